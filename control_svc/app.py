@@ -60,7 +60,7 @@ from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authen
 from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
-from svc_kit.rpc.client import ClientTls, open_channel
+from svc_kit.rpc.client import open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
@@ -68,7 +68,7 @@ from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 log = logging.getLogger(__name__)
 _PAGE_TOKEN_KEY_BYTES: Final = 32
 _INSTALLATION_BYTES: Final = 16
-SANDBOX = SandboxSettings(warm=0, most=2)
+SANDBOX = SandboxSettings(min_children=0, max_children=2)
 """Adapters are registered now and then: no child waits for the next one."""
 
 
@@ -188,7 +188,7 @@ async def _deps(
             inference=await stack.enter_async_context(
                 open_channel(
                     settings.inference_target,
-                    tls=ClientTls.of(settings.inference_tls),
+                    tls=settings.inference_tls,
                     options=CHANNEL_OPTIONS,
                 )
             ),

@@ -17,7 +17,7 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 
 from corral_cli.connection import CONNECT_PATIENCE_S, CONTROL, explain_failures, target_option
 from svc_kit.errors import Unavailable
-from svc_kit.local_files import whole_file
+from svc_kit.local_files import atomic_file
 from svc_kit.rpc.client import open_channel, translate_errors
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def download(connection: tuple[str, str | None], batch_id: str, errors: bool, ou
         if not file_id:
             what = "failed lines" if errors else "answers"
             raise click.ClickException(f"{batch_id} is {state_of(found)} and has no {what}")
-        with whole_file(output) as written:
+        with atomic_file(output) as written:
             wanted = files_pb.DownloadFileRequest(file_id=file_id)
             async for piece in server.files.DownloadFile(wanted):
                 written.write(piece.chunk)

@@ -6,7 +6,7 @@ import click
 
 from corral_cli.serve import SERVICES, load
 from svc_kit.lifecycle import StartupError
-from svc_kit.settings.groups import describe
+from svc_kit.settings.groups import settings_toml
 
 
 @click.group("config")
@@ -22,7 +22,7 @@ def check(config: Path | None, services: tuple[str, ...]) -> None:
     shown, problems = [], []
     for service in services or SERVICES:
         try:
-            shown.append(describe(load(service, config)))
+            shown.append(settings_toml(load(service, config)))
         except StartupError as error:
             problems.append(str(error))
     if problems:

@@ -81,14 +81,14 @@ from openai_wire.responses.conversations import (
 )
 from openai_wire.responses.requests import CompactBody, ResponseBody
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
-from svc_kit.auth.control_keys import ControlKeys, key_look_up
+from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining
 from svc_kit.lifecycle import stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
-from svc_kit.rpc.client import ClientTls, open_channel
+from svc_kit.rpc.client import open_channel
 
 _log = logging.getLogger(__name__)
 
@@ -157,12 +157,10 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     async with (
         open_channel(
             settings.inference_target,
-            tls=ClientTls.of(settings.inference_tls),
+            tls=settings.inference_tls,
             options=CHANNEL_OPTIONS,
         ) as inference_channel,
-        open_channel(
-            settings.control_target, tls=ClientTls.of(settings.control_tls)
-        ) as control_channel,
+        open_channel(settings.control_target, tls=settings.control_tls) as control_channel,
         _stored_keys(settings, token) as stored_keys,
     ):
         # The service token is no credential here: HTTP callers are not Corral's services.
@@ -202,9 +200,9 @@ async def _stored_keys(
     if token is None:
         yield None
         return
-    tls = ClientTls.of(settings.control_tls)
+    tls = settings.control_tls
     async with open_channel(settings.control_target, token=token.secret, tls=tls) as channel:
-        yield ControlKeys(key_look_up(channel), fresh_s=settings.key_cache_s)
+        yield ControlKeys(control_key_lookup(channel), cache_s=settings.key_cache_s)
 
 
 class Endpoints(NamedTuple):

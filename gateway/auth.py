@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection, Request
 
-from svc_kit.auth.authenticator import Authenticator, ServiceToken, on_behalf_of
+from svc_kit.auth.authenticator import Authenticator, ServiceToken, principal_metadata
 from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import ApiKeyInvalid, ScopeMissing
@@ -78,7 +78,7 @@ class Credentials:
             common.append(("traceparent", caller.traceparent))
         if self._service_token is not None:
             bearer = ("authorization", f"Bearer {self._service_token.secret}")
-            return [*common, bearer, *on_behalf_of(caller.principal)]
+            return [*common, bearer, *principal_metadata(caller.principal)]
         if caller.authorization is not None:
             if not (caller.authorization.isascii() and caller.authorization.isprintable()):
                 raise ApiKeyInvalid

@@ -47,11 +47,11 @@ from inference_svc.snapshots.store import SnapshotStore
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.usage import RecordUsage, UsageCounter, UsageReporter, discard_usage, sender
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
-from svc_kit.auth.control_keys import ControlKeys, key_look_up
+from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
 from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, ProcessMetrics
-from svc_kit.rpc.client import ClientTls, open_channel
+from svc_kit.rpc.client import open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
@@ -180,7 +180,7 @@ async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.ai
         yield None
         return
     token = ServiceToken.read(settings.service_token_file).secret
-    tls = ClientTls.of(settings.control_tls)
+    tls = settings.control_tls
     async with open_channel(settings.control_target, token=token, tls=tls) as channel:
         yield channel
 
@@ -202,7 +202,7 @@ async def _reported_usage(
 def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None) -> Authenticator:
     stored = None
     if control is not None:
-        stored = ControlKeys(key_look_up(control), fresh_s=settings.key_cache_s)
+        stored = ControlKeys(control_key_lookup(control), cache_s=settings.key_cache_s)
     return build_authenticator(
         listen=settings.listen,
         keys=settings.keys,

@@ -147,7 +147,7 @@ def _about(error: DomainError, field: str) -> DomainError:
         return error
     metadata = error.metadata | {"field": field}
     if type(error) in KINDS:  # a reason of another release
-        return type(error).foreign(
+        return type(error).with_reason(
             reason=error.reason,
             message=error.message,
             metadata=metadata,

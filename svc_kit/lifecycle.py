@@ -1,4 +1,4 @@
-"""Start and stop of a process: StartupError, one line for the operator; and signals."""
+"""Start and stop of a service process: StartupError and signal handling."""
 
 import asyncio
 import signal
@@ -6,9 +6,9 @@ from typing import Final
 
 
 class StartupError(Exception):
-    """A service cannot start; the message says what is wrong and how to put it right.
+    """A service cannot start; the message tells the operator what is wrong and how to fix it.
 
-    Each `__main__` prints it to stderr and exits with `EXIT_CODE`.
+    `__main__` prints it to stderr and exits with `EXIT_CODE`.
     """
 
     EXIT_CODE = 2
@@ -18,10 +18,10 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that the first SIGTERM or SIGINT sets.
+    """Return an event that the first SIGTERM or SIGINT sets.
 
-    From then on the signals do what they do by default, so that an operator who loses patience with
-    the drain sends another. Call it in the running event loop of the main thread.
+    After that the signals have their default effect, so that a second one ends a drain. Call it in
+    the event loop of the main thread.
     """
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 

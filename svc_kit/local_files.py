@@ -1,4 +1,4 @@
-"""Local files: disk errors as DomainErrors, allowed folders, private and atomic files."""
+"""Local files: disk errors, allowed folders, private and atomic files."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from svc_kit.errors import InvalidField, StorageFailed
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Raises StorageFailed where the disk is full, or fails."""
+    """Turn an OSError in the block into StorageFailed."""
     try:
         yield
     except OSError as error:
@@ -22,23 +22,23 @@ def disk_errors() -> Iterator[None]:
 
 
 class AllowedFolders:
-    """The folders that files may come from."""
+    """The folders in which callers may name files."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = [folder.expanduser().resolve() for folder in folders]
 
     def find(self, field: str, path: str) -> Path:
-        """The file, in one of the folders: links and ".." lead nowhere else.
+        """Return the file at a path relative to one of the folders, after following links.
 
-        Raises `InvalidField`: a path outside of all is refused without a word on what is there.
+        Raises InvalidField, with the same message whether or not a file outside them exists.
         """
-        with suppress(OSError, ValueError):  # no name that a file could have
+        with suppress(OSError, ValueError):  # raised for invalid file names
             for folder in self._folders:
-                found = (folder / path).resolve()
-                if found.is_relative_to(folder) and found.is_file():
-                    return found
+                file = (folder / path).resolve()
+                if file.is_relative_to(folder) and file.is_file():
+                    return file
         raise InvalidField(
-            field=field, problem="there is no such file in the folders that adapters may come from"
+            field=field, problem="no such file in the folders from which adapters may be loaded"
         )
 
 
@@ -46,10 +46,10 @@ _BLOCK_BYTES = 1 << 20
 
 
 class PrivateFile:
-    """The file, by `path`; `size_bytes` and `digest` (SHA-256 in hex) are of what was written."""
+    """An unnamed temporary file, which processes of this user can open by `path` until `close`."""
 
     def __init__(self, folder: Path) -> None:
-        """An empty file in the file system of `folder`. Raises `OSError`."""
+        """Create an empty file on the file system of `folder`. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # open until `close`
         self._sha256 = hashlib.sha256()
@@ -58,7 +58,7 @@ class PrivateFile:
 
     @classmethod
     def copy_of(cls, source: Path, folder: Path) -> Self:
-        """A copy. Raises `OSError`."""
+        """Copy a file. Raises OSError."""
         copy = cls(folder)
         try:
             with source.open("rb") as file:
@@ -72,31 +72,31 @@ class PrivateFile:
 
     @property
     def digest(self) -> str:
-        """The digest of what was written so far."""
+        """The SHA-256 of what was written, in hexadecimal digits."""
         return self._sha256.hexdigest()
 
     def write(self, block: bytes) -> None:
-        """Append; others see it after `flush`. Raises `OSError`."""
+        """Append; other readers see it after `flush`. Raises OSError."""
         self._file.write(block)
         self._sha256.update(block)
         self.size_bytes += len(block)
 
     def flush(self) -> None:
-        """Let others see what was written. Raises `OSError`."""
+        """Make what was written visible to other readers. Raises OSError."""
         self._file.flush()
 
     def close(self) -> None:
-        """Give it up. May be called again."""
+        """Delete the file. Can be called more than once."""
         self._file.close()
 
 
 @contextmanager
-def whole_file(output: Path) -> Iterator[BinaryIO]:
-    """A temporary file that replaces `output` when it is complete."""
+def atomic_file(output: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces `output` when the block succeeds."""
     part = output.with_name(f"{output.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as written:
-            yield written
+        with part.open("xb") as file:
+            yield file
         part.replace(output)
     finally:
         part.unlink(missing_ok=True)

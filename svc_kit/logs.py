@@ -1,5 +1,5 @@
-"""Logging to stderr, with the request id and project of a call from context variables; never
-prompts or credentials.
+"""Logging to stderr, with request id and project from context variables. Prompts and credentials
+are never logged.
 """
 
 import contextvars
@@ -14,7 +14,7 @@ request_id_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar(
 )
 """The id of the running request; empty outside one."""
 project_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("project", default="")
-"""The project the running request belongs to; empty outside one."""
+"""The project of the running request; empty outside one."""
 
 
 def current_request_id() -> str:
@@ -25,11 +25,10 @@ def current_request_id() -> str:
 def configure_logging(
     service: str, *, level: str = "info", json: bool | None = None, stream: TextIO | None = None
 ) -> None:
-    """Send every log line of this process to a stream, stderr unless given.
+    """Send all log lines of this process to `stream` (default: stderr), replacing other handlers.
 
-    `json` None: text on a terminal, JSON elsewhere. Fields given as `extra={"fields": {...}}`
-    become keys of the line. Replaces the handlers of an earlier call. Raises ValueError for an
-    unknown level.
+    `json` defaults to text on a terminal and JSON elsewhere. `extra={"fields": {...}}` adds keys
+    to a line. Raises ValueError for an unknown level.
     """
     target = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(target)
@@ -40,13 +39,13 @@ def configure_logging(
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    for chatty in ("asyncio", "grpc"):
-        # At DEBUG they write several lines for each call.
-        logging.getLogger(chatty).setLevel(max(root.level, logging.INFO))
-    # At INFO they tell of themselves; what they did, the service tells.
-    for teller in ("alembic", "httpx2"):
-        logging.getLogger(teller).setLevel(max(root.level, logging.WARNING))
-    # Its warnings and errors quote what a remote server said.
+    for name in ("asyncio", "grpc"):
+        # At DEBUG they log several lines per call.
+        logging.getLogger(name).setLevel(max(root.level, logging.INFO))
+    # Their INFO lines repeat what the service logs.
+    for name in ("alembic", "httpx2"):
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
+    # Its warnings and errors contain responses of remote servers.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 
@@ -56,14 +55,14 @@ def _context() -> dict[str, str]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
         self._service = service
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, service, logger, message, the request's context, the call's own fields."""
+        """Time, level, service, logger, message, request context, extra fields, exception."""
         line: dict[str, Any] = {
             "time": _time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -79,7 +78,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for a person at a terminal."""
+    """A readable line, for terminals."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -90,7 +89,7 @@ class TextFormatter(logging.Formatter):
         pairs = {**_context(), **getattr(record, "fields", {})}
         tail = "".join(f" {key}={value}" for key, value in pairs.items())
         clock = _time(record).astimezone().strftime("%H:%M:%S")
-        # A message of several lines, or one that smuggles some in, stays one entry.
+        # Indented, so that a line break in a message cannot forge a log entry.
         message = record.getMessage().replace("\n", "\n    ")
         line = f"{clock} {self._service} {record.levelname.lower()}: {message}{tail}"
         if record.exc_info:

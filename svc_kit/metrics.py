@@ -1,4 +1,4 @@
-"""Metrics of all services, by name."""
+"""Prometheus metrics of all services."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ QUEUE_BUCKETS: Final = (*(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30,
 
 
 class ProcessMetrics:
-    """What every service exports: who it is and since when."""
+    """Start time and version, exported by every service."""
 
     def __init__(self, registry: CollectorRegistry, *, service: str, version: str) -> None:
         self.start_time = Gauge(
@@ -31,7 +31,7 @@ class ProcessMetrics:
 
 
 class RpcMetrics:
-    """Calls that a gRPC server answered."""
+    """Calls of a gRPC server."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.duration = Histogram(
@@ -48,35 +48,35 @@ class RpcMetrics:
             registry=registry,
         )
         self.in_flight = Gauge(
-            "corral_rpc_server_in_flight", "Calls running now.", ["method"], registry=registry
+            "corral_rpc_server_in_flight", "Calls in progress.", ["method"], registry=registry
         )
 
 
 class HttpMetrics:
-    """Requests that an HTTP server answered."""
+    """Requests of an HTTP server."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.duration = Histogram(
             "corral_http_server_duration_seconds",
-            "Time from a request's arrival to the end of its answer, by route and status.",
+            "Time from a request's arrival to the end of its response, by route and status.",
             ["method", "route", "status"],
             buckets=RPC_BUCKETS,
             registry=registry,
         )
         self.in_flight = Gauge(
-            "corral_http_server_in_flight", "Requests running now.", registry=registry
+            "corral_http_server_in_flight", "Requests in progress.", registry=registry
         )
         self.sent_bytes = Counter(
             "corral_http_server_sent_bytes",
-            "Bytes of answers without their heads, by route.",
+            "Bytes of response bodies, by route.",
             ["route"],
             registry=registry,
         )
 
 
 class EngineMetrics:
-    """What the engine does; every metric has the label `model`. The inference service exports how
-    busy it is itself, at each scrape."""
+    """Counters and histograms of the engine, with the label `model`; gauges are in
+    `inference_svc/gauges.py`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -90,14 +90,16 @@ class EngineMetrics:
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of sequences that started.")
         self.cached_tokens = counter(
             "cached_tokens",
-            "Prompt tokens that were not computed, by where they came from.",
+            "Prompt tokens reused from a cache, by its source.",
             "source",
         )
-        self.embedding_inputs = counter("embedding_inputs", "Inputs embedded or scored.")
-        self.preemptions = counter("preemptions", "Sequences that gave way to more urgent ones.")
-        self.moves = counter("moves", "Running sequences that moved to close a hole.")
+        self.embedding_inputs = counter("embedding_inputs", "Inputs embedded or reranked.")
+        self.preemptions = counter(
+            "preemptions", "Sequences preempted for requests of a higher priority."
+        )
+        self.moves = counter("moves", "Running sequences moved to close a gap in the cache.")
         self.completion_tokens = counter("completion_tokens", "Tokens sampled.")
-        self.finished = counter("requests_finished", "Choices that ended.", "finish_reason")
+        self.finished = counter("requests_finished", "Finished choices.", "finish_reason")
         self.aborted = counter(
             "requests_aborted",
             "Requests that ended early, by phase and cause.",
@@ -105,62 +107,64 @@ class EngineMetrics:
             "cause",
         )
         self.queue_time = histogram(
-            "queue", "Time in the admission queue, of sequences that started.", QUEUE_BUCKETS
+            "queue", "Time that started sequences waited for admission.", QUEUE_BUCKETS
         )
         self.time_to_first_token = histogram(
             "time_to_first_token", "Time from arrival to the first token.", TTFT_BUCKETS
         )
         self.inter_token_time = histogram(
             "inter_token",
-            "Time between two tokens of a sequence as the engine says them, once for each token"
-            " after its first step; tokens of one step share the time since the one before.",
+            "Time between output tokens of a sequence, one value per token after its first step;"
+            " tokens of one step share the time since the previous step.",
             TOKEN_BUCKETS,
         )
         self.engine_restarts = Counter(
-            "corral_engine_restarts", "Engine processes started after one died.", registry=registry
+            "corral_engine_restarts", "Engine processes restarted after a crash.", registry=registry
         )
 
 
 class StreamMetrics:
-    """Streams of events of the control service: what this process writes and reads."""
+    """Event streams of the control service in this process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.written = Gauge(
-            "corral_streams_written", "Streams that this process writes.", registry=registry
+            "corral_streams_written", "Event streams that this process writes.", registry=registry
         )
         self.followed = Gauge(
-            "corral_streams_followed", "Readers that follow streams here.", registry=registry
+            "corral_streams_followed",
+            "Readers that follow event streams in this process.",
+            registry=registry,
         )
         self.commit_seconds = Histogram(
             "corral_stream_commit_seconds",
-            "How long a commit of events took, for all streams in it.",
+            "Duration of a group commit of events.",
             registry=registry,
         )
         self.events_per_commit = Histogram(
             "corral_stream_events_per_commit",
-            "Events in a commit, of all its streams.",
+            "Events in a group commit, of all its streams.",
             buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
             registry=registry,
         )
         self.reads = Counter(
             "corral_stream_reads",
-            "Transactions that read streams, each for all readers that wait.",
+            "Transactions that read events, each for all waiting readers.",
             registry=registry,
         )
 
 
 class JobMetrics:
-    """Work of the control service: what this process did, and what waits in the database."""
+    """Jobs of the control service: attempts of this process, and the queue in the database."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.attempts = Counter(
             "corral_job_attempts",
-            "Attempts that ended in this process, by kind of job and outcome.",
+            "Finished attempts of this process, by job kind and outcome.",
             ["kind", "outcome"],
             registry=registry,
         )
         self.running = Gauge(
-            "corral_jobs_running", "Jobs that this process works on.", ["kind"], registry=registry
+            "corral_jobs_running", "Jobs that this process is running.", ["kind"], registry=registry
         )
         self.jobs = Gauge(
             "corral_jobs",
@@ -170,7 +174,7 @@ class JobMetrics:
         )
         self.oldest_queued = Gauge(
             "corral_jobs_oldest_queued_seconds",
-            "How long the oldest job that could run has waited, by kind.",
+            "Age of the oldest job that is due, by kind.",
             ["kind"],
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""Addresses to listen on, and their sockets."""
+"""TCP addresses and listening sockets."""
 
 import errno
 import ipaddress
@@ -21,7 +21,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only processes of this machine can connect."""
+        """Whether only processes on this machine can connect."""
         if self.host == "localhost":
             return True
         try:
@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read "host:port" or "[v6]:port". Raises ValueError, in words for the one who wrote it."""
+    """Parse "host:port" or "[v6]:port". Raises ValueError with a message for the operator."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -43,14 +43,14 @@ def parse_address(text: str) -> Address:
 
 
 def open_listener(address: Address) -> socket.socket:
-    """A socket that listens on an address and nowhere else. Raises StartupError."""
+    """Open a socket that listens on an address. Raises StartupError."""
     try:
         family, kind, protocol, _, name = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
         try:
-            # A port whose last owner closed it seconds ago is free; one with an owner is not.
+            # Permits a port in TIME_WAIT, but not one that another socket listens on.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(name)
             listener.listen(128)
@@ -58,15 +58,14 @@ def open_listener(address: Address) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise StartupError(explain_bind_failure(address, error)) from error
+        raise StartupError(_bind_error_message(address, error)) from error
     return listener
 
 
-def explain_bind_failure(address: Address, error: OSError) -> str:
-    """What is wrong with an address, and what to do."""
+def _bind_error_message(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"Cannot listen on {address}: another process has this port. Choose another."
+        return f"Cannot listen on {address}: the port is already in use. Choose another port."
     if error.errno == errno.EACCES:
-        return f"Cannot listen on {address}: ports below 1024 need rights. Choose a higher one."
+        return f"Cannot listen on {address}: ports below 1024 need privileges. Choose a higher one."
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     return f"Cannot listen on {address}: {reason}."

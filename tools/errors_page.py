@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from svc_kit.errors import ERROR_CLASSES, KINDS, DomainError, kind_of
-from svc_kit.errors.status import DOMAIN, OPENAI_CODES, row_of
+from svc_kit.errors.status import DOMAIN, OPENAI_CODES, status_row
 
 PROTO = Path(__file__).resolve().parent.parent / "protos/corral/error/v1/error_reason.proto"
 
@@ -32,7 +32,7 @@ def render() -> str:
     meanings = meanings_of_the_contract()
     parts = [HEAD, *_kinds()]
     for kind in KINDS:
-        parts += ["", f"## {row_of(kind).grpc_code.name}", "", *_reasons(kind, meanings)]
+        parts += ["", f"## {status_row(kind).grpc_code.name}", "", *_reasons(kind, meanings)]
     return "\n".join(parts) + "\n"
 
 
@@ -53,11 +53,11 @@ def _kinds() -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
-        row = row_of(kind)
+        row = status_row(kind)
         exact = [
-            f"{row_of(cls).http_status} [{cls.reason}]"
+            f"{status_row(cls).http_status} [{cls.reason}]"
             for cls in _classes(kind)
-            if row_of(cls).http_status != row.http_status
+            if status_row(cls).http_status != row.http_status
         ]
         cells = (
             kind.__name__,
@@ -77,7 +77,7 @@ def _reasons(kind: type[DomainError], meanings: dict[str, str]) -> list[str]:
         keys = ", ".join(f"`{key}`" for key in cls.metadata_keys())
         cells = (
             f"`{cls.reason}`",
-            str(row_of(cls).http_status),
+            str(status_row(cls).http_status),
             _code(cls.reason),
             keys or "none",
             meanings[cls.reason],

@@ -16,7 +16,7 @@ from gateway.http.docs import describe_api
 from inference_svc.gauges import EngineGauges
 from svc_kit import metrics
 from svc_kit.errors import DomainError, kind_of
-from svc_kit.errors.status import DOMAIN, OPENAI_CODES, row_of
+from svc_kit.errors.status import DOMAIN, OPENAI_CODES, status_row
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CODE_CASES: Final[tuple[dict[str, str], ...]] = (
@@ -70,9 +70,9 @@ def by_name(node: Any) -> Any:
 
 def error(cls: type[DomainError]) -> dict[str, Any]:
     """What an error is on every wire."""
-    row, code = row_of(cls), OPENAI_CODES.get(cls.reason, cls.reason.lower())
+    row, code = status_row(cls), OPENAI_CODES.get(cls.reason, cls.reason.lower())
     if callable(code):
-        examples = [cls.foreign(reason=cls.reason, message="", metadata=m) for m in CODE_CASES]
+        examples = [cls.with_reason(reason=cls.reason, message="", metadata=m) for m in CODE_CASES]
         codes = [code(example) for example in examples]
     else:
         codes = [code]

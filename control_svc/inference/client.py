@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from svc_kit.auth.authenticator import ServiceToken, on_behalf_of
+from svc_kit.auth.authenticator import ServiceToken, principal_metadata
 from svc_kit.auth.principal import Principal, Priority
 from svc_kit.auth.scopes import Scope
 from svc_kit.rpc.client import translate_errors
@@ -24,7 +24,7 @@ def call_metadata(
     principal = Principal(
         project=project, scopes=frozenset({Scope.INFERENCE}), priority=priority, key_id=key_id
     )
-    return (("authorization", f"Bearer {token.secret}"), *on_behalf_of(principal))
+    return (("authorization", f"Bearer {token.secret}"), *principal_metadata(principal))
 
 
 @contextmanager

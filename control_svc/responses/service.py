@@ -31,7 +31,7 @@ from control_svc.responses.transitions import Endings
 from control_svc.responses.worker import KIND
 from control_svc.tools.file_search_resources import check_searched
 from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFound
-from svc_kit.errors.status import error_of
+from svc_kit.errors.status import restore_error
 
 CREATE: Final = "CreateResponse"
 MAX_PAGE: Final = 100
@@ -198,7 +198,7 @@ def check_not_refused(response: Response) -> None:
     """Raises the error with which a response was refused before its model began."""
     error = response.ended.error
     if error is not None and error.is_refusal:
-        raise error_of(error.reason, error.message, error.metadata)
+        raise restore_error(error.reason, error.message, error.metadata)
 
 
 async def _what_was_said(

@@ -15,7 +15,7 @@ from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.importer import Importer
 from corral_cli.migration.server import CALL_S, Server, every, with_server
 from corral_cli.migration.translator import Translator
-from svc_kit.local_files import whole_file
+from svc_kit.local_files import atomic_file
 
 
 @click.group("export")
@@ -51,7 +51,7 @@ def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str |
     """
 
     async def work(server: Server) -> Mapping[str, int]:
-        with whole_file(file) as written:
+        with atomic_file(file) as written:
             exporter = Exporter(server, written, _beside(file, ".files") if with_bytes else None)
             await _shown(exporter.steps(), None)
         return exporter.counts

@@ -9,7 +9,7 @@ from corral.control.v1 import file_pb2, file_service_pb2
 
 from corral_cli.migration.server import named_once
 from svc_kit.errors import FileNotFound
-from svc_kit.local_files import whole_file
+from svc_kit.local_files import atomic_file
 
 if TYPE_CHECKING:
     from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
@@ -45,7 +45,7 @@ async def download(files: "FileServiceAsyncStub", file: file_pb2.File, folder: P
     if target.exists() and target.stat().st_size == file.size_bytes:
         return
     request = file_service_pb2.DownloadFileRequest(file_id=file.id)
-    with whole_file(target) as written:
+    with atomic_file(target) as written:
         async for piece in files.DownloadFile(request):
             written.write(piece.chunk)
 

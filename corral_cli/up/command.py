@@ -16,7 +16,7 @@ from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_unt
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
-from svc_kit.rpc.client import ClientTls, open_channel, translate_errors
+from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import read_secret
 
 STOP_MARGIN_S = 10.0
@@ -192,8 +192,7 @@ async def list_models(plan: Plan) -> list[model_pb2.Model]:
     fails right after it became ready is restarted by the supervisor.
     """
     request = inference_service_pb2.ListModelsRequest()
-    upstream = plan.gateway.inference_tls
-    tls = ClientTls(**upstream.model_dump()) if upstream else None
+    tls = plan.gateway.inference_tls
     token, target = read_secret(plan.token_file), plan.gateway.inference_target
     async with open_channel(target, token=token, tls=tls) as channel:
         try:

@@ -1,7 +1,7 @@
-"""Authenticates calls: API keys, the service token, callers without a key.
+"""Authenticates calls with an API key, with the service token, or without a key.
 
-A credential is a bearer token. The service token proves one of Corral's services, whose metadata
-then names the caller.
+Credentials are bearer tokens. A call with the service token comes from one of Corral's services;
+its metadata names the caller on whose behalf it is made.
 """
 
 import hmac
@@ -27,18 +27,15 @@ SCOPES_KEY: Final = "x-corral-scopes"
 PRIORITY_KEY: Final = "x-corral-priority"
 
 
-# ---- our own services
-
-
 @dataclass(frozen=True)
 class ServiceToken:
-    """The secret that the services of one installation share."""
+    """The secret shared by the services of one installation."""
 
     secret: str = field(repr=False)
 
     @classmethod
     def create(cls, path: Path) -> "ServiceToken":
-        """Write a new token to a file that only its owner can read, in place of an older one."""
+        """Replace the file by a new token, readable only by its owner."""
         token = cls(f"svc-corral-{secrets.token_urlsafe(32)}")
         fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
         fresh.unlink(missing_ok=True)
@@ -50,7 +47,7 @@ class ServiceToken:
 
     @classmethod
     def read(cls, path: Path) -> "ServiceToken":
-        """Raises StartupError where the file is missing, empty or readable by others."""
+        """Raises StartupError if the file is missing, empty or readable by others."""
         return cls(read_secret(path))
 
     def matches(self, presented: str) -> bool:
@@ -58,8 +55,8 @@ class ServiceToken:
         return hmac.compare_digest(self.secret.encode(), presented.encode("utf-8", "replace"))
 
 
-def on_behalf_of(principal: Principal) -> tuple[tuple[str, str], ...]:
-    """Metadata that names the caller of a service; accepted only with the service token."""
+def principal_metadata(principal: Principal) -> tuple[tuple[str, str], ...]:
+    """Metadata that names the caller of a service; honoured only with the service token."""
     return (
         (PROJECT_KEY, principal.project),
         (SCOPES_KEY, ",".join(sorted(principal.scopes))),
@@ -69,7 +66,7 @@ def on_behalf_of(principal: Principal) -> tuple[tuple[str, str], ...]:
 
 def _service_principal(metadata: Mapping[str, str]) -> Principal:
     if PROJECT_KEY not in metadata:
-        # The service calls for itself.
+        # The service calls on its own behalf.
         return Principal(
             scopes=GRANTABLE | {Scope.SERVICE},
             priority=Priority.INTERACTIVE,
@@ -90,10 +87,7 @@ def _priority(name: str) -> Priority:
     try:
         return Priority[name.upper()]
     except KeyError:
-        raise InvalidField(field=PRIORITY_KEY, problem=f"{name} is no priority") from None
-
-
-# ---- all of it together
+        raise InvalidField(field=PRIORITY_KEY, problem=f"'{name}' is not a priority") from None
 
 
 def keyless_scopes(
@@ -106,31 +100,33 @@ def keyless_scopes(
 ) -> frozenset[str] | None:
     """The scopes of callers without a key on this address; None if a key is required.
 
-    With no keys in the settings, a loopback address grants every scope. `require_keys` ends that;
-    keys of the control service count as keys then. `allow_keyless` grants inference, but not admin,
-    on any address. Keys stored by the control service do not change the result by themselves,
-    because it must not depend on whether control is reachable.
+    A loopback address grants every scope unless the settings have keys or `require_keys`.
+    `allow_keyless` grants inference, but not admin, on any address. Keys stored by the control
+    service have no influence, because the result must not depend on whether control is reachable.
 
-    Raises StartupError for an address other than loopback with neither a credential nor one of the
-    flags, and for flags that contradict one another.
+    Raises StartupError if both flags are set, and for an address other than loopback without keys,
+    a service token or a flag.
     """
     address = parse_address(listen)
     if allow_keyless and require_keys:
-        raise StartupError("allow_keyless and require_keys contradict one another: set one of them")
+        raise StartupError(
+            "allow_keyless and require_keys exclude each other: set only one of them"
+        )
     if not has_keys and not require_keys and address.is_loopback:
         return frozenset(GRANTABLE)
     if allow_keyless:
         return frozenset({Scope.INFERENCE})
     if not (has_keys or require_keys or has_service_token):
         raise StartupError(
-            f"Others can reach {address}, and no API key is configured. Set require_keys and make "
-            "one with `corral keys create`, or listen on 127.0.0.1, or set allow_keyless."
+            f"{address} is reachable from other machines, but no API key is configured. Set "
+            "require_keys and create a key with `corral keys create`, listen on 127.0.0.1, or set "
+            "allow_keyless."
         )
     return None
 
 
 class Authenticator:
-    """Turns the credential of a call into a principal."""
+    """Resolves the credential of a call to a principal."""
 
     def __init__(
         self,
@@ -138,16 +134,16 @@ class Authenticator:
         verifier: KeyVerifier | None = None,
         service_token: ServiceToken | None = None,
         keyless: Iterable[str] | None = None,
-        takes_any_key: bool = False,
+        accept_any_key: bool = False,
     ) -> None:
-        """`keyless` are the scopes of callers without a key, from `keyless_scopes`.
+        """`keyless`: the scopes of callers without a key, from `keyless_scopes`.
 
-        With `takes_any_key` they may show something else than a key of ours in its place: OpenAI's
-        SDKs cannot be used without a key.
+        `accept_any_key`: such callers may send a placeholder, because OpenAI's SDKs always send a
+        key. A credential in the form of a Corral key is always verified.
         """
         self._verifier = verifier
         self._service_token = service_token
-        self._takes_any_key = takes_any_key or verifier is None
+        self._takes_any_key = accept_any_key or verifier is None
         self._keyless = None
         if keyless is not None:
             self._keyless = Principal(
@@ -156,17 +152,18 @@ class Authenticator:
 
     @property
     def serves_keyless(self) -> bool:
-        """Whether callers without a key are served."""
+        """Whether calls without a key are accepted."""
         return self._keyless is not None
 
     async def identify(
         self, authorization: str | None, metadata: Mapping[str, str] | None = None
     ) -> Principal:
-        """Resolve an `authorization` value; `metadata` is believed beside the service token only.
+        """Resolve an `authorization` header; `metadata` is honoured only with the service token.
 
-        Who says for whom it calls is a service of ours: with another token than ours it is refused,
-        lest all its callers' data come together in the project of those without a key. Raises
-        ApiKeyMissing, and what the verifier raises.
+        A call that names another caller comes from a service. With a wrong service token it is
+        rejected rather than treated as keyless, which would mix the data of all its callers.
+
+        Raises ApiKeyMissing, and what the verifier raises.
         """
         if not authorization:
             if self._keyless is None:
@@ -176,15 +173,14 @@ class Authenticator:
         credential = credential.strip()
         if self._service_token is not None and self._service_token.matches(credential):
             return _service_principal(metadata or {})
-        says_for_whom = PROJECT_KEY in (metadata or {})
-        if self._keyless is not None and not says_for_whom and self._counts_as_none(credential):
+        names_caller = PROJECT_KEY in (metadata or {})
+        if self._keyless is not None and not names_caller and self._is_placeholder(credential):
             return self._keyless
         if self._verifier is None or scheme.lower() != "bearer":
             raise ApiKeyInvalid()
         return await self._verifier.verify(credential)
 
-    def _counts_as_none(self, credential: str) -> bool:
-        """A credential in the form of a key is verified, never ignored."""
+    def _is_placeholder(self, credential: str) -> bool:
         return self._takes_any_key and not (self._verifier and has_key_form(credential))
 
 
@@ -197,8 +193,11 @@ def build_authenticator(
     service_token_file: Path | None = None,
     stored_keys: KeyVerifier | None = None,
 ) -> Authenticator:
-    """The authenticator of a service's settings. `stored_keys` verifies those that the control
-    service keeps; None: it cannot be asked. Raises StartupError as its parts do."""
+    """Build the authenticator of a service from its settings.
+
+    `stored_keys` verifies the keys of the control service; None if control is not configured.
+    Raises StartupError for settings that contradict each other or let nobody call.
+    """
     token = None if service_token_file is None else ServiceToken.read(service_token_file)
     keyless = keyless_scopes(
         listen,
@@ -212,8 +211,8 @@ def build_authenticator(
         verifiers.append(stored_keys)
     if require_keys and not verifiers:
         raise StartupError(
-            "require_keys leaves nobody who may call: there is no key in the settings, and keys "
-            "of the control service need service_token_file and control_target."
+            "require_keys is set, but no key can be verified: add a key to the settings, or set "
+            "service_token_file and control_target for the keys of the control service."
         )
     _log.info(
         "callers without a key have the scopes: %s", ", ".join(sorted(keyless or ())) or "none"
@@ -222,5 +221,5 @@ def build_authenticator(
         verifier=KeyChain(verifiers) if verifiers else None,
         service_token=token,
         keyless=keyless,
-        takes_any_key=not keys,
+        accept_any_key=not keys,
     )

@@ -1,6 +1,4 @@
-"""Verifies keys of the control service for the other services, with answers cached for at most 30
-seconds.
-"""
+"""Verifies keys of the control service in other services, with results cached for up to 30 s."""
 
 import asyncio
 import copy
@@ -29,160 +27,163 @@ from svc_kit.errors import (
 from svc_kit.rpc.client import translate_errors
 
 _log = logging.getLogger(__name__)
-LONGEST_FRESH_S: Final = 30.0
-_REFUSED_FRESH_S: Final = 5.0
-MOST_ANSWERS: Final = 10_000
-_MOST_QUESTIONS: Final = 32
-MOST_WAITING: Final = 1000
-"""Keys that are asked for, or wait for it: guesses come faster than a slow control answers."""
-_PATIENCE_S: Final = 5.0
+MAX_CACHE_S: Final = 30.0
+_MAX_REFUSAL_CACHE_S: Final = 5.0
+MAX_CACHED_KEYS: Final = 10_000
+_MAX_CONCURRENT_LOOKUPS: Final = 32
+MAX_PENDING_LOOKUPS: Final = 1000
+"""Keys being looked up or waiting for a lookup; more are rejected while control is slow."""
+_TIMEOUT_S: Final = 5.0
 _SERVICE: Final = "control"
 _SCOPE: Final = "KEY_SCOPE_"
 
 
 @dataclass(frozen=True)
-class KeyAnswer:
-    """The control service's answer about a key."""
+class KeyLookupResult:
+    """The principal of a key, or the error with which it is rejected."""
 
     outcome: Principal | DomainError
     expires_at: datetime | None = None
 
 
-KeyLookup = Callable[[str], Awaitable[KeyAnswer]]
-"""Asks control for a key by its hash. Raises UpstreamUnavailable where it does not answer."""
+KeyLookup = Callable[[str], Awaitable[KeyLookupResult]]
+"""Looks up a key by its hash. Raises UpstreamUnavailable if control does not answer."""
 
 
-class _Answers:
-    """Answers by hash, each for a while; the oldest make room."""
+class _ResultCache:
+    """Lookup results by key hash; the oldest is evicted first."""
 
-    def __init__(self, most: int, fresh_s: float, clock: Callable[[], float]) -> None:
-        self._most = most
-        self._fresh_s = fresh_s
+    def __init__(self, size: int, cache_s: float, clock: Callable[[], float]) -> None:
+        self._size = size
+        self._cache_s = cache_s
         self._clock = clock
-        self._kept: dict[str, tuple[float, KeyAnswer]] = {}
+        self._results: dict[str, tuple[float, KeyLookupResult]] = {}
 
-    def get(self, digest: str) -> KeyAnswer | None:
-        """None where there is none, or it has become too old."""
-        asked_at, answer = self._kept.get(digest, (0.0, None))
-        is_fresh = answer is not None and self._clock() - asked_at < self._fresh_s
-        return answer if is_fresh else None
+    def get(self, digest: str) -> KeyLookupResult | None:
+        """Returns None if the hash is not cached or its result has expired."""
+        started_at, result = self._results.get(digest, (0.0, None))
+        is_fresh = self._clock() - started_at < self._cache_s
+        return result if is_fresh else None
 
-    def put(self, digest: str, answer: KeyAnswer, asked_at: float) -> None:
-        """Keep an answer; its time runs from when it was asked for."""
-        self._kept.pop(digest, None)
-        self._kept[digest] = (asked_at, answer)
-        if len(self._kept) > self._most:
-            del self._kept[next(iter(self._kept))]
+    def put(self, digest: str, result: KeyLookupResult, started_at: float) -> None:
+        """Cache a result; its age counts from the start of the lookup."""
+        self._results.pop(digest, None)
+        self._results[digest] = (started_at, result)
+        if len(self._results) > self._size:
+            del self._results[next(iter(self._results))]
 
     def drop(self, digest: str) -> None:
-        """Forget an answer."""
-        self._kept.pop(digest, None)
+        """Remove a result."""
+        self._results.pop(digest, None)
 
 
 class ControlKeys:
-    """Verifies keys by asking control; however many callers show a key at once, it is asked for
-    once."""
+    """Verifies keys by looking them up in the control service.
+
+    Concurrent calls with the same key share one lookup.
+    """
 
     def __init__(
         self,
         look_up: KeyLookup,
         *,
-        fresh_s: float = LONGEST_FRESH_S,
-        most_answers: int = MOST_ANSWERS,
+        cache_s: float = MAX_CACHE_S,
+        max_cached_keys: int = MAX_CACHED_KEYS,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Answers count for `fresh_s`, refusals for 5 s at most; `clock` is monotonic seconds.
+        """Results are cached for `cache_s`, rejections for at most 5 s; `clock` is in seconds.
 
-        `most_answers` are kept, and as many refusals, so that guesses push no good key out.
+        Valid keys and rejections have a cache of `max_cached_keys` each, so that guessed keys do
+        not evict valid ones.
         """
         self._look_up = look_up
         self._clock = clock
         self._now = now
-        self._usable = _Answers(most_answers, fresh_s, clock)
-        self._refused = _Answers(most_answers, min(fresh_s, _REFUSED_FRESH_S), clock)
-        self._asking: dict[str, asyncio.Task[KeyAnswer]] = {}
-        self._turns = asyncio.Semaphore(_MOST_QUESTIONS)
+        self._valid = _ResultCache(max_cached_keys, cache_s, clock)
+        self._rejected = _ResultCache(max_cached_keys, min(cache_s, _MAX_REFUSAL_CACHE_S), clock)
+        self._lookups: dict[str, asyncio.Task[KeyLookupResult]] = {}
+        self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT_LOOKUPS)
 
     async def verify(self, key: str) -> Principal:
         """Raises ApiKeyInvalid, ApiKeyExpired, ApiKeyRevoked, ProjectArchived, or
-        UpstreamUnavailable where control does not answer."""
+        UpstreamUnavailable if control does not answer."""
         if not has_key_form(key):
             raise ApiKeyInvalid()
         digest = hash_key(key)
-        answer = self._usable.get(digest) or self._refused.get(digest)
-        if answer is None:
-            answer = await self._ask(digest)
-        if isinstance(answer.outcome, DomainError):
-            raise copy.copy(answer.outcome)  # a kept one would gather the traces of all its callers
-        if answer.expires_at is not None and answer.expires_at <= self._now():
+        result = self._valid.get(digest) or self._rejected.get(digest)
+        if result is None:
+            result = await self._shared_lookup(digest)
+        if isinstance(result.outcome, DomainError):
+            raise copy.copy(result.outcome)  # a cached one would collect the callers' tracebacks
+        if result.expires_at is not None and result.expires_at <= self._now():
             raise ApiKeyExpired()
-        return answer.outcome
+        return result.outcome
 
-    async def _ask(self, digest: str) -> KeyAnswer:
-        asking = self._asking.get(digest)
-        if asking is None:
-            if len(self._asking) >= MOST_WAITING:
+    async def _shared_lookup(self, digest: str) -> KeyLookupResult:
+        lookup = self._lookups.get(digest)
+        if lookup is None:
+            if len(self._lookups) >= MAX_PENDING_LOOKUPS:
                 raise UpstreamUnavailable(service=_SERVICE)
-            asking = asyncio.create_task(self._ask_control(digest))
-            self._asking[digest] = asking
-            asking.add_done_callback(lambda task: self._answered(digest, task))
-        # A caller that goes away must not end the question of the others.
-        return await asyncio.shield(asking)
+            lookup = asyncio.create_task(self._look_up_and_cache(digest))
+            self._lookups[digest] = lookup
+            lookup.add_done_callback(lambda task: self._lookup_done(digest, task))
+        # A caller that disconnects must not cancel the lookup for the others.
+        return await asyncio.shield(lookup)
 
-    async def _ask_control(self, digest: str) -> KeyAnswer:
-        async with self._turns:
-            asked_at = self._clock()
-            answer = await self._look_up(digest)
-        self._usable.drop(digest)
-        kept = self._refused if isinstance(answer.outcome, DomainError) else self._usable
-        kept.put(digest, answer, asked_at)
-        return answer
+    async def _look_up_and_cache(self, digest: str) -> KeyLookupResult:
+        async with self._semaphore:
+            started_at = self._clock()
+            result = await self._look_up(digest)
+        self._valid.drop(digest)
+        cache = self._rejected if isinstance(result.outcome, DomainError) else self._valid
+        cache.put(digest, result, started_at)
+        return result
 
-    def _answered(self, digest: str, task: "asyncio.Task[KeyAnswer]") -> None:
-        del self._asking[digest]
+    def _lookup_done(self, digest: str, task: "asyncio.Task[KeyLookupResult]") -> None:
+        del self._lookups[digest]
         if not task.cancelled():
-            task.exception()  # retrieved here too: all who waited may be gone
+            task.exception()  # all waiting callers may have been cancelled
 
 
-def key_look_up(channel: grpc.aio.Channel) -> KeyLookup:
-    """Asks the control service behind a channel, which shows the installation's service token."""
+def control_key_lookup(channel: grpc.aio.Channel) -> KeyLookup:
+    """Look up keys through a channel that sends the service token."""
     stub = KeyServiceStub(channel)
 
-    async def look_up(digest: str) -> KeyAnswer:
+    async def look_up(digest: str) -> KeyLookupResult:
         request = pb.VerifyKeyRequest(sha256=digest)
         try:
             with translate_errors(_SERVICE):
-                reply = await stub.VerifyKey(request, timeout=_PATIENCE_S)
+                reply = await stub.VerifyKey(request, timeout=_TIMEOUT_S)
         except DomainError as error:
             if not isinstance(error, Unavailable):
-                # Another token than control's, say: nothing that the key's owner could mend.
-                _log.error("control does not verify keys: %s", error)
+                # For example a wrong service token, which the caller cannot correct.
+                _log.error("the control service cannot verify keys: %s", error)
             raise UpstreamUnavailable(service=_SERVICE) from error
-        return _answer(reply)
+        return _result(reply)
 
     return look_up
 
 
-def _answer(reply: pb.VerifyKeyResponse) -> KeyAnswer:
+def _result(reply: pb.VerifyKeyResponse) -> KeyLookupResult:
     key = reply.key
-    refusals: dict[int, DomainError] = {
+    errors: dict[int, DomainError] = {
         pb.VerifyKeyResponse.VERDICT_UNKNOWN: ApiKeyInvalid(),
         pb.VerifyKeyResponse.VERDICT_EXPIRED: ApiKeyExpired(),
         pb.VerifyKeyResponse.VERDICT_REVOKED: ApiKeyRevoked(),
         pb.VerifyKeyResponse.VERDICT_PROJECT_ARCHIVED: ProjectArchived(project=key.project),
     }
     if reply.verdict != pb.VerifyKeyResponse.VERDICT_VALID:
-        return KeyAnswer(refusals.get(reply.verdict) or ApiKeyInvalid())
+        return KeyLookupResult(errors.get(reply.verdict) or ApiKeyInvalid())
     principal = Principal(
         project=key.project,
         scopes=frozenset(
             pb.KeyScope.Name(scope).removeprefix(_SCOPE).lower()
             for scope in key.scopes
-            if scope in pb.KeyScope.values()  # a later release of control may grant others
+            if scope in pb.KeyScope.values()  # a newer control service may know more scopes
         ),
         priority=Priority(key.priority),
         key_id=key.id,
     )
-    has_end = key.HasField("expire_time")
-    return KeyAnswer(principal, key.expire_time.ToDatetime(UTC) if has_end else None)
+    expires = key.HasField("expire_time")
+    return KeyLookupResult(principal, key.expire_time.ToDatetime(UTC) if expires else None)

@@ -21,24 +21,24 @@ class KeyVerifier(Protocol):
     """Resolves an API key."""
 
     async def verify(self, key: str) -> Principal:
-        """Raises ApiKeyInvalid for an unknown key, Unauthenticated or PermissionDenied for a known
-        one that may not be used, and Unavailable if the key cannot be checked now.
+        """Raises ApiKeyInvalid for an unknown key, another Unauthenticated or PermissionDenied for
+        a known key that may not be used, and Unavailable if it cannot be verified now.
         """
         ...
 
 
 def create_key() -> str:
-    """A new API key: 256 random bits."""
+    """A new API key with 256 random bits."""
     return f"{_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}"
 
 
 def has_key_form(text: str) -> bool:
-    """Whether `create_key` could have made it."""
+    """Whether a text has the format of a key."""
     return _FORM.fullmatch(text) is not None
 
 
 def hash_key(key: str) -> str:
-    """What is kept of a key. Plain SHA-256 suffices: a key is no password, it cannot be guessed."""
+    """The SHA-256 that is stored for a key; without salt, because keys are random."""
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
@@ -56,13 +56,11 @@ class SettingsKeys:
     async def verify(self, key: str) -> Principal:
         """Raises ApiKeyInvalid or ApiKeyExpired."""
         presented = hash_key(key)
-        # No early exit: the time taken tells nothing about which key nearly matched.
-        found = [
-            settings for known, settings in self._keys if hmac.compare_digest(known, presented)
-        ]
-        if not found:
+        # Compares all keys, so that the time taken reveals nothing about them.
+        matches = [key for digest, key in self._keys if hmac.compare_digest(digest, presented)]
+        if not matches:
             raise ApiKeyInvalid()
-        match = found[0]
+        match = matches[0]
         if match.expires_at is not None and match.expires_at <= self._clock():
             raise ApiKeyExpired()
         return Principal(
@@ -74,13 +72,13 @@ class SettingsKeys:
 
 
 class KeyChain:
-    """Asks one verifier after the other; the first that knows a key decides."""
+    """Tries verifiers in order; the first one that knows the key decides."""
 
     def __init__(self, verifiers: Sequence[KeyVerifier]) -> None:
         self._verifiers = verifiers
 
     async def verify(self, key: str) -> Principal:
-        """Raises what the verifier that knows the key raises; ApiKeyInvalid where none does."""
+        """Raises the error of the verifier that knows the key, or ApiKeyInvalid."""
         for verifier in self._verifiers:
             try:
                 return await verifier.verify(key)

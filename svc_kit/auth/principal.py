@@ -12,7 +12,7 @@ DEFAULT_PROJECT: Final = "default"
 
 
 class Priority(IntEnum):
-    """How urgent a caller's work may be; the values are those of `corral.inference.v1.Priority`."""
+    """Scheduling priority, with the values of `corral.inference.v1.Priority`."""
 
     BATCH = 1
     NORMAL = 2
@@ -21,19 +21,19 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """On whose behalf a call is made, and what it may do."""
+    """The authenticated caller: project, scopes and priority."""
 
     project: str = DEFAULT_PROJECT
     scopes: frozenset[str]
     priority: Priority = Priority.NORMAL
-    """The highest priority the caller may ask for, and what it gets without asking."""
+    """The highest priority that the caller may request, and the default."""
     key_id: str
-    """What the log calls the credential; never the credential."""
+    """The credential's name in logs; never the credential itself."""
     is_service: bool = False
-    """Whether the credential is that of one of our own services."""
+    """Whether the caller is one of Corral's services."""
 
     def has(self, scope: Scope) -> bool:
-        """Whether a method of this scope may be called."""
+        """Whether methods with this scope may be called."""
         return scope in (Scope.PUBLIC, Scope.KNOWN) or scope in self.scopes
 
 
@@ -43,7 +43,7 @@ _principal: contextvars.ContextVar[Principal | None] = contextvars.ContextVar(
 
 
 def current_principal() -> Principal:
-    """Who the running call acts for. Raises ApiKeyMissing outside a call with a credential."""
+    """The principal of the running call. Raises ApiKeyMissing outside an authenticated call."""
     principal = _principal.get()
     if principal is None:
         raise ApiKeyMissing()
@@ -51,5 +51,5 @@ def current_principal() -> Principal:
 
 
 def set_principal(principal: Principal | None) -> None:
-    """Set the principal of the running call (this asyncio task)."""
+    """Set the principal of the running call, which is an asyncio task."""
     _principal.set(principal)

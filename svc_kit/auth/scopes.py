@@ -1,6 +1,4 @@
-"""The scope of every RPC, in one table; a service with a method that is missing here does not
-start.
-"""
+"""The scope of every RPC. A service refuses to start if one of its methods is missing here."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -13,22 +11,22 @@ from svc_kit.lifecycle import StartupError
 
 
 class Scope(StrEnum):
-    """What a caller must hold to call a method."""
+    """What a caller needs in order to call a method."""
 
     PUBLIC = "public"
-    """Nothing: the method answers anybody, without a credential."""
+    """No credential."""
     KNOWN = "known"
     """Any valid credential."""
     INFERENCE = "inference"
-    """Generate, embed, tokenize; see and abort one's own project's requests; keep its files."""
+    """Inference and stored objects of the caller's own project."""
     ADMIN = "admin"
-    """Operate the service: models, adapters, drain, everybody's requests, projects, keys, usage."""
+    """Administration: models, adapters, drain, requests of all projects, projects, keys, usage."""
     SERVICE = "service"
-    """Be one of our own services, calling for itself; no key holds it."""
+    """The service token, used on a service's own behalf. Keys cannot have this scope."""
 
 
 GRANTABLE: Final = frozenset({Scope.INFERENCE, Scope.ADMIN})
-"""The scopes that a key can hold."""
+"""The scopes that a key can have."""
 
 
 def _rows(service: str, scope: Scope, *methods: str) -> dict[str, Scope]:
@@ -51,7 +49,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "ListModels",
             "GetModel",
         ),
-        # Callers see and abort requests of their own project; the servicer lets admins see all.
+        # Limited to the caller's project; the servicer gives admins access to all projects.
         **_rows(
             "corral.inference.v1.EngineService",
             Scope.INFERENCE,
@@ -124,7 +122,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "DeleteAdapter",
             "RetryAdapter",
         ),
-        # All projects' adapters: for inference frontends.
+        # Adapters of all projects, for inference frontends.
         **_rows(
             "corral.control.v1.AdapterService",
             Scope.SERVICE,
@@ -234,7 +232,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "ListConversationItems",
             "DeleteConversationItem",
         ),
-        # Load balancers and kubelets probe without a credential.
+        # Load balancers and kubelets send no credential.
         **_rows("grpc.health.v1.Health", Scope.PUBLIC, "Check", "Watch", "List"),
         **_rows("grpc.reflection.v1.ServerReflection", Scope.KNOWN, "ServerReflectionInfo"),
         **_rows("grpc.reflection.v1alpha.ServerReflection", Scope.KNOWN, "ServerReflectionInfo"),
@@ -251,13 +249,13 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         ),
     }
 )
-"""Full method name, as in "/package.Service/Method", to the scope it needs."""
+"""Full method name ("/package.Service/Method") to scope."""
 
 
 def check_scopes_cover(
     service_names: Iterable[str], scopes: Mapping[str, Scope] = METHOD_SCOPES
 ) -> None:
-    """Raise StartupError where a method of one of the services has no scope."""
+    """Raise StartupError if a method of one of the services has no scope."""
     pool = descriptor_pool.Default()
     methods = [
         f"/{name}/{method.name}"
@@ -267,5 +265,5 @@ def check_scopes_cover(
     missing = [method for method in methods if method not in scopes]
     if missing:
         raise StartupError(
-            "svc_kit/auth/scopes.py names no scope for: " + ", ".join(sorted(missing))
+            "Methods without a scope in svc_kit/auth/scopes.py: " + ", ".join(sorted(missing))
         )

@@ -1,27 +1,10 @@
-"""Every way a request can fail, as one tree of exceptions.
+"""All errors as one tree of exceptions: `DomainError`, its kinds (`kinds.py`), and a concrete class
+for each value of `corral.error.v1.ErrorReason`. Import them from here.
 
-The standard library is all these classes need, so that the engine and the domain may raise them
-without knowing of gRPC or HTTP; `svc_kit.errors.status` maps them to both.
-
-    DomainError
-    ├── InvalidArgument      the request is wrong, whatever the state of the server
-    ├── FailedPrecondition   the request is right, the state of the server is not
-    ├── Unauthenticated      who calls is not known
-    ├── PermissionDenied     who calls is known and may not
-    ├── NotFound             the named thing does not exist
-    ├── AlreadyExists        the name is taken
-    ├── Aborted              a conflict with something concurrent; try again
-    ├── ResourceExhausted    a bound is reached; try again later
-    ├── Cancelled            the caller or an operator ended it
-    ├── DeadlineExceeded     the time is over
-    ├── Unavailable          not now; try again later
-    ├── Unimplemented        not in this release
-    └── Internal             a defect of ours
-
-Below each kind stand the concrete classes, one for each value of `corral.error.v1.ErrorReason`; a
-module of this package holds those of one area, and everybody imports them from here. The docstring
-of a concrete class is its message, with the metadata as placeholders; its annotations are the
-metadata keys.
+The docstring of a concrete class is its message, with metadata as placeholders; its annotations are
+the metadata keys. `field` names the request field at fault. The classes need only the standard
+library, so that the engine and the domain can raise them; `svc_kit.errors.status` maps them to gRPC
+and HTTP.
 """
 
 from collections.abc import Iterator
@@ -49,4 +32,4 @@ def _concrete(cls: type[DomainError]) -> Iterator[type[DomainError]]:
 
 
 ERROR_CLASSES: Final[tuple[type[DomainError], ...]] = tuple(_concrete(DomainError))
-"""Every concrete class: one for each value of `ErrorReason`."""
+"""One class for each value of `ErrorReason`."""

@@ -16,19 +16,19 @@ class ApiKeyInvalid(Unauthenticated):
 
 
 class ApiKeyExpired(Unauthenticated):
-    """The API key has expired."""
+    """The API key has expired. Use another key."""
 
     reason = "API_KEY_EXPIRED"
 
 
 class ApiKeyRevoked(Unauthenticated):
-    """The API key was revoked."""
+    """The API key was revoked. Use another key."""
 
     reason = "API_KEY_REVOKED"
 
 
 class ScopeMissing(PermissionDenied):
-    """The API key lacks the scope '{scope}', which {method} needs."""
+    """The API key lacks the scope '{scope}', which {method} requires. Use a key with this scope."""
 
     reason = "SCOPE_MISSING"
     scope: str
@@ -36,29 +36,28 @@ class ScopeMissing(PermissionDenied):
 
 
 class ServiceOnly(PermissionDenied):
-    """'{field}' is accepted only from services of this installation."""
+    """Only Corral's own services may set '{field}'. Remove it from the request."""
 
     reason = "SERVICE_ONLY"
     field: str
 
 
 class HostNotAllowed(PermissionDenied):
-    """The Host '{host}' is not allowed. Add it to the setting allowed_hosts."""
+    """Requests for the host '{host}' are not allowed. Add it to the setting allowed_hosts."""
 
     reason = "HOST_NOT_ALLOWED"
     host: str
 
 
 class OriginNotAllowed(PermissionDenied):
-    """Requests from the origin '{origin}' are not allowed. Add it to the setting allowed_origins.
-    Requests from the origin '{origin}' are not allowed. Add it to the setting allowed_origins."""
+    """Requests from origin '{origin}' are not allowed. Add it to the setting allowed_origins."""
 
     reason = "ORIGIN_NOT_ALLOWED"
     origin: str
 
 
 class ProjectArchived(PermissionDenied):
-    """The project '{project}' is archived."""
+    """The project '{project}' is archived. Use another project."""
 
     reason = "PROJECT_ARCHIVED"
     project: str
@@ -70,7 +69,6 @@ class ProjectNotFound(NotFound):
     reason = "PROJECT_NOT_FOUND"
     project: str
     field: str = "project_id"
-    """What named the project."""
 
 
 class ApiKeyNotFound(NotFound):
@@ -79,13 +77,11 @@ class ApiKeyNotFound(NotFound):
     reason = "API_KEY_NOT_FOUND"
     key: str
     field: str = "key_id"
-    """What named the key."""
 
 
 class ProjectExists(AlreadyExists):
-    """A project with id '{project}' already exists."""
+    """A project with id '{project}' already exists. Choose another id."""
 
     reason = "PROJECT_EXISTS"
     project: str
     field: str = "project_id"
-    """What named the project."""

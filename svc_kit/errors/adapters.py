@@ -4,7 +4,7 @@ from svc_kit.errors.kinds import AlreadyExists, FailedPrecondition, NotFound
 
 
 class AdapterBaseMismatch(FailedPrecondition):
-    """The adapter '{adapter}' was made for another model: {problem}"""
+    """The adapter '{adapter}' was trained for another base model: {problem}"""
 
     reason = "ADAPTER_BASE_MISMATCH"
     adapter: str
@@ -12,7 +12,7 @@ class AdapterBaseMismatch(FailedPrecondition):
 
 
 class AdapterInvalid(FailedPrecondition):
-    """The file of the adapter '{adapter}' cannot be used: {problem}"""
+    """The file of the adapter '{adapter}' is not a usable LoRA adapter: {problem}"""
 
     reason = "ADAPTER_INVALID"
     adapter: str
@@ -20,7 +20,7 @@ class AdapterInvalid(FailedPrecondition):
 
 
 class AdapterDigestMismatch(FailedPrecondition):
-    """The file of the adapter '{adapter}' has the SHA-256 {actual}, not {expected}."""
+    """The file of the adapter '{adapter}' has the SHA-256 digest {actual}, expected {expected}."""
 
     reason = "ADAPTER_DIGEST_MISMATCH"
     adapter: str
@@ -29,8 +29,8 @@ class AdapterDigestMismatch(FailedPrecondition):
 
 
 class AdapterTooLarge(FailedPrecondition):
-    """The adapter '{adapter}' needs {needed_bytes} bytes of memory, {available_bytes} are
-    available."""
+    """The adapter '{adapter}' needs {needed_bytes} bytes of memory, but only
+    {available_bytes} are available."""
 
     reason = "ADAPTER_TOO_LARGE"
     adapter: str
@@ -40,14 +40,14 @@ class AdapterTooLarge(FailedPrecondition):
 
 class AdapterCrashedEngine(FailedPrecondition):
     """The engine crashed while loading the adapter '{adapter}', which is not loaded again
-    automatically. Replace its file or retry it."""
+    automatically. Replace its file, or retry the adapter."""
 
     reason = "ADAPTER_CRASHED_ENGINE"
     adapter: str
 
 
 class TooManyAdapters(FailedPrecondition):
-    """The project has {limit} adapters, the maximum. Delete one first."""
+    """The project already has {limit} adapters, the maximum. Delete an adapter first."""
 
     reason = "TOO_MANY_ADAPTERS"
     limit: int
@@ -61,7 +61,7 @@ class AdapterNotFound(NotFound):
 
 
 class AdapterExists(AlreadyExists):
-    """An adapter named '{adapter}' already exists."""
+    """An adapter named '{adapter}' already exists. Choose another name."""
 
     reason = "ADAPTER_EXISTS"
     adapter: str

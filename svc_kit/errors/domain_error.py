@@ -1,15 +1,12 @@
-"""The base of all errors: builds an exception from a class's docstring (its message) and
-annotations (its metadata).
-"""
+"""The base of all errors. A subclass's docstring is its message, its annotations its metadata."""
 
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Self, dataclass_transform
 
-# A status travels in HTTP/2 trailers. Peers refuse more than 8 KiB of them; the message is sent
-# twice, once percent-encoded (3 bytes for 1), the metadata once in base64. These limits keep the
-# sum below that.
+# A status is sent in HTTP/2 trailers, which peers limit to 8 KiB. The message appears twice, once
+# percent-encoded (3 bytes for 1), the metadata once in base64.
 MAX_MESSAGE_BYTES: Final = 800
 MAX_VALUE_BYTES: Final = 400
 
@@ -20,53 +17,53 @@ _REQUIRED: Final = object()
 class DomainError(Exception):
     """A failure with a reason that programs can act on, and a message for people.
 
-    Two errors are equal when class, reason, metadata and retry_after are. Errors pickle: they cross
-    the pipe to the engine process. Texts longer than `MAX_VALUE_BYTES` are cut, lone surrogates
+    Errors are equal if class, reason, metadata and retry_after are equal. They can be pickled, for
+    the pipe to the engine process. Values are truncated to `MAX_VALUE_BYTES`; lone surrogates
     become `?`.
     """
 
     reason: ClassVar[str] = "UNSPECIFIED"
     """A value of `ErrorReason` without its prefix."""
     retry_after: float | None
-    """Seconds to wait before a retry can help. None: no advice."""
+    """Seconds to wait before retrying; None if unknown or useless."""
     message: str
     metadata: dict[str, str]
 
     _keys: ClassVar[Mapping[str, Any]] = {}
-    """Every constructor argument with its type."""
+    """The constructor arguments and their types."""
     _defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = {
+        added = {
             key: annotation
             for key, annotation in inspect.get_annotations(cls).items()
             if not str(annotation).startswith("typing.ClassVar")
         }
-        cls._keys = {**cls._keys, **own}
-        defaults = {key: vars(cls).get(key, _REQUIRED) for key in own}
+        cls._keys = {**cls._keys, **added}
+        defaults = {key: vars(cls).get(key, _REQUIRED) for key in added}
         cls._defaults = {**cls._defaults, **defaults}
         for key, default in defaults.items():
             if default is not _REQUIRED:
-                # Left on the class it would stand before the property `field`.
+                # As a class attribute it would shadow the property `field`.
                 delattr(cls, key)
 
     def __init__(self, **values: Any) -> None:
         unknown = values.keys() - self._keys.keys()
-        given = {**self._defaults, **values}
-        absent = [key for key, value in given.items() if value is _REQUIRED]
-        if unknown or absent:
-            problem = f"unknown {sorted(unknown)}, missing {absent}"
+        arguments = {**self._defaults, **values}
+        missing = [key for key, value in arguments.items() if value is _REQUIRED]
+        if unknown or missing:
+            problem = f"unknown {sorted(unknown)}, missing {missing}"
             raise TypeError(f"{type(self).__name__}(): {problem}")
-        retry_after = given.pop("retry_after", None)
-        attributes = {k: _cut(v) if isinstance(v, str) else v for k, v in given.items()}
+        retry_after = arguments.pop("retry_after", None)
+        attributes = {k: _truncate(v) if isinstance(v, str) else v for k, v in arguments.items()}
         self.__dict__.update(attributes)
         self.retry_after = _whole_milliseconds(retry_after)
         self.metadata = {k: _text(v) for k, v in attributes.items() if v is not None}
-        self.message = _cut(self._describe(), MAX_MESSAGE_BYTES)
+        self.message = _truncate(self._describe(), MAX_MESSAGE_BYTES)
 
     @classmethod
-    def foreign(
+    def with_reason(
         cls,
         *,
         reason: str,
@@ -74,22 +71,22 @@ class DomainError(Exception):
         metadata: Mapping[str, str] | None = None,
         retry_after: float | None = None,
     ) -> Self:
-        """Make an error of this kind whose reason has no class here: a newer or another server sent
-        it."""
+        """Build an error of this kind for a reason without a class, as sent by a newer release or
+        by another server."""
         error = cls.__new__(cls)
         error.__dict__.update(
             reason=reason,
-            message=_cut(message, MAX_MESSAGE_BYTES),
-            metadata={key: _cut(value) for key, value in (metadata or {}).items()},
+            message=_truncate(message, MAX_MESSAGE_BYTES),
+            metadata={key: _truncate(value) for key, value in (metadata or {}).items()},
             retry_after=_whole_milliseconds(retry_after),
         )
         return error
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], retry_after: float | None) -> Self:
-        """Build a concrete error from what came over the wire.
+        """Build a concrete error from the metadata of a gRPC status.
 
-        Raises TypeError or ValueError when the metadata are not those of this class.
+        Raises TypeError or ValueError if the metadata does not match this class.
         """
         values: dict[str, Any] = {
             key: int(value) if cls._keys.get(key) is int else value
@@ -101,12 +98,12 @@ class DomainError(Exception):
 
     @classmethod
     def metadata_keys(cls) -> tuple[str, ...]:
-        """The metadata keys an error of this class can carry."""
+        """The metadata keys of this class."""
         return tuple(key for key in cls._keys if key != "retry_after")
 
     @property
     def field(self) -> str | None:
-        """The request field that is at fault, as a path like `messages[0].content`."""
+        """The request field at fault, as a path like `messages[0].content`."""
         return self.metadata.get("field")
 
     def _describe(self) -> str:
@@ -138,7 +135,7 @@ def _restore(cls: type[DomainError], state: dict[str, Any]) -> DomainError:
     return error
 
 
-def _cut(text: str, limit: int = MAX_VALUE_BYTES) -> str:
+def _truncate(text: str, limit: int = MAX_VALUE_BYTES) -> str:
     raw = text.encode("utf-8", "replace")
     if len(raw) <= limit:
         return raw.decode()
@@ -146,8 +143,8 @@ def _cut(text: str, limit: int = MAX_VALUE_BYTES) -> str:
 
 
 def _text(value: object) -> str:
-    # A protobuf `float` of 0.1 reads 0.10000000149011612 in Python; seven digits are all it has.
-    return _cut(str(float(f"{value:.7g}")) if isinstance(value, float) else str(value))
+    # A protobuf `float` of 0.1 is 0.10000000149011612 in Python; it has seven significant digits.
+    return _truncate(str(float(f"{value:.7g}")) if isinstance(value, float) else str(value))
 
 
 def _whole_milliseconds(seconds: float | None) -> float | None:

@@ -4,7 +4,7 @@ from svc_kit.errors.kinds import FailedPrecondition, InvalidArgument, NotFound
 
 
 class SizeMismatch(InvalidArgument):
-    """Received {actual_bytes} bytes, but {expected_bytes} were announced. Send the bytes again."""
+    """Received {actual_bytes} bytes, expected {expected_bytes}. Send the content again."""
 
     reason = "SIZE_MISMATCH"
     expected_bytes: int
@@ -12,14 +12,14 @@ class SizeMismatch(InvalidArgument):
 
 
 class ChecksumMismatch(InvalidArgument):
-    """The bytes do not have the digest given in '{field}'. Send them again."""
+    """The content does not match the digest in '{field}'. Send the content again."""
 
     reason = "CHECKSUM_MISMATCH"
     field: str
 
 
 class RangeNotSatisfiable(InvalidArgument):
-    """Invalid '{field}': the range starts beyond the end, which is at {size} bytes."""
+    """Invalid '{field}': the range must start within the file, which has {size} bytes."""
 
     reason = "RANGE_NOT_SATISFIABLE"
     field: str
@@ -27,7 +27,7 @@ class RangeNotSatisfiable(InvalidArgument):
 
 
 class UploadNotPending(FailedPrecondition):
-    """The upload '{upload}' is {state} and cannot be changed."""
+    """The upload '{upload}' is {state} and cannot be changed. Create a new upload."""
 
     reason = "UPLOAD_NOT_PENDING"
     upload: str
@@ -50,7 +50,6 @@ class FileNotFound(NotFound):
     reason = "FILE_NOT_FOUND"
     file: str
     field: str = "id"
-    """What named the file."""
 
 
 class UploadNotFound(NotFound):
@@ -59,7 +58,6 @@ class UploadNotFound(NotFound):
     reason = "UPLOAD_NOT_FOUND"
     upload: str
     field: str = "id"
-    """What named the upload."""
 
 
 class BatchNotFound(NotFound):
@@ -68,7 +66,6 @@ class BatchNotFound(NotFound):
     reason = "BATCH_NOT_FOUND"
     batch: str
     field: str = "id"
-    """What named the batch."""
 
 
 class VectorStoreExpired(FailedPrecondition):
@@ -79,7 +76,7 @@ class VectorStoreExpired(FailedPrecondition):
 
 
 class EmbeddingModelMissing(FailedPrecondition):
-    """This server has no embedding model, so it cannot search files. Add one: {command}"""
+    """This server has no embedding model, so it cannot search files. Install one: {command}"""
 
     reason = "EMBEDDING_MODEL_MISSING"
     command: str
@@ -87,7 +84,8 @@ class EmbeddingModelMissing(FailedPrecondition):
 
 class EmbeddingModelChanged(FailedPrecondition):
     """The vector store '{vector_store}' was created with the embedding model '{model}', which this
-    server does not serve in that version. Serve it again, or add the files to a new store."""
+    server no longer serves, or serves from another file. Restore that model, or add the files to a
+    new vector store."""
 
     reason = "EMBEDDING_MODEL_CHANGED"
     vector_store: str
@@ -100,7 +98,6 @@ class VectorStoreNotFound(NotFound):
     reason = "VECTOR_STORE_NOT_FOUND"
     vector_store: str
     field: str = "vector_store_id"
-    """What named the store."""
 
 
 class VectorStoreFileNotFound(NotFound):
@@ -109,7 +106,6 @@ class VectorStoreFileNotFound(NotFound):
     reason = "VECTOR_STORE_FILE_NOT_FOUND"
     file: str
     field: str = "file_id"
-    """What named the file."""
 
 
 class VectorStoreFileBatchNotFound(NotFound):
@@ -118,4 +114,3 @@ class VectorStoreFileBatchNotFound(NotFound):
     reason = "VECTOR_STORE_FILE_BATCH_NOT_FOUND"
     batch: str
     field: str = "batch_id"
-    """What named the batch."""

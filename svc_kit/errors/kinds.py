@@ -1,6 +1,4 @@
-"""The thirteen kinds of errors. A kind decides the gRPC and HTTP status and whether a retry can
-help.
-"""
+"""The kinds of errors. A kind determines the gRPC and HTTP status and whether to retry."""
 
 from typing import Final
 
@@ -8,66 +6,65 @@ from svc_kit.errors.domain_error import DomainError
 
 
 class InvalidArgument(DomainError):
-    """The request is wrong, whatever the state of the server."""
+    """The request is invalid, regardless of the state of the server."""
 
 
 class FailedPrecondition(DomainError):
-    """The request is right, the state of the server is not."""
+    """The request is valid, but not in the current state of the object or server."""
 
 
 class Unauthenticated(DomainError):
-    """Who calls is not known."""
+    """The credential is missing or invalid."""
 
 
 class PermissionDenied(DomainError):
-    """Who calls is known and may not."""
+    """The credential is valid, but does not permit the request."""
 
 
 class NotFound(DomainError):
-    """The named thing does not exist."""
+    """The named resource does not exist."""
 
 
 class AlreadyExists(DomainError):
-    """The name is taken."""
+    """The name or id is already in use."""
 
 
 class Aborted(DomainError):
-    """A conflict with something concurrent; try again."""
+    """A concurrent operation conflicted; retry."""
 
 
 class ResourceExhausted(DomainError):
-    """A bound is reached; try again later."""
+    """A limit is reached; retry later."""
 
     retry_after: float | None = 1.0
 
 
 class Cancelled(DomainError):
-    """The caller or an operator ended it."""
+    """The caller or an operator cancelled the request."""
 
 
 class DeadlineExceeded(DomainError):
-    """The time is over."""
+    """The deadline passed."""
 
 
 class Unavailable(DomainError):
-    """Not now; try again later."""
+    """Temporarily unavailable; retry later."""
 
     retry_after: float | None = 1.0
 
 
 class Unimplemented(DomainError):
-    """Not in this release."""
+    """This release does not support the request."""
 
 
 class Internal(DomainError):
-    """A defect of ours."""
+    """A defect of the server."""
 
 
 KINDS: Final[tuple[type[DomainError], ...]] = tuple(DomainError.__subclasses__())
-"""In the order of the tree."""
 
 
 def kind_of(error: DomainError | type[DomainError]) -> type[DomainError]:
-    """The kind an error belongs to: the class directly below DomainError."""
+    """The kind of an error: its ancestor directly below DomainError."""
     cls = error if isinstance(error, type) else type(error)
     return cls.__mro__[cls.__mro__.index(DomainError) - 1]

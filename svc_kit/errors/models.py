@@ -12,7 +12,8 @@ from svc_kit.errors.kinds import (
 
 
 class ModelCannot(FailedPrecondition):
-    """The model '{model}' is of class {model_class}, which does not support: {operation}."""
+    """The model '{model}' has the class {model_class}, which does not support the operation
+    '{operation}'. Use another model."""
 
     reason = "MODEL_CANNOT"
     model: str
@@ -21,7 +22,8 @@ class ModelCannot(FailedPrecondition):
 
 
 class ModelTooLarge(FailedPrecondition):
-    """The model '{model}' needs {needed_bytes} bytes of memory, {available_bytes} are available."""
+    """The model '{model}' needs {needed_bytes} bytes of memory, but only {available_bytes} are
+    available."""
 
     reason = "MODEL_TOO_LARGE"
     model: str
@@ -30,7 +32,7 @@ class ModelTooLarge(FailedPrecondition):
 
 
 class ModelInUse(FailedPrecondition):
-    """'{name}' has running requests."""
+    """'{name}' has running requests. Wait until they finish, or abort them."""
 
     reason = "MODEL_IN_USE"
     name: str
@@ -45,7 +47,7 @@ class ModelLoadFailed(FailedPrecondition):
 
 
 class ModelNotLoaded(FailedPrecondition):
-    """The model '{model}' is not loaded. An operator has to load it."""
+    """The model '{model}' is not loaded. Ask an operator to load it."""
 
     reason = "MODEL_NOT_LOADED"
     model: str
@@ -59,15 +61,15 @@ class ModelNotFound(NotFound):
 
 
 class ModelExists(AlreadyExists):
-    """A model named '{model}' already exists."""
+    """A model named '{model}' already exists. Choose another name."""
 
     reason = "MODEL_EXISTS"
     model: str
 
 
 class MemoryInUse(ResourceExhausted):
-    """The model '{model}' needs {needed_bytes} bytes of memory, {available_bytes} are available
-    while other models are in use. Try again later."""
+    """The model '{model}' needs {needed_bytes} bytes of memory, but only {available_bytes} are
+    available while other models are in use. Retry later."""
 
     reason = "MEMORY_IN_USE"
     model: str
@@ -76,38 +78,38 @@ class MemoryInUse(ResourceExhausted):
 
 
 class ModelLoading(Unavailable):
-    """The model '{model}' is still loading."""
+    """The model '{model}' is still loading. Retry later."""
 
     reason = "MODEL_LOADING"
     model: str
 
 
 class EngineRestarting(Unavailable):
-    """The inference engine stopped and is being restarted."""
+    """The inference engine stopped and is being restarted. Retry the request."""
 
     reason = "ENGINE_RESTARTING"
     phase: str | None = None
-    """ "running" where the request was in the engine when it died; None where it never was."""
+    """ "running" if the request was in the engine when it died, else None."""
 
 
 class ModelUnloaded(Unavailable):
-    """The model '{model}' was unloaded."""
+    """The model '{model}' was unloaded. Retry the request."""
 
     reason = "MODEL_UNLOADED"
     model: str
 
 
 class DecodeFailed(Internal):
-    """The model failed to compute this request. The server's log has the cause under request id
-    {request_id}."""
+    """The model failed to compute this request. The cause is in the server's log under the request
+    id {request_id}."""
 
     reason = "DECODE_FAILED"
     request_id: str
 
 
 class EngineCrashed(Internal):
-    """The inference engine crashed {times} times while computing this request, which is not
-    retried."""
+    """The inference engine crashed {times} times while computing this request. It is not
+    retried again."""
 
     reason = "ENGINE_CRASHED"
     times: int
@@ -115,8 +117,7 @@ class EngineCrashed(Internal):
 
 class ContextLengthExceeded(InvalidArgument):
     """This model's maximum context length is {context_tokens} tokens. However, your messages
-    resulted in
-    {prompt_tokens} tokens. Please reduce the length of the messages."""
+    resulted in {prompt_tokens} tokens. Please reduce the length of the messages."""
 
     reason = "CONTEXT_LENGTH_EXCEEDED"
     field: str
@@ -125,7 +126,8 @@ class ContextLengthExceeded(InvalidArgument):
 
 
 class TokenOutOfVocabulary(InvalidArgument):
-    """Invalid '{field}': the model has no token {token}, its vocabulary has {vocabulary_size}."""
+    """Invalid '{field}': the token id {token} is not in the model's vocabulary of {vocabulary_size}
+    tokens."""
 
     reason = "TOKEN_OUT_OF_VOCABULARY"
     field: str
@@ -141,7 +143,7 @@ class TemplateFailed(InvalidArgument):
 
 
 class GrammarInvalid(InvalidArgument):
-    """The grammar in '{field}' cannot be used: {problem}"""
+    """Invalid grammar in '{field}': {problem}"""
 
     reason = "GRAMMAR_INVALID"
     field: str
@@ -149,7 +151,7 @@ class GrammarInvalid(InvalidArgument):
 
 
 class SchemaInvalid(InvalidArgument):
-    """The JSON Schema in '{field}' cannot be used, at {pointer}: {problem}"""
+    """Invalid or unsupported JSON Schema in '{field}' at {pointer}: {problem}"""
 
     reason = "SCHEMA_INVALID"
     field: str
@@ -172,16 +174,17 @@ class SnapshotIncompatible(FailedPrecondition):
 
 
 class SnapshotCorrupt(FailedPrecondition):
-    """The snapshot '{snapshot}' is damaged: its file is {fault}."""
+    """The snapshot '{snapshot}' cannot be read: its file is {fault}. Save it again."""
 
     reason = "SNAPSHOT_CORRUPT"
     snapshot: str
     fault: str
-    """ "foreign" (no snapshot, or of another installation), "truncated" or "altered"."""
+    """ "foreign" (not a snapshot, or written by another installation), "truncated" or "altered"."""
 
 
 class SnapshotTooLarge(FailedPrecondition):
-    """The snapshot '{snapshot}' has {size_bytes} bytes, '{setting}' leaves {limit_bytes}."""
+    """The snapshot '{snapshot}' has {size_bytes} bytes, but the setting '{setting}' leaves only
+    {limit_bytes}."""
 
     reason = "SNAPSHOT_TOO_LARGE"
     snapshot: str
@@ -198,8 +201,8 @@ class SnapshotNotFound(NotFound):
 
 
 class StateNotFound(NotFound):
-    """There is no state of choice {index} of the request '{request}': it has not started, or has
-    ended without being stored."""
+    """The state of choice {index} of the request '{request}' does not exist: the choice has not
+    started, or has ended without `cache.keep`."""
 
     reason = "STATE_NOT_FOUND"
     request: str

@@ -1,4 +1,4 @@
-"""Errors of any request: its fields, its body, its path, its request id."""
+"""Errors of fields, bodies, paths and request ids."""
 
 from svc_kit.errors.kinds import Aborted, AlreadyExists, InvalidArgument, NotFound, Unimplemented
 
@@ -19,7 +19,7 @@ class MissingField(InvalidArgument):
 
 
 class OutOfRange(InvalidArgument):
-    """Invalid '{field}': {value} is outside its limits."""
+    """Invalid '{field}': {value} is out of range."""
 
     reason = "OUT_OF_RANGE"
     field: str
@@ -33,12 +33,12 @@ class OutOfRange(InvalidArgument):
             for key, word in (("minimum", "least"), ("maximum", "most"))
             if key in self.metadata
         ]
-        wanted = " and ".join(limits) or "a finite number"
-        return f"Invalid '{self.field}': {self.metadata['value']} must be {wanted}."
+        allowed = " and ".join(limits) or "a finite number"
+        return f"Invalid '{self.field}': must be {allowed}, got {self.metadata['value']}."
 
 
 class TooLong(InvalidArgument):
-    """Invalid '{field}': {length} {unit} are too many, the limit is {limit}."""
+    """Invalid '{field}': got {length} {unit}, expected at most {limit}."""
 
     reason = "TOO_LONG"
     field: str
@@ -49,7 +49,7 @@ class TooLong(InvalidArgument):
 
 
 class TooShort(InvalidArgument):
-    """Invalid '{field}': {length} {unit}, where at least {minimum} is needed."""
+    """Invalid '{field}': got {length} {unit}, expected at least {minimum}."""
 
     reason = "TOO_SHORT"
     field: str
@@ -79,7 +79,7 @@ class InvalidJson(InvalidArgument):
 
     reason = "INVALID_JSON"
     field: str | None = None
-    """None: the body as a whole."""
+    """None if the request body itself is invalid."""
     problem: str
 
     def _describe(self) -> str:
@@ -89,7 +89,7 @@ class InvalidJson(InvalidArgument):
 
 
 class RequestTooLarge(InvalidArgument):
-    """The request has {size} bytes, the limit is {limit}."""
+    """The request has {size} bytes, the maximum is {limit}."""
 
     reason = "REQUEST_TOO_LARGE"
     size: int
@@ -97,7 +97,7 @@ class RequestTooLarge(InvalidArgument):
 
 
 class UnsupportedMediaType(InvalidArgument):
-    """The content type '{media_type}' is not supported; send {expected}."""
+    """The content type '{media_type}' is not supported. Send {expected}."""
 
     reason = "UNSUPPORTED_MEDIA_TYPE"
     media_type: str
@@ -136,8 +136,8 @@ class RouteNotFound(NotFound):
 
 
 class RequestIdReused(AlreadyExists):
-    """The request id '{request_id}' was used for another request within the last day. Use a new
-    one."""
+    """The request id '{request_id}' was used for a different request within the last day. Use a new
+    id."""
 
     reason = "REQUEST_ID_REUSED"
     field: str
@@ -145,7 +145,7 @@ class RequestIdReused(AlreadyExists):
 
 
 class StaleGeneration(Aborted):
-    """'{resource}' has been changed in the meantime. Read it again."""
+    """'{resource}' was changed by another request. Read it again and retry."""
 
     reason = "STALE_GENERATION"
     resource: str

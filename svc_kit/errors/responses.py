@@ -9,7 +9,6 @@ class PreviousResponseNotFound(InvalidArgument):
     reason = "PREVIOUS_RESPONSE_NOT_FOUND"
     response: str
     field: str = "previous_response_id"
-    """What named the response."""
 
 
 class ToolCallMissing(InvalidArgument):
@@ -18,7 +17,6 @@ class ToolCallMissing(InvalidArgument):
     reason = "TOOL_CALL_MISSING"
     call: str
     field: str = "input"
-    """What holds the output."""
 
 
 class ToolOutputMissing(InvalidArgument):
@@ -27,33 +25,31 @@ class ToolOutputMissing(InvalidArgument):
     reason = "TOOL_OUTPUT_MISSING"
     call: str
     field: str = "input"
-    """What ought to hold the output."""
 
 
 class SealInvalid(InvalidArgument):
-    """The encrypted content of '{field}' could not be verified: it must come from this server and
-    project, unchanged."""
+    """The encrypted content of '{field}' could not be verified. Send it unchanged, to the server
+    and project that created it."""
 
     reason = "SEAL_INVALID"
     field: str
 
 
 class WebsocketConnectionLimitReached(FailedPrecondition):
-    """The WebSocket has reached its limit of {limit_s} seconds. Open a new one to continue."""
+    """The WebSocket connection reached its limit of {limit_s} seconds. Open a new connection."""
 
     reason = "WEBSOCKET_CONNECTION_LIMIT_REACHED"
     limit_s: int
 
 
 class ConversationLocked(FailedPrecondition):
-    """The conversation '{conversation}' is being written to by the response '{response}'. Try again
-    once that has ended."""
+    """The conversation '{conversation}' is locked by the response '{response}'. Retry when that
+    response has ended."""
 
     reason = "CONVERSATION_LOCKED"
     conversation: str
     response: str
     field: str = "conversation"
-    """What named the conversation."""
 
 
 class ResponseNotCancellable(FailedPrecondition):
@@ -64,14 +60,13 @@ class ResponseNotCancellable(FailedPrecondition):
 
 
 class PreviousResponseUnfinished(FailedPrecondition):
-    """The previous response '{response}' is {state}. Wait until it has completed."""
+    """The previous response '{response}' is {state}. Retry when it has completed."""
 
     reason = "PREVIOUS_RESPONSE_UNFINISHED"
     response: str
     state: str
     """"queued" or "in_progress"."""
     field: str = "previous_response_id"
-    """What named the response."""
 
 
 class ConversationNotFound(NotFound):
@@ -80,7 +75,6 @@ class ConversationNotFound(NotFound):
     reason = "CONVERSATION_NOT_FOUND"
     conversation: str
     field: str = "conversation_id"
-    """What named the conversation."""
 
 
 class ItemNotFound(NotFound):
@@ -89,7 +83,6 @@ class ItemNotFound(NotFound):
     reason = "ITEM_NOT_FOUND"
     item: str
     field: str = "item_id"
-    """What named the item."""
 
 
 class ResponseNotFound(NotFound):
@@ -98,4 +91,3 @@ class ResponseNotFound(NotFound):
     reason = "RESPONSE_NOT_FOUND"
     response: str
     field: str = "response_id"
-    """What named the response."""

@@ -13,7 +13,7 @@ from svc_kit.errors.kinds import (
 
 
 class StreamExpired(FailedPrecondition):
-    """The events of '{stream}' have expired; the object itself can still be read."""
+    """The events of '{stream}' have expired. Retrieve the object instead."""
 
     reason = "STREAM_EXPIRED"
     stream: str
@@ -33,11 +33,11 @@ class JobNotFound(NotFound):
     reason = "JOB_NOT_FOUND"
     job: str
     field: str = "job_id"
-    """What named the job."""
 
 
 class SlowReader(Aborted):
-    """The stream was not read for {limit_s} s while {unread_events} events were waiting."""
+    """The stream was closed because {unread_events} events were not read for {limit_s} s. Read
+    faster, or retry."""
 
     reason = "SLOW_READER"
     unread_events: int
@@ -45,7 +45,7 @@ class SlowReader(Aborted):
 
 
 class QueueFull(ResourceExhausted):
-    """The server is busy: its queue holds {depth} of at most {limit} {bound}. Try again later."""
+    """The server is busy: its queue has {depth} of at most {limit} {bound}. Retry later."""
 
     reason = "QUEUE_FULL"
     bound: str
@@ -55,7 +55,7 @@ class QueueFull(ResourceExhausted):
 
 
 class RateLimited(ResourceExhausted):
-    """Rate limit reached: {limit}. Try again later."""
+    """Rate limit reached: {limit}. Retry later."""
 
     reason = "RATE_LIMITED"
     limit: str
@@ -75,11 +75,11 @@ class AbortedByOperator(Cancelled):
 
 
 class DeadlineExpired(DeadlineExceeded):
-    """The request's deadline passed (phase: {phase})."""
+    """The request did not finish before its deadline (phase: {phase}). Allow more time."""
 
     reason = "DEADLINE_EXPIRED"
     phase: str
-    """What the request was in: "queued", "prefill", "decode" or "call"."""
+    """Where the request was: "queued", "prefill", "decode" or "call"."""
 
 
 class Draining(Unavailable):
@@ -89,7 +89,7 @@ class Draining(Unavailable):
 
 
 class UpstreamUnavailable(Unavailable):
-    """The service '{service}' cannot be reached."""
+    """The service '{service}' cannot be reached. Retry later."""
 
     reason = "UPSTREAM_UNAVAILABLE"
     service: str
@@ -103,15 +103,15 @@ class StorageFailed(Unavailable):
 
 
 class InternalError(Internal):
-    """The server had an error while processing your request. Its log has the cause under request id
-    {request_id}."""
+    """The server had an error while processing your request. The cause is in the server's log under
+    the request id {request_id}."""
 
     reason = "INTERNAL"
     request_id: str
 
 
 class WorkAbandoned(Internal):
-    """The process that ran this job stopped {attempts} times in a row before it had finished."""
+    """The process that ran this job stopped {attempts} times in a row before the job finished."""
 
     reason = "WORK_ABANDONED"
     attempts: int

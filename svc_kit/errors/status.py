@@ -20,15 +20,15 @@ _DETAILS_KEY: Final = "grpc-status-details-bin"
 
 
 class WireStatus(NamedTuple):
-    """How an error ends a call: the arguments of `context.abort`."""
+    """The arguments of `context.abort`."""
 
     code: grpc.StatusCode
     details: str
     trailing_metadata: tuple[tuple[str, str | bytes], ...]
 
 
-class Row(NamedTuple):
-    """What one kind of error is to the outside."""
+class StatusRow(NamedTuple):
+    """How one kind of error appears to clients."""
 
     grpc_code: grpc.StatusCode
     http_status: int
@@ -37,25 +37,29 @@ class Row(NamedTuple):
 
 
 _INVALID: Final = "invalid_request_error"
-KIND_ROWS: Final[Mapping[type[DomainError], Row]] = {
-    errors.InvalidArgument: Row(grpc.StatusCode.INVALID_ARGUMENT, 400, _INVALID, False),
-    errors.FailedPrecondition: Row(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, False),
-    errors.Unauthenticated: Row(
+KIND_ROWS: Final[Mapping[type[DomainError], StatusRow]] = {
+    errors.InvalidArgument: StatusRow(grpc.StatusCode.INVALID_ARGUMENT, 400, _INVALID, False),
+    errors.FailedPrecondition: StatusRow(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, False),
+    errors.Unauthenticated: StatusRow(
         grpc.StatusCode.UNAUTHENTICATED, 401, "authentication_error", False
     ),
-    errors.PermissionDenied: Row(grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", False),
-    errors.NotFound: Row(grpc.StatusCode.NOT_FOUND, 404, _INVALID, False),
-    errors.AlreadyExists: Row(grpc.StatusCode.ALREADY_EXISTS, 409, _INVALID, False),
-    errors.Aborted: Row(grpc.StatusCode.ABORTED, 409, _INVALID, True),
-    errors.ResourceExhausted: Row(
+    errors.PermissionDenied: StatusRow(
+        grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error", False
+    ),
+    errors.NotFound: StatusRow(grpc.StatusCode.NOT_FOUND, 404, _INVALID, False),
+    errors.AlreadyExists: StatusRow(grpc.StatusCode.ALREADY_EXISTS, 409, _INVALID, False),
+    errors.Aborted: StatusRow(grpc.StatusCode.ABORTED, 409, _INVALID, True),
+    errors.ResourceExhausted: StatusRow(
         grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", True
     ),
-    # Mostly nobody is left to read this; an operator's abort is what still reaches a client.
-    errors.Cancelled: Row(grpc.StatusCode.CANCELLED, 499, "server_error", False),
-    errors.DeadlineExceeded: Row(grpc.StatusCode.DEADLINE_EXCEEDED, 504, "server_error", False),
-    errors.Unavailable: Row(grpc.StatusCode.UNAVAILABLE, 503, "server_error", True),
-    errors.Unimplemented: Row(grpc.StatusCode.UNIMPLEMENTED, 501, _INVALID, False),
-    errors.Internal: Row(grpc.StatusCode.INTERNAL, 500, "server_error", False),
+    # A client that disconnected reads nothing; an abort by an operator does reach it.
+    errors.Cancelled: StatusRow(grpc.StatusCode.CANCELLED, 499, "server_error", False),
+    errors.DeadlineExceeded: StatusRow(
+        grpc.StatusCode.DEADLINE_EXCEEDED, 504, "server_error", False
+    ),
+    errors.Unavailable: StatusRow(grpc.StatusCode.UNAVAILABLE, 503, "server_error", True),
+    errors.Unimplemented: StatusRow(grpc.StatusCode.UNIMPLEMENTED, 501, _INVALID, False),
+    errors.Internal: StatusRow(grpc.StatusCode.INTERNAL, 500, "server_error", False),
 }
 HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
     errors.RequestTooLarge: 413,
@@ -63,7 +67,7 @@ HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
     errors.MethodNotAllowed: 405,
     errors.RangeNotSatisfiable: 416,
 }
-"""HTTP statuses of reasons that differ from those of their kind."""
+"""HTTP statuses that differ from the one of the kind."""
 
 
 def _out_of_range_code(error: DomainError) -> str | None:
@@ -135,11 +139,11 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "ITEM_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
 }
-"""`error.code` where OpenAI has its own; elsewhere it is the reason in lower case."""
+"""`error.code` where OpenAI defines one; otherwise it is the reason in lower case."""
 
 
-def row_of(error: DomainError | type[DomainError]) -> Row:
-    """The row of an error, with the HTTP status of its class where that is more exact."""
+def status_row(error: DomainError | type[DomainError]) -> StatusRow:
+    """The statuses of an error: those of its kind, except for `HTTP_OVERRIDES`."""
     cls = error if isinstance(error, type) else type(error)
     row = KIND_ROWS[kind_of(cls)]
     return row._replace(http_status=HTTP_OVERRIDES.get(cls, row.http_status))
@@ -147,12 +151,12 @@ def row_of(error: DomainError | type[DomainError]) -> Row:
 
 def http_status(error: DomainError) -> int:
     """The HTTP status of an error."""
-    return row_of(error).http_status
+    return status_row(error).http_status
 
 
 def is_retryable(error: DomainError) -> bool:
     """Whether the same request can succeed later."""
-    return row_of(error).retryable
+    return status_row(error).retryable
 
 
 def openai_error(error: DomainError) -> dict[str, Any]:
@@ -160,7 +164,7 @@ def openai_error(error: DomainError) -> dict[str, Any]:
     code = OPENAI_CODES.get(error.reason, error.reason.lower())
     return {
         "message": error.message,
-        "type": row_of(error).openai_type,
+        "type": status_row(error).openai_type,
         "param": error.field,
         "code": code(error) if callable(code) else code,
     }
@@ -170,10 +174,9 @@ def openai_error(error: DomainError) -> dict[str, Any]:
 
 
 def to_status(error: DomainError, request_id: str) -> WireStatus:
-    """Encode an error as a gRPC status whose trailers carry the rich details.
+    """Encode an error as a gRPC status with details in its trailers.
 
-    ErrorInfo and RequestInfo always; RetryInfo where the error says when to come back; BadRequest
-    where a field of the request is at fault.
+    ErrorInfo and RequestInfo always; RetryInfo if `retry_after` is set; BadRequest if `field` is.
     """
     details: list[Message] = [
         error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata),
@@ -189,12 +192,12 @@ def to_status(error: DomainError, request_id: str) -> WireStatus:
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     status = status_pb2.Status(
-        code=row_of(error).grpc_code.value[0],
+        code=status_row(error).grpc_code.value[0],
         message=error.message,
         details=[_pack(detail) for detail in details],
     )
     return WireStatus(
-        code=row_of(error).grpc_code,
+        code=status_row(error).grpc_code,
         details=error.message,
         trailing_metadata=(
             (_DETAILS_KEY, status.SerializeToString()),
@@ -220,11 +223,10 @@ _CORE_SIZE_LIMIT: Final = re.compile(
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, service: str = "upstream") -> DomainError:
-    """Decode a failed call into the error that the server raised, of the very same class.
+    """Decode a failed call into the error that the server raised.
 
-    A reason without a class here becomes its kind, and keeps its reason. A status without our
-    details comes from gRPC itself or from something between; `service` then names who could not be
-    reached.
+    A reason without a class becomes an error of its kind. A status without our details comes from
+    gRPC itself or from a proxy; `service` names the callee in the resulting error.
     """
     status = _rich_status(error)
     info, retry_after = error_details_pb2.ErrorInfo(), None
@@ -239,11 +241,11 @@ def from_rpc_error(error: grpc.aio.AioRpcError, service: str = "upstream") -> Do
 
 
 def request_id_of(error: grpc.aio.AioRpcError) -> str:
-    """The id under which the server's log knows a failed call; empty when it sent none."""
+    """The request id of a failed call in the server's log; empty if the server sent none."""
     return str(_trailer(error, REQUEST_ID_KEY, ""))
 
 
-def error_of(
+def restore_error(
     reason: str,
     message: str,
     metadata: Mapping[str, str],
@@ -251,24 +253,25 @@ def error_of(
     retry_after: float | None = None,
     kind: type[DomainError] = errors.Internal,
 ) -> DomainError:
-    """An error again, from what was written down of it; `kind` is that of a reason without a class
-    here."""
+    """Rebuild an error from its reason, message and metadata; `kind` applies to unknown reasons."""
     cls = _BY_REASON.get(reason)
     if cls is not None:
         try:
             decoded = cls.from_metadata(metadata, retry_after)
         except (TypeError, ValueError):
-            kind = kind_of(cls)  # another release's metadata; the kind and the reason still stand
+            kind = kind_of(cls)  # the metadata of another release
         else:
             decoded.message = message or decoded.message
             return decoded
-    return kind.foreign(reason=reason, message=message, metadata=metadata, retry_after=retry_after)
+    return kind.with_reason(
+        reason=reason, message=message, metadata=metadata, retry_after=retry_after
+    )
 
 
 def _from_info(
     info: error_details_pb2.ErrorInfo, error: grpc.aio.AioRpcError, retry_after: float | None
 ) -> DomainError:
-    return error_of(
+    return restore_error(
         info.reason,
         error.details() or "",
         dict(info.metadata),
@@ -290,9 +293,9 @@ def _from_bare_status(error: grpc.aio.AioRpcError, service: str) -> DomainError:
         return errors.CallerCancelled()
     kind = _BY_CODE.get(code, errors.Internal)
     if kind is errors.Internal:
-        # The text of a foreign failure may tell things that are not the caller's to know.
+        # The message of an unknown failure may contain what the caller must not see.
         return errors.InternalError(request_id=request_id_of(error))
-    return kind.foreign(reason=code.name, message=message)
+    return kind.with_reason(reason=code.name, message=message)
 
 
 def _rich_status(error: grpc.aio.AioRpcError) -> status_pb2.Status:

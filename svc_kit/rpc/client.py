@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,16 +16,16 @@ WINDOW_OPTIONS: Final = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
 )
-"""Of every server and every channel; a message that is larger is taken all the same."""
+"""HTTP/2 flow control of every server and channel. Messages may be larger than the window."""
 
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
-"""The largest message either side takes by default: a window of token ids, or an image."""
+"""The default limit of messages, enough for a full context of token ids, or an image."""
 _RETRIES: Final = {
     "methodConfig": [
         {
-            # Every method. Only calls that the server has not admitted are tried again: initial
-            # metadata, sent at admission, commits a call.
+            # All methods. gRPC retries no call whose initial metadata was received, and servers
+            # send it on admission.
             "name": [{}],
             "retryPolicy": {
                 "maxAttempts": 3,
@@ -37,48 +36,23 @@ _RETRIES: Final = {
             },
         }
     ],
-    # A server that is down is not asked three times by everyone: half the tokens gone, no retries.
+    # Stops retries while half of the tokens are used up, so as not to overload a failing server.
     "retryThrottling": {"maxTokens": 20, "tokenRatio": 0.5},
 }
 Option = tuple[str, int | str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientTls:
-    """Files for a channel over TLS; certificate and key only where the server asks for them
-    (mTLS)."""
-
-    ca_file: Path | None = None
-    """PEM certificates that may sign the server's. None: those of the system."""
-    certificate_file: Path | None = None
-    key_file: Path | None = None
-    server_name: str | None = None
-    """The name in the server's certificate where it is not the host of the target."""
-
-    @classmethod
-    def of(cls, settings: UpstreamTlsSettings | None) -> Self | None:
-        """The TLS of a service's settings; None means plain text."""
-        if settings is None:
-            return None
-        return cls(
-            ca_file=settings.ca_file,
-            certificate_file=settings.certificate_file,
-            key_file=settings.key_file,
-            server_name=settings.server_name,
-        )
-
-
 def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Option]:
-    """The options of every channel of ours; times in milliseconds are gRPC's."""
+    """The options of all our channels."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # A long prefill is silent. Pings tell a dead peer from a busy one within 40 s.
+        # A long prefill sends nothing. Pings detect a dead peer within 40 s.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
-        # Shorter than the retries above wait together, so that a service that is back is found by
-        # the first call after that: gRPC's own second would refuse it.
+        # Shorter than the retries above take in total, so that the first call after a restart of
+        # the service succeeds; with gRPC's default of 1 s it would fail.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 200),
         ("grpc.enable_retries", 1),
@@ -91,14 +65,14 @@ def open_channel(
     target: str,
     *,
     token: str | None = None,
-    tls: ClientTls | None = None,
+    tls: UpstreamTlsSettings | None = None,
     options: Sequence[Option] = (),
 ) -> grpc.aio.Channel:
-    """Open a channel to `target` ("host:port"); the connection is made by the first call.
+    """Open a channel to `target` ("host:port"), which connects at the first call.
 
-    `token` goes as "Bearer" with every call: an API key or a service token. `options` come after
-    ours, so they win. Raises OSError when a TLS file cannot be read. Close the channel with `await
-    channel.close()`.
+    `token` is an API key or service token, sent with every call. `tls` None means plaintext.
+    `options` override the defaults. Raises OSError if a TLS file cannot be read. The caller closes
+    the channel.
     """
     merged = {**dict(channel_options()), **dict(options)}
     if tls is None:
@@ -112,10 +86,9 @@ def open_channel(
 
 @contextmanager
 def translate_errors(service: str = "upstream") -> Iterator[None]:
-    """Turn a failed call inside the block into the DomainError that the server raised.
+    """Turn a failed call (unary or streaming) in the block into the server's DomainError.
 
-    Works around a unary call and around a whole stream. `service` names the callee where it cannot
-    be reached.
+    `service` is the callee's name in the error if it cannot be reached.
     """
     try:
         yield
@@ -123,7 +96,7 @@ def translate_errors(service: str = "upstream") -> Iterator[None]:
         raise from_rpc_error(error, service) from error
 
 
-def _credentials(tls: ClientTls) -> grpc.ChannelCredentials:
+def _credentials(tls: UpstreamTlsSettings) -> grpc.ChannelCredentials:
     def read(path: Path | None) -> bytes | None:
         return None if path is None else path.read_bytes()
 
@@ -135,7 +108,7 @@ def _credentials(tls: ClientTls) -> grpc.ChannelCredentials:
 
 
 class _TokenChannel(grpc.aio.Channel):
-    """A channel that sends one credential with every call."""
+    """A channel that sends a bearer token with every call."""
 
     def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
         self._channel = channel
@@ -154,10 +127,10 @@ class _TokenChannel(grpc.aio.Channel):
         return self._with_token(self._channel.stream_stream(*args, **kwargs))
 
     def _with_token(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def begin(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
+        def start(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
             return call(*args, metadata=(*self._metadata, *(metadata or ())), **kwargs)
 
-        return begin
+        return start
 
     async def close(self, grace: float | None = None) -> None:
         await self._channel.close(grace)

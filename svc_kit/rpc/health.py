@@ -1,7 +1,7 @@
 """The standard health service: `Check`, `List` and `Watch`.
 
-The servicer of grpcio holds a lock while it writes to a watcher, so one watcher that does not read
-would block all.
+The servicer of grpcio holds a lock while writing to a watcher, so one watcher that does not read
+would block all others.
 """
 
 import asyncio
@@ -15,24 +15,23 @@ from svc_kit.errors import NotFound
 
 SERVICE_NAME: Final[str] = pb.DESCRIPTOR.services_by_name["Health"].full_name
 OVERALL: Final = ""
-"""The name under which the whole server is asked for."""
+"""The service name that stands for the whole server."""
 _SERVING = pb.HealthCheckResponse.SERVING
 _NOT_SERVING = pb.HealthCheckResponse.NOT_SERVING
 _SERVICE_UNKNOWN = pb.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthServicer(pb_grpc.HealthServicer):  # type: ignore[misc]
-    """The health of each service, NOT_SERVING at first."""
+    """The health of each service, initially NOT_SERVING."""
 
     def __init__(self, service_names: Iterable[str]) -> None:
         self._is_serving = dict.fromkeys([OVERALL, *service_names], False)
         self._changed = asyncio.Event()
 
     def set_serving(self, is_serving: bool, service: str | None = None) -> None:
-        """Set the status of one service, or of all and of the server; notify watchers."""
+        """Set the status of one service, or of all services and the server; notify watchers."""
         for name in self._is_serving if service is None else [service]:
             self._is_serving[name] = is_serving
-        # Everyone waiting on the old event wakes; who comes later waits on the new one.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -41,10 +40,10 @@ class HealthServicer(pb_grpc.HealthServicer):  # type: ignore[misc]
         return self._is_serving.get(service, False)
 
     async def Check(self, request: pb.HealthCheckRequest, context: Any) -> pb.HealthCheckResponse:
-        """One service now; NOT_FOUND for a name that is not served here."""
+        """The status of one service. Raises NOT_FOUND for a service not served here."""
         status = self._status(request.service)
         if status == _SERVICE_UNKNOWN:
-            raise NotFound.foreign(
+            raise NotFound.with_reason(
                 reason="SERVICE_UNKNOWN",
                 message=f"The service '{request.service}' is not served here.",
                 metadata={"service": request.service},
@@ -52,14 +51,14 @@ class HealthServicer(pb_grpc.HealthServicer):  # type: ignore[misc]
         return pb.HealthCheckResponse(status=status)
 
     async def List(self, request: pb.HealthListRequest, context: Any) -> pb.HealthListResponse:
-        """Every service now."""
+        """The status of every service."""
         statuses = {n: pb.HealthCheckResponse(status=self._status(n)) for n in self._is_serving}
         return pb.HealthListResponse(statuses=statuses)
 
     async def Watch(
         self, request: pb.HealthCheckRequest, context: Any
     ) -> AsyncIterator[pb.HealthCheckResponse]:
-        """One service now and at each change, until the server drains or the caller goes."""
+        """The status of one service, now and on each change, until drain or disconnection."""
         last = None
         while True:
             changed, status = self._changed, self._status(request.service)

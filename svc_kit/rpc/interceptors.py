@@ -1,12 +1,11 @@
-"""What happens to every call before and after its servicer, in this order:
+"""The server interceptor, which does the following around every servicer method:
 
-request id (made here, sent with the first message and in the trailers), access log, metrics, errors
-(a DomainError becomes a status with details, anything else INTERNAL with the request id), identity
-(credential to principal, scope of the method), deadline (default and cap), and the request's size
-and parsing.
+request id (created here; sent in initial metadata and trailers), access log, metrics, errors (a
+DomainError becomes a status with details, any other exception INTERNAL with the request id),
+authentication and scope check, deadline (default and maximum), size limit and parsing of requests.
 
-One interceptor does all of it, since nested ones would each wrap every stream in a generator.
-Initial metadata leaves with the first message, so a call that is refused before stays retryable.
+It is one interceptor because each nested one would wrap every stream in another generator. Initial
+metadata is sent with the first message, so that gRPC can retry a call that fails earlier.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ from svc_kit.errors import (
     RequestTooLarge,
     ScopeMissing,
 )
-from svc_kit.errors.status import REQUEST_ID_KEY, row_of, to_status
+from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
 from svc_kit.logs import project_var, request_id_var
 from svc_kit.metrics import RpcMetrics
 from svc_kit.settings.groups import ServerSettings
@@ -54,26 +53,26 @@ LONG_LIVED: Final = frozenset(
         "/corral.control.v1.AdapterService/WatchDesired",
     }
 )
-"""Streams without an end of their own: no default deadline; a drain ends them at once."""
+"""Unbounded streams: they have no default deadline, and a drain ends them at once."""
 _MAX_LABEL: Final = 128
 _UNKNOWN: Final = "unknown"
-"""The name of all methods that do not exist: callers must not be able to add metrics."""
+"""The metric label of all unknown methods, so that callers cannot create time series."""
 _deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
 
 
 def current_deadline() -> float | None:
-    """When the running call must end, on the clock of `time.monotonic`; None: it need not."""
+    """The deadline of the running call on the clock of `time.monotonic`; None without one."""
     return _deadline.get()
 
 
 def new_request_id() -> str:
-    """An id that no caller can guess or choose."""
+    """A random request id. Ids sent by callers are only logged."""
     return f"req_{secrets.token_hex(12)}"
 
 
 @dataclass(frozen=True)
 class _Method:
-    """What the stack knows of a method."""
+    """What the interceptor stores about a method."""
 
     name: str
     scope: Scope
@@ -84,7 +83,7 @@ class _Method:
 
 @dataclass
 class _Call:
-    """One call on its way through the stack."""
+    """One running call."""
 
     method: _Method
     context: grpc.aio.ServicerContext[Any, Any]
@@ -94,8 +93,8 @@ class _Call:
     key_id: str = ""
 
 
-class RpcStack(grpc.aio.ServerInterceptor):
-    """The only server interceptor. The module's docstring lists its steps."""
+class RpcInterceptor(grpc.aio.ServerInterceptor):
+    """The only server interceptor; see the module's docstring."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class RpcStack(grpc.aio.ServerInterceptor):
         self._scopes = scopes
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._running: dict[asyncio.Timeout, _Method] = {}
-        self._ended: set[asyncio.Timeout] = set()
+        self._drained: set[asyncio.Timeout] = set()
         self._is_draining = False
 
     async def intercept_service(
@@ -119,11 +118,11 @@ class RpcStack(grpc.aio.ServerInterceptor):
         continuation: Callable[[Any], Awaitable[Any]],
         handler_call_details: Any,
     ) -> Any:
-        """Give gRPC the servicer's handler with the stack around it, made once a method."""
+        """Wrap the servicer's handler; wrapped handlers are cached by method."""
         name = handler_call_details.method
-        known = self._handlers.get(name)
-        if known is not None:
-            return known
+        wrapped = self._handlers.get(name)
+        if wrapped is not None:
+            return wrapped
         handler = await continuation(handler_call_details)
         if handler is None:
             return self._wrap(_UNKNOWN, _refusing_handler(name))
@@ -131,12 +130,12 @@ class RpcStack(grpc.aio.ServerInterceptor):
         return self._handlers[name]
 
     def end_calls(self, *, only_long_lived: bool) -> None:
-        """End running calls with DRAINING, and from now on new calls of streams without an end."""
+        """End running calls with DRAINING, and reject new calls of long-lived streams."""
         self._is_draining = True
         now = asyncio.get_running_loop().time()
         for timer, method in self._running.items():
             if (method.is_long_lived or not only_long_lived) and not timer.expired():
-                self._ended.add(timer)
+                self._drained.add(timer)
                 timer.reschedule(now)
 
     # ---- wrapping a handler
@@ -179,7 +178,7 @@ class RpcStack(grpc.aio.ServerInterceptor):
             try:
                 return raw if deserialize is None else deserialize(raw)
             except DecodeError:
-                problem = "these bytes are not the method's request message"
+                problem = "not a valid protobuf encoding of the method's request message"
                 raise InvalidField(field="request", problem=problem) from None
 
         return parse
@@ -198,8 +197,8 @@ class RpcStack(grpc.aio.ServerInterceptor):
         method.in_flight.inc()
         error: DomainError | None = None
         try:
-            await self._identify(call)
-            return await self._in_time(call, serve)
+            await self._authenticate(call)
+            return await self._serve_within_deadline(call, serve)
         except DomainError as raised:
             error = raised
         except (asyncio.CancelledError, grpc.aio.InternalError):
@@ -216,7 +215,7 @@ class RpcStack(grpc.aio.ServerInterceptor):
             self._record(call, error)
         return await context.abort(*to_status(error, call.request_id))
 
-    async def _identify(self, call: _Call) -> None:
+    async def _authenticate(self, call: _Call) -> None:
         scope = call.method.scope
         if scope is Scope.PUBLIC:
             return
@@ -228,9 +227,9 @@ class RpcStack(grpc.aio.ServerInterceptor):
         if not principal.has(scope):
             raise ScopeMissing(scope=scope.value, method=call.method.name)
 
-    async def _in_time(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
+    async def _serve_within_deadline(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
         method = call.method
-        timer = asyncio.timeout(self._limit(method, call.context.time_remaining()))
+        timer = asyncio.timeout(self._timeout_s(method, call.context.time_remaining()))
         _deadline.set(timer.when())
         try:
             async with timer:
@@ -241,23 +240,22 @@ class RpcStack(grpc.aio.ServerInterceptor):
         except TimeoutError:
             if not timer.expired():
                 raise
-            if timer in self._ended:
+            if timer in self._drained:
                 raise Draining() from None
             raise DeadlineExpired(phase="call") from None
         finally:
             self._running.pop(timer, None)
-            self._ended.discard(timer)
+            self._drained.discard(timer)
 
-    def _limit(self, method: _Method, request: float | None) -> float | None:
-        """Seconds that a call may take."""
-        if request is not None:
-            return min(request, self._settings.max_deadline_s)
+    def _timeout_s(self, method: _Method, requested: float | None) -> float | None:
+        if requested is not None:
+            return min(requested, self._settings.max_deadline_s)
         return None if method.is_long_lived else self._settings.default_deadline_s
 
     def _record(self, call: _Call, error: DomainError | None) -> None:
         method, seconds = call.method, time.perf_counter() - call.started
         status = call.context.code() or grpc.StatusCode.OK
-        code = (status if error is None else row_of(error).grpc_code).name
+        code = (status if error is None else status_row(error).grpc_code).name
         reason = "" if error is None else error.reason
         self._metrics.duration.labels(method.name, code).observe(seconds)
         self._metrics.calls.labels(method.name, code, reason).inc()
@@ -278,22 +276,22 @@ class RpcStack(grpc.aio.ServerInterceptor):
 
 
 def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Labels and trace context of the caller; only logged."""
-    wanted = {
+    """The caller's own request id, trace context and user agent, for the log."""
+    keys = {
         "caller_request_id": REQUEST_ID_KEY,
         "traceparent": "traceparent",
         "user_agent": "user-agent",
     }
     return {
-        label: str(metadata[key])[:_MAX_LABEL] for label, key in wanted.items() if key in metadata
+        label: str(metadata[key])[:_MAX_LABEL] for label, key in keys.items() if key in metadata
     }
 
 
 def _as_domain_error(defect: Exception, call: _Call) -> DomainError:
-    """The error for an unexpected exception: it contains only the request id."""
-    not_written = call.context.code() is grpc.StatusCode.UNIMPLEMENTED
-    if isinstance(defect, NotImplementedError) and not_written:
-        # The generated method, which the servicer does not override.
+    """The error for an unexpected exception, which reveals only the request id."""
+    is_unimplemented = call.context.code() is grpc.StatusCode.UNIMPLEMENTED
+    if isinstance(defect, NotImplementedError) and is_unimplemented:
+        # Raised by the generated method, which the servicer does not override.
         return FeatureUnsupported(feature=call.method.name)
     _log.error("%s failed", call.method.name, exc_info=defect)
     return InternalError(request_id=call.request_id)
@@ -302,7 +300,7 @@ def _as_domain_error(defect: Exception, call: _Call) -> DomainError:
 async def _forward(
     messages: AsyncIterator[Any] | Awaitable[None], context: grpc.aio.ServicerContext[Any, Any]
 ) -> None:
-    """Send what a servicer's generator yields; on any way out the generator's `finally` runs."""
+    """Send the messages of a servicer's generator, and always close the generator."""
     if isinstance(messages, Awaitable):
         # The servicer writes to the context itself.
         await messages
@@ -312,7 +310,7 @@ async def _forward(
             await _send_request_id(context)
             await context.write(message)
             break
-        # A second loop, so that nothing but these two lines happens for every further message.
+        # A second loop keeps the work per further message minimal.
         async for message in messages:
             await context.write(message)
     finally:
@@ -323,12 +321,12 @@ async def _send_request_id(context: grpc.aio.ServicerContext[Any, Any]) -> None:
     try:
         await context.send_initial_metadata(((REQUEST_ID_KEY, request_id_var.get()),))
     except grpc.aio.UsageError:
-        # The servicer has sent it, to say that the call is admitted.
+        # The servicer has already sent it, on admission.
         pass
 
 
 def _refusing_handler(name: str) -> Any:
-    """A handler for a method that does not exist; as a stream it need not read the request."""
+    """A handler for an unknown method. Streaming, so that no request is read or parsed."""
 
     async def refuse(
         requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
@@ -358,7 +356,7 @@ def _make_handler(
     function: Callable[[Any, Any], Any],
     serializer: Any,
 ) -> Any:
-    """A handler that gets the bytes of requests, so that parsing them can fail with details."""
+    """A handler that receives raw bytes, so that parse errors can be returned with details."""
     makers = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,

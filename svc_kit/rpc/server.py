@@ -23,17 +23,19 @@ from svc_kit.network import Address, open_listener, parse_address
 from svc_kit.rpc.client import WINDOW_OPTIONS
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
-from svc_kit.rpc.interceptors import RpcStack
+from svc_kit.rpc.interceptors import RpcInterceptor
 from svc_kit.settings.groups import ServerSettings, TlsSettings
 
+_log = logging.getLogger(__name__)
+CHANNELZ: Final = "grpc.channelz.v1.Channelz"
 V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
 V1: Final = "grpc.reflection.v1.ServerReflection"
 _METHOD: Final = "ServerReflectionInfo"
 
 
 def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> None:
-    """Let callers of a server list the named services and fetch their descriptors."""
-    _describe_v1()
+    """Add reflection, v1 and v1alpha, for the named services."""
+    _register_v1()
     servicer = aio.ReflectionServicer([*service_names, V1, V1ALPHA], pool=_MethodFindingPool())
     handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
@@ -47,7 +49,7 @@ def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> Non
 
 
 class _MethodFindingPool:
-    """The descriptor pool, where a method too is a symbol: `grpcurl describe` asks for those."""
+    """The default descriptor pool, in which methods are symbols too, for `grpcurl describe`."""
 
     def __init__(self) -> None:
         self._pool = descriptor_pool.Default()
@@ -56,14 +58,14 @@ class _MethodFindingPool:
         return getattr(self._pool, name)
 
     def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:
-        """The file of a message, enum, service or method. Raises KeyError."""
+        """Find the file of a message, enum, service or method. Raises KeyError."""
         try:
             return self._pool.FindFileContainingSymbol(symbol)
         except KeyError:
             return self._pool.FindMethodByName(symbol).containing_service.file
 
 
-def _describe_v1() -> None:
+def _register_v1() -> None:
     file = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(file)
     text = text_format.MessageToString(file).replace("v1alpha", "v1")
@@ -71,18 +73,14 @@ def _describe_v1() -> None:
     descriptor_pool.Default().AddSerializedFile(copy.SerializeToString())
 
 
-_log = logging.getLogger(__name__)
-CHANNELZ: Final = "grpc.channelz.v1.Channelz"
-
-
 class Service(NamedTuple):
-    """One service to serve."""
+    """A servicer and how to register it."""
 
     add: Callable[[Any, grpc.aio.Server], None]
     """The generated `add_XServicer_to_server`."""
     servicer: Any
     full_name: str
-    """As in the descriptor: "package.Service"."""
+    """As in "package.Service"."""
 
 
 class RpcServer:
@@ -104,7 +102,7 @@ class RpcServer:
         self._settings = settings or ServerSettings()
         self._tls = tls
         self._scopes = scopes
-        self._stack = RpcStack(
+        self._stack = RpcInterceptor(
             authenticator=authenticator,
             metrics=RpcMetrics(registry),
             settings=self._settings,
@@ -114,13 +112,11 @@ class RpcServer:
         self._server: grpc.aio.Server | None = None
         self._port = self._wanted.port
 
-    # ---- life
-
     async def start(self) -> None:
-        """Bind the port and answer; health stays NOT_SERVING until `set_serving`.
+        """Bind the port and serve calls; health stays NOT_SERVING until `set_serving`.
 
-        Raises StartupError: a method without a scope, a TLS file that cannot be used, an address
-        that cannot be had.
+        Raises StartupError for a method without a scope, an unusable TLS file, or an address that
+        cannot be bound.
         """
         names = self._service_names()
         server = grpc.aio.server(
@@ -142,29 +138,29 @@ class RpcServer:
         _log.info("serving gRPC on %s", self.address)
 
     def set_serving(self, is_serving: bool, service: str | None = None) -> None:
-        """The health of one service, or of all and the server."""
+        """Set the health of one service, or of all services and the server."""
         self._health.set_serving(is_serving, service)
 
     @property
     def is_serving(self) -> bool:
-        """The health of the server."""
+        """Whether the health of the server is SERVING."""
         return self._health.is_serving()
 
     @property
     def address(self) -> Address:
-        """Where the server listens, with the port that the system chose."""
+        """The address with the port in use, also where the system chose it."""
         return Address(self._wanted.host, self._port)
 
     @property
     def port(self) -> int:
-        """The port the server listens on."""
+        """The port in use."""
         return self._port
 
-    async def drain(self, grace_s: float | None = None, *, farewell_s: float = 2.0) -> None:
-        """Stop: NOT_SERVING, nothing new, `grace_s` (default: the settings') for what runs.
+    async def drain(self, grace_s: float | None = None, *, abort_after_s: float = 2.0) -> None:
+        """Report NOT_SERVING, accept no new calls, and wait until all calls have ended.
 
-        What still runs then ends with DRAINING; what has not ended `farewell_s` later is cut off.
-        Returns when no call runs any more.
+        Calls that run for longer than `grace_s` (default: from the settings) end with DRAINING, and
+        are cancelled `abort_after_s` later.
         """
         self.set_serving(False)
         if self._server is None:
@@ -173,12 +169,10 @@ class RpcServer:
             await asyncio.sleep(self._settings.drain_delay_s)
         grace = self._settings.drain_grace_s if grace_s is None else grace_s
         self._stack.end_calls(only_long_lived=True)
-        stopping = asyncio.ensure_future(self._server.stop(grace + farewell_s))
+        stopping = asyncio.ensure_future(self._server.stop(grace + abort_after_s))
         await asyncio.wait([stopping], timeout=grace)
         self._stack.end_calls(only_long_lived=False)
         await stopping
-
-    # ---- parts of start
 
     def _service_names(self) -> list[str]:
         extra = [CHANNELZ] if self._settings.channelz else []
@@ -189,7 +183,7 @@ class RpcServer:
 
     def _bind(self, server: grpc.aio.Server) -> int:
         target = str(self._wanted)
-        # gRPC would not say why, and it would write a line of its own first.
+        # Binding first gives a clear error; gRPC's does not say what is wrong.
         open_listener(self._wanted).close()
         try:
             if self._tls is None:
@@ -202,12 +196,11 @@ class RpcServer:
 def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),
-        # Up to twice the limit a request reaches our own check, whose error has the details; gRPC
-        # refuses what is larger still.
+        # Requests of up to twice the limit reach our own check, whose error has details; gRPC
+        # rejects larger ones.
         ("grpc.max_receive_message_length", min(2 * settings.max_message_bytes, 2**31 - 1)),
         ("grpc.max_send_message_length", settings.max_message_bytes),
-        # The client's pings (rpc_client) are welcome; a client that died in a silent prefill is
-        # noticed within 40 s.
+        # Accept the pings of our clients, and detect a dead client during a prefill within 40 s.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -219,7 +212,7 @@ def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
 
 def _server_credentials(tls: TlsSettings) -> grpc.ServerCredentials:
     try:
-        # gRPC would accept a broken pair here and then refuse every client without a word.
+        # gRPC accepts a mismatched pair here and then fails every handshake without a message.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
             tls.certificate_file, tls.key_file
         )

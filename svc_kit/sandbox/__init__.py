@@ -1,1 +1,1 @@
-"""Limited child processes for work whose cost an outsider chooses."""
+"""Child processes with limits, for work on untrusted input."""

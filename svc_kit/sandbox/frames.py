@@ -1,6 +1,4 @@
-"""The protocol between the pool and a sandboxed child: a length, then JSON. Nothing from a child is
-unpickled.
-"""
+"""The protocol between pool and child: length-prefixed JSON, since unpickling would be unsafe."""
 
 import importlib
 import json
@@ -13,7 +11,7 @@ from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed, JobRefused
 
 HEADER = struct.Struct("!I")
 READY = b'{"result": null}'
-"""A child's first frame, unless it could not start."""
+"""A child's first frame, if it started successfully."""
 _MAX_PROBLEM_CHARACTERS = 500
 
 
@@ -31,35 +29,31 @@ def write_request(job: Job, payload: Mapping[str, Any]) -> bytes:
 
 
 def write_failure(kind: FailureKind, problem: str) -> bytes:
-    """Encode the failure of a job, for the parent."""
+    """Encode the failure of a job."""
     text = problem[:_MAX_PROBLEM_CHARACTERS].encode("utf-8", "replace").decode()
     return json.dumps({"failed": kind, "problem": text}).encode()
 
 
 def read_reply(body: bytes) -> Any:
-    """Return the result inside a child's reply.
-
-    Raises:
-        JobFailed: the reply is a failure, or nonsense.
-    """
+    """Decode the result in a reply. Raises JobFailed for a failure or an invalid reply."""
     try:
         reply = json.loads(body)
         if "result" in reply:
             return reply["result"]
-        failed = JobFailed(FailureKind(reply["failed"]), str(reply["problem"]))
+        failure = JobFailed(FailureKind(reply["failed"]), str(reply["problem"]))
     except (ValueError, LookupError, TypeError, RecursionError):
-        failed = JobFailed(FailureKind.CRASHED, "the child process answered nonsense")
-    raise failed
+        failure = JobFailed(FailureKind.CRASHED, "the child process sent an invalid reply")
+    raise failure
 
 
 def receive(connection: socket.socket) -> bytes | None:
-    """Read one frame in the child. None: the pool has gone."""
+    """Read one frame in the child; None if the pool has closed the connection."""
     header = _receive_exactly(connection, HEADER.size)
     return None if header is None else _receive_exactly(connection, HEADER.unpack(header)[0])
 
 
 def send(connection: socket.socket, body: bytes) -> None:
-    """Write one frame in the child."""
+    """Send one frame from the child."""
     connection.sendall(HEADER.pack(len(body)) + body)
 
 
@@ -74,16 +68,17 @@ def _receive_exactly(connection: socket.socket, length: int) -> bytes | None:
     return bytes(data)
 
 
-def answer(request: Mapping[str, Any], on_imported: Callable[[], None] = lambda: None) -> bytes:
-    """Run the job of a request and return the reply, {"result": …} or {"failed": …, "problem": …}.
+def run_request(
+    request: Mapping[str, Any], on_imported: Callable[[], None] = lambda: None
+) -> bytes:
+    """Run the job of a request; return the reply {"result": …} or {"failed": …, "problem": …}.
 
-    `on_imported` is called between the import of its module and its run. Never raises: whatever a
-    job does wrong is an answer too.
+    `on_imported` is called after the import of the job's module. Never raises.
     """
     try:
-        run = getattr(importlib.import_module(request["module"]), request["function"])
+        function = getattr(importlib.import_module(request["module"]), request["function"])
         on_imported()
-        reply = json.dumps({"result": run(request["payload"])}).encode()
+        reply = json.dumps({"result": function(request["payload"])}).encode()
     except JobRefused as refused:
         return write_failure(FailureKind.REFUSED, str(refused))
     except MemoryError:
@@ -98,12 +93,8 @@ def answer(request: Mapping[str, Any], on_imported: Callable[[], None] = lambda:
 
 
 class InlineJobs:
-    """Replaces `SandboxPool` in tests: same encoding and failures, in this process."""
+    """A `JobRunner` for tests: runs jobs in this process with the pool's encoding and errors."""
 
     async def run(self, job: Job, payload: Mapping[str, Any], *, key: str = "") -> Any:
-        """Run one job and return its result.
-
-        Raises:
-            JobFailed: it gave none.
-        """
-        return read_reply(answer(json.loads(write_request(job, payload))))
+        """Run one job and return its result. Raises JobFailed."""
+        return read_reply(run_request(json.loads(write_request(job, payload))))

@@ -1,4 +1,4 @@
-"""Jobs of sandboxed children: module and function, limits, failures."""
+"""Jobs for sandboxed children: functions, their limits, and failures."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ MIB = 1 << 20
 
 
 class FailureKind(StrEnum):
-    """Why a job gave no result."""
+    """Why a job has no result."""
 
     REFUSED = "refused"
     DEADLINE = "deadline"
@@ -18,11 +18,11 @@ class FailureKind(StrEnum):
 
 
 class JobRefused(Exception):
-    """Raised by a job in the child: the input cannot be used, for the reason given."""
+    """Raised by a job in the child to reject its input; the message is for the caller."""
 
 
 class JobFailed(Exception):
-    """A job gave no result. `problem` is a text for the caller, without paths or stack traces."""
+    """A job has no result. `problem` is safe to return to the caller: no paths, no stack traces."""
 
     def __init__(self, kind: FailureKind, problem: str) -> None:
         super().__init__(kind, problem)
@@ -35,14 +35,14 @@ class JobFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A function of a child process and its limits.
+    """A function to run in a child process, and its limits.
 
     Args:
-        module: where the function is.
-        function: its name; it takes the decoded payload and returns what JSON can hold.
+        module: the module of the function.
+        function: its name. It takes the decoded payload and returns a JSON value.
         deadline_s: wall-clock seconds before the child is killed.
-        memory_bytes: address space it may take beyond what the child has with its module.
-        output_bytes: the longest result as JSON.
+        memory_bytes: address space the job may use in addition to the imported module.
+        output_bytes: maximum size of the result as JSON.
     """
 
     module: str
@@ -53,11 +53,7 @@ class Job:
 
 
 class JobRunner(Protocol):
-    """Runs jobs in limited child processes: `SandboxPool`, or a stand-in."""
+    """Runs jobs: `SandboxPool` in child processes, or a double in tests."""
 
     async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
-        """Run one job and return its result; those of one key share a reputation.
-
-        Raises:
-            JobFailed: it gave none.
-        """
+        """Run one job and return its result; `key` as in `SandboxPool.run`. Raises JobFailed."""

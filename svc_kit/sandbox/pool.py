@@ -1,4 +1,8 @@
-"""A pool of sandboxed child processes; a child that exceeds its limits is killed and replaced."""
+"""A pool of sandboxed child processes, which are replaced after a failed job.
+
+Jobs have keys, such as a chat template. A key whose last job succeeded is trusted. Jobs of other
+keys must leave one child free, so that slow untrusted input cannot block all children.
+"""
 
 import asyncio
 import logging
@@ -15,27 +19,27 @@ from svc_kit.sandbox.process import ChildFailedToStart, SandboxProcess
 _log = logging.getLogger(__name__)
 _RETRY_AFTER_S = 1.0
 _START_PAUSE_S = 0.5
-_PROVEN_KEYS = 1024
+_MAX_TRUSTED_KEYS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """How many children, and for how long.
+    """Size of the pool and lifetime of its children.
 
     Args:
-        warm: children kept ready; 0: each is started for who waits, and ends after its jobs.
-        most: the most at once.
-        jobs_per_child: after so many jobs a child is replaced.
-        waiting: the most jobs waiting for a child; more are refused.
-        patience_s: how long a job waits before a further child is started.
-        preload: modules every child imports before its first job.
+        min_children: children that are always kept; with 0 they are started on demand.
+        max_children: maximum number of children.
+        max_jobs_per_child: number of jobs after which a child is replaced.
+        max_waiting: maximum number of jobs waiting for a child.
+        grow_after_s: time that a job waits before another child is started.
+        preload: modules that every child imports before its first job.
     """
 
-    warm: int = 2
-    most: int = 4
-    jobs_per_child: int = 2000
-    waiting: int = 512
-    patience_s: float = 0.05
+    min_children: int = 2
+    max_children: int = 4
+    max_jobs_per_child: int = 2000
+    max_waiting: int = 512
+    grow_after_s: float = 0.05
     preload: tuple[str, ...] = ()
 
 
@@ -53,22 +57,18 @@ class SandboxPool:
         self._idle: list[SandboxProcess] = []
         self._busy: dict[SandboxProcess, str] = {}
         self._starting = 0
-        self._proven: set[str] = set()
+        self._trusted: set[str] = set()
         self._waiting: deque[_Waiter] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
-        # Those of `_tasks` that end a child: cancelled, they would leave it behind.
+        # The subset of `_tasks` that close a child; they must not be cancelled.
         self._closing: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def __aenter__(self) -> Self:
-        """Start the warm children; return once the first is ready.
-
-        Raises:
-            ChildFailedToStart: none could be started.
-        """
-        if self._settings.warm:
-            self._put_back(await SandboxProcess.start(self._settings.preload))
-            self._fill_up()
+        """Start the minimum of children and wait for the first. Raises ChildFailedToStart."""
+        if self._settings.min_children:
+            self._release(await SandboxProcess.start(self._settings.preload))
+            self._start_missing()
         return self
 
     async def __aexit__(
@@ -77,38 +77,37 @@ class SandboxPool:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End every child; what is waiting or running fails."""
+        """Kill all children; waiting and running jobs fail."""
         self._closed = True
         self._fail_waiting("the pool of child processes is closed")
         for task in tuple(self._tasks - self._closing):
             task.cancel()
         for child in (*self._idle, *self._busy):
-            self._retire(child)
+            self._close_child(child)
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def num_busy(self) -> int:
-        """How many children run a job."""
+        """Number of children that run a job."""
         return len(self._busy)
 
     @property
     def num_waiting(self) -> int:
-        """How many jobs wait for a child."""
+        """Number of jobs that wait for a child."""
         return len(self._waiting)
 
     async def run(self, job: Job, payload: Mapping[str, Any], *, key: str = "") -> Any:
         """Run a job in a child and return its result.
 
-        Args:
-            key: jobs with the same key share a child's caches and their reputation.
+        Jobs with the same `key` prefer the same child, for its caches, and share their trust.
 
         Raises:
-            JobFailed: the job was refused, overran a limit, or its child died.
-            QueueFull: too many jobs wait already.
+            JobFailed: the job was refused or exceeded a limit, or its child died.
+            QueueFull: too many jobs are waiting.
         """
-        child = await self._take(key)
-        # A job whose caller goes away still ends: killing the child would cost more.
+        child = await self._acquire(key)
+        # The job continues if the caller is cancelled: killing the child would cost more.
         return await asyncio.shield(self._in_background(self._run_in(child, job, payload)))
 
     async def _run_in(self, child: SandboxProcess, job: Job, payload: Mapping[str, Any]) -> Any:
@@ -117,16 +116,16 @@ class SandboxPool:
             result = await child.run(job, payload)
         except JobFailed as failed:
             if failed.kind is not FailureKind.REFUSED:
-                self._proven.discard(key)
+                self._trusted.discard(key)
             raise
         else:
-            self._prove(key)
+            self._trust(key)
             return result
         finally:
             del self._busy[child]
-            self._put_back(child)
+            self._release(child)
 
-    async def _take(self, key: str) -> SandboxProcess:
+    async def _acquire(self, key: str) -> SandboxProcess:
         if self._closed:
             raise JobFailed(FailureKind.CRASHED, "the pool of child processes is closed")
         if not self._may_run(key) or not self._idle:
@@ -137,66 +136,66 @@ class SandboxPool:
         return child
 
     async def _wait_for_child(self, key: str) -> SandboxProcess:
-        if len(self._waiting) >= self._settings.waiting:
+        if len(self._waiting) >= self._settings.max_waiting:
             raise QueueFull(
                 bound="requests",
                 depth=len(self._waiting),
-                limit=self._settings.waiting,
+                limit=self._settings.max_waiting,
                 retry_after=_RETRY_AFTER_S,
             )
         waiter = _Waiter(key, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:
             while not waiter.child.done():
-                await asyncio.wait((waiter.child,), timeout=self._settings.patience_s)
+                await asyncio.wait((waiter.child,), timeout=self._settings.grow_after_s)
                 self._grow()
             return waiter.child.result()
         except asyncio.CancelledError:
-            self._forget(waiter)
+            self._remove_waiter(waiter)
             raise
 
-    def _forget(self, waiter: _Waiter) -> None:
-        """Drop a waiter that was cancelled; give back the child it may just have been given."""
+    def _remove_waiter(self, waiter: _Waiter) -> None:
+        """Remove a cancelled waiter, and release a child that was just assigned to it."""
         if waiter in self._waiting:
             self._waiting.remove(waiter)
         elif waiter.child.done() and not waiter.child.cancelled() and not waiter.child.exception():
             child = waiter.child.result()
             del self._busy[child]
-            self._put_back(child)
+            self._release(child)
 
     def _may_run(self, key: str) -> bool:
-        if key in self._proven:
+        if key in self._trusted:
             return True
-        unproven = sum(other not in self._proven for other in self._busy.values())
-        return unproven < max(1, len(self._idle) + len(self._busy) - 1)
+        untrusted = sum(other not in self._trusted for other in self._busy.values())
+        return untrusted < max(1, len(self._idle) + len(self._busy) - 1)
 
-    def _prove(self, key: str) -> None:
-        if len(self._proven) >= _PROVEN_KEYS:
-            self._proven.clear()
-        self._proven.add(key)
+    def _trust(self, key: str) -> None:
+        if len(self._trusted) >= _MAX_TRUSTED_KEYS:
+            self._trusted.clear()
+        self._trusted.add(key)
 
     def _assign(self, child: SandboxProcess, key: str) -> None:
         child.keys.add(key)
         self._busy[child] = key
 
-    def _put_back(self, child: SandboxProcess) -> None:
-        """Hand a child to who waits, keep it, or replace it."""
-        worn_out = child.jobs_done >= self._settings.jobs_per_child
-        if self._closed or worn_out or not child.usable or self._is_spare():
-            self._retire(child)
-            self._fill_up()
+    def _release(self, child: SandboxProcess) -> None:
+        """Keep a child for waiting or later jobs, or replace it."""
+        is_used_up = child.jobs_done >= self._settings.max_jobs_per_child
+        if self._closed or is_used_up or not child.usable or self._is_spare():
+            self._close_child(child)
+            self._start_missing()
         else:
             self._idle.append(child)
-        self._serve_waiting()
+        self._assign_waiting()
 
-    def _retire(self, child: SandboxProcess) -> None:
+    def _close_child(self, child: SandboxProcess) -> None:
         self._closing.add(self._in_background(child.close()))
 
     def _is_spare(self) -> bool:
         total = len(self._idle) + len(self._busy) + 1
-        return total > self._settings.warm and not self._waiting
+        return total > self._settings.min_children and not self._waiting
 
-    def _serve_waiting(self) -> None:
+    def _assign_waiting(self) -> None:
         for waiter in tuple(self._waiting):
             if not self._idle:
                 return
@@ -206,12 +205,12 @@ class SandboxPool:
                 self._assign(child, waiter.key)
                 waiter.child.set_result(child)
 
-    def _fill_up(self) -> None:
-        while self._size() < self._settings.warm and not self._closed:
+    def _start_missing(self) -> None:
+        while self._size() < self._settings.min_children and not self._closed:
             self._start_one()
 
     def _grow(self) -> None:
-        if self._waiting and not self._starting and self._size() < self._settings.most:
+        if self._waiting and not self._starting and self._size() < self._settings.max_children:
             self._start_one()
 
     def _size(self) -> int:
@@ -226,15 +225,15 @@ class SandboxPool:
         try:
             child = await SandboxProcess.start(self._settings.preload)
         except ChildFailedToStart as problem:
-            _log.error("a child process did not start: %s", problem)
+            _log.error("a sandboxed child process failed to start: %s", problem)
             if not self._idle and not self._busy:
                 self._fail_waiting("no child process could be started")
             await asyncio.sleep(_START_PAUSE_S)
         finally:
             self._starting -= 1
         if child is not None:
-            self._put_back(child)
-        self._fill_up()
+            self._release(child)
+        self._start_missing()
 
     def _fail_waiting(self, problem: str) -> None:
         while self._waiting:
@@ -245,11 +244,11 @@ class SandboxPool:
     def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
+        task.add_done_callback(self._task_done)
         return task
 
-    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         self._closing.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may have gone; then nothing else retrieves the exception
+            task.exception()  # nothing else retrieves it if the caller was cancelled

@@ -1,4 +1,4 @@
-"""The parent's side of one sandboxed child process."""
+"""The parent's side of a sandboxed child process."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,8 @@ from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 _START_DEADLINE_S = 30.0
 _READY_BYTES = 8192
-# The child sees nothing of our environment, which may hold keys, but where native libraries are. It
-# starts no threads of numerical ones and finds no GPU.
+# Our environment may contain secrets, so that the child inherits only the path of native libraries.
+# The rest prevents threads of numerical libraries and use of the GPU.
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -24,15 +24,15 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-_HANDED_ON = ("LD_LIBRARY_PATH",)
+_INHERITED = ("LD_LIBRARY_PATH",)
 
 
 class ChildFailedToStart(Exception):
-    """A child process ended, or did not answer, before it was ready."""
+    """A child process exited or timed out before it was ready."""
 
 
 class SandboxProcess:
-    """One child: it runs one job at a time. After `usable` turned false it must be closed."""
+    """A child that runs one job at a time. Close it once `usable` is false."""
 
     def __init__(
         self,
@@ -54,16 +54,12 @@ class SandboxProcess:
 
     @classmethod
     async def start(cls, preload: tuple[str, ...]) -> Self:
-        """Start a child and wait until it is ready.
-
-        Raises:
-            ChildFailedToStart: it is not.
-        """
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours)
+        """Start a child and wait until it is ready. Raises ChildFailedToStart."""
+        parent_end, child_end = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=parent_end)
         try:
-            with theirs:
-                child = await _finish(asyncio.to_thread(_spawn, theirs.fileno(), preload))
+            with child_end:
+                child = await _await_spawn(asyncio.to_thread(_spawn, child_end.fileno(), preload))
         except OSError as problem:
             writer.close()
             raise ChildFailedToStart(str(problem)) from problem
@@ -76,18 +72,14 @@ class SandboxProcess:
                 read_reply(await process._receive(_READY_BYTES))
         except (TimeoutError, JobFailed) as failed:
             await process.close()
-            raise ChildFailedToStart(str(failed) or "it says nothing") from None
+            raise ChildFailedToStart(str(failed) or "it was not ready in time") from None
         except BaseException:
             await process.close()
             raise
         return process
 
     async def run(self, job: Job, payload: Mapping[str, Any]) -> Any:
-        """Run one job and return its result.
-
-        Raises:
-            JobFailed: it gave none.
-        """
+        """Run one job and return its result. Raises JobFailed."""
         self.jobs_done += 1
         try:
             async with asyncio.timeout(job.deadline_s):
@@ -99,7 +91,7 @@ class SandboxProcess:
                 FailureKind.DEADLINE, f"it took longer than {job.deadline_s:g} s"
             ) from None
         except JobFailed as failed:
-            # After a full heap a child stays large; after the others it is in an unknown state.
+            # The memory limit leaves a large heap behind, other failures an unknown state.
             if failed.kind is not FailureKind.REFUSED:
                 self.kill()
             raise
@@ -108,12 +100,12 @@ class SandboxProcess:
             raise
 
     def kill(self) -> None:
-        """End the child at once. `close` must still be called."""
+        """Kill the child. `close` must still be called."""
         self.usable = False
         self._child.kill()
 
     async def close(self) -> None:
-        """End the child, which has nothing to save, and wait until it is gone."""
+        """Kill the child and wait until it has exited."""
         self.kill()
         self._writer.close()
         with contextlib.suppress(OSError):
@@ -122,23 +114,23 @@ class SandboxProcess:
 
     async def _send(self, job: Job, payload: Mapping[str, Any]) -> None:
         body = write_request(job, payload)
-        with _child_may_end():
+        with _connection_errors():
             self._writer.write(HEADER.pack(len(body)))
             self._writer.write(body)
             await self._writer.drain()
 
     async def _receive(self, limit: int) -> bytes:
-        with _child_may_end():
+        with _connection_errors():
             (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
             if length > limit:
                 raise JobFailed(FailureKind.OUTPUT, "its result is too long")
             return await self._reader.readexactly(length)
 
 
-async def _finish(
+async def _await_spawn(
     spawning: Coroutine[Any, Any, subprocess.Popen[bytes]],
 ) -> subprocess.Popen[bytes]:
-    """Await the spawn; when cancelled meanwhile, leave no child behind."""
+    """Wait for the spawn; on cancellation, kill the child."""
     task = asyncio.ensure_future(spawning)
     try:
         return await asyncio.shield(task)
@@ -150,7 +142,7 @@ async def _finish(
 
 
 @contextlib.contextmanager
-def _child_may_end() -> Iterator[None]:
+def _connection_errors() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError):
@@ -159,7 +151,7 @@ def _child_may_end() -> Iterator[None]:
 
 def _spawn(descriptor: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
-    handed_on = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "svc_kit.sandbox.worker", str(descriptor), *preload],
         stdin=subprocess.DEVNULL,
@@ -167,5 +159,5 @@ def _spawn(descriptor: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]
         stderr=subprocess.DEVNULL,
         pass_fds=(descriptor,),
         cwd="/",
-        env={**_ENVIRONMENT, **handed_on, "PYTHONPATH": search_path},
+        env={**_ENVIRONMENT, **inherited, "PYTHONPATH": search_path},
     )

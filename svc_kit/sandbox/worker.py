@@ -1,4 +1,4 @@
-"""The sandboxed child process: runs one job at a time under kernel limits."""
+"""The sandboxed child process, which runs one job at a time under kernel limits."""
 
 import importlib
 import json
@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from svc_kit.sandbox import frames
-from svc_kit.sandbox.frames import answer
+from svc_kit.sandbox.frames import run_request
 from svc_kit.sandbox.jobs import FailureKind
 
 _ALARM_SLACK_S = 1.0
@@ -20,7 +20,7 @@ _MAX_OPEN_FILES = 64
 
 
 def main(arguments: list[str]) -> None:
-    """Serve jobs until the socket closes. Arguments: its descriptor, modules to import early."""
+    """Run jobs until the socket closes. Arguments: its file descriptor, modules to preload."""
     descriptor, *modules = arguments
     with socket.socket(fileno=int(descriptor)) as connection:
         try:
@@ -35,16 +35,15 @@ def main(arguments: list[str]) -> None:
         while (body := frames.receive(connection)) is not None:
             request = json.loads(body)
             _limit_time(request["deadline_s"])
-            # Importing maps a job's libraries, gigabytes of them where they are for GPUs: only what
-            # it takes beyond them is its own.
+            # The import may map gigabytes of GPU libraries, which do not count against the job.
             _lift_memory_limit()
             limit_memory = partial(_limit_memory, request["memory_bytes"])
-            frames.send(connection, answer(request, on_imported=limit_memory))
+            frames.send(connection, run_request(request, on_imported=limit_memory))
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _limit_process() -> None:
-    """Take away what no job needs: core files, writing files, many descriptors, own children."""
+    """Forbid core files, writing to files, child processes, and more than a few descriptors."""
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
@@ -74,7 +73,7 @@ def _address_space_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:
-        return _FALLBACK_BASE_BYTES  # no /proc: not Linux, where the limit is not kept anyway
+        return _FALLBACK_BASE_BYTES  # no /proc: not Linux, where RLIMIT_AS has no effect anyway
     return pages * resource.getpagesize()
 
 

@@ -1,4 +1,4 @@
-"""Groups of settings that services share, and the loading of a service's frozen settings class."""
+"""Groups of settings that services share, and loading of a service's settings."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
 from svc_kit.settings.sources import (
-    explain,
-    may_be_none,
+    describe_problems,
+    is_optional,
     merge,
     read_environment,
     read_overrides,
@@ -34,13 +34,13 @@ from svc_kit.settings.sources import (
 
 
 def _unset_none(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
-    """TOML and the environment have no null; "none" unsets an optional setting."""
+    """Map "none" to None for optional settings: TOML and the environment have no null."""
     field = cls.model_fields[info.field_name or ""]
-    return None if value == "none" and may_be_none(field.annotation) else value
+    return None if value == "none" and is_optional(field.annotation) else value
 
 
 class SettingsGroup(BaseModel):
-    """A few settings that belong together; services compose their class from groups."""
+    """A group of settings, as a field of a service's settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
     _none_word = field_validator("*", mode="before")(_unset_none)
@@ -62,7 +62,7 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def env_prefix(cls) -> str:
-        """What the names of the service's environment variables begin with."""
+        """The prefix of the service's environment variables."""
         return cls.model_config.get("env_prefix", "")
 
     @classmethod
@@ -95,49 +95,49 @@ def _existing_file(path: Path) -> Path:
 
 
 ListenAddress = Annotated[str, AfterValidator(_address)]
-"""host:port to listen on; port 0 lets the system choose."""
+"""host:port to listen on; port 0 selects a free port."""
 ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
 KeyCacheSeconds = Annotated[float, Field(ge=0, le=30)]
-"""How long an answer of the control service about a key counts; 0 asks each time."""
+"""How long a verified key of the control service is cached; 0 verifies it at each call."""
 
 
 class TlsSettings(SettingsGroup):
-    """A server over TLS: its certificate, and whose certificates it asks clients for."""
+    """TLS of a server, and client certificates."""
 
     certificate_file: ExistingFile
-    """PEM: the server's certificate, followed by those between it and the root."""
+    """PEM: the server's certificate, followed by the intermediate certificates."""
     key_file: ExistingFile
     """PEM: the private key of the certificate."""
     client_ca_file: ExistingFile | None = None
-    """PEM: who may sign clients' certificates. Set: a client without one is refused (mTLS)."""
+    """PEM: the authorities for client certificates. If set, clients must present one (mTLS)."""
 
 
 class UpstreamTlsSettings(SettingsGroup):
-    """TLS towards another service of ours."""
+    """TLS of a connection to another service."""
 
     ca_file: ExistingFile | None = None
-    """PEM: who may sign the service's certificate. Unset: the system's authorities."""
+    """PEM: the authorities for the service's certificate. Unset: those of the system."""
     certificate_file: ExistingFile | None = None
-    """PEM: our own certificate, where the service asks for one (mTLS)."""
+    """PEM: the client certificate, if the service requires one (mTLS)."""
     key_file: ExistingFile | None = None
     """PEM: the private key of the certificate."""
     server_name: str | None = None
-    """The name in the service's certificate where it is not the host of its target."""
+    """The name in the service's certificate if it differs from the host of the target."""
 
 
 class KeySettings(SettingsGroup):
-    """One API key, known by its hash; `corral keys create` prints both."""
+    """An API key by its hash. `corral keys create` prints the key and its hash."""
 
     name: str = Field(min_length=1)
-    """What the log calls it."""
+    """The key's name in the log."""
     sha256: SecretStr
     """SHA-256 of the key, 64 hexadecimal digits."""
     project: str = Field("default", pattern=r"^[!-~]([ -~]{0,253}[!-~])?$")
-    """Whose objects its callers see: at most 255 printable ASCII characters, for metadata."""
+    """The project of its callers: at most 255 printable ASCII characters."""
     scopes: frozenset[Literal["inference", "admin"]] = frozenset({"inference"})
     priority: Literal["interactive", "normal", "batch"] = "normal"
     expires_at: datetime | None = None
-    """From then on the key is refused; a time without a zone is UTC. Unset: never."""
+    """When the key expires; a time without a zone is UTC. Unset: never."""
 
     @field_validator("sha256")
     @classmethod
@@ -156,27 +156,24 @@ class ServerSettings(SettingsGroup):
     """Limits of a gRPC server."""
 
     max_message_bytes: int = Field(32 * 1024 * 1024, ge=64 * 1024, le=1024**3)
-    """The largest request or response. A larger one ends with RESOURCE_EXHAUSTED."""
+    """Maximum size of a request or response; larger ones are rejected."""
     default_deadline_s: float = Field(600.0, gt=0)
-    """The deadline of a call whose caller sets none."""
+    """Deadline of calls that set none."""
     max_deadline_s: float = Field(3600.0, gt=0)
-    """A caller's deadline beyond this counts as this."""
+    """Maximum deadline; a longer one is reduced to this."""
     drain_delay_s: float = Field(0.0, ge=0)
-    """How long the server still takes calls after it turned NOT_SERVING, so that balancers see
-    it."""
+    """How long the server accepts calls after it reports NOT_SERVING, for load balancers to
+    notice."""
     drain_grace_s: float = Field(30.0, ge=0)
     """How long running calls may take to finish after SIGTERM."""
     max_concurrent_calls: int | None = Field(None, ge=1)
-    """A last resort above the bounds of admission; calls above it fail without details."""
+    """Safety limit above the queue limits; calls beyond it fail without error details."""
     reflection: bool = True
-    """Whether callers may list services and messages (gRPC reflection v1 and v1alpha)."""
+    """Whether to serve gRPC reflection, v1 and v1alpha."""
     channelz: bool = True
-    """Whether callers with the scope admin may see connections (channelz)."""
+    """Whether to serve channelz to callers with the scope admin."""
     vllm_metric_names: bool = False
-    """Whether three gauges appear under vLLM's names too, for routers that look for those."""
-
-
-# ---- loading and showing
+    """Whether to export three gauges under vLLM's names as well, for routers."""
 
 
 def load_settings(
@@ -186,11 +183,10 @@ def load_settings(
     overrides: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> SettingsT:
-    """Gather the settings of one service.
+    """Load the settings of one service: defaults, TOML file, environment, command line.
 
-    `overrides` are the flags that were given; a key may be a dotted path, as in "engine.slots".
-    `environment` is the process's unless given. Raises StartupError that lists every problem of
-    every source.
+    Keys of `overrides` (command-line options) may be dotted paths, as in "engine.slots".
+    `environment` defaults to that of the process. Raises StartupError that lists all problems.
     """
     environ = os.environ if environment is None else environment
     problems: list[str] = []
@@ -205,15 +201,15 @@ def load_settings(
     try:
         settings = cls(**merged)
     except ValidationError as error:
-        problems += explain(cls, error, sources)
+        problems += describe_problems(cls, error, sources)
     if problems:
         head = f"The {cls.toml_table} settings have {len(problems)} problem(s):"
         raise StartupError("\n  - ".join([head, *problems]))
     return settings
 
 
-def describe(settings: ServiceSettings) -> str:
-    """The settings in force as a TOML document, with every secret hidden."""
+def settings_toml(settings: ServiceSettings) -> str:
+    """Render settings as TOML, with secrets hidden."""
     return "\n".join(_toml_lines(settings, settings.toml_table)) + "\n"
 
 
@@ -247,10 +243,9 @@ def _toml_value(value: Any) -> str:
 
 
 def read_secret(path: Path) -> str:
-    """The secret in a file, without the line end.
+    """Read a secret from a file, without the line end.
 
-    Raises StartupError where the file cannot be read, is empty, or others than its owner can
-    read it.
+    Raises StartupError if the file is unreadable, empty, or accessible to other users.
     """
     try:
         mode, text = path.stat().st_mode, path.read_text(encoding="utf-8").strip()
@@ -258,14 +253,16 @@ def read_secret(path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
         raise StartupError(f"The secret file {path} cannot be read: {reason}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise StartupError(f"Others can read the secret file {path}; run: chmod 600 {path}")
+        raise StartupError(
+            f"The secret file {path} is accessible to other users; run: chmod 600 {path}"
+        )
     if not text:
         raise StartupError(f"The secret file {path} is empty")
     return text
 
 
 def default_data_dir(environment: Mapping[str, str] | None = None) -> Path:
-    """Where Corral keeps its data: CORRAL_DATA_DIR, else a folder of the user's (XDG)."""
+    """The data folder: CORRAL_DATA_DIR, else `corral` in the user's XDG data folder."""
     environ = os.environ if environment is None else environment
     if chosen := environ.get("CORRAL_DATA_DIR"):
         return Path(chosen)

@@ -1,5 +1,5 @@
-"""Sources of settings: TOML file, environment, flags. A problem is reported under the name in its
-source.
+"""Sources of settings: TOML file, environment, command line. Problems are reported under the name
+that the setting has in its source.
 """
 
 import difflib
@@ -14,19 +14,19 @@ from typing import Any, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 TOML_TABLES: Final = ("inference", "control", "gateway")
-"""The tables a configuration file may have: one for each service."""
+"""The tables of a configuration file, one per service."""
 
 
 @dataclass
 class Source:
-    """One source: nested values, and the name of each path in the source."""
+    """Nested values, and the name of each path in the source."""
 
     values: dict[str, Any] = field(default_factory=dict)
     names: dict[tuple[str, ...], str] = field(default_factory=dict)
 
 
 def read_toml(table_name: str, path: Path | None, problems: list[str]) -> Source:
-    """The service's table of a configuration file; what is wrong with the file joins `problems`."""
+    """Read the service's table of a configuration file; append what is wrong to `problems`."""
     source = Source()
     if path is None:
         return source
@@ -49,12 +49,12 @@ def read_toml(table_name: str, path: Path | None, problems: list[str]) -> Source
 def read_environment(
     cls: type[BaseModel], prefix: str, environment: Mapping[str, str], problems: list[str]
 ) -> Source:
-    """The variables with the prefix; `__` stands between a group and its setting.
+    """Read the variables with the prefix; `__` separates a group from its setting.
 
-    An empty variable counts as absent: that is how a compose file passes one on.
+    Empty variables are ignored, because Compose files pass unset variables as empty ones.
     """
     source = Source()
-    # Sorted, so that GROUP__SETTING is laid over GROUP whatever the order of the environment.
+    # Sorted, so that GROUP__SETTING overrides GROUP.
     for name, text in sorted(environment.items()):
         if not (name.startswith(prefix) and text):
             continue
@@ -74,7 +74,7 @@ def read_environment(
 
 
 def read_overrides(overrides: Mapping[str, Any]) -> Source:
-    """The flags that were given."""
+    """Name the overrides after their command-line options."""
     source = Source()
     for key, value in overrides.items():
         path = tuple(key.split("."))
@@ -90,7 +90,7 @@ def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 
 def merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Lay `more` over `target`: tables are merged, lists and values replaced."""
+    """Merge `more` into `target`; lists and scalars are replaced."""
     for key, value in more.items():
         if not isinstance(value, Mapping):
             target[key] = value
@@ -109,27 +109,24 @@ def _name_paths(
             _name_paths(source, value, (*path, key), prefix)
 
 
-# ---- what a setting is
-
-
 def _annotation_at(cls: type[BaseModel], path: tuple[str, ...]) -> Any:
-    """The type of the setting at a path; None where there is no such setting."""
+    """The type of the setting at a path; None if there is no such setting."""
     field = cls.model_fields.get(path[0])
     if field is None or len(path) == 1:
         return field and field.annotation
-    group = group_in(field.annotation)
+    group = group_type(field.annotation)
     return group and _annotation_at(group, path[1:])
 
 
-def group_in(annotation: Any) -> type[BaseModel] | None:
-    """The group of settings that a field holds, also where it is optional."""
+def group_type(annotation: Any) -> type[BaseModel] | None:
+    """The settings group of a field's type, also if it is optional; None for other types."""
     for option in _options(annotation):
         if isinstance(option, type) and issubclass(option, BaseModel):
             return option
     return None
 
 
-def may_be_none(annotation: Any) -> bool:
+def is_optional(annotation: Any) -> bool:
     """Whether a setting can be unset."""
     return NoneType in _options(annotation)
 
@@ -140,12 +137,12 @@ def _options(annotation: Any) -> tuple[Any, ...]:
 
 
 def _decode(text: str, annotation: Any) -> Any:
-    """A value as text: JSON for groups, lists and tables; a list may also be a,b,c."""
-    if text == "none" and may_be_none(annotation):
+    """Decode a variable: JSON for groups, lists and tables; a list may also be a,b,c."""
+    if text == "none" and is_optional(annotation):
         return text
     containers = [get_origin(option) or option for option in _options(annotation)]
     is_list = any(container in (list, tuple, set, frozenset) for container in containers)
-    if not (is_list or dict in containers or group_in(annotation)):
+    if not (is_list or dict in containers or group_type(annotation)):
         return text
     if is_list and not text.lstrip().startswith("["):
         return [item.strip() for item in text.split(",") if item.strip()]
@@ -155,13 +152,10 @@ def _decode(text: str, annotation: Any) -> Any:
         raise ValueError(f"is not JSON: {error}") from None
 
 
-# ---- what is wrong with it
-
-
-def explain(
+def describe_problems(
     cls: type[BaseModel], error: ValidationError, sources: Sequence[Source]
 ) -> Iterator[str]:
-    """One line for each thing that is wrong with the merged values."""
+    """Yield a line for each problem with the merged values."""
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         path = tuple(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
@@ -172,7 +166,7 @@ def explain(
 
 
 def _origin(path: tuple[str, ...], sources: Sequence[Source]) -> str:
-    """The name under which the writer of the effective value knows the setting."""
+    """The name of a setting in the source of its effective value."""
     for length in range(len(path), 0, -1):
         for source in reversed(sources):
             name = source.names.get(path[:length])
@@ -185,6 +179,6 @@ def _suggestion(cls: type[BaseModel], path: tuple[str, ...]) -> str:
     group: type[BaseModel] | None = cls
     for key in path[:-1]:
         field = group.model_fields.get(key) if group else None
-        group = group_in(field.annotation) if field else None
+        group = group_type(field.annotation) if field else None
     close = difflib.get_close_matches(path[-1], group.model_fields if group else (), n=1)
     return f" (did you mean {close[0]}?)" if close else ""

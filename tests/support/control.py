@@ -21,7 +21,7 @@ from control_svc.blobs.store import Blob, BlobSink, BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db.engine import FILE_NAME
 from control_svc.deps import ModelParts, data_folder
-from svc_kit.auth.authenticator import ServiceToken, on_behalf_of
+from svc_kit.auth.authenticator import ServiceToken, principal_metadata
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import StorageFailed
 from svc_kit.rpc.client import open_channel, translate_errors
@@ -201,7 +201,7 @@ class RunningControl:
         principal = Principal(project=project, scopes=frozenset({"inference"}), key_id="test")
         token = ServiceToken.read(self.folder / "token")
         bearer = ("authorization", f"Bearer {token.secret}")
-        return Client(self.client.channel, (bearer, *on_behalf_of(principal)))
+        return Client(self.client.channel, (bearer, *principal_metadata(principal)))
 
 
 class FullingBlobs(FolderBlobs):

@@ -12,8 +12,9 @@ from corral.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
 from svc_kit.auth.authenticator import Authenticator
-from svc_kit.rpc.client import ClientTls, open_channel
+from svc_kit.rpc.client import open_channel
 from svc_kit.rpc.server import RpcServer, Service
+from svc_kit.settings.groups import UpstreamTlsSettings
 
 SERVICE = "corral.inference.v1.InferenceService"
 METHOD = f"/{SERVICE}/"
@@ -113,7 +114,7 @@ async def serving(
     servicer: ScriptedInference | None = None,
     *,
     authenticator: Authenticator | None = None,
-    client_tls: ClientTls | None = None,
+    client_tls: UpstreamTlsSettings | None = None,
     **server: Any,
 ) -> AsyncIterator[Running]:
     """Serve the inference service on a free port of loopback; `server` goes to RpcServer."""

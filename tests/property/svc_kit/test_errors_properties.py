@@ -42,7 +42,7 @@ def errors_of(cls: type[DomainError]) -> st.SearchStrategy[DomainError]:
 
 def foreign_errors() -> st.SearchStrategy[DomainError]:
     """Errors whose reason no class here has."""
-    make = st.sampled_from([kind.foreign for kind in KINDS])
+    make = st.sampled_from([kind.with_reason for kind in KINDS])
     reason = st.text("ABCDEFGHIJ_", min_size=1, max_size=60).map("NEW_".__add__)
     metadata = st.dictionaries(st.text("abc_", min_size=1), TEXTS, max_size=4)
     return st.builds(

@@ -22,7 +22,7 @@ async def test_a_taken_port_is_one_clear_line() -> None:
     """The second gateway on a port does not start and says why."""
     async with a_gateway() as gateway:
         settings = GatewaySettings(listen=str(gateway.address), management_listen=None)
-        with pytest.raises(StartupError, match="another process has this port"):
+        with pytest.raises(StartupError, match="the port is already in use"):
             async with running(settings):
                 pass
 

@@ -89,7 +89,7 @@ async def test_a_taken_port_is_one_clear_line() -> None:
         second = ManagementServer(
             listen=str(server.address), registry=CollectorRegistry(), is_ready=lambda: True
         )
-        with pytest.raises(StartupError, match="another process has this port"):
+        with pytest.raises(StartupError, match="the port is already in use"):
             await second.start()
 
 

@@ -125,7 +125,7 @@ def test_a_prompt_of_several_is_not_missing_but_empty() -> None:
 
 def test_an_error_of_another_release_is_renamed_too() -> None:
     """A reason without a class here keeps its reason and text."""
-    error = InvalidArgument.foreign(
+    error = InvalidArgument.with_reason(
         reason="NEW_THING", message="New.", metadata={"field": "options.num_choices"}
     )
 

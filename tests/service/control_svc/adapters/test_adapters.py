@@ -136,7 +136,7 @@ async def test_what_is_no_adapter_leaves_nothing(
 async def test_files_are_judged_in_limited_children(tmp_path: Path) -> None:
     """As the service runs: a hostile file is refused, a sound one is registered after it."""
     async with (
-        SandboxPool(SandboxSettings(warm=0, most=1)) as pool,
+        SandboxPool(SandboxSettings(min_children=0, max_children=1)) as pool,
         a_control(tmp_path, sandbox=pool) as running,
     ):
         registry = Registry.of(running.client)

@@ -10,7 +10,7 @@ async def test_a_child_gives_the_same_tokens() -> None:
     """It loads the vocabulary itself, within its limits, and once."""
     text = "The quick brown 🦊 <|im_end|> " * 5000
     vocabulary = Vocabulary.load(BUNDLED_PATH)
-    async with SandboxPool(SandboxSettings(warm=1, most=1)) as pool:
+    async with SandboxPool(SandboxSettings(min_children=1, max_children=1)) as pool:
         tokenizer = PromptTokenizer(vocabulary, pool, BUNDLED_PATH)
         found = [
             await tokenizer.tokenize(text, add_special=False, parse_special=True, limit_bytes=10**6)

@@ -7,7 +7,7 @@ from corral.inference.v1 import engine_service_pb2, engine_service_pb2_grpc
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from svc_kit import errors
-from svc_kit.auth.authenticator import Authenticator, ServiceToken, on_behalf_of
+from svc_kit.auth.authenticator import Authenticator, ServiceToken, principal_metadata
 from svc_kit.auth.keys import SettingsKeys, hash_key
 from svc_kit.auth.principal import Principal, Priority, current_principal
 from svc_kit.errors import DomainError
@@ -126,7 +126,7 @@ async def principal_seen(*metadata: tuple[str, str], authenticator: Authenticato
 async def test_a_service_speaks_for_a_project() -> None:
     """Project, scopes and priority of the metadata count beside the service token."""
     seen = await principal_seen(
-        bearer(TOKEN.secret), *on_behalf_of(BLUE), authenticator=with_keys()
+        bearer(TOKEN.secret), *principal_metadata(BLUE), authenticator=with_keys()
     )
 
     assert (seen.project, seen.scopes, seen.priority) == ("blue", BLUE.scopes, Priority.BATCH)
@@ -134,7 +134,9 @@ async def test_a_service_speaks_for_a_project() -> None:
 
 async def test_a_key_cannot_speak_for_a_project() -> None:
     """The same metadata beside an API key is nothing."""
-    seen = await principal_seen(bearer("sk-user"), *on_behalf_of(BLUE), authenticator=with_keys())
+    seen = await principal_seen(
+        bearer("sk-user"), *principal_metadata(BLUE), authenticator=with_keys()
+    )
 
     assert (seen.project, seen.priority, seen.is_service) == ("red", Priority.NORMAL, False)
 
@@ -142,7 +144,7 @@ async def test_a_key_cannot_speak_for_a_project() -> None:
 async def test_a_keyless_caller_cannot_speak_for_a_project() -> None:
     """Not even on loopback."""
     authenticator = Authenticator(keyless=["inference"], service_token=TOKEN)
-    seen = await principal_seen(*on_behalf_of(BLUE), authenticator=authenticator)
+    seen = await principal_seen(*principal_metadata(BLUE), authenticator=authenticator)
 
     assert (seen.project, seen.is_service) == ("default", False)
 
@@ -156,7 +158,7 @@ async def test_a_channel_with_a_token_sends_it_with_every_call() -> None:
         stub = stub_on(channel)
         await channel.channel_ready()
         await stub.Tokenize(pb.TokenizeRequest())
-        async for _ in stub.Generate(pb.GenerateRequest(), metadata=on_behalf_of(BLUE)):
+        async for _ in stub.Generate(pb.GenerateRequest(), metadata=principal_metadata(BLUE)):
             pass
         with pytest.raises(errors.ScopeMissing), translate_errors():
             await stub.Tokenize(pb.TokenizeRequest(), metadata=(("x-corral-project", "b"),))

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from gateway.app import running as running_gateway
 from gateway.config import GatewaySettings
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
-from svc_kit.auth.control_keys import ControlKeys, key_look_up
+from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
 from svc_kit.auth.keys import create_key
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
 from svc_kit.errors import (
@@ -40,7 +40,7 @@ OPERATORS_ROUTES = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
 
 @asynccontextmanager
 async def an_inference_server(
-    control: RunningControl, *, token: str | None = None, fresh_s: float = 30.0
+    control: RunningControl, *, token: str | None = None, cache_s: float = 30.0
 ) -> AsyncIterator[grpc.aio.Channel]:
     """Both inference services as they were generated, behind the keys of a control service."""
     shown = token or token_of(control)
@@ -64,7 +64,7 @@ async def an_inference_server(
                 listen="127.0.0.1:0",
                 require_keys=True,
                 service_token_file=control.folder / "token",
-                stored_keys=ControlKeys(key_look_up(asking), fresh_s=fresh_s),
+                stored_keys=ControlKeys(control_key_lookup(asking), cache_s=cache_s),
             ),
             registry=CollectorRegistry(),
         )
@@ -252,7 +252,7 @@ async def test_a_revoked_key_ends_at_once_where_nothing_is_kept(control: Running
     """The setting key_cache_s at 0."""
     operator = Operator.of(control)
     made = await operator.create_key()
-    async with an_inference_server(control, fresh_s=0) as channel:
+    async with an_inference_server(control, cache_s=0) as channel:
         assert await outcome(channel, CHAT, made.secret) == "reached"
         await operator.revoke(made.key.id)
         with pytest.raises(ApiKeyRevoked):

@@ -9,7 +9,8 @@ import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from svc_kit import errors
-from svc_kit.rpc.client import ClientTls, open_channel, translate_errors
+from svc_kit.rpc.client import open_channel, translate_errors
+from svc_kit.settings.groups import UpstreamTlsSettings
 from tests.support.rpc_servers import Context, ScriptedInference, serving, stub_on, two_tokens
 
 
@@ -93,5 +94,10 @@ async def test_options_of_the_caller_win() -> None:
 
 async def test_a_certificate_that_cannot_be_read_is_an_os_error(tmp_path: Path) -> None:
     """When the channel is opened, not at the first call."""
+    file = tmp_path / "ca.pem"
+    file.touch()
+    tls = UpstreamTlsSettings(ca_file=file)
+    file.unlink()
+
     with pytest.raises(FileNotFoundError):
-        open_channel("127.0.0.1:1", tls=ClientTls(ca_file=tmp_path / "absent"))
+        open_channel("127.0.0.1:1", tls=tls)

@@ -493,7 +493,7 @@ def a_server(listen: str = "127.0.0.1:0", **options: Any) -> RpcServer:
 async def test_a_taken_port_is_one_clear_line() -> None:
     """Two servers would share the traffic in silence, did the second one start."""
     async with serving() as running:
-        with pytest.raises(StartupError, match=f"{running.target}: another process has this port"):
+        with pytest.raises(StartupError, match=f"{running.target}: the port is already in use"):
             await a_server(running.target).start()
 
 
@@ -510,7 +510,7 @@ async def test_a_port_taken_by_something_else_is_one_clear_line() -> None:
     """Whatever listens there."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(StartupError, match="another process has this port"):
+        with pytest.raises(StartupError, match="the port is already in use"):
             await a_server(address).start()
 
 
@@ -605,7 +605,7 @@ async def test_a_servicer_that_ignores_its_end_cannot_stop_the_drain() -> None:
     async with serving(unary_that_runs(stubborn)) as running:
         call = asyncio.ensure_future(failure_of(running.stub.Tokenize(pb.TokenizeRequest())))
         await began.wait()
-        await running.server.drain(0, farewell_s=0.05)
+        await running.server.drain(0, abort_after_s=0.05)
         failed = await call
 
     assert failed.code() is grpc.StatusCode.UNAVAILABLE

@@ -10,9 +10,9 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
-from svc_kit.rpc.client import ClientTls, translate_errors
+from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.server import RpcServer
-from svc_kit.settings.groups import TlsSettings
+from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
 from tests.support.rpc_servers import Running, everybody, serving
 
 pytestmark = pytest.mark.skipif(
@@ -50,9 +50,9 @@ def server_tls(folder: Path, **more: Any) -> TlsSettings:
     )
 
 
-def client_tls(folder: Path, name: str | None = None) -> ClientTls:
+def client_tls(folder: Path, name: str | None = None) -> UpstreamTlsSettings:
     """A client that trusts the authority, with a certificate of its own where named."""
-    return ClientTls(
+    return UpstreamTlsSettings(
         ca_file=folder / "ca.crt",
         certificate_file=None if name is None else folder / f"{name}.crt",
         key_file=None if name is None else folder / f"{name}.key",

@@ -19,7 +19,7 @@ from tests.support.sandbox_jobs import job
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ENDLESS = job("spin", deadline_s=25.0)
-SMALL = SandboxSettings(warm=1, most=2, patience_s=0.02)
+SMALL = SandboxSettings(min_children=1, max_children=2, grow_after_s=0.02)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -188,7 +188,7 @@ async def test_a_killed_child_is_replaced(pool: SandboxPool, tmp_path: Path) -> 
 
 async def test_children_are_replaced_after_enough_jobs() -> None:
     """Whatever a job left behind does not stay for ever."""
-    settings = SandboxSettings(warm=1, most=1, jobs_per_child=3)
+    settings = SandboxSettings(min_children=1, max_children=1, max_jobs_per_child=3)
     async with SandboxPool(settings) as pool:
         pids = [await pool.run(job("own_pid"), {}) for _ in range(7)]
 
@@ -207,7 +207,7 @@ async def test_further_children_go_when_the_work_is_done(tmp_path: Path) -> None
 
 async def test_too_many_waiting_jobs_are_refused() -> None:
     """The queue is bounded; the caller is told to come back."""
-    settings = SandboxSettings(warm=1, most=1, waiting=2)
+    settings = SandboxSettings(min_children=1, max_children=1, max_waiting=2)
     async with SandboxPool(settings) as pool:
         jobs = [asyncio.create_task(pool.run(ENDLESS, {})) for _ in range(3)]
         await until(lambda: pool.num_waiting == 2)
@@ -220,7 +220,7 @@ async def test_too_many_waiting_jobs_are_refused() -> None:
 
 async def test_a_caller_who_goes_away_leaves_the_pool_whole(tmp_path: Path) -> None:
     """Cancelled while waiting or while running: the child comes back into the pool."""
-    async with SandboxPool(SandboxSettings(warm=1, most=1)) as pool:
+    async with SandboxPool(SandboxSettings(min_children=1, max_children=1)) as pool:
         pid = await pool.run(job("own_pid"), {})
         gate = {"file": str(tmp_path / "go")}
         running = asyncio.create_task(pool.run(job("wait_for", deadline_s=25.0), gate))

@@ -268,7 +268,7 @@ async def test_who_is_sent_back_without_a_time_waits_anyway(
 ) -> None:
     """Something between us and the service may not say when to come back."""
     rows, lines, waits = await make_rows(1), Lines(), list[float]()
-    lines.errors[1] = [ResourceExhausted.foreign(reason="RESOURCE_EXHAUSTED", message="x")]
+    lines.errors[1] = [ResourceExhausted.with_reason(reason="RESOURCE_EXHAUSTED", message="x")]
     monkeypatch.setattr(Permit, "was_too_much", lambda _, wait_s: waits.append(wait_s))
     await run(rows, lines)
 

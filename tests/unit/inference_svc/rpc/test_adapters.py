@@ -85,5 +85,5 @@ async def test_a_file_that_is_not_there_is_missed_where_it_may_lie(tmp_path: Pat
 
     with pytest.raises(StartupError, match=r"'voice' \(/away/voice.gguf\): .*no such file$"):
         await loading.load_all([at_start])
-    with pytest.raises(InvalidField, match="no such file in the folders that adapters may come"):
+    with pytest.raises(InvalidField, match="no such file in the folders from which adapters"):
         await loading.load(AdapterOrder("voice", "a", "voice.gguf"))

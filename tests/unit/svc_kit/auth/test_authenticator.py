@@ -17,7 +17,7 @@ from svc_kit.auth.authenticator import (
     ServiceToken,
     build_authenticator,
     keyless_scopes,
-    on_behalf_of,
+    principal_metadata,
 )
 from svc_kit.auth.keys import SettingsKeys, create_key, hash_key
 from svc_kit.auth.principal import Principal, Priority, current_principal, set_principal
@@ -157,7 +157,7 @@ async def test_a_service_calls_on_behalf_of_a_principal() -> None:
         project="blue", scopes=frozenset({"inference"}), priority=Priority.BATCH, key_id="ci"
     )
     authenticator = Authenticator(service_token=TOKEN)
-    seen = await authenticator.identify(bearer(TOKEN.secret), dict(on_behalf_of(principal)))
+    seen = await authenticator.identify(bearer(TOKEN.secret), dict(principal_metadata(principal)))
 
     assert (seen.project, seen.priority) == ("blue", Priority.BATCH)
     assert seen.scopes == {"inference"}
@@ -220,7 +220,7 @@ async def test_a_service_of_another_installation_is_not_a_caller_without_a_key(
     blue = Principal(project="blue", scopes=frozenset({"inference"}), key_id="ci")
 
     with pytest.raises(ApiKeyInvalid):
-        await authenticator.identify(bearer("svc-corral-theirs"), dict(on_behalf_of(blue)))
+        await authenticator.identify(bearer("svc-corral-theirs"), dict(principal_metadata(blue)))
 
 
 # ---- credentials, right and wrong
@@ -347,7 +347,7 @@ def test_a_start_logs_the_scopes_of_callers_without_a_key(
 
 def test_keys_that_nobody_could_have_are_not_required() -> None:
     """A server that could serve nobody does not start."""
-    with pytest.raises(StartupError, match="nobody who may call"):
+    with pytest.raises(StartupError, match="no key can be verified"):
         build_authenticator(listen="127.0.0.1:1", require_keys=True)
 
 
@@ -375,7 +375,7 @@ def test_keyless_is_the_loopback_default(
 
 def test_callers_without_a_key_are_not_both_refused_and_allowed() -> None:
     """Whoever sets both flags has to decide."""
-    with pytest.raises(StartupError, match="contradict"):
+    with pytest.raises(StartupError, match="exclude each other"):
         keyless_scopes("0.0.0.0:1", has_keys=True, allow_keyless=True, require_keys=True)
 
 

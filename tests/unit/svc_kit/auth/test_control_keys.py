@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from svc_kit.auth.control_keys import MOST_WAITING, ControlKeys, KeyAnswer
+from svc_kit.auth.control_keys import MAX_PENDING_LOOKUPS, ControlKeys, KeyLookupResult
 from svc_kit.auth.keys import create_key, hash_key
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import (
@@ -24,37 +24,37 @@ class Control:
     """Answers as it is told, and counts what it is asked."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, KeyAnswer] = {}
+        self.answers: dict[str, KeyLookupResult] = {}
         self.asked: list[str] = []
         self.is_away = False
         self.entered = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def look_up(self, digest: str) -> KeyAnswer:
+    async def look_up(self, digest: str) -> KeyLookupResult:
         """What it knows of a key, once the gate is open."""
         self.asked.append(digest)
         self.entered.set()
         await self.gate.wait()
         if self.is_away:
             raise UpstreamUnavailable(service="control")
-        return self.answers.get(digest, KeyAnswer(ApiKeyInvalid()))
+        return self.answers.get(digest, KeyLookupResult(ApiKeyInvalid()))
 
     def says(self, key: str, outcome: Principal | DomainError, end: datetime | None = None) -> None:
         """What it answers from now on."""
-        self.answers[hash_key(key)] = KeyAnswer(outcome, end)
+        self.answers[hash_key(key)] = KeyLookupResult(outcome, end)
 
 
 class Bench:
     """A verifier with a clock that is set."""
 
-    def __init__(self, fresh_s: float = 30.0, most_answers: int = 100) -> None:
+    def __init__(self, cache_s: float = 30.0, max_cached_keys: int = 100) -> None:
         self.control = Control()
         self.passed_s = 0.0
         self.keys = ControlKeys(
             self.control.look_up,
-            fresh_s=fresh_s,
-            most_answers=most_answers,
+            cache_s=cache_s,
+            max_cached_keys=max_cached_keys,
             clock=lambda: self.passed_s,
             now=lambda: NOW + timedelta(seconds=self.passed_s),
         )
@@ -162,7 +162,7 @@ async def test_what_we_did_not_make_is_not_asked_for() -> None:
 
 async def test_guesses_push_no_good_key_out() -> None:
     """What is kept is bounded, wrong keys apart from right ones."""
-    bench, good = Bench(most_answers=3), create_key()
+    bench, good = Bench(max_cached_keys=3), create_key()
     bench.control.says(good, RED)
     await bench.keys.verify(good)
     for _ in range(10):
@@ -181,7 +181,9 @@ async def test_guesses_that_wait_are_bounded() -> None:
     await bench.keys.verify(good)
     bench.control.entered.clear()
     bench.control.gate.clear()
-    guesses = [asyncio.create_task(bench.keys.verify(create_key())) for _ in range(MOST_WAITING)]
+    guesses = [
+        asyncio.create_task(bench.keys.verify(create_key())) for _ in range(MAX_PENDING_LOOKUPS)
+    ]
     await bench.control.entered.wait()
 
     with pytest.raises(UpstreamUnavailable):
@@ -194,7 +196,7 @@ async def test_guesses_that_wait_are_bounded() -> None:
 
 async def test_the_oldest_answer_makes_room() -> None:
     """More keys than are kept cost a question, nothing else."""
-    bench, keys = Bench(most_answers=2), [create_key() for _ in range(3)]
+    bench, keys = Bench(max_cached_keys=2), [create_key() for _ in range(3)]
     for key in keys:
         bench.control.says(key, RED)
         await bench.keys.verify(key)
@@ -206,7 +208,7 @@ async def test_the_oldest_answer_makes_room() -> None:
 
 async def test_nothing_is_kept_where_nothing_may_be() -> None:
     """A service that must refuse a revoked key at once asks each time."""
-    bench, key = Bench(fresh_s=0), create_key()
+    bench, key = Bench(cache_s=0), create_key()
     bench.control.says(key, RED)
     await bench.keys.verify(key)
     bench.control.says(key, ApiKeyRevoked())

@@ -15,7 +15,7 @@ from svc_kit.errors.status import (
     is_retryable,
     openai_error,
     request_id_of,
-    row_of,
+    status_row,
     to_status,
 )
 
@@ -124,7 +124,7 @@ def test_the_whole_table(cls: type[DomainError]) -> None:
     error = an_error(cls)
     body = openai_error(error)
 
-    assert row_of(cls).grpc_code is code
+    assert status_row(cls).grpc_code is code
     assert http_status(error) == EXACT_STATUS.get(cls.reason, status)
     assert body["type"] == kind
     assert body["code"] == OPENAI_CODES.get(cls.reason, cls.reason.lower())
@@ -280,7 +280,7 @@ def test_trailers_stay_below_eight_kib() -> None:
 
 def test_an_unknown_reason_keeps_kind_reason_and_advice() -> None:
     """A newer server's error is still retryable, and still has its name."""
-    sent = errors.Unavailable.foreign(
+    sent = errors.Unavailable.with_reason(
         reason="MOON_PHASE", message="Not tonight.", metadata={"phase": "full"}, retry_after=9
     )
     decoded = from_rpc_error(over_the_wire(sent))
@@ -303,7 +303,7 @@ def test_the_servers_own_words_are_kept() -> None:
 def test_metadata_of_another_release_keep_kind_and_reason() -> None:
     """A key that is missing, or not the number it should be, is no reason to fail differently."""
     for metadata in ({"bound": "requests"}, {"bound": "r", "depth": "x", "limit": "1"}):
-        sent = errors.ResourceExhausted.foreign(
+        sent = errors.ResourceExhausted.with_reason(
             reason="QUEUE_FULL", message="Full.", metadata=metadata, retry_after=3
         )
         decoded = from_rpc_error(over_the_wire(sent))
@@ -328,12 +328,12 @@ def test_metadata_of_another_release_keep_kind_and_reason() -> None:
         (
             Code.RESOURCE_EXHAUSTED,
             "Concurrent RPC limit exceeded!",
-            errors.ResourceExhausted.foreign(reason="RESOURCE_EXHAUSTED", message=""),
+            errors.ResourceExhausted.with_reason(reason="RESOURCE_EXHAUSTED", message=""),
         ),
         (
             Code.NOT_FOUND,
             "nothing",
-            errors.NotFound.foreign(reason="NOT_FOUND", message="nothing"),
+            errors.NotFound.with_reason(reason="NOT_FOUND", message="nothing"),
         ),
     ],
 )

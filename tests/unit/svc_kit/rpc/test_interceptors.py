@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.metrics import RpcMetrics
-from svc_kit.rpc.interceptors import RpcStack, new_request_id
+from svc_kit.rpc.interceptors import RpcInterceptor, new_request_id
 
 METHOD = "/corral.inference.v1.InferenceService/Tokenize"
 
@@ -50,7 +50,7 @@ async def code_counted(error: BaseException, *, remaining: float | None) -> str:
     """The status that the metrics count when a servicer ends with an exception."""
     registry = CollectorRegistry()
     metrics = RpcMetrics(registry)
-    stack = RpcStack(authenticator=Authenticator(keyless=["inference"]), metrics=metrics)
+    stack = RpcInterceptor(authenticator=Authenticator(keyless=["inference"]), metrics=metrics)
 
     async def tokenize(request: Any, context: Any) -> Any:
         raise error

@@ -16,9 +16,9 @@ from svc_kit.settings.groups import (
     SettingsGroup,
     TlsSettings,
     default_data_dir,
-    describe,
     load_settings,
     read_secret,
+    settings_toml,
 )
 
 DIGEST = "a" * 64
@@ -219,7 +219,7 @@ def test_description_is_toml_without_secrets() -> None:
         secret="hunter2",
         keys=[{"name": "ci", "sha256": DIGEST, "expires_at": "2027-01-01T00:00:00"}],
     )
-    text = describe(settings)
+    text = settings_toml(settings)
     document = tomllib.loads(text)["gateway"]
 
     assert "hunter2" not in text
@@ -234,7 +234,7 @@ def test_a_description_without_secrets_loads_again(tmp_path: Path) -> None:
     """It is the configuration that it describes."""
     settings = load(None, None, kiln__slots=9, models=['say "hi"'])
 
-    assert load(a_file(tmp_path, describe(settings))) == settings
+    assert load(a_file(tmp_path, settings_toml(settings))) == settings
 
 
 @pytest.mark.parametrize(
