@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
 from control_svc.batches.line_client import CHANNEL_OPTIONS
+from control_svc.batches.lines import LineRunner
 from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.s3 import Credentials, open_bucket
 from control_svc.blobs.store import BlobStore
@@ -96,12 +97,14 @@ async def build(
     handlers: Sequence[JobHandler] = (),
     sandbox: JobRunner | None = None,
     model: ModelParts | None = None,
+    lines: LineRunner | None = None,
 ) -> AsyncIterator[Control]:
     """Open everything in order and close it in reverse. Raises StartupError.
 
     `blobs` is the store of the settings unless given; `clock` stands in for this process's and for
     the database's; `handlers` do kinds of jobs beside the service's own; `sandbox`
-    stands in for the limited child processes; `model` for the inference service.
+    stands in for the limited child processes; `model` for the inference service, and `lines` for it
+    in batches.
     """
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
@@ -132,7 +135,7 @@ async def build(
         if management is not None:
             stack.push_async_callback(management.close)
         works: list[JobHandler] = [
-            *batch_handlers(deps, responses.lines.answer),
+            *batch_handlers(deps, responses.lines.answer, lines),
             vectors.handler(),
             *run_handlers(deps, vectors.search, model),
             responses.handler,

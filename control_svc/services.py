@@ -41,7 +41,7 @@ from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.executor import BatchRunner
 from control_svc.batches.input_file import BatchReader
 from control_svc.batches.line_client import LineClient, ResponseRunner
-from control_svc.batches.lines import LineLimits
+from control_svc.batches.lines import LineLimits, LineRunner
 from control_svc.batches.output import BatchWriter
 from control_svc.batches.service import CLOSING_KIND, KIND, Batches
 from control_svc.batches.servicer import BatchServicer
@@ -191,13 +191,15 @@ def batch_service(deps: Deps) -> Service:
     )
 
 
-def batch_handlers(deps: Deps, responses: ResponseRunner) -> list[BatchHandler]:
+def batch_handlers(
+    deps: Deps, responses: ResponseRunner, lines: LineRunner | None = None
+) -> list[BatchHandler]:
     """Job handlers of batches: one for those that run lines, one for those that only close.
 
-    `responses` runs lines of /v1/responses.
+    `responses` runs lines of /v1/responses; `lines` replaces the inference service.
     """
     bounds = deps.settings.batches
-    lines = LineClient(
+    lines = lines or LineClient(
         deps.inference,
         deps.token,
         fingerprint=f"corral-{version('corral')}",

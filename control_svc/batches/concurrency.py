@@ -1,7 +1,7 @@
-"""Limits how many lines of batches run at a time, and how many bytes they hold.
+"""Limits on the batch lines that run at a time, and on the memory that they use.
 
-The limit adapts: more than the slots of the inference service, so that none is idle, but fewer than
-its queue. RESOURCE_EXHAUSTED lowers it, successes raise it.
+The concurrency limit adapts to the inference service: high enough that no slot is idle, low enough
+that its queue does not overflow. RESOURCE_EXHAUSTED halves the limit, and successes raise it.
 """
 
 import asyncio
@@ -9,132 +9,116 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-LONGEST_PAUSE_S: Final = 10.0
+MAX_BACKOFF_S: Final = 10.0
 
 
 class AdaptiveConcurrency:
-    """Places for lines that run."""
+    """A semaphore whose limit grows with successes and is halved by rejections (AIMD)."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._limit = float(most)
-        self._num_taken = 0
-        self._num_alone = 0
-        """How many want, or have, all places."""
+    def __init__(self, max_limit: int) -> None:
+        self.max_limit = max_limit
+        self._limit = float(max_limit)
+        self._num_acquired = 0
+        self._num_exclusive = 0
+        """Exclusive permits that are held or waited for."""
         self._changed = asyncio.Condition()
         self._resume_at = 0.0
-        self._round = 0
-        """How often it was too much; who began in an earlier round knows nothing new."""
-        self._failures = 0
-        """Rounds in a row in which nothing ended well."""
+        self._epoch = 0
+        """Number of reductions of the limit."""
+        self._consecutive_rejections = 0
 
     @property
     def limit(self) -> int:
-        """How many may run now."""
+        """How many permits may be held now."""
         return int(self._limit)
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator["Permit"]:
-        """A place beside others."""
-        async with self._held(self._has_room) as place:
-            yield place
+    async def acquire(self) -> AsyncIterator[int]:
+        """Wait for a permit, then for the end of the backoff. Yields the epoch of the permit."""
+        async with self._acquire(
+            lambda: not self._num_exclusive and self._num_acquired < self.limit
+        ) as epoch:
+            yield epoch
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator["Permit"]:
-        """All places: nothing else runs meanwhile."""
-        self._num_alone += 1
+    async def acquire_exclusive(self) -> AsyncIterator[int]:
+        """As `acquire`, but nothing else holds a permit meanwhile. Has precedence over others."""
+        self._num_exclusive += 1
         try:
-            async with self._held(lambda: not self._num_taken) as place:
-                yield place
+            async with self._acquire(lambda: not self._num_acquired) as epoch:
+                yield epoch
         finally:
-            self._num_alone -= 1
+            self._num_exclusive -= 1
             await asyncio.shield(self._notify())
 
-    def went_well(self) -> None:
-        """A line has ended."""
-        self._failures = 0
-        self._limit = min(self.most, self._limit + 1 / self._limit)
+    def record_success(self) -> None:
+        """Raise the limit by one per `limit` successes."""
+        self._consecutive_rejections = 0
+        self._limit = min(self.max_limit, self._limit + 1 / self._limit)
 
-    def was_too_much(self, in_round: int, wait_s: float) -> None:
-        """A line was sent back; `wait_s` is what was asked for before the next try."""
-        if in_round != self._round:
+    def record_rejection(self, epoch: int, retry_after_s: float) -> None:
+        """Halve the limit and back off for at least `retry_after_s`.
+
+        `epoch` is what `acquire` yielded. Rejections from earlier epochs are ignored: they were
+        caused by the limit before its last reduction.
+        """
+        if epoch != self._epoch:
             return
-        self._round += 1
+        self._epoch += 1
         self._limit = max(1.0, self._limit / 2)
-        pause = min(wait_s * 2**self._failures, max(LONGEST_PAUSE_S, wait_s))
-        self._failures = min(self._failures + 1, 10)
-        self._resume_at = asyncio.get_running_loop().time() + pause
+        backoff_s = retry_after_s * 2**self._consecutive_rejections
+        backoff_s = min(backoff_s, max(MAX_BACKOFF_S, retry_after_s))
+        self._consecutive_rejections = min(self._consecutive_rejections + 1, 10)
+        self._resume_at = asyncio.get_running_loop().time() + backoff_s
 
     @asynccontextmanager
-    async def _held(self, has_room: Callable[[], bool]) -> AsyncIterator["Permit"]:
+    async def _acquire(self, is_free: Callable[[], bool]) -> AsyncIterator[int]:
         async with self._changed:
-            await self._changed.wait_for(has_room)
-            self._num_taken += 1
+            await self._changed.wait_for(is_free)
+            self._num_acquired += 1
         try:
-            await self._pause()
-            yield Permit(self, self._round)
+            backoff_s = self._resume_at - asyncio.get_running_loop().time()
+            if backoff_s > 0:
+                await asyncio.sleep(backoff_s)
+            yield self._epoch
         finally:
-            self._num_taken -= 1
-            # Not to be broken off by a second cancellation: others wait for it.
+            self._num_acquired -= 1
+            # Shielded from a second cancellation: other tasks wait for the notification.
             await asyncio.shield(self._notify())
-
-    def _has_room(self) -> bool:
-        return not self._num_alone and self._num_taken < self.limit
-
-    async def _pause(self) -> None:
-        wait_s = self._resume_at - asyncio.get_running_loop().time()
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
 
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
 
-class Permit:
-    """A place that is taken, by a line that began in a round."""
-
-    def __init__(self, places: AdaptiveConcurrency, in_round: int) -> None:
-        self._places = places
-        self._round = in_round
-
-    def went_well(self) -> None:
-        """The line has ended."""
-        self._places.went_well()
-
-    def was_too_much(self, wait_s: float) -> None:
-        """The line was sent back."""
-        self._places.was_too_much(self._round, wait_s)
-
-
-class ByteSemaphore:
-    """So much room in all; who comes first is served first."""
+class WeightedSemaphore:
+    """Bounds the sum of the sizes that are acquired. Waiters are served in FIFO order."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._free = size
-        self._turn = asyncio.Lock()
+        self._queue = asyncio.Lock()
         self._changed = asyncio.Event()
 
-    async def take(self, size: int) -> None:
-        """Return once so much is free, and is ours. What is larger than all of it, is alone."""
+    async def acquire(self, size: int) -> None:
+        """Wait until `size` is free. A size above the total waits until everything is free."""
         size = min(size, self._size)
-        async with self._turn:
+        async with self._queue:
             while self._free < size:
                 self._changed.clear()
                 await self._changed.wait()
             self._free -= size
 
-    def give(self, size: int) -> None:
-        """Give back what was taken."""
+    def release(self, size: int) -> None:
+        """Release what `acquire` was called with."""
         self._free += min(size, self._size)
         self._changed.set()
 
     @asynccontextmanager
-    async def of(self, size: int) -> AsyncIterator[None]:
-        """Hold so much of it."""
-        await self.take(size)
+    async def reserve(self, size: int) -> AsyncIterator[None]:
+        """Acquire `size` for the duration of a block."""
+        await self.acquire(size)
         try:
             yield
         finally:
-            self.give(size)
+            self.release(size)

@@ -1,4 +1,4 @@
-"""Reads the input file of a batch once, validates every line and inserts them as rows."""
+"""Reads the input file of a batch, validates every line, and inserts the lines as rows."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from control_svc.files.queries import FileQueries
 from control_svc.jobs.handler import JobContext
 from svc_kit.errors import FileNotFound
 
-_LINES_AT_ONCE: Final = 500
-_BYTES_AT_ONCE: Final = 4 << 20
-"""How much is checked by a thread, and stored in a transaction, at a time; a line may be more."""
+_GROUP_LINES: Final = 500
+_GROUP_BYTES: Final = 4 << 20
+"""Lines are validated and inserted in groups of about this size."""
 
 
 class BatchReader:
-    """Checks and stores the lines of batches."""
+    """Validates and stores the lines of batches."""
 
     def __init__(self, transactions: Transactions, blobs: BlobStore, limits: LineLimits) -> None:
         self._transactions = transactions
@@ -29,67 +29,66 @@ class BatchReader:
         self._limits = limits
 
     async def read(self, batch: Batch, context: JobContext) -> Batch:
-        """The batch with its lines, in progress; or failed; or still cancelling."""
-        await drop_lines(batch, context)
+        """Store the lines. Returns the batch: in progress, failed, or still cancelling."""
+        await delete_lines(batch, context)
         checker = LineChecker(batch.endpoint, self._limits)
         try:
             await self._store_lines(batch, context, checker)
         except (FileNotFound, BlobMissing):
-            message = f"The file {batch.input_file_id} does not exist any more."
+            message = f"The file {batch.input_file_id} no longer exists."
             checker.problems = [LineProblem("file_not_found", message, "input_file_id")]
         problems, project = tuple(checker.problems), context.claim.project
 
-        async def decide(tx: Transaction) -> Batch:
+        async def save(tx: Transaction) -> Batch:
             now = await tx.now()
-            found = await BatchQueries(tx).lock(project, batch.id)
-            decided = (
-                found.refuse(problems, now)
-                if problems
-                else found.begin(checker.model, checker.num_lines, now)
-            )
-            await BatchQueries(tx).update(project, decided)
+            locked = await BatchQueries(tx).lock(project, batch.id)
+            if problems:
+                saved = locked.fail_validation(problems, now)
+            else:
+                saved = locked.start(checker.model, checker.num_lines, now)
+            await BatchQueries(tx).update(project, saved)
             tx.announce(batch.id)
-            return decided
+            return saved
 
-        return await context.write(decide, progress=True)
+        return await context.write(save, progress=True)
 
     async def _store_lines(self, batch: Batch, context: JobContext, checker: LineChecker) -> None:
         splitter = LineSplitter(self._limits.line_bytes)
         group: list[RawLine] = []
         group_bytes = 0
-        file = await self._transactions.read(lambda tx: _input_of(tx, context.claim.project, batch))
-        # Closed at once, also where this is broken off: it has a file open.
+        file = await self._transactions.read(lambda tx: _get_file(tx, context.claim.project, batch))
+        # Close the file at once, also if this task is cancelled.
         async with aclosing(self._blobs.read(file.blob_key, 0, file.size_bytes)) as chunks:
             async for chunk in chunks:
-                # By a thread: a chunk of newlines alone is a million lines.
+                # In a thread: a chunk of newlines is up to a million lines.
                 for line in await asyncio.to_thread(list, splitter.feed(chunk)):
                     group.append(line)
                     group_bytes += len(line.text or b"")
-                    if len(group) >= _LINES_AT_ONCE or group_bytes >= _BYTES_AT_ONCE:
-                        await self._store(batch, context, checker, group)
+                    if len(group) >= _GROUP_LINES or group_bytes >= _GROUP_BYTES:
+                        await self._store_group(batch, context, checker, group)
                         group, group_bytes = [], 0
-                if checker.is_done or context.cancelled.is_set():
+                if checker.is_finished or context.cancelled.is_set():
                     break
-        await self._store(batch, context, checker, [*group, *splitter.finish()])
+        await self._store_group(batch, context, checker, [*group, *splitter.flush()])
         checker.finish()
 
-    async def _store(
+    async def _store_group(
         self, batch: Batch, context: JobContext, checker: LineChecker, group: Sequence[RawLine]
     ) -> None:
-        good: list[NewLine] = await asyncio.to_thread(checker.check, group)
-        if good and not checker.problems:
+        lines: list[NewLine] = await asyncio.to_thread(checker.check, group)
+        if lines and not checker.problems:
             await context.write(
-                lambda tx: BatchLineQueries(tx).add(context.claim.project, batch.id, good)
+                lambda tx: BatchLineQueries(tx).add(context.claim.project, batch.id, lines)
             )
 
 
-async def _input_of(tx: Transaction, project: str, batch: Batch) -> File:
+async def _get_file(tx: Transaction, project: str, batch: Batch) -> File:
     return await FileQueries(tx).get(project, batch.input_file_id, await tx.now())
 
 
-async def drop_lines(batch: Batch, context: JobContext) -> None:
-    """Forget all lines of a batch, some in each transaction."""
+async def delete_lines(batch: Batch, context: JobContext) -> None:
+    """Delete all lines of a batch, in several transactions."""
     while await context.write(
-        lambda tx: BatchLineQueries(tx).drop(context.claim.project, batch.id, _LINES_AT_ONCE)
+        lambda tx: BatchLineQueries(tx).delete(context.claim.project, batch.id, _GROUP_LINES)
     ):
         pass

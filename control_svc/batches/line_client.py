@@ -1,7 +1,7 @@
-"""Runs one line of a batch through the inference service, on behalf of the batch's project.
+"""Runs lines of a batch through the inference service, on behalf of the batch's project.
 
-Lines are parsed and answers written by the code of the gateway's routes (`openai_wire`), so that a
-line gets the answer, or the error, that its request would get over HTTP.
+Requests are parsed and responses are written by `openai_wire`, which the gateway uses too. A line
+thus gets the same response or error as a request over HTTP.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.batches.concurrency import ByteSemaphore
-from control_svc.batches.lines import LineResult, PendingLine, answered, line_id
+from control_svc.batches.concurrency import WeightedSemaphore
+from control_svc.batches.lines import LineResult, PendingLine, line_id, response_line
 from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from openai_wire.chat.chat_request import chat_request, parse_chat
@@ -46,13 +46,13 @@ from svc_kit.rpc.client import Option, translate_errors
 
 _log = logging.getLogger(__name__)
 CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
-"""gRPC must not retry: the executor counts engines that died."""
-_SMALL_BYTES: Final = 128 * 1024
-"""A body that is parsed in under 5 ms; a larger one would hold up the event loop: a thread."""
-_VECTORS_AT_ONCE: Final = 2048
-"""As many as one line may ask for: their numbers are most of what a batch has in memory."""
+"""gRPC must not retry, since the executor counts engine deaths."""
+_INLINE_PARSE_BYTES: Final = 128 * 1024
+"""Larger requests are parsed in a thread, since parsing takes more than 5 ms."""
+_MAX_VECTORS: Final = 2048
+"""Maximum number of embeddings in memory, equal to the maximum of one line."""
 ResponseRunner = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""From a project and a body to the object of a response."""
+"""Takes a project and the body of a request, and returns the response object."""
 GenerationT = TypeVar("GenerationT", pb.ChatRequest, pb.GenerateRequest)
 
 
@@ -63,17 +63,17 @@ class _Collector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What the calls of one line share."""
+    """The context of the gRPC calls of one line."""
 
     project: str
     metadata: Metadata
     timeout_s: float
     request_ids: list[str]
-    """Of the calls that were answered."""
+    """Request ids of completed calls."""
 
 
 class LineClient:
-    """Runs lines over one channel."""
+    """Runs lines over one channel (a `LineRunner`)."""
 
     def __init__(
         self,
@@ -83,21 +83,19 @@ class LineClient:
         fingerprint: str,
         timeout_s: float,
         responses: ResponseRunner,
-        suffixes: Callable[[], str] = random_suffix,
     ) -> None:
-        """`responses` answers lines of that endpoint.
+        """`responses` runs lines of /v1/responses.
 
-        Without a token the service must serve callers without a key, all as one project; lines ask
-        for the priority of batches all the same.
+        If `token` is None, the inference service must accept callers without a key; all lines then
+        run as one project.
         """
         self._stub = InferenceServiceStub(channel)
         self._token = token
         self._fingerprint = fingerprint
         self._timeout_s = timeout_s
-        self._suffixes = suffixes
         self._responses = responses
-        self._vectors = ByteSemaphore(_VECTORS_AT_ONCE)
-        self._answers: Mapping[BatchEndpoint, Callable[..., Awaitable[dict[str, Any]]]] = {
+        self._vectors = WeightedSemaphore(_MAX_VECTORS)
+        self._endpoints: Mapping[BatchEndpoint, Callable[..., Awaitable[dict[str, Any]]]] = {
             BatchEndpoint.CHAT_COMPLETIONS: self._chat,
             BatchEndpoint.COMPLETIONS: self._complete,
             BatchEndpoint.EMBEDDINGS: self._embed,
@@ -105,80 +103,82 @@ class LineClient:
         }
 
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
-        """Run the request of one line; an error that the request causes is a result, too.
-
-        Raises the retryable errors: ResourceExhausted, Unavailable, Aborted, and EngineRestarting
-        with a phase if the engine died while it ran the request.
-        """
+        """See `LineRunner`."""
         metadata = call_metadata(self._token, project, Priority.BATCH, "batch")
         call = _Call(project, metadata, self._timeout_s, [])
-        fields = await _parsed(line.request)
+        fields = await _parse(line.request)
         try:
             check_depth(fields["body"])
-            body = await self._answers[batch.endpoint](fields["body"], call)
+            body = await self._endpoints[batch.endpoint](fields["body"], call)
             usage = _usage(body["usage"])
         except DomainError as error:
             if is_retryable(error):
                 raise
-            return _refused(batch, line, fields["custom_id"], error)
-        except Exception:  # a defect that this line meets; the others shall not pay for it
+            return _failure(batch, line, fields["custom_id"], error)
+        except Exception:  # a bug must fail only the line that hits it
             request_id = line_id(batch.id, line.number)
             _log.exception("request %s failed", request_id)
             internal = InternalError(request_id=request_id)
-            return _refused(batch, line, fields["custom_id"], internal)
+            return _failure(batch, line, fields["custom_id"], internal)
         request_id = call.request_ids[0] if call.request_ids else ""
-        text = answered(batch.id, line.number, fields["custom_id"], 200, request_id, body)
+        text = response_line(batch.id, line.number, fields["custom_id"], 200, request_id, body)
         return LineResult(line.number, LineState.COMPLETED, text, usage)
 
     async def _chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_chat(fields)
-        _check_whole(body.stream)
-        whole = whole_chat(body, self._envelope(CHAT_ID, body.model))
+        _check_not_streamed(body.stream)
+        collector = whole_chat(body, self._envelope(CHAT_ID, body.model))
         with openai_names(chat_params(body)):
-            await _collect(self._stub.Chat, _yielding(chat_request(body)), call, whole)
-        return whole.as_object()
+            await _collect(
+                self._stub.Chat, _with_batch_priority(chat_request(body)), call, collector
+            )
+        return collector.as_object()
 
     async def _complete(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_completion(fields)
-        _check_whole(body.stream)
+        _check_not_streamed(body.stream)
         with openai_names(completion_params(body)):
-            echoes = await echoes_of(body, lambda tokens: self._text(body.model, tokens, call))
-            whole = whole_completion(body, self._envelope(COMPLETION_ID, body.model), echoes)
+            echoes = await echoes_of(
+                body, lambda tokens: self._detokenize(body.model, tokens, call)
+            )
+            collector = whole_completion(body, self._envelope(COMPLETION_ID, body.model), echoes)
             requests = prompt_requests(body)
             for number, request in enumerate(requests):
                 with prompt_names(number, len(requests)):
-                    await _collect(self._stub.Generate, _yielding(request), call, whole, number)
-        return whole.as_object()
+                    await _collect(
+                        self._stub.Generate, _with_batch_priority(request), call, collector, number
+                    )
+        return collector.as_object()
 
     async def _embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_embedding(fields)
         request, vectors = embed_request(body), embedding_list(body)
         request.priority = request.priority or PRIORITY_BATCH
-        async with self._vectors.of(len(request.inputs)):
+        async with self._vectors.reserve(len(request.inputs)):
             with openai_names(EMBEDDING_PARAMS), translate_errors(SERVICE):
-                calling = self._stub.Embed(request, metadata=call.metadata, timeout=call.timeout_s)
-                vectors.add(await calling)
-                call.request_ids.append(await _request_id(calling))
+                rpc = self._stub.Embed(request, metadata=call.metadata, timeout=call.timeout_s)
+                vectors.add(await rpc)
+                call.request_ids.append(await _request_id(rpc))
             return vectors.as_object()
 
     async def _respond(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         return await self._responses(call.project, fields)
 
-    async def _text(self, model: str, tokens: Sequence[int], call: _Call) -> str:
+    async def _detokenize(self, model: str, tokens: Sequence[int], call: _Call) -> str:
         request = pb.DetokenizeRequest(model=model, token_ids=tokens, special_tokens=True)
         with translate_errors(SERVICE):
-            answer = await self._stub.Detokenize(
+            response = await self._stub.Detokenize(
                 request, metadata=call.metadata, timeout=call.timeout_s
             )
-        return answer.text
+        return response.text
 
     def _envelope(self, prefix: str, model: str) -> Envelope:
-        return Envelope(prefix + self._suffixes(), int(time.time()), model, self._fingerprint)
+        return Envelope(prefix + random_suffix(), int(time.time()), model, self._fingerprint)
 
 
-def _yielding(request: GenerationT) -> GenerationT:
-    """The request with the priority of batches in its body, since a service without the service
-    token ignores it in metadata.
+def _with_batch_priority(request: GenerationT) -> GenerationT:
+    """Set the priority in the request, unless it has one. The inference service ignores priorities
+    in metadata without a service token.
     """
     scheduling = request.options.scheduling
     scheduling.priority = scheduling.priority or PRIORITY_BATCH
@@ -186,44 +186,44 @@ def _yielding(request: GenerationT) -> GenerationT:
 
 
 async def _collect(
-    method: Callable[..., Any], request: Any, call: _Call, whole: _Collector, number: int = 0
+    method: Callable[..., Any], request: Any, call: _Call, collector: _Collector, number: int = 0
 ) -> None:
-    """Read a stream to its end."""
-    calling = method(request, metadata=call.metadata, timeout=call.timeout_s)
-    with stream_messages(calling) as events:
+    """Read a stream into a collector."""
+    rpc = method(request, metadata=call.metadata, timeout=call.timeout_s)
+    with stream_messages(rpc) as events:
         async for event in events:
-            whole.add(event, number)
-        call.request_ids.append(await _request_id(calling))
+            collector.add(event, number)
+        call.request_ids.append(await _request_id(rpc))
 
 
-async def _request_id(calling: Any) -> str:
-    for key, value in await calling.initial_metadata() or ():
+async def _request_id(rpc: Any) -> str:
+    for key, value in await rpc.initial_metadata() or ():
         if key == REQUEST_ID_KEY:
             return str(value)
     return ""
 
 
-async def _parsed(request: bytes) -> dict[str, Any]:
-    if len(request) <= _SMALL_BYTES:
-        return orjson.loads(request)  # type: ignore[no-any-return]  # an object, as was checked
+async def _parse(request: bytes) -> dict[str, Any]:
+    if len(request) <= _INLINE_PARSE_BYTES:
+        return orjson.loads(request)  # type: ignore[no-any-return]  # validated as an object
     return await asyncio.to_thread(orjson.loads, request)
 
 
-def _check_whole(stream: bool | None) -> None:
+def _check_not_streamed(stream: bool | None) -> None:
     if stream:
         raise UnsupportedValue(field="stream", value="true")
 
 
-def _refused(batch: Batch, line: PendingLine, custom_id: str, error: DomainError) -> LineResult:
+def _failure(batch: Batch, line: PendingLine, custom_id: str, error: DomainError) -> LineResult:
     cause = error.__cause__
     request_id = request_id_of(cause) if isinstance(cause, grpc.aio.AioRpcError) else ""
     status, body = http_status(error), error_body(error)
-    text = answered(batch.id, line.number, custom_id, status, request_id, body)
+    text = response_line(batch.id, line.number, custom_id, status, request_id, body)
     return LineResult(line.number, LineState.FAILED, text, NO_TOKENS)
 
 
 def _usage(usage: Mapping[str, Any] | None) -> TokenUsage:
-    """The tokens of an answer, by the names of each kind; None: no model was called."""
+    """Convert the `usage` of a response; None if no model was called."""
     if usage is None:
         return NO_TOKENS
     if "input_tokens" in usage:

@@ -1,11 +1,12 @@
-"""Batches: files of requests that run when there is time, and the states of that work.
+"""The batch, its states and its lines: files of requests that run at the lowest priority.
 
     validating ──► in_progress ──► finalizing ──► completed
-      │    │            │              └────────► expired     the window closed on some lines
+      │    │            │              └────────► expired     some lines did not run in time
       │    └────────────┴──► cancelling ────────► cancelled
-      └──► failed                                             the file cannot be used
+      └──► failed                                             the input file is invalid
 
-The states are OpenAI's. Every line ends exactly once, so at the end the counts add up to the total.
+The states are those of OpenAI. Every line ends exactly once, so the final counts add up to the
+total.
 """
 
 from collections.abc import Mapping
@@ -19,14 +20,14 @@ from control_svc.files.model import File, FilePurpose
 from svc_kit.errors import BatchNotCancellable, InvalidField, MissingField, OutOfRange
 
 DEFAULT_WINDOW: Final = timedelta(hours=24)
-SHORTEST_WINDOW: Final = timedelta(hours=1)
-LONGEST_WINDOW: Final = timedelta(days=7)
+MIN_WINDOW: Final = timedelta(hours=1)
+MAX_WINDOW: Final = timedelta(days=7)
 MAX_PROBLEMS: Final = 100
-"""The maximum number of reported problems of a file."""
+"""Maximum number of problems that are reported for a file."""
 
 
 class BatchEndpoint(StrEnum):
-    """What the requests of a batch can be for."""
+    """The endpoints that a batch can call."""
 
     CHAT_COMPLETIONS = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
@@ -35,7 +36,7 @@ class BatchEndpoint(StrEnum):
 
 
 class BatchState(StrEnum):
-    """Where a batch is, in OpenAI's words."""
+    """The status of a batch, as in the OpenAI API."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -48,7 +49,7 @@ class BatchState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the state cannot change, except by a retry of the batch's job."""
         return self in FINAL_STATES
 
 
@@ -58,7 +59,7 @@ FINAL_STATES: Final = frozenset(
 
 
 class LineState(StrEnum):
-    """How a line has ended, if it has."""
+    """The state of a line."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -66,14 +67,17 @@ class LineState(StrEnum):
     EXPIRED = "expired"
     """Not run before the window closed."""
     CANCELLED = "cancelled"
-    """Not run before its batch was given up."""
+    """Not run before its batch was cancelled."""
     ABANDONED = "abandoned"
     """Not run before its batch failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineProblem:
-    """Something wrong with a file; `line` counts from 1, None: the file as a whole."""
+    """A validation error of the input file, or the failure of the batch.
+
+    `line` counts from 1 and is None if the problem is not in one line.
+    """
 
     code: str
     message: str
@@ -83,7 +87,7 @@ class LineProblem:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of a line, or of all lines of a batch."""
+    """Token usage of one line or of a whole batch."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -104,7 +108,7 @@ NO_TOKENS: Final = TokenUsage()
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """How many lines a batch has, and how many have ended."""
+    """Number of lines of a batch by result."""
 
     total: int = 0
     completed: int = 0
@@ -112,13 +116,13 @@ class LineCounts:
 
     @property
     def pending(self) -> int:
-        """How many have not."""
+        """Number of lines without a result."""
         return self.total - self.completed - self.failed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch as it is stored."""
+    """A stored batch."""
 
     id: str
     endpoint: BatchEndpoint
@@ -126,7 +130,7 @@ class Batch:
     window: timedelta
     metadata: Mapping[str, str] = field(default_factory=dict)
     output_ttl: timedelta | None = None
-    """How long its files are kept; None: for ever."""
+    """Lifetime of the output files; None if they do not expire."""
     state: BatchState = BatchState.VALIDATING
     model: str = ""
     problems: tuple[LineProblem, ...] = ()
@@ -141,23 +145,23 @@ class Batch:
     completed_at: datetime | None = None
     failed_at: datetime | None = None
     expired_at: datetime | None = None
-    """When the window closed on lines that had not run; known before the state is."""
+    """When the window closed on lines that had not run; set before the state becomes EXPIRED."""
     cancelling_at: datetime | None = None
     cancelled_at: datetime | None = None
 
     @property
-    def has_begun(self) -> bool:
-        """Whether its lines were found good; others leave no files."""
+    def is_validated(self) -> bool:
+        """Whether the input file is valid. Only then are output files written."""
         return self.in_progress_at is not None
 
-    def refuse(self, problems: tuple[LineProblem, ...], now: datetime) -> "Batch":
-        """The batch whose file cannot be used; one that is being cancelled stays so."""
+    def fail_validation(self, problems: tuple[LineProblem, ...], now: datetime) -> "Batch":
+        """Fail because of the input file. No effect while the batch is being cancelled."""
         if self.state is not BatchState.VALIDATING:
             return self
         return replace(self, state=BatchState.FAILED, problems=problems, failed_at=now)
 
-    def begin(self, model: str, num_lines: int, now: datetime) -> "Batch":
-        """The batch whose lines are all stored and checked; one being cancelled stays so."""
+    def start(self, model: str, num_lines: int, now: datetime) -> "Batch":
+        """Start to run the validated lines. No effect while the batch is being cancelled."""
         if self.state is not BatchState.VALIDATING:
             return self
         counts = LineCounts(num_lines)
@@ -166,55 +170,57 @@ class Batch:
         )
 
     def abandon(self, problem: LineProblem, now: datetime, *, is_last: bool) -> "Batch":
-        """The batch whose job is dead, for a reason that no line has.
+        """End the batch because its job is dead.
 
-        What has run belongs into files, and what was given up shall end so: another job is for
-        that. Where it is that job which is dead (`is_last`), the batch fails without files.
+        Results of lines that have run are still to be written to files, and a cancelled batch is
+        still to become CANCELLED; a closing job does that. If the dead job is the closing job
+        (`is_last`), the batch fails without files.
         """
         if self.state.is_final:
             return self
         if is_last or self.state is BatchState.VALIDATING:
             problems = self.problems or (problem,)
             return replace(self, state=BatchState.FAILED, problems=problems, failed_at=now)
+        closed = self.add_results(0, self.counts.pending, NO_TOKENS)
         if self.state is not BatchState.IN_PROGRESS:
-            return self.count(0, self.counts.pending, NO_TOKENS)
+            return closed
         return replace(
-            self.count(0, self.counts.pending, NO_TOKENS),
+            closed,
             state=BatchState.FINALIZING,
             problems=(problem,) if self.counts.pending else (),
             finalizing_at=now,
         )
 
     @property
-    def abandoned_lines(self) -> LineState:
-        """What its pending lines become when its job is dead."""
-        is_given_up = self.state is BatchState.CANCELLING
-        return LineState.CANCELLED if is_given_up else LineState.ABANDONED
+    def abandoned_line_state(self) -> LineState:
+        """The state that pending lines get when the job is dead."""
+        is_cancelling = self.state is BatchState.CANCELLING
+        return LineState.CANCELLED if is_cancelling else LineState.ABANDONED
 
     @property
-    def can_begin_again(self) -> bool:
-        """Whether it failed without files: then its lines are kept as long as its dead job."""
+    def can_reopen(self) -> bool:
+        """Whether the batch failed without files. Its lines are then kept as long as its job."""
         has_files = self.output_file_id or self.error_file_id
         return self.state is BatchState.FAILED and not has_files
 
-    def revive(self, num_reopened: int) -> "Batch":
-        """The failed batch where it was, with so many lines to run that its failure had ended."""
+    def reopen(self, num_reopened: int) -> "Batch":
+        """Return a failed batch to its previous state, with `num_reopened` lines pending again."""
         counts = replace(self.counts, failed=self.counts.failed - num_reopened)
-        revived = replace(self, counts=counts, problems=(), failed_at=None, finalizing_at=None)
+        reopened = replace(self, counts=counts, problems=(), failed_at=None, finalizing_at=None)
         if self.cancelling_at is not None:
-            return replace(revived, state=BatchState.CANCELLING)
-        state = BatchState.IN_PROGRESS if self.has_begun else BatchState.VALIDATING
-        return replace(revived, state=state)
+            return replace(reopened, state=BatchState.CANCELLING)
+        state = BatchState.IN_PROGRESS if self.is_validated else BatchState.VALIDATING
+        return replace(reopened, state=state)
 
-    def count(self, completed: int, failed: int, usage: TokenUsage) -> "Batch":
-        """The batch after so many more lines have ended."""
+    def add_results(self, completed: int, failed: int, usage: TokenUsage) -> "Batch":
+        """Count lines that have ended, and their usage."""
         counts = self.counts
-        counted = LineCounts(counts.total, counts.completed + completed, counts.failed + failed)
-        return replace(self, counts=counted, usage=self.usage + usage)
+        counts = LineCounts(counts.total, counts.completed + completed, counts.failed + failed)
+        return replace(self, counts=counts, usage=self.usage + usage)
 
     def close(self, now: datetime) -> "Batch":
-        """The batch when no more line will run; what is pending counts as failed."""
-        closed = self.count(0, self.counts.pending, NO_TOKENS)
+        """Stop running lines. Pending lines count as failed."""
+        closed = self.add_results(0, self.counts.pending, NO_TOKENS)
         if self.state is not BatchState.IN_PROGRESS:
             return closed
         expired_at = now if self.counts.pending else self.expired_at
@@ -223,15 +229,15 @@ class Batch:
         )
 
     @property
-    def unrun(self) -> LineState:
-        """What its pending lines become when it closes."""
-        cancelled = self.state is BatchState.CANCELLING
-        return LineState.CANCELLED if cancelled else LineState.EXPIRED
+    def unrun_line_state(self) -> LineState:
+        """The state that pending lines get when the batch closes."""
+        is_cancelling = self.state is BatchState.CANCELLING
+        return LineState.CANCELLED if is_cancelling else LineState.EXPIRED
 
     def finish(
         self, output_file_id: str | None, error_file_id: str | None, now: datetime
     ) -> "Batch":
-        """The batch whose files are written."""
+        """Set the output files and the final state."""
         done = replace(self, output_file_id=output_file_id, error_file_id=error_file_id)
         if self.state is BatchState.CANCELLING:
             return replace(done, state=BatchState.CANCELLED, cancelled_at=now)
@@ -242,7 +248,7 @@ class Batch:
         return replace(done, state=BatchState.COMPLETED, completed_at=now)
 
     def cancel(self, now: datetime) -> "Batch":
-        """The batch given up; a second time changes nothing. Raises BatchNotCancellable."""
+        """Start to cancel the batch; idempotent. Raises BatchNotCancellable."""
         if self.state in (BatchState.CANCELLING, BatchState.CANCELLED):
             return self
         if self.state not in (BatchState.VALIDATING, BatchState.IN_PROGRESS):
@@ -252,7 +258,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class NewBatch:
-    """What a caller asks for."""
+    """Parameters of a new batch."""
 
     input_file_id: str
     endpoint: str
@@ -262,7 +268,7 @@ class NewBatch:
     request_id: str = ""
 
     def check(self) -> None:
-        """Raises MissingField, InvalidField, OutOfRange or TooLong."""
+        """Validate the parameters. Raises MissingField, InvalidField, OutOfRange or TooLong."""
         for name in ("input_file_id", "endpoint"):
             if not getattr(self, name):
                 raise MissingField(field=name)
@@ -275,7 +281,7 @@ class NewBatch:
         check_request_id(self.request_id)
 
     def make(self, batch_id: str, now: datetime) -> Batch:
-        """The batch at its beginning."""
+        """Create the batch in its initial state."""
         window = self.window or DEFAULT_WINDOW
         return Batch(
             id=batch_id,
@@ -289,17 +295,17 @@ class NewBatch:
         )
 
     def _check_window(self) -> None:
-        if self.window is not None and not SHORTEST_WINDOW <= self.window <= LONGEST_WINDOW:
+        if self.window is not None and not MIN_WINDOW <= self.window <= MAX_WINDOW:
             raise OutOfRange(
                 field="completion_window",
                 value=int(self.window.total_seconds()),
-                minimum=int(SHORTEST_WINDOW.total_seconds()),
-                maximum=int(LONGEST_WINDOW.total_seconds()),
+                minimum=int(MIN_WINDOW.total_seconds()),
+                maximum=int(MAX_WINDOW.total_seconds()),
             )
 
 
 def check_input(file: File) -> None:
-    """That a file may be the input of a batch. Raises InvalidField."""
+    """Check that a file can be the input of a batch. Raises InvalidField."""
     if file.purpose is not FilePurpose.BATCH:
-        problem = f"the file is of purpose '{file.purpose.value}', a batch needs one of 'batch'"
+        problem = f"the file has purpose '{file.purpose.value}', but must have 'batch'"
         raise InvalidField(field="input_file_id", problem=problem)

@@ -1,4 +1,4 @@
-"""SQL of batches and their lines."""
+"""SQL of batches and batch lines."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, astuple
@@ -26,14 +26,14 @@ from control_svc.db.transaction import Transaction
 from svc_kit.errors import BatchNotFound
 
 
-class Portion(NamedTuple):
-    """The most that is read at once; of lines that are larger than that, one."""
+class ReadLimit(NamedTuple):
+    """Limits on the lines that one query returns. A line over `num_bytes` is returned alone."""
 
     num_lines: int
     num_bytes: int
 
-    def of(self, sizes: Sequence[int]) -> int:
-        """How many of the first lines it holds, by their bytes."""
+    def count(self, sizes: Sequence[int]) -> int:
+        """Number of leading lines that fit, from their sizes in bytes."""
         total = 0
         for count, size in enumerate(sizes[: self.num_lines]):
             total += size
@@ -42,11 +42,10 @@ class Portion(NamedTuple):
         return min(len(sizes), self.num_lines)
 
 
-READ_AT_ONCE: Final = Portion(32, 8 << 20)
-
+READ_LIMIT: Final = ReadLimit(32, 8 << 20)
 
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-_AS_THEY_ARE = (
+_SAME_COLUMNS = (
     "id",
     "input_file_id",
     "window",
@@ -67,25 +66,25 @@ _AS_THEY_ARE = (
 
 
 class BatchQueries:
-    """Batches in one transaction."""
+    """Queries on batches in one transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, batch: Batch) -> None:
-        """Keep a new batch."""
+        """Insert a new batch."""
         await self._session.execute(insert(BatchRow).values(project=project, **_values(batch)))
 
     async def get(self, project: str, batch_id: str) -> Batch:
-        """Raises BatchNotFound."""
+        """Get a batch. Raises BatchNotFound."""
         return await self._get(project, batch_id, locked=False)
 
     async def lock(self, project: str, batch_id: str) -> Batch:
-        """As `get`, with the batch locked until the end of the transaction."""
+        """As `get`, and lock the batch until the end of the transaction."""
         return await self._get(project, batch_id, locked=True)
 
     async def update(self, project: str, batch: Batch) -> None:
-        """Keep what has changed of a locked batch."""
+        """Update a locked batch."""
         await self._session.execute(
             update(BatchRow)
             .where(BatchRow.project == project, BatchRow.id == batch.id)
@@ -93,7 +92,7 @@ class BatchQueries:
         )
 
     async def page(self, project: str, window: Window) -> list[Batch]:
-        """The batches of a window, newest first."""
+        """List the batches of a window, newest first."""
         query = select(BatchRow).where(BatchRow.project == project).order_by(BatchRow.id.desc())
         if window.after:
             query = query.where(BatchRow.id < window.after)
@@ -101,7 +100,7 @@ class BatchQueries:
 
     async def _get(self, project: str, batch_id: str, *, locked: bool) -> Batch:
         if not is_id(batch_id, BATCH):
-            # Not asked for: a database may refuse its characters.
+            # Not queried: PostgreSQL rejects strings with NUL.
             raise BatchNotFound(batch=batch_id)
         row = await self._session.get(BatchRow, (project, batch_id), with_for_update=locked)
         if row is None:
@@ -119,13 +118,13 @@ _ENDED = (BatchLineRow.number, BatchLineRow.state, BatchLineRow.request, BatchLi
 
 
 class BatchLineQueries:
-    """The lines of batches in one transaction, which holds the batch's job."""
+    """Queries on batch lines in one transaction, which has locked the batch's job."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, batch_id: str, lines: Sequence[NewLine]) -> None:
-        """Keep lines that have been checked."""
+        """Insert validated lines."""
         await self._session.execute(
             insert(BatchLineRow),
             [
@@ -133,7 +132,7 @@ class BatchLineQueries:
                     "project": project,
                     "batch_id": batch_id,
                     "number": line.number,
-                    "place": line.order,
+                    "place": line.sort_key,
                     "request": line.request,
                     "state": LineState.PENDING.value,
                     "engine_deaths": 0,
@@ -143,37 +142,39 @@ class BatchLineQueries:
             ],
         )
 
-    async def drop(self, project: str, batch_id: str, limit: int) -> int:
-        """Forget lines of a batch; how many there were."""
-        some = select(BatchLineRow.number).where(*_of(project, batch_id)).limit(limit)
-        dropped = await self._session.scalars(
+    async def delete(self, project: str, batch_id: str, limit: int) -> int:
+        """Delete at most `limit` lines of a batch. Returns how many were deleted."""
+        numbers = select(BatchLineRow.number).where(*_in_batch(project, batch_id)).limit(limit)
+        deleted = await self._session.scalars(
             delete(BatchLineRow)
-            .where(*_of(project, batch_id), BatchLineRow.number.in_(some))
+            .where(*_in_batch(project, batch_id), BatchLineRow.number.in_(numbers))
             .returning(BatchLineRow.number)
         )
-        return len(dropped.all())
+        return len(deleted.all())
 
-    async def pending(
-        self, project: str, batch_id: str, after: PendingLine | None, most: Portion
+    async def list_pending(
+        self, project: str, batch_id: str, after: PendingLine | None, limit: ReadLimit
     ) -> list[PendingLine]:
-        """The next lines to run, in their order; `after` None: from the start."""
-        place = tuple_(BatchLineRow.place, BatchLineRow.number)
+        """List the next lines to run, in the order in which they run."""
+        position = tuple_(BatchLineRow.place, BatchLineRow.number)
         query = (
             select(*_PENDING)
-            .where(*_of(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
+            .where(*_in_batch(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
             .order_by(BatchLineRow.place, BatchLineRow.number)
         )
         if after is not None:
-            query = query.where(place > tuple_(after.order, after.number))
-        rows = await self._portion(query, func.length(BatchLineRow.request), most)
+            query = query.where(position > tuple_(after.sort_key, after.number))
+        rows = await self._fetch(query, func.length(BatchLineRow.request), limit)
         return [PendingLine(*row) for row in rows]
 
-    async def end(self, project: str, batch_id: str, results: Sequence[LineResult]) -> None:
-        """Keep how pending lines ended."""
+    async def save_results(
+        self, project: str, batch_id: str, results: Sequence[LineResult]
+    ) -> None:
+        """Store the results of pending lines."""
         connection = await self._session.connection()
         await connection.execute(
             update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
-            .where(*_of(project, batch_id), BatchLineRow.number == bindparam("line"))
+            .where(*_in_batch(project, batch_id), BatchLineRow.number == bindparam("line"))
             .values({name: bindparam(f"new_{name}") for name in ("state", "result", *_TOKENS)}),
             [
                 {
@@ -186,55 +187,57 @@ class BatchLineQueries:
             ],
         )
 
-    async def still_pending(
+    async def filter_pending(
         self, project: str, batch_id: str, numbers: Collection[int]
     ) -> set[int]:
-        """Those of the lines that have not ended."""
-        found = await self._session.scalars(
+        """Return the numbers of the lines that are pending."""
+        pending = await self._session.scalars(
             select(BatchLineRow.number).where(
-                *_of(project, batch_id),
+                *_in_batch(project, batch_id),
                 BatchLineRow.number.in_(numbers),
                 BatchLineRow.state == LineState.PENDING.value,
             )
         )
-        return set(found)
+        return set(pending)
 
-    async def set_deaths(self, project: str, batch_id: str, deaths: Mapping[int, int]) -> None:
-        """How many engines have died while they had a line, by its number."""
+    async def set_engine_deaths(
+        self, project: str, batch_id: str, deaths: Mapping[int, int]
+    ) -> None:
+        """Set how many engines died while they ran a line, by line number."""
         connection = await self._session.connection()
         await connection.execute(
             update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
-            .where(*_of(project, batch_id), BatchLineRow.number == bindparam("line"))
+            .where(*_in_batch(project, batch_id), BatchLineRow.number == bindparam("line"))
             .values(engine_deaths=bindparam("deaths")),
             [{"line": line, "deaths": count} for line, count in deaths.items()],
         )
 
     async def close(self, project: str, batch_id: str, state: LineState) -> None:
-        """End the pending lines: they will not run."""
+        """Set the final state of the pending lines."""
         await self._session.execute(
             update(BatchLineRow)
-            .where(*_of(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
+            .where(*_in_batch(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
             .values(state=state.value)
         )
 
     async def reopen(self, project: str, batch_id: str) -> int:
-        """Let the lines that a failure of the batch ended be pending again; how many there were."""
+        """Make abandoned lines pending again. Returns how many there were."""
         reopened = await self._session.scalars(
             update(BatchLineRow)
-            .where(*_of(project, batch_id), BatchLineRow.state == LineState.ABANDONED.value)
+            .where(*_in_batch(project, batch_id), BatchLineRow.state == LineState.ABANDONED.value)
             .values(state=LineState.PENDING.value)
             .returning(BatchLineRow.number)
         )
         return len(reopened.all())
 
-    async def ended(
-        self, project: str, batch_id: str, *, completed: bool, after: int, most: Portion
+    async def list_ended(
+        self, project: str, batch_id: str, *, completed: bool, after: int, limit: ReadLimit
     ) -> list[EndedLine]:
-        """The next lines that completed, or that did not, in the order of the file."""
+        """List the next lines that completed, or that did not, in the order of the file."""
         is_completed = BatchLineRow.state == LineState.COMPLETED.value
         query = (
             select(*_ENDED)
-            .where(*_of(project, batch_id), BatchLineRow.number > after)
+            .where(*_in_batch(project, batch_id), BatchLineRow.number > after)
             .where(is_completed if completed else ~is_completed)
             .order_by(BatchLineRow.number)
         )
@@ -243,26 +246,26 @@ class BatchLineQueries:
         )
         return [
             EndedLine(number, LineState(state), request, result)
-            for number, state, request, result in await self._portion(query, size, most)
+            for number, state, request, result in await self._fetch(query, size, limit)
         ]
 
-    async def _portion(
-        self, query: Select[*tuple[Any, ...]], size: ColumnElement[int], most: Portion
+    async def _fetch(
+        self, query: Select[*tuple[Any, ...]], size: ColumnElement[int], limit: ReadLimit
     ) -> Sequence[Row[*tuple[Any, ...]]]:
-        """The first rows of a query, as many as fit; sizes are read first."""
+        """Fetch the first rows of a query that fit the limit. Reads the sizes first."""
         sizes = await self._session.scalars(
-            query.with_only_columns(size, maintain_column_froms=True).limit(most.num_lines)
+            query.with_only_columns(size, maintain_column_froms=True).limit(limit.num_lines)
         )
-        return (await self._session.execute(query.limit(most.of(sizes.all())))).all()
+        return (await self._session.execute(query.limit(limit.count(sizes.all())))).all()
 
 
-def _of(project: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
+def _in_batch(project: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
     return (BatchLineRow.project == project, BatchLineRow.batch_id == batch_id)
 
 
 def _values(batch: Batch) -> dict[str, Any]:
     return {
-        **{name: getattr(batch, name) for name in _AS_THEY_ARE},
+        **{name: getattr(batch, name) for name in _SAME_COLUMNS},
         "endpoint": batch.endpoint.value,
         "state": batch.state.value,
         "attached": orjson.dumps(dict(batch.metadata)),
@@ -274,11 +277,11 @@ def _values(batch: Batch) -> dict[str, Any]:
 
 def _batch(row: BatchRow) -> Batch:
     return Batch(
-        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        **{name: getattr(row, name) for name in _SAME_COLUMNS},
         endpoint=BatchEndpoint(row.endpoint),
         state=BatchState(row.state),
         metadata=orjson.loads(row.attached),
-        problems=tuple(LineProblem(*each) for each in orjson.loads(row.problems)),
+        problems=tuple(LineProblem(*problem) for problem in orjson.loads(row.problems)),
         counts=LineCounts(row.total, row.completed, row.failed),
         usage=TokenUsage(*(getattr(row, name) for name in _TOKENS)),
     )

@@ -1,4 +1,4 @@
-"""CRUD and cancellation of batches; `worker.py` runs them."""
+"""CRUD and cancellation of batches. `worker.py` runs them."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -18,19 +18,19 @@ from svc_kit.errors import FileNotFound, InvalidField
 
 CREATE: Final = "CreateBatch"
 KIND: Final = "batch"
-"""The jobs that carry batches out."""
+"""Kind of the jobs that run batches."""
 CLOSING_KIND: Final = "batch-closing"
-"""The jobs of batches that run no line any more: they wait for none of those that do."""
+"""Kind of the jobs that only close batches. They do not wait for running batches."""
 MAX_PAGE: Final = 100
 
 
-def job_of(batch_id: str, ids: IdSource, kind: str = KIND) -> NewJob:
-    """The job that carries a batch out, or ends it."""
+def new_job(batch_id: str, ids: IdSource, kind: str = KIND) -> NewJob:
+    """Create a job for a batch."""
     return NewJob(id=ids.new(JOB), kind=kind, subject=batch_id, priority=JobPriority.BATCH)
 
 
 class Batches:
-    """What callers do with batches."""
+    """The operations of BatchService."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Batches:
         tokens: PageTokens,
         watch_interval_s: float,
     ) -> None:
-        """`watch_interval_s` is how long a watcher misses a notice that got lost."""
+        """`watch_interval_s`: poll interval of `watch`, in case a notification is lost."""
         self._transactions = transactions
         self._notifications = notifications
         self._ids = ids
@@ -48,19 +48,22 @@ class Batches:
         self._watch_interval_s = watch_interval_s
 
     async def create(self, project: str, request: NewBatch) -> Batch:
-        """Begin a batch; its file is checked by its job.
+        """Create a batch and its job, which validates the file.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound or RequestIdReused.
         """
         request.check()
         batch_id = self._ids.new(BATCH)
-        job = job_of(batch_id, self._ids)
+        job = new_job(batch_id, self._ids)
 
         async def add(tx: Transaction) -> Batch:
             batch = request.make(batch_id, await tx.now())
-            created = await record_request(tx, project, _request(request, batch))
-            if created != batch.id:
-                return await BatchQueries(tx).get(project, created)
+            record = IdempotencyRecord.of(
+                CREATE, request.request_id, batch.id, batch.created_at, request
+            )
+            recorded_id = await record_request(tx, project, record)
+            if recorded_id != batch.id:
+                return await BatchQueries(tx).get(project, recorded_id)
             try:
                 file = await FileQueries(tx).get(project, batch.input_file_id, batch.created_at)
             except FileNotFound as error:
@@ -73,49 +76,44 @@ class Batches:
         return await self._transactions.write(add)
 
     async def get(self, project: str, batch_id: str) -> Batch:
-        """Raises BatchNotFound."""
+        """Get a batch. Raises BatchNotFound."""
         return await self._transactions.read(lambda tx: BatchQueries(tx).get(project, batch_id))
 
     async def page(self, project: str, page_request: PageRequest) -> Page[Batch]:
-        """A page of the project's batches. Raises OutOfRange or InvalidField."""
+        """List the project's batches, newest first. Raises OutOfRange or InvalidField."""
         if page_request.after and not is_id(page_request.after, BATCH):
             raise InvalidField(field="after", problem="it is not the id of a batch")
         binding = (project, "batches")
         window = self._tokens.window(page_request, binding, MAX_PAGE)
-        found = await self._transactions.read(lambda tx: BatchQueries(tx).page(project, window))
-        return self._tokens.page(found, window, page_request, binding)
+        batches = await self._transactions.read(lambda tx: BatchQueries(tx).page(project, window))
+        return self._tokens.page(batches, window, page_request, binding)
 
     async def cancel(self, project: str, batch_id: str) -> Batch:
-        """Give a batch up. Raises BatchNotFound or BatchNotCancellable."""
+        """Start to cancel a batch. Raises BatchNotFound or BatchNotCancellable."""
 
-        async def give_up(tx: Transaction) -> Batch:
+        async def cancel(tx: Transaction) -> Batch:
             await BatchQueries(tx).get(project, batch_id)
-            # Lock the job's row first, as the batch's worker does.
+            # The same lock order as in the worker: the job, then the batch.
             job = await JobQueries(tx).request_cancel(project, KIND, batch_id)
             now = await tx.now()
             if job is not None and job.state is JobState.QUEUED:
                 await JobQueueQueries(tx).save(job.expedite(CLOSING_KIND, now))
-            found = await BatchQueries(tx).lock(project, batch_id)
-            batch = found.cancel(now)
+            batch = (await BatchQueries(tx).lock(project, batch_id)).cancel(now)
             await BatchQueries(tx).update(project, batch)
             tx.announce(batch_id)
             return batch
 
-        return await self._transactions.write(give_up)
+        return await self._transactions.write(cancel)
 
     async def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
-        """A batch as it is, and after each change, until it has ended. Raises BatchNotFound."""
-        following = follow(
+        """Yield the batch now and after each change until its end. Raises BatchNotFound."""
+        changes = follow(
             self._notifications,
             batch_id,
             lambda: self.get(project, batch_id),
             lambda batch: batch.state.is_final,
             self._watch_interval_s,
         )
-        async with aclosing(following) as batches:
+        async with aclosing(changes) as batches:
             async for batch in batches:
                 yield batch
-
-
-def _request(request: NewBatch, batch: Batch) -> IdempotencyRecord:
-    return IdempotencyRecord.of(CREATE, request.request_id, batch.id, batch.created_at, request)

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Final
 
 import grpc
-from corral.control.v1 import batch_pb2, batch_service_pb2
+from corral.control.v1 import batch_pb2
 from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1 import batch_service_pb2_grpc as rpc
 from google.protobuf.duration_pb2 import Duration
@@ -16,7 +16,7 @@ from control_svc.batches.model import Batch, LineProblem, NewBatch
 from control_svc.batches.service import Batches
 from svc_kit.auth.principal import current_principal
 
-_TIMES: Final = (
+_TIMESTAMPS: Final = (
     "in_progress",
     "finalizing",
     "completed",
@@ -27,8 +27,8 @@ _TIMES: Final = (
 )
 
 
-def new_batch(request: batch_service_pb2.CreateBatchRequest) -> NewBatch:
-    """What a caller asks for."""
+def new_batch(request: pb.CreateBatchRequest) -> NewBatch:
+    """Convert a request."""
     window = request.completion_window if request.HasField("completion_window") else None
     ttl = request.output_ttl if request.HasField("output_ttl") else None
     return NewBatch(
@@ -42,7 +42,7 @@ def new_batch(request: batch_service_pb2.CreateBatchRequest) -> NewBatch:
 
 
 def batch_to_pb(batch: Batch) -> batch_pb2.Batch:
-    """A batch as callers see it."""
+    """Convert a batch."""
     counts, usage = batch.counts, batch.usage
     return batch_pb2.Batch(
         id=batch.id,
@@ -69,7 +69,9 @@ def batch_to_pb(batch: Batch) -> batch_pb2.Batch:
         output_ttl=None
         if batch.output_ttl is None
         else Duration(seconds=int(batch.output_ttl.total_seconds())),
-        **{f"{name}_time": optional_timestamp(getattr(batch, f"{name}_at")) for name in _TIMES},
+        **{
+            f"{name}_time": optional_timestamp(getattr(batch, f"{name}_at")) for name in _TIMESTAMPS
+        },
     )
 
 
@@ -86,7 +88,7 @@ Context = grpc.aio.ServicerContext[object, object]
 
 
 class BatchServicer(rpc.BatchServiceServicer):
-    """Batches over gRPC."""
+    """BatchService."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -94,12 +96,12 @@ class BatchServicer(rpc.BatchServiceServicer):
     async def CreateBatch(
         self, request: pb.CreateBatchRequest, context: Context
     ) -> pb.CreateBatchResponse:
-        """Begin a batch."""
+        """Create a batch."""
         batch = await self._batches.create(current_principal().project, new_batch(request))
         return pb.CreateBatchResponse(batch=batch_to_pb(batch))
 
     async def GetBatch(self, request: pb.GetBatchRequest, context: Context) -> pb.GetBatchResponse:
-        """Describe a batch."""
+        """Get a batch."""
         batch = await self._batches.get(current_principal().project, request.batch_id)
         return pb.GetBatchResponse(batch=batch_to_pb(batch))
 
@@ -107,23 +109,25 @@ class BatchServicer(rpc.BatchServiceServicer):
         self, request: pb.ListBatchesRequest, context: Context
     ) -> pb.ListBatchesResponse:
         """List the project's batches."""
-        wanted = PageRequest(request.page_size or DEFAULT_PAGE, request.page_token, request.after)
-        page = await self._batches.page(current_principal().project, wanted)
+        page_request = PageRequest(
+            request.page_size or DEFAULT_PAGE, request.page_token, request.after
+        )
+        page = await self._batches.page(current_principal().project, page_request)
         batches = [batch_to_pb(batch) for batch in page.items]
         return pb.ListBatchesResponse(batches=batches, next_page_token=page.next_token)
 
     async def CancelBatch(
         self, request: pb.CancelBatchRequest, context: Context
     ) -> pb.CancelBatchResponse:
-        """Give a batch up."""
+        """Cancel a batch."""
         batch = await self._batches.cancel(current_principal().project, request.batch_id)
         return pb.CancelBatchResponse(batch=batch_to_pb(batch))
 
     async def WatchBatch(
         self, request: pb.WatchBatchRequest, context: Context
     ) -> AsyncIterator[pb.WatchBatchResponse]:
-        """Send a batch whenever it has changed."""
-        watching = self._batches.watch(current_principal().project, request.batch_id)
-        async with aclosing(watching) as batches:
+        """Send a batch now and after each change, until it has ended."""
+        changes = self._batches.watch(current_principal().project, request.batch_id)
+        async with aclosing(changes) as batches:
             async for batch in batches:
                 yield pb.WatchBatchResponse(batch=batch_to_pb(batch))

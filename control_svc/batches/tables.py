@@ -18,20 +18,20 @@ from control_svc.db.tables import Instant, Key, Project, Table
 
 
 class BatchRow(Table):
-    """A file of requests that run when there is time."""
+    """A batch."""
 
     __tablename__ = "batches"
     __table_args__ = (Index(None, "state"),)
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    # what its owner says
+    # set by the caller
     endpoint: Mapped[str] = mapped_column(String(64))
     input_file_id: Mapped[str] = mapped_column(Key)
     window: Mapped[timedelta] = mapped_column(Interval)
     output_ttl: Mapped[timedelta | None] = mapped_column(Interval)
-    attached: Mapped[bytes] = mapped_column(LargeBinary)  # its metadata, a name that is taken here
-    # what its file says
+    attached: Mapped[bytes] = mapped_column(LargeBinary)  # metadata; SQLAlchemy reserves that name
+    # read from the input file
     model: Mapped[str] = mapped_column(Text)
     problems: Mapped[bytes] = mapped_column(LargeBinary)
     # sums over its lines
@@ -42,10 +42,10 @@ class BatchRow(Table):
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)
     reasoning_tokens: Mapped[int] = mapped_column(BigInteger)
-    # what it has become; no foreign keys, because the files may be deleted and the batch stays
+    # output files; no foreign keys, because files may be deleted before the batch
     output_file_id: Mapped[str | None] = mapped_column(Key)
     error_file_id: Mapped[str | None] = mapped_column(Key)
-    # its life
+    # state and timestamps
     state: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime] = mapped_column(Instant)
@@ -59,7 +59,7 @@ class BatchRow(Table):
 
 
 class BatchLineRow(Table):
-    """A request of a batch, from the check of its file until its answer is in another file."""
+    """A request of a batch, from validation until its result is in an output file."""
 
     __tablename__ = "batch_lines"
     __table_args__ = (
@@ -72,9 +72,9 @@ class BatchLineRow(Table):
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     batch_id: Mapped[str] = mapped_column(Key, primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    place: Mapped[bytes] = mapped_column(LargeBinary)  # lines run in this order
+    place: Mapped[bytes] = mapped_column(LargeBinary)  # sort key: lines run in this order
     request: Mapped[bytes] = mapped_column(LargeBinary)
-    # how it ended
+    # result
     state: Mapped[str] = mapped_column(String(16))
     result: Mapped[bytes | None] = mapped_column(LargeBinary)
     engine_deaths: Mapped[int] = mapped_column(Integer)

@@ -11,11 +11,11 @@ from corral.control.v1.file_service_pb2 import CreateFileRequest
 from tests.support.batches import (
     EMBEDDINGS,
     BatchClient,
-    LinesFake,
-    a_line,
+    ScriptedInference,
+    batch_line,
     jsonl,
     running_batches,
-    state_of,
+    state_name,
 )
 from tests.support.control import BATCH
 
@@ -40,7 +40,7 @@ async def test_fifty_thousand_lines_take_the_memory_of_five_thousand(tmp_path: P
         assert peak_bytes() - before < ALLOWED_BYTES
 
 
-class Forgetful(LinesFake):
+class Forgetful(ScriptedInference):
     """Remembers nothing of what it was asked."""
 
     def _note(self, request: object, context: object) -> None:
@@ -51,17 +51,17 @@ async def run(batches: BatchClient, count: int) -> None:
     """A batch of so many lines, to its end."""
     client = batches.client
     file = (await client.files.CreateFile(messages(count), metadata=client.metadata)).file
-    begun = await batches.begin(file.id, endpoint=EMBEDDINGS)
+    begun = await batches.create_from_file(file.id, endpoint=EMBEDDINGS)
     ended = [batch async for batch in batches.watch(begun.id)][-1]
 
-    assert (state_of(ended), ended.request_counts.completed) == ("completed", count)
+    assert (state_name(ended), ended.request_counts.completed) == ("completed", count)
 
 
 async def messages(count: int) -> AsyncIterator[CreateFileRequest]:
     """The file, some lines at a time: the test has no more of it than the service."""
     yield CreateFileRequest(header=FileHeader(filename="in.jsonl", purpose=BATCH))
     for start in range(0, count, AT_ONCE):
-        lines = (a_line(f"{n}", EMBEDDINGS, input=TEXT) for n in range(start, start + AT_ONCE))
+        lines = (batch_line(f"{n}", EMBEDDINGS, input=TEXT) for n in range(start, start + AT_ONCE))
         yield CreateFileRequest(chunk=jsonl(lines))
 
 

@@ -9,7 +9,7 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2
 from corral.inference.v1.load_pb2 import LiveRequest
 
-from tests.support.batches import CHAT, a_line, jsonl
+from tests.support.batches import CHAT, batch_line, jsonl
 from tests.support.rpc import CAPITAL, PARIS, Rpc, endless, first_delta
 from tests.support.sdk_batches import (
     CONTROL,
@@ -100,7 +100,7 @@ def test_a_batch_has_a_whole_life(up: Corral, client: openai.OpenAI) -> None:
 
 def test_a_bad_file_names_its_lines(up: Corral, client: openai.OpenAI) -> None:
     """In the batch's errors, as at OpenAI."""
-    begun = begin(client, [a_chat("a"), a_chat("a"), a_line("b", "/v1/embeddings", input="x")])
+    begun = begin(client, [a_chat("a"), a_chat("a"), batch_line("b", "/v1/embeddings", input="x")])
     follow(up, begun.id)
     batch = client.batches.retrieve(begun.id)
 

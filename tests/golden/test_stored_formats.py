@@ -21,7 +21,7 @@ from pydantic import BaseModel, TypeAdapter
 from control_svc.assistants import queries as assistant_queries
 from control_svc.base.pagination import PageRequest, PageTokens
 from control_svc.base.versioning import etag_of
-from control_svc.batches.lines import _order_of, answered, unanswered
+from control_svc.batches.lines import _sort_key, error_line, response_line
 from control_svc.config import ControlSettings
 from control_svc.db.tables import pack_ints, pack_texts, unpack_ints, unpack_texts
 from control_svc.files.model import Completion
@@ -287,13 +287,15 @@ def import_request_id() -> str:
 def line_order() -> str:
     """The place of a line among those of its batch."""
     messages = [{"role": "user", "content": "Grüße"}]
-    return _order_of({"model": "m", "messages": messages}).decode()
+    return _sort_key({"model": "m", "messages": messages}).decode()
 
 
 FORMATS: Final[dict[str, Callable[[], str]]] = {
-    "batch line answered": lambda: answered("batch_0123", 5, "a", 200, "req_1", {"x": 1}).decode(),
+    "batch line answered": lambda: response_line(
+        "batch_0123", 5, "a", 200, "req_1", {"x": 1}
+    ).decode(),
     "batch line order": line_order,
-    "batch line unanswered": lambda: unanswered(
+    "batch line unanswered": lambda: error_line(
         "batch_0123", 6, b'{"custom_id":"b"}', "batch_expired", "late"
     ).decode(),
     "cache key": lambda: cache_key(

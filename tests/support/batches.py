@@ -1,5 +1,4 @@
-"""Batches for tests: files of requests, a caller of BatchService, and an inference service that
-fails in the ways that a batch must live through."""
+"""Batches for tests: input files, a client of BatchService, and a scripted inference service."""
 
 import asyncio
 import json
@@ -33,26 +32,26 @@ RESPONSES = "/v1/responses"
 MODEL = "fake"
 
 
-def a_chat_line(custom_id: str, content: str | None = None, **body: Any) -> dict[str, Any]:
-    """A line that asks a model something; its custom_id unless said."""
-    messages = [{"role": "user", "content": content or custom_id}]
-    return a_line(custom_id, CHAT, messages=messages, **body)
+def chat_line(custom_id: str, **body: Any) -> dict[str, Any]:
+    """A chat line whose prompt is its custom_id."""
+    messages = [{"role": "user", "content": custom_id}]
+    return batch_line(custom_id, CHAT, messages=messages, **body)
 
 
-def a_line(custom_id: str, url: str, **body: Any) -> dict[str, Any]:
-    """A line of a batch."""
+def batch_line(custom_id: str, url: str, **body: Any) -> dict[str, Any]:
+    """A line of an input file."""
     fields = {"model": MODEL, **body}
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": fields}
 
 
 def jsonl(lines: Iterable[object]) -> bytes:
-    """A file of lines."""
+    """Encode lines as an input file."""
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A batch that has ended, with the lines of its files by custom_id; each stands there once."""
+    """An ended batch with the lines of its output and error files, by custom_id."""
 
     batch: batch_pb2.Batch
     completed: dict[str, Any]
@@ -60,8 +59,8 @@ class Outcome:
 
     @property
     def state(self) -> str:
-        """OpenAI's word."""
-        return state_of(self.batch)
+        """The state as in the OpenAI API."""
+        return state_name(self.batch)
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -70,214 +69,220 @@ class Outcome:
         return counts.total, counts.completed, counts.failed
 
 
-def state_of(batch: batch_pb2.Batch) -> str:
-    """OpenAI's word for a batch's state."""
+def state_name(batch: batch_pb2.Batch) -> str:
+    """The state of a batch as in the OpenAI API."""
     return batch_pb2.Batch.State.Name(batch.state).removeprefix("STATE_").lower()
 
 
 @dataclass(frozen=True)
 class BatchClient:
-    """BatchService as one project's caller sees it; failures are our errors."""
+    """A client of BatchService for one project. Raises DomainErrors."""
 
     client: Client
 
     @property
     def stub(self) -> "BatchServiceAsyncStub":
-        """The service, bare."""
+        """The gRPC stub."""
         return BatchServiceStub(self.client.channel)
 
-    async def create(self, lines: Iterable[object], **asked: Any) -> batch_pb2.Batch:
-        """A batch over a new file."""
+    async def create(self, lines: Iterable[object], **fields: Any) -> batch_pb2.Batch:
+        """Upload a file of lines and create a batch."""
         file = await self.client.create(jsonl(lines), filename="in.jsonl", purpose=BATCH)
-        return await self.begin(file.id, **asked)
+        return await self.create_from_file(file.id, **fields)
 
-    async def begin(self, file_id: str, **asked: Any) -> batch_pb2.Batch:
-        """A batch over a file."""
-        request = pb.CreateBatchRequest(**{"input_file_id": file_id, "endpoint": CHAT, **asked})
+    async def create_from_file(self, file_id: str, **fields: Any) -> batch_pb2.Batch:
+        """Create a batch."""
+        request = pb.CreateBatchRequest(**{"input_file_id": file_id, "endpoint": CHAT, **fields})
         with translate_errors():
             return (await self.stub.CreateBatch(request, metadata=self.client.metadata)).batch
 
     async def get(self, batch_id: str) -> batch_pb2.Batch:
-        """One batch."""
+        """Get a batch."""
         request = pb.GetBatchRequest(batch_id=batch_id)
         with translate_errors():
             return (await self.stub.GetBatch(request, metadata=self.client.metadata)).batch
 
-    async def page(self, **asked: Any) -> pb.ListBatchesResponse:
-        """A page of batches."""
-        request = pb.ListBatchesRequest(**asked)
+    async def page(self, **fields: Any) -> pb.ListBatchesResponse:
+        """List batches."""
+        request = pb.ListBatchesRequest(**fields)
         with translate_errors():
             return await self.stub.ListBatches(request, metadata=self.client.metadata)
 
     async def cancel(self, batch_id: str) -> batch_pb2.Batch:
-        """Give a batch up."""
+        """Cancel a batch."""
         request = pb.CancelBatchRequest(batch_id=batch_id)
         with translate_errors():
             return (await self.stub.CancelBatch(request, metadata=self.client.metadata)).batch
 
     async def watch(self, batch_id: str) -> AsyncIterator[batch_pb2.Batch]:
-        """A batch as it changes, until it has ended."""
+        """Yield the batch after each change, until it has ended."""
         request = pb.WatchBatchRequest(batch_id=batch_id)
         with translate_errors():
-            async for answer in self.stub.WatchBatch(request, metadata=self.client.metadata):
-                yield answer.batch
+            async for response in self.stub.WatchBatch(request, metadata=self.client.metadata):
+                yield response.batch
 
-    async def until(self, batch_id: str, state: str, *, completed: int = 0) -> batch_pb2.Batch:
-        """The batch once it is in a state with so many lines completed."""
+    async def wait_for_state(
+        self, batch_id: str, state: str, *, completed: int = 0
+    ) -> batch_pb2.Batch:
+        """Wait until the batch is in a state with at least `completed` completed lines."""
         async for batch in self.watch(batch_id):
-            if state_of(batch) == state and batch.request_counts.completed >= completed:
+            if state_name(batch) == state and batch.request_counts.completed >= completed:
                 return batch
-        raise AssertionError(f"it never was {state}")
+        raise AssertionError(f"the batch was never {state}")
 
-    async def outcome(self, batch_id: str) -> Outcome:
-        """How a batch ended, when it has."""
+    async def wait_for_outcome(self, batch_id: str) -> Outcome:
+        """Wait for the end of a batch and read its files."""
         async for batch in self.watch(batch_id):
             last = batch
         return Outcome(
-            last, await self._lines(last.output_file_id), await self._lines(last.error_file_id)
+            last,
+            await self._read_lines(last.output_file_id),
+            await self._read_lines(last.error_file_id),
         )
 
-    async def _lines(self, file_id: str) -> dict[str, Any]:
+    async def _read_lines(self, file_id: str) -> dict[str, Any]:
         if not file_id:
             return {}
         lines = [json.loads(text) for text in (await self.client.read(file_id)).splitlines()]
-        found = {line["custom_id"]: line for line in lines}
-        assert len(found) == len(lines), "a custom_id stands there twice"
-        return found
+        lines_by_id = {line["custom_id"]: line for line in lines}
+        assert len(lines_by_id) == len(lines), "duplicate custom_id"
+        return lines_by_id
 
 
-def killer() -> EngineRestarting:
-    """What is heard of an engine that died while it had the request."""
+def engine_death() -> EngineRestarting:
+    """The error of a request during which the engine died."""
     return EngineRestarting(phase="running", retry_after=0.0)
 
 
 @dataclass
 class Plan:
-    """What becomes of the chats about one thing."""
+    """What happens to chats with a prompt."""
 
     errors: Sequence[DomainError] = ()
-    """Raised by the first tries, one each."""
+    """Raised by the first attempts, one each."""
     always: DomainError | None = None
-    """Raised by all others."""
-    hold: asyncio.Event | None = None
-    """Awaited before the answer."""
+    """Raised by all other attempts."""
+    release: asyncio.Event | None = None
+    """Awaited before the response."""
 
 
 @dataclass
 class Engine:
-    """What dies with an engine: everything that it has."""
+    """An engine whose crash fails all its requests."""
 
     deaths: int = 0
     running: set["asyncio.Future[None]"] = field(default_factory=set)
 
-    def die(self) -> None:
-        """Take along whatever runs."""
+    def crash(self) -> None:
+        """Fail all running requests."""
         self.deaths += 1
-        for waiting in self.running:
-            waiting.set_exception(killer())
+        for request in self.running:
+            request.set_exception(engine_death())
         self.running.clear()
 
 
-class LinesFake(FakeInference):
-    """An inference service whose chats end as planned, by what they are about."""
+class ScriptedInference(FakeInference):
+    """An inference service whose chats are scripted by their prompts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.plans: dict[str, Plan] = {}
         self.poison: set[str] = set()
-        """What kills the engine, with everything that it has."""
+        """Prompts that crash the engine."""
         self.engine = Engine()
-        self.tries: Counter[str] = Counter()
+        self.attempts: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
-        self.tried = asyncio.Condition()
-        self.order: list[str] = []
-        """What was asked, as it came."""
+        self.attempted = asyncio.Condition()
+        self.prompts: list[str] = []
+        """Prompts in the order of their attempts."""
 
-    async def until_tried(self, about: str, times: int) -> None:
-        """Wait until something has been asked so often."""
-        async with self.tried:
-            await self.tried.wait_for(lambda: self.tries[about] >= times)
+    async def wait_for_attempts(self, prompt: str, count: int) -> None:
+        """Wait until a prompt has been attempted `count` times."""
+        async with self.attempted:
+            await self.attempted.wait_for(lambda: self.attempts[prompt] >= count)
 
-    def hold(self, about: str) -> asyncio.Event:
-        """Let the chats about one thing wait until the event is set."""
+    def block(self, prompt: str) -> asyncio.Event:
+        """Block chats with a prompt until the returned event is set."""
         event = asyncio.Event()
-        self.plans[about] = Plan(hold=event)
+        self.plans[prompt] = Plan(release=event)
         return event
 
     async def Chat(
         self, request: inference_service_pb2.ChatRequest, context: Context
     ) -> AsyncIterator[inference_service_pb2.ChatResponse]:
-        """Answers, or ends as planned."""
-        about = request.conversation.messages[-1].parts[0].text
-        plan = self.plans.get(about, Plan())
-        number = self.tries[about]
-        self.tries[about] += 1
-        self.order.append(about)
-        async with self.tried:
-            self.tried.notify_all()
+        """Respond or fail as scripted."""
+        prompt = request.conversation.messages[-1].parts[0].text
+        plan = self.plans.get(prompt, Plan())
+        number = self.attempts[prompt]
+        self.attempts[prompt] += 1
+        self.prompts.append(prompt)
+        async with self.attempted:
+            self.attempted.notify_all()
         if number < len(plan.errors):
             raise plan.errors[number]
         if plan.always is not None:
             raise plan.always
-        await self._survive(about)
-        if plan.hold is not None:
-            await plan.hold.wait()
+        await self._run_in_engine(prompt)
+        if plan.release is not None:
+            await plan.release.wait()
         async for event in super().Chat(request, context):
             yield event
-        self.answered[about] += 1
+        self.answered[prompt] += 1
 
-    async def _survive(self, about: str) -> None:
-        """Compute for a moment, in which the engine may die."""
+    async def _run_in_engine(self, prompt: str) -> None:
         if not self.poison:
             return
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.engine.running.add(waiting)
         loop = asyncio.get_running_loop()
-        if about in self.poison:
-            loop.call_soon(self.engine.die)
+        request: asyncio.Future[None] = loop.create_future()
+        self.engine.running.add(request)
+        if prompt in self.poison:
+            loop.call_soon(self.engine.crash)
         else:
-            loop.call_soon(loop.call_soon, _done, waiting, self.engine)
-        await waiting
+            loop.call_soon(loop.call_soon, _finish, request, self.engine)
+        await request
 
 
-def _done(waiting: "asyncio.Future[None]", engine: Engine) -> None:
-    engine.running.discard(waiting)
-    if not waiting.done():
-        waiting.set_result(None)
+def _finish(request: "asyncio.Future[None]", engine: Engine) -> None:
+    engine.running.discard(request)
+    if not request.done():
+        request.set_result(None)
 
 
 @dataclass(frozen=True)
 class RunningBatches:
-    """A control service with a fake inference service behind it."""
+    """A control service with a scripted inference service."""
 
     control: RunningControl
-    fake: LinesFake
+    fake: ScriptedInference
 
     @property
     def batches(self) -> BatchClient:
-        """The caller without a key."""
+        """A client without a key."""
         return BatchClient(self.control.client)
 
     def of_project(self, project: str) -> BatchClient:
-        """A caller of another project."""
+        """A client of another project."""
         return BatchClient(self.control.of_project(project))
 
 
 @asynccontextmanager
-async def an_inference_for(folder: Path, fake: LinesFake) -> AsyncIterator[str]:
-    """The fake, behind the token of a control service in `folder`; its address."""
+async def serve_inference(folder: Path, fake: ScriptedInference) -> AsyncIterator[str]:
+    """Serve the fake with the service token of `folder`. Yields its address."""
     async with an_inference_service(fake, service_token_file=a_service_token(folder)) as server:
         yield str(server.address)
 
 
 @asynccontextmanager
 async def running_batches(
-    folder: Path, database_url: str | None = None, fake: LinesFake | None = None, **settings: Any
+    folder: Path,
+    database_url: str | None = None,
+    fake: ScriptedInference | None = None,
+    **settings: Any,
 ) -> AsyncIterator[RunningBatches]:
-    """Both services; `settings` are those of control."""
-    fake = fake or LinesFake()
+    """Run both services. `settings` are passed to `a_control`."""
+    fake = fake or ScriptedInference()
     async with (
-        an_inference_for(folder, fake) as target,
+        serve_inference(folder, fake) as target,
         a_control(folder, database_url, inference_target=target, **settings) as control,
     ):
         yield RunningBatches(control, fake)

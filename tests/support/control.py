@@ -16,6 +16,7 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 
 from control_svc.app import Control, build, upgrade_database
+from control_svc.batches.lines import LineRunner
 from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.store import Blob, BlobSink, BlobStore
 from control_svc.config import ControlSettings
@@ -292,12 +293,13 @@ async def a_control(
     sandbox: JobRunner | None = None,
     patience_s: float | None = 25,
     model: ModelParts | None = None,
+    lines: LineRunner | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningControl]:
     """A control service whose data is in `folder`, for at most so long; nothing has a child process
     unless given.
 
-    `model` stands in for the inference service.
+    `model` stands in for the inference service, and `lines` for it in batches.
     """
     token_file = a_service_token(folder)
     values: dict[str, Any] = {
@@ -323,6 +325,7 @@ async def a_control(
             clock=clock,
             sandbox=sandbox or InlineJobs(),
             model=model,
+            lines=lines,
         ) as control,
         open_channel(str(control.server.address)) as channel,
     ):

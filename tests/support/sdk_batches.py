@@ -15,7 +15,7 @@ from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from openai.types import Batch
 
-from tests.support.batches import CHAT, a_line, jsonl
+from tests.support.batches import CHAT, batch_line, jsonl
 from tests.support.processes import PATIENCE_S
 from tests.support.services import MODEL, Corral
 
@@ -49,7 +49,7 @@ def a_chat(custom_id: str, content: str = "Tell me a story.", **body: Any) -> di
         "ignore_eos": True,
         **body,
     }
-    return a_line(custom_id, CHAT, **fields)
+    return batch_line(custom_id, CHAT, **fields)
 
 
 def stories(count: int) -> list[dict[str, Any]]:

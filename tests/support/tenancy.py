@@ -31,7 +31,7 @@ from google.protobuf.message_factory import GetMessageClass
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
 from svc_kit.errors import DomainError
 from svc_kit.rpc.client import translate_errors
-from tests.support.batches import CHAT, BatchClient, a_chat_line, jsonl
+from tests.support.batches import CHAT, BatchClient, chat_line, jsonl
 from tests.support.control import BATCH, Client
 from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.registry import Registry, an_adapter
@@ -110,12 +110,12 @@ async def observe_adapter(client: Client, ids: Ids) -> object:
 
 async def create_batch(client: Client, canary: str) -> Ids:
     """A batch that was given up, which can be done again."""
-    content = jsonl([a_chat_line(canary)])
+    content = jsonl([chat_line(canary)])
     file = await client.create(content, filename=canary, purpose=BATCH)
     batches = BatchClient(client)
-    batch = await batches.begin(file.id, metadata={"canary": canary})
+    batch = await batches.create_from_file(file.id, metadata={"canary": canary})
     await batches.cancel(batch.id)
-    await batches.outcome(batch.id)
+    await batches.wait_for_outcome(batch.id)
     return {"input": file.id, "batch": batch.id}
 
 

@@ -14,7 +14,7 @@ from corral.control.v1.batch_pb2 import Batch
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
-from tests.support.batches import RunningBatches, a_chat_line, running_batches, state_of
+from tests.support.batches import RunningBatches, chat_line, running_batches, state_name
 from tests.support.control import RunningControl, a_control
 from tests.support.loopback_gateway import a_gateway
 from tests.support.postgres import Postgres, a_postgres_server, create_database
@@ -99,10 +99,10 @@ async def test_a_batch_computes_nothing_twice_for_a_database_that_stops(
     names = [f"line-{number:02}" for number in range(40)]
     async with running_batches(tmp_path, url, batches={"lines_at_once": 4}) as running:
         fake, on_their_way = running.fake, names[10:14]
-        holds = [fake.hold(name) for name in on_their_way]
-        batch = await running.batches.create([a_chat_line(name) for name in names])
+        holds = [fake.block(name) for name in on_their_way]
+        batch = await running.batches.create([chat_line(name) for name in names])
         for name in on_their_way:
-            await fake.until_tried(name, 1)
+            await fake.wait_for_attempts(name, 1)
         await asyncio.to_thread(server.stop)
         for hold in holds:
             hold.set()
@@ -112,7 +112,7 @@ async def test_a_batch_computes_nothing_twice_for_a_database_that_stops(
         await asyncio.to_thread(server.start)
         ended = await ended_batch(running, batch.id)
 
-        assert (state_of(ended), ended.request_counts.completed) == ("completed", 40)
+        assert (state_name(ended), ended.request_counts.completed) == ("completed", 40)
         assert dict(fake.answered) == dict.fromkeys(names, 1)
 
 
@@ -120,7 +120,7 @@ async def ended_batch(running: RunningBatches, batch_id: str) -> Batch:
     """A batch when it has ended; a database that is not back yet is waited for."""
     while True:
         with suppress(UpstreamUnavailable):
-            return (await running.batches.outcome(batch_id)).batch
+            return (await running.batches.wait_for_outcome(batch_id)).batch
 
 
 @pytest.mark.timeout(120)

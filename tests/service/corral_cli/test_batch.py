@@ -20,8 +20,8 @@ from svc_kit.errors import Draining
 from svc_kit.errors.status import to_status
 from tests.support.batches import (
     RunningBatches,
-    a_chat_line,
-    a_line,
+    batch_line,
+    chat_line,
     fail_to_write,
     jsonl,
     running_batches,
@@ -66,7 +66,7 @@ def written(folder: Path, *lines: object) -> Path:
 
 async def test_a_file_becomes_a_file(running: RunningBatches, tmp_path: Path) -> None:
     """Submitted and followed by one command, fetched by another; the first line says the url."""
-    lines = written(tmp_path, a_chat_line("a"), a_chat_line("b", stream=True))
+    lines = written(tmp_path, chat_line("a"), chat_line("b", stream=True))
     followed = await corral_batch(running, "submit", lines, "--watch")
     batch_id = followed.stdout.split()[0]
     listed = await corral_batch(running, "list")
@@ -90,8 +90,8 @@ async def test_who_fetches_at_the_same_time_writes_elsewhere(
     running: RunningBatches, tmp_path: Path
 ) -> None:
     """What another run has begun to write stays as it is, and both end with the whole file."""
-    batch_id = (await corral_batch(running, "submit", written(tmp_path, a_chat_line("a")))).stdout
-    await running.batches.outcome(batch_id.strip())
+    batch_id = (await corral_batch(running, "submit", written(tmp_path, chat_line("a")))).stdout
+    await running.batches.wait_for_outcome(batch_id.strip())
     answers, others = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     others.write_text("half of it")
     download = ("download", batch_id.strip(), "-o", answers)
@@ -104,7 +104,7 @@ async def test_who_fetches_at_the_same_time_writes_elsewhere(
 
 async def test_a_bad_file_is_told_by_its_lines(running: RunningBatches, tmp_path: Path) -> None:
     """And the command fails."""
-    lines = written(tmp_path, a_chat_line("a"), a_line("b", "/v1/embeddings", input="x"))
+    lines = written(tmp_path, chat_line("a"), batch_line("b", "/v1/embeddings", input="x"))
     followed = await corral_batch(running, "submit", lines, "--watch")
     batch_id = followed.stdout.split()[0]
     empty = await corral_batch(running, "download", batch_id, "-o", tmp_path / "out.jsonl")
@@ -121,13 +121,13 @@ async def test_dead_work_is_shown_and_begins_again(
 ) -> None:
     """Why it died is in its line; what is not dead is refused."""
     fail_to_write(monkeypatch, times=2)
-    begun = await corral_batch(running, "submit", written(tmp_path, a_chat_line("a")))
+    begun = await corral_batch(running, "submit", written(tmp_path, chat_line("a")))
     batch_id = begun.stdout.strip()
-    await running.batches.outcome(batch_id)
+    await running.batches.wait_for_outcome(batch_id)
     dead = await corral_jobs(running, "dead", "--project", "default")
     job_id = dead.stdout.split()[0]
     retried = await corral_jobs(running, "retry", job_id)
-    outcome = await running.batches.outcome(batch_id)
+    outcome = await running.batches.wait_for_outcome(batch_id)
     refused = await corral_jobs(running, "retry", job_id)
 
     assert f"{batch_id}    project default, dead, made " in dead.stdout

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from gateway.app import BODIES, build
 from gateway.config import GatewaySettings
 from gateway.http.docs import describe_api
-from tests.support.batches import LinesFake, an_inference_for
+from tests.support.batches import ScriptedInference, serve_inference
 from tests.support.control import a_control
 from tests.support.hostile_http import Call, Document
 from tests.support.loopback_gateway import LOOPBACK, a_gateway
@@ -65,7 +65,7 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A gateway before a real control service, and fake inference services behind both."""
     model = a_model(ScriptedTurns(lambda _: says("Hello")))
     async with (
-        an_inference_for(tmp_path, LinesFake()) as target,
+        serve_inference(tmp_path, ScriptedInference()) as target,
         a_control(tmp_path, model=model, inference_target=target, embedding_model=MODEL) as control,
         a_gateway(control_target=control.target) as gateway,
         gateway.client() as client,

@@ -1,4 +1,4 @@
-"""Batches over all walks, and files over all ways that their bytes can come."""
+"""State transitions of a batch, and splitting of arbitrary input files."""
 
 import itertools
 from datetime import UTC, datetime, timedelta
@@ -26,53 +26,53 @@ ALLOWED = {
     BatchState.FINALIZING: {BatchState.FAILED, BatchState.COMPLETED, BatchState.EXPIRED},
     BatchState.CANCELLING: {BatchState.FAILED, BatchState.CANCELLED},
     **{state: set() for state in FINAL_STATES},
-    # By an operator's wish.
+    # By a retry of the job.
     BatchState.FAILED: {BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.CANCELLING},
 }
 TOKENS = st.builds(TokenUsage, *[st.integers(0, 1000)] * 4)
 
 
-class BatchWalk(RuleBasedStateMachine):
-    """A batch under a worker that is broken off anywhere and an owner who gives up anytime."""
+class BatchStateMachine(RuleBasedStateMachine):
+    """A batch whose worker can be interrupted, and whose owner can cancel at any time."""
 
     def __init__(self) -> None:
         super().__init__()
         new = NewBatch(input_file_id="file-1", endpoint=BatchEndpoint.EMBEDDINGS)
         self.now = START
         self.batch = new.make("batch_1", START)
-        self.ended = TokenUsage()
+        self.usage = TokenUsage()
         self.num_abandoned = 0
 
-    def _to(self, batch: Batch) -> None:
+    def _transition(self, batch: Batch) -> None:
         before, after = self.batch.state, batch.state
         assert after is before or after in ALLOWED[before]
         self.batch = batch
         self.now += timedelta(seconds=1)
 
     @rule(num_lines=st.integers(1, 20))
-    def begin(self, num_lines: int) -> None:
-        """The file is good, or was found so before."""
-        self._to(self.batch.begin("demo", num_lines, self.now))
+    def start(self, num_lines: int) -> None:
+        """The file is valid."""
+        self._transition(self.batch.start("demo", num_lines, self.now))
 
     @rule()
-    def refuse(self) -> None:
-        """The file is bad."""
-        self._to(self.batch.refuse((LineProblem("empty_file", "x"),), self.now))
+    def fail_validation(self) -> None:
+        """The file is invalid."""
+        self._transition(self.batch.fail_validation((LineProblem("empty_file", "x"),), self.now))
 
     @precondition(lambda self: self.batch.state is BatchState.IN_PROGRESS)
     @rule(completed=st.integers(0, 5), failed=st.integers(0, 5), usage=TOKENS)
-    def end_lines(self, completed: int, failed: int, usage: TokenUsage) -> None:
-        """Some of the pending lines end."""
+    def add_results(self, completed: int, failed: int, usage: TokenUsage) -> None:
+        """Pending lines end."""
         completed = min(completed, self.batch.counts.pending)
         failed = min(failed, self.batch.counts.pending - completed)
-        self.ended += usage
-        self._to(self.batch.count(completed, failed, usage))
+        self.usage += usage
+        self._transition(self.batch.add_results(completed, failed, usage))
 
     @precondition(lambda self: self.batch.state not in {BatchState.VALIDATING, *FINAL_STATES})
     @rule()
     def close(self) -> None:
-        """No line runs any more; also twice."""
-        self._to(self.batch.close(self.now))
+        """Running stops, possibly twice."""
+        self._transition(self.batch.close(self.now))
 
     @precondition(
         lambda self: (
@@ -83,13 +83,13 @@ class BatchWalk(RuleBasedStateMachine):
     @rule()
     def finish(self) -> None:
         """The files are written."""
-        self._to(self.batch.finish("file-out", None, self.now))
+        self._transition(self.batch.finish("file-out", None, self.now))
 
     @rule()
     def cancel(self) -> None:
-        """The owner gives up, if it is not too late."""
+        """The owner cancels."""
         try:
-            self._to(self.batch.cancel(self.now))
+            self._transition(self.batch.cancel(self.now))
         except BatchNotCancellable:
             assert self.batch.state not in (BatchState.VALIDATING, BatchState.IN_PROGRESS)
 
@@ -97,38 +97,38 @@ class BatchWalk(RuleBasedStateMachine):
     def abandon(self, is_last: bool) -> None:
         """The job dies."""
         problem, before = LineProblem("work_abandoned", "x"), self.batch
-        self._to(before.abandon(problem, self.now, is_last=is_last))
+        self._transition(before.abandon(problem, self.now, is_last=is_last))
         if (before.state, self.batch.state) == (BatchState.IN_PROGRESS, BatchState.FINALIZING):
             self.num_abandoned = before.counts.pending
 
-    @precondition(lambda self: self.batch.can_begin_again)
+    @precondition(lambda self: self.batch.can_reopen)
     @rule()
-    def revive(self) -> None:
-        """An operator lets it begin again."""
-        self._to(self.batch.revive(self.num_abandoned))
+    def reopen(self) -> None:
+        """An operator retries the job."""
+        self._transition(self.batch.reopen(self.num_abandoned))
         self.num_abandoned = 0
 
     @invariant()
     def counts_add_up(self) -> None:
-        """Never more lines than there are, and at the end none is left out."""
+        """Counts never exceed the total, and finally add up to it."""
         counts = self.batch.counts
         assert counts.pending >= 0
         if self.batch.state in FINAL_STATES - {BatchState.FAILED}:
             assert counts.pending == 0
-        assert self.batch.usage == self.ended
+        assert self.batch.usage == self.usage
 
     @invariant()
-    def each_state_has_its_time(self) -> None:
-        """Those of the way here, in order."""
+    def timestamps_are_ordered(self) -> None:
+        """And each state has one."""
         batch = self.batch
-        way = [batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at]
-        times = [time for time in way if time is not None]
+        path = [batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at]
+        times = list(filter(None, path))
         assert times == sorted(times)
         if batch.state not in (BatchState.VALIDATING, BatchState.EXPIRED):
             assert getattr(batch, f"{batch.state.value}_at") is not None
 
 
-TestBatchWalk = BatchWalk.TestCase
+TestBatchStates = BatchStateMachine.TestCase
 
 
 @given(
@@ -136,32 +136,32 @@ TestBatchWalk = BatchWalk.TestCase
     cuts=st.lists(st.integers(0, 250), max_size=10),
     limit=st.integers(1, 30),
 )
-def test_lines_do_not_depend_on_how_their_bytes_come(
+def test_lines_do_not_depend_on_chunk_boundaries(
     lines: list[bytes], cuts: list[int], limit: int
 ) -> None:
-    """However the stream is cut."""
+    """Chunks of a stream can end anywhere."""
     content = b"\n".join(lines)
     whole = LineSplitter(limit)
-    expected = [*whole.feed(content), *whole.finish()]
-    places = sorted({0, *(min(cut, len(content)) for cut in cuts), len(content)})
+    expected = [*whole.feed(content), *whole.flush()]
+    bounds = sorted({0, *(min(cut, len(content)) for cut in cuts), len(content)})
     splitter = LineSplitter(limit)
-    found = [
+    split = [
         line
-        for start, end in itertools.pairwise(places)
+        for start, end in itertools.pairwise(bounds)
         for line in splitter.feed(content[start:end])
     ]
 
-    assert [*found, *splitter.finish()] == expected
+    assert [*split, *splitter.flush()] == expected
 
 
 @given(content=st.binary(max_size=300))
 def test_any_bytes_are_lines_or_problems(content: bytes) -> None:
-    """Nothing but a problem comes of a file that is no batch."""
+    """A file that is not a batch has problems and no valid line."""
     limits = LineLimits()
     splitter = LineSplitter(limits.line_bytes)
     checker = LineChecker(BatchEndpoint.CHAT_COMPLETIONS, limits)
-    good = [*checker.check(splitter.feed(content)), *checker.check(splitter.finish())]
+    valid = [*checker.check(splitter.feed(content)), *checker.check(splitter.flush())]
     checker.finish()
 
     assert checker.problems
-    assert not good
+    assert not valid

@@ -17,7 +17,7 @@ from svc_kit.errors import (
 from tests.support.batches import (
     BatchClient,
     RunningBatches,
-    a_chat_line,
+    chat_line,
     fail_to_write,
     running_batches,
 )
@@ -42,8 +42,8 @@ def operator(running: RunningBatches) -> Operator:
 async def a_failed_batch(batches: BatchClient, monkeypatch: pytest.MonkeyPatch) -> str:
     """A batch that failed without files."""
     fail_to_write(monkeypatch, times=2)
-    batch = await batches.create([a_chat_line("a"), a_chat_line("b", temperature="hot")])
-    outcome = await batches.outcome(batch.id)
+    batch = await batches.create([chat_line("a"), chat_line("b", temperature="hot")])
+    outcome = await batches.wait_for_outcome(batch.id)
     assert (outcome.state, outcome.completed, outcome.failed) == ("failed", {}, {})
     return batch.id
 
@@ -60,14 +60,14 @@ async def test_files_are_written_by_another_job_where_the_first_is_dead(
 ) -> None:
     """The batch ends as it would have: completed, or cancelled with what had run."""
     fail_to_write(monkeypatch, times=1)
-    hold = running.fake.hold("b")
-    batch = await running.batches.create([a_chat_line("a"), a_chat_line("b")])
-    await running.batches.until(batch.id, "in_progress", completed=1)
+    hold = running.fake.block("b")
+    batch = await running.batches.create([chat_line("a"), chat_line("b")])
+    await running.batches.wait_for_state(batch.id, "in_progress", completed=1)
     if is_given_up:
         await running.batches.cancel(batch.id)
     else:
         hold.set()
-    outcome = await running.batches.outcome(batch.id)
+    outcome = await running.batches.wait_for_outcome(batch.id)
 
     if is_given_up:
         assert (outcome.state, outcome.counts) == ("cancelled", (2, 1, 1))
@@ -85,7 +85,7 @@ async def test_a_dead_job_begins_again_and_writes_what_had_run(
     await running.control.control.sweeper.sweep()
     newest, first = await dead_jobs(operator, batch_id)
     retried = await operator.retry_job(newest.id)
-    outcome = await running.batches.outcome(batch_id)
+    outcome = await running.batches.wait_for_outcome(batch_id)
 
     assert (newest.kind, newest.error_reason) == ("batch-closing", "INTERNAL")
     assert (retried.state, retried.attempt, retried.error_reason) == (JobPb.STATE_QUEUED, 0, "")
@@ -108,17 +108,17 @@ async def test_lines_that_a_failure_ended_run_when_the_job_begins_again(
 
     async def run(self: LineClient, *line: object) -> object:
         if defective and b'"b"' in line[2].request:  # type: ignore[attr-defined]
-            await running.batches.until(batch.id, "in_progress", completed=1)
+            await running.batches.wait_for_state(batch.id, "in_progress", completed=1)
             raise InternalError(request_id="r")
         return await work(self, *line)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LineClient, "run", run)
-    batch = await running.batches.create([a_chat_line("a"), a_chat_line("b")])
-    failed = await running.batches.outcome(batch.id)
+    batch = await running.batches.create([chat_line("a"), chat_line("b")])
+    failed = await running.batches.wait_for_outcome(batch.id)
     defective.clear()
     newest = (await dead_jobs(operator, batch.id))[0]
     await operator.retry_job(newest.id)
-    outcome = await running.batches.outcome(batch.id)
+    outcome = await running.batches.wait_for_outcome(batch.id)
 
     assert (failed.state, failed.counts, failed.completed) == ("failed", (2, 1, 1), {})
     assert (outcome.state, outcome.counts) == ("completed", (2, 2, 0))
@@ -131,7 +131,7 @@ async def test_jobs_are_listed_by_project_and_state(
     """Newest first, in pages; one is described as in the list."""
     for project in ("red", "blue", "red"):
         client = running.of_project(project)
-        await client.outcome((await client.create([a_chat_line("a")])).id)
+        await client.wait_for_outcome((await client.create([chat_line("a")])).id)
     first = await operator.list_jobs(page_size=2)
     rest = await operator.list_jobs(page_size=2, page_token=first.next_page_token)
     red = await operator.list_jobs(project_id="red", state=DONE)
@@ -152,7 +152,7 @@ async def test_what_is_not_dead_does_not_begin_again(
     running: RunningBatches, operator: Operator
 ) -> None:
     """Nor does what is not there."""
-    await running.batches.outcome((await running.batches.create([a_chat_line("a")])).id)
+    await running.batches.wait_for_outcome((await running.batches.create([chat_line("a")])).id)
     (done,) = (await operator.list_jobs()).jobs
 
     with pytest.raises(JobNotRetriable, match="it is done"):

@@ -1,61 +1,61 @@
-"""Places for lines: how many there are, and that suspects have all of them."""
+"""The adaptive limit of running lines, exclusive permits, and the weighted semaphore."""
 
 import asyncio
 from contextlib import AsyncExitStack
 
-from control_svc.batches.concurrency import AdaptiveConcurrency, Permit
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_svc.batches.concurrency import AdaptiveConcurrency, WeightedSemaphore
 
 
-async def taken(stack: AsyncExitStack, places: AdaptiveConcurrency, count: int) -> list[Permit]:
-    """So many places at the same time."""
-    return [await stack.enter_async_context(places.one()) for _ in range(count)]
-
-
-async def test_what_is_too_much_is_halved_once_for_all_who_were_told() -> None:
-    """All that ran were sent back together, which says one thing."""
-    places = AdaptiveConcurrency(16)
+async def reject(concurrency: AdaptiveConcurrency, num_lines: int) -> None:
+    """Run lines concurrently that are all rejected."""
     async with AsyncExitStack() as stack:
-        for place in await taken(stack, places, 16):
-            place.was_too_much(0.0)
-    halved = places.limit
-    async with AsyncExitStack() as stack:
-        (place,) = await taken(stack, places, 1)
-        place.was_too_much(0.0)
-
-    assert (halved, places.limit) == (8, 4)
+        contexts = [concurrency.acquire() for _ in range(num_lines)]
+        for epoch in [await stack.enter_async_context(context) for context in contexts]:
+            concurrency.record_rejection(epoch, 0.0)
 
 
-async def test_one_place_always_is_there() -> None:
-    """However often it was too much."""
-    places = AdaptiveConcurrency(2)
+async def test_simultaneous_rejections_halve_the_limit_once() -> None:
+    """A later rejection halves it again."""
+    concurrency = AdaptiveConcurrency(16)
+    await reject(concurrency, 16)
+    halved = concurrency.limit
+    await reject(concurrency, 1)
+
+    assert (halved, concurrency.limit) == (8, 4)
+
+
+async def test_the_limit_is_at_least_one() -> None:
+    """However often lines are rejected."""
+    concurrency = AdaptiveConcurrency(2)
     for _ in range(5):
-        async with places.one() as place:
-            place.was_too_much(0.0)
+        await reject(concurrency, 1)
 
-    assert places.limit == 1
+    assert concurrency.limit == 1
 
 
-async def test_what_goes_well_brings_places_back() -> None:
-    """A little for each line, up to the most."""
-    places = AdaptiveConcurrency(4)
-    async with places.one() as place:
-        place.was_too_much(0.0)
+async def test_successes_raise_the_limit_to_the_maximum() -> None:
+    """One per `limit` successes."""
+    concurrency = AdaptiveConcurrency(4)
+    await reject(concurrency, 1)
     for _ in range(40):
-        async with places.one() as place:
-            place.went_well()
+        async with concurrency.acquire():
+            concurrency.record_success()
 
-    assert places.limit == 4
+    assert concurrency.limit == 4
 
 
-async def test_more_than_the_limit_wait() -> None:
-    """Until a place is given back."""
-    places, entered = AdaptiveConcurrency(1), asyncio.Event()
+async def test_acquire_waits_at_the_limit() -> None:
+    """Until a permit is released."""
+    concurrency, entered = AdaptiveConcurrency(1), asyncio.Event()
 
     async def second() -> None:
-        async with places.one():
+        async with concurrency.acquire():
             entered.set()
 
-    async with places.one():
+    async with concurrency.acquire():
         waiting = asyncio.create_task(second())
         await asyncio.sleep(0)
         was_early = entered.is_set()
@@ -65,38 +65,78 @@ async def test_more_than_the_limit_wait() -> None:
     assert entered.is_set()
 
 
-async def test_who_is_alone_waits_for_all_and_keeps_all_out() -> None:
-    """Also those that come while it waits."""
-    places, log = AdaptiveConcurrency(4), list[str]()
+async def test_an_exclusive_permit_waits_for_others_and_excludes_them() -> None:
+    """Including those that are requested while it waits."""
+    concurrency, log = AdaptiveConcurrency(4), list[str]()
 
-    async def suspect() -> None:
-        async with places.alone():
-            log.append("suspect in")
+    async def exclusive() -> None:
+        async with concurrency.acquire_exclusive():
+            log.append("exclusive acquired")
             await asyncio.sleep(0)
-            log.append("suspect out")
+            log.append("exclusive released")
 
     async def other() -> None:
-        async with places.one():
+        async with concurrency.acquire():
             log.append("other")
 
-    async with places.one():
-        tasks = [asyncio.create_task(suspect())]
+    async with concurrency.acquire():
+        tasks = [asyncio.create_task(exclusive())]
         await asyncio.sleep(0)
         tasks.append(asyncio.create_task(other()))
         await asyncio.sleep(0)
-        log.append("first out")
+        log.append("first released")
     await asyncio.gather(*tasks)
 
-    assert log == ["first out", "suspect in", "suspect out", "other"]
+    assert log == ["first released", "exclusive acquired", "exclusive released", "other"]
 
 
-async def test_a_suspect_that_leaves_before_its_turn_keeps_nobody_out() -> None:
-    """Its batch was given up while it waited."""
-    places = AdaptiveConcurrency(2)
-    async with places.one():
-        waiting = asyncio.create_task(places.alone().__aenter__())
+async def test_a_cancelled_exclusive_permit_does_not_block_others() -> None:
+    """Its batch was cancelled while it waited."""
+    concurrency = AdaptiveConcurrency(2)
+    async with concurrency.acquire():
+        waiting = asyncio.create_task(concurrency.acquire_exclusive().__aenter__())
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
-        async with asyncio.timeout(5), places.one():
+        async with asyncio.timeout(5), concurrency.acquire():
             pass
+
+
+@given(sizes=st.lists(st.integers(0, 15), max_size=20), total=st.integers(1, 10))
+def test_a_weighted_semaphore_is_bounded_and_fair(sizes: list[int], total: int) -> None:
+    """The acquired sum stays within the total, and waiters are served in order."""
+
+    async def acquire_all() -> tuple[list[int], int]:
+        semaphore, order, acquired, peak = WeightedSemaphore(total), list[int](), 0, 0
+
+        async def acquire(number: int, size: int) -> None:
+            nonlocal acquired, peak
+            async with semaphore.reserve(size):
+                order.append(number)
+                acquired += min(size, total)
+                peak = max(peak, acquired)
+                for _ in range(number % 3):
+                    await asyncio.sleep(0)
+                acquired -= min(size, total)
+
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(acquire(number, size) for number, size in enumerate(sizes)))
+        return order, peak
+
+    order, peak = asyncio.run(acquire_all())
+
+    assert order == list(range(len(sizes)))
+    assert peak <= total
+
+
+async def test_a_cancelled_waiter_does_not_block_the_next() -> None:
+    """The next waiter of the semaphore gets what is free."""
+    semaphore = WeightedSemaphore(2)
+    async with semaphore.reserve(2):
+        cancelled = asyncio.create_task(semaphore.acquire(2))
+        waiting = asyncio.create_task(semaphore.acquire(1))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+    async with asyncio.timeout(5):
+        await waiting

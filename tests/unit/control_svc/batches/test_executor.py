@@ -1,4 +1,4 @@
-"""Running lines: each until it has ended, kept whatever the database does, suspects alone."""
+"""BatchRunner: retries lines, survives database failures, and isolates lines that crash engines."""
 
 import asyncio
 from collections import Counter
@@ -14,11 +14,11 @@ from sqlalchemy import select
 
 from control_svc.base.ids import BATCH as BATCH_PREFIX
 from control_svc.base.ids import IdSource
-from control_svc.batches.concurrency import AdaptiveConcurrency, Permit
+from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.executor import BatchRunner
 from control_svc.batches.lines import EndedLine, LineResult, NewLine, PendingLine
 from control_svc.batches.model import Batch, LineState, NewBatch, TokenUsage
-from control_svc.batches.queries import BatchLineQueries, BatchQueries, Portion
+from control_svc.batches.queries import BatchLineQueries, BatchQueries, ReadLimit
 from control_svc.batches.tables import BatchLineRow
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.jobs.handler import JobContext
@@ -36,7 +36,7 @@ NO_DEATHS: Mapping[int, int] = {}
 
 
 class MakeRows(Protocol):
-    """Makes the rows of a batch."""
+    """Inserts a batch."""
 
     async def __call__(
         self,
@@ -45,18 +45,17 @@ class MakeRows(Protocol):
         deaths: Mapping[int, int] = NO_DEATHS,
         **changes: Any,
     ) -> "Rows":
-        """`changes` are those of the batch."""
+        """`changes` are fields of the batch."""
 
 
 class Rows:
-    """The rows of one batch, and a worker's context that reaches them; commits can be refused."""
+    """The rows of one batch: the transactions and the job context of a worker, which can fail."""
 
     def __init__(self, transactions: Transactions) -> None:
-        self.refusals: list[Exception] = []
-        self.unreadable: list[Exception] = []
-        """Raised by reads."""
-        self.lost_answers: list[Exception] = []
-        """Raised by commits that went through."""
+        self.write_errors: list[Exception] = []
+        self.read_errors: list[Exception] = []
+        self.commit_errors: list[Exception] = []
+        """Raised after successful commits."""
         self.claim = Claim(
             project=P, job_id="j", fence=1, kind="batch", subject="b", attempt=1, engine_deaths=0
         )
@@ -64,46 +63,46 @@ class Rows:
         self._transactions = transactions
 
     async def add(self, batch: Batch, lines: Sequence[NewLine], deaths: Mapping[int, int]) -> None:
-        """Store the batch and its lines; `deaths` of engines by a line's number."""
+        """Insert the batch and its lines. `deaths` are engine deaths by line number."""
 
         async def work(tx: Transaction) -> None:
             await BatchQueries(tx).add(P, batch)
             await BatchLineQueries(tx).add(P, batch.id, lines)
             if deaths:
-                await BatchLineQueries(tx).set_deaths(P, batch.id, deaths)
+                await BatchLineQueries(tx).set_engine_deaths(P, batch.id, deaths)
 
         await self._transactions.write(work)
 
     async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
-        """A transaction, if it is not refused."""
-        if self.unreadable:
-            raise self.unreadable.pop(0)
+        """Run a transaction, or raise the next error."""
+        if self.read_errors:
+            raise self.read_errors.pop(0)
         return await self._transactions.read(work)
 
     async def write(
         self, work: Callable[[Transaction], Awaitable[ResultT]], *, progress: bool = False
     ) -> ResultT:
-        """A transaction, if it is not refused."""
-        if self.refusals:
-            raise self.refusals.pop(0)
+        """Run a transaction, or raise the next error."""
+        if self.write_errors:
+            raise self.write_errors.pop(0)
         result = await self._transactions.write(work)
-        if self.lost_answers:
-            raise self.lost_answers.pop(0)
+        if self.commit_errors:
+            raise self.commit_errors.pop(0)
         return result
 
     async def batch(self) -> Batch:
-        """The batch as it is stored."""
+        """Read the batch."""
         return await self._transactions.read(lambda tx: BatchQueries(tx).get(P, BATCH.id))
 
     async def results(self) -> dict[int, EndedLine]:
-        """The lines that have ended, by number."""
-        most, found = Portion(1000, 1 << 40), list[EndedLine]()
+        """Read the ended lines, by number."""
+        lines = list[EndedLine]()
         for completed in (True, False):
-            found += await self._transactions.read(partial(_ended, completed=completed, most=most))
-        return {line.number: line for line in found if line.state is not LineState.PENDING}
+            lines += await self._transactions.read(partial(_list_ended, completed=completed))
+        return {line.number: line for line in lines if line.state is not LineState.PENDING}
 
     async def deaths(self) -> dict[int, int]:
-        """How many engines have died while they had a line, where any has."""
+        """Read the engine deaths of lines that have any, by line number."""
         query = select(BatchLineRow.number, BatchLineRow.engine_deaths)
 
         async def work(tx: Transaction) -> dict[int, int]:
@@ -113,13 +112,16 @@ class Rows:
         return await self._transactions.read(work)
 
 
-async def _ended(tx: Transaction, *, completed: bool, most: Portion) -> list[EndedLine]:
-    return await BatchLineQueries(tx).ended(P, BATCH.id, completed=completed, after=0, most=most)
+async def _list_ended(tx: Transaction, *, completed: bool) -> list[EndedLine]:
+    limit = ReadLimit(1000, 1 << 40)
+    return await BatchLineQueries(tx).list_ended(
+        P, BATCH.id, completed=completed, after=0, limit=limit
+    )
 
 
 @pytest.fixture
 async def make_rows(tmp_path: Path) -> AsyncIterator[MakeRows]:
-    """Makes the rows of a batch whose lines are pending, in a database of its own."""
+    """Inserts a batch with pending lines into a new database."""
     async with a_database(tmp_path, None, lambda: NOW) as database:
 
         async def make(
@@ -130,39 +132,39 @@ async def make_rows(tmp_path: Path) -> AsyncIterator[MakeRows]:
         ) -> Rows:
             rows = Rows(database.transactions)
             lines = [NewLine(number, b"", request) for number in range(1, num_lines + 1)]
-            await rows.add(replace(BATCH.begin("m", num_lines, NOW), **changes), lines, deaths)
+            await rows.add(replace(BATCH.start("m", num_lines, NOW), **changes), lines, deaths)
             return rows
 
         yield make
 
 
 class Lines:
-    """Carries out lines; some are sent back, and some end well only when nothing runs beside."""
+    """A LineRunner that raises scripted errors."""
 
     def __init__(self) -> None:
         self.errors: dict[int, list[DomainError]] = {}
         self.fragile: set[int] = set()
-        """Die in company."""
+        """Lines that fail unless they run alone."""
         self.num_runs: Counter[int] = Counter()
         self.running: set[int] = set()
-        self.most_running = 0
-        self.sent_back = asyncio.Event()
-        self.begun = asyncio.Condition()
+        self.max_running = 0
+        self.failed = asyncio.Event()
+        self.started = asyncio.Condition()
         self.may_end = asyncio.Event()
         self.may_end.set()
 
-    async def until_run(self, number: int) -> None:
-        """Wait until a line has begun."""
-        async with self.begun:
-            await self.begun.wait_for(lambda: self.num_runs[number] > 0)
+    async def wait_for_start(self, number: int) -> None:
+        """Wait until a line has started."""
+        async with self.started:
+            await self.started.wait_for(lambda: self.num_runs[number] > 0)
 
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
-        """An end, or an error."""
+        """Complete the line, or raise its next error."""
         self.num_runs[line.number] += 1
         self.running.add(line.number)
-        self.most_running = max(self.most_running, len(self.running))
-        async with self.begun:
-            self.begun.notify_all()
+        self.max_running = max(self.max_running, len(self.running))
+        async with self.started:
+            self.started.notify_all()
         try:
             await self.may_end.wait()
             for _ in range(5):
@@ -170,23 +172,35 @@ class Lines:
                 if line.number in self.fragile and self.running != {line.number}:
                     raise DEATH
             if self.errors.get(line.number):
-                self.sent_back.set()
+                self.failed.set()
                 raise self.errors[line.number].pop(0)
         finally:
             self.running.discard(line.number)
         return LineResult(line.number, LineState.COMPLETED, b"{}", TokenUsage(1, 0, 2, 0))
 
 
-async def run(rows: Rows, lines: Lines, at_once: int = 4) -> None:
-    """Run the batch."""
-    runner = BatchRunner(cast(Any, rows), lines, AdaptiveConcurrency(at_once))
+class RecordingConcurrency(AdaptiveConcurrency):
+    """Records the backoffs that are requested, without waiting."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.backoffs_s: list[float] = []
+
+    def record_rejection(self, epoch: int, retry_after_s: float) -> None:
+        """Record a rejection."""
+        self.backoffs_s.append(retry_after_s)
+
+
+async def run(rows: Rows, lines: Lines, concurrency: AdaptiveConcurrency | None = None) -> None:
+    """Run the batch, by default at most 4 lines at a time."""
+    runner = BatchRunner(cast(Any, rows), lines, concurrency or AdaptiveConcurrency(4))
     batch = await rows.batch()
     async with asyncio.timeout(20):
         await runner.run(batch, cast(JobContext, rows))
 
 
 async def test_every_line_ends_once_and_is_counted(make_rows: MakeRows) -> None:
-    """Counts and usage are the sums."""
+    """Counts and usage are sums over the lines."""
     rows, lines = await make_rows(100), Lines()
     await run(rows, lines)
 
@@ -196,64 +210,62 @@ async def test_every_line_ends_once_and_is_counted(make_rows: MakeRows) -> None:
     assert batch.usage == TokenUsage(100, 0, 200, 0)
 
 
-async def test_what_the_database_cannot_take_is_kept_until_it_can(make_rows: MakeRows) -> None:
-    """No line runs again for it."""
+async def test_results_are_committed_once_the_database_is_back(make_rows: MakeRows) -> None:
+    """No line runs again."""
     rows, lines = await make_rows(20), Lines()
-    rows.refusals = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
+    rows.write_errors = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
     await run(rows, lines)
 
     assert len(await rows.results()) == 20
     assert set(lines.num_runs.values()) == {1}
 
 
-async def test_a_database_that_cannot_be_read_for_a_while_costs_no_line(
-    make_rows: MakeRows,
-) -> None:
-    """What runs goes on to its end, and what ends is kept here until the database is back."""
+async def test_lines_continue_while_the_database_is_unavailable(make_rows: MakeRows) -> None:
+    """Results are kept in memory until it is back."""
     rows, lines = await make_rows(100), Lines()
-    away = UpstreamUnavailable(service="database", retry_after=0.01)
+    unavailable = UpstreamUnavailable(service="database", retry_after=0.01)
 
-    async def go_away() -> None:
-        await lines.until_run(40)
-        rows.unreadable = [away] * 3
-        rows.refusals = [away] * 3
+    async def fail_database() -> None:
+        await lines.wait_for_start(40)
+        rows.read_errors = [unavailable] * 3
+        rows.write_errors = [unavailable] * 3
 
-    await asyncio.gather(run(rows, lines), go_away())
+    await asyncio.gather(run(rows, lines), fail_database())
 
     assert len(await rows.results()) == 100
-    assert not rows.unreadable
+    assert not rows.read_errors
     assert set(lines.num_runs.values()) == {1}
 
 
-async def test_a_batch_whose_window_has_closed_runs_nothing(make_rows: MakeRows) -> None:
-    """Not for a moment."""
+async def test_no_line_runs_after_the_window_has_closed(make_rows: MakeRows) -> None:
+    """The batch expired before it started."""
     rows, lines = await make_rows(3, expires_at=NOW), Lines()
     await run(rows, lines)
 
     assert not lines.num_runs
 
 
-async def test_large_requests_wait_for_room(make_rows: MakeRows) -> None:
-    """What is in memory is bounded by bytes; a line that is larger than that runs by itself."""
+async def test_running_requests_are_bounded_by_bytes(make_rows: MakeRows) -> None:
+    """Large requests wait until others have ended."""
     large = b'{"custom_id": "x"}' + b" " * (30 << 20)
     rows, lines = await make_rows(6, request=large), Lines()
     lines.may_end.clear()
 
-    async def end_once_two_run() -> None:
-        await lines.until_run(2)
+    async def finish_once_two_run() -> None:
+        await lines.wait_for_start(2)
         lines.may_end.set()
 
-    await asyncio.gather(run(rows, lines, at_once=8), end_once_two_run())
+    await asyncio.gather(run(rows, lines, AdaptiveConcurrency(8)), finish_once_two_run())
 
     assert len(await rows.results()) == 6
-    assert lines.most_running == 2
+    assert lines.max_running == 2
 
 
-async def test_a_commit_whose_answer_gets_lost_counts_once(make_rows: MakeRows) -> None:
-    """Nobody knows whether it went through: it is tried again, and changes nothing more."""
+async def test_a_repeated_commit_counts_once(make_rows: MakeRows) -> None:
+    """After an error that leaves open whether the commit succeeded."""
     rows, lines = await make_rows(20), Lines()
     lines.errors[3] = [DEATH]
-    rows.lost_answers = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
+    rows.commit_errors = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
     await run(rows, lines)
 
     assert len(await rows.results()) == 20
@@ -263,22 +275,19 @@ async def test_a_commit_whose_answer_gets_lost_counts_once(make_rows: MakeRows) 
     assert await rows.deaths() == {3: 1}
 
 
-async def test_who_is_sent_back_without_a_time_waits_anyway(
-    make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Something between us and the service may not say when to come back."""
-    rows, lines, waits = await make_rows(1), Lines(), list[float]()
+async def test_a_rejection_without_retry_after_has_a_default_backoff(make_rows: MakeRows) -> None:
+    """A proxy may omit it."""
+    rows, lines, concurrency = await make_rows(1), Lines(), RecordingConcurrency()
     lines.errors[1] = [ResourceExhausted.with_reason(reason="RESOURCE_EXHAUSTED", message="x")]
-    monkeypatch.setattr(Permit, "was_too_much", lambda _, wait_s: waits.append(wait_s))
-    await run(rows, lines)
+    await run(rows, lines, concurrency)
 
-    assert waits == [1.0]
+    assert concurrency.backoffs_s == [1.0]
 
 
-async def test_who_has_lost_the_batch_leaves_it(make_rows: MakeRows) -> None:
-    """Nothing is kept, nothing goes on."""
+async def test_a_lost_lease_ends_the_run(make_rows: MakeRows) -> None:
+    """No result is stored, and no line continues."""
     rows, lines = await make_rows(500), Lines()
-    rows.refusals = [LeaseLost("another one has it")]
+    rows.write_errors = [LeaseLost("lost")]
     with pytest.raises(LeaseLost):
         await run(rows, lines)
 
@@ -286,8 +295,8 @@ async def test_who_has_lost_the_batch_leaves_it(make_rows: MakeRows) -> None:
     assert not lines.running
 
 
-async def test_suspects_run_with_nothing_beside_them(make_rows: MakeRows) -> None:
-    """Innocent ones end well, poison is given up after a third death, nobody else is hurt."""
+async def test_lines_run_alone_after_engine_deaths(make_rows: MakeRows) -> None:
+    """Only the line that crashes engines fails, after its third death."""
     rows, lines = await make_rows(60), Lines()
     lines.fragile = {3, 4, 5}
     lines.errors[30] = [DEATH] * 9
@@ -302,10 +311,8 @@ async def test_suspects_run_with_nothing_beside_them(make_rows: MakeRows) -> Non
     assert len(results) == 60
 
 
-async def test_a_line_of_two_deaths_is_a_suspect_for_the_next_worker_too(
-    make_rows: MakeRows,
-) -> None:
-    """Its row remembers."""
+async def test_stored_engine_deaths_count_for_the_next_worker(make_rows: MakeRows) -> None:
+    """A line with two stored deaths fails after one more."""
     rows, lines = await make_rows(1, deaths={1: 2}), Lines()
     lines.errors[1] = [DEATH]
     await run(rows, lines)
@@ -314,15 +321,15 @@ async def test_a_line_of_two_deaths_is_a_suspect_for_the_next_worker_too(
     assert lines.num_runs == {1: 1}
 
 
-async def test_a_batch_given_up_keeps_what_has_ended(make_rows: MakeRows) -> None:
-    """What runs is ended."""
+async def test_a_cancelled_batch_keeps_committed_results(make_rows: MakeRows) -> None:
+    """Running lines are cancelled."""
     rows, lines = await make_rows(3), Lines()
     lines.errors[3] = [UpstreamUnavailable(service="inference", retry_after=5.0)]
 
-    async def give_up() -> None:
-        await lines.sent_back.wait()
+    async def cancel() -> None:
+        await lines.failed.wait()
         rows.cancelled.set()
 
-    await asyncio.gather(run(rows, lines), give_up())
+    await asyncio.gather(run(rows, lines), cancel())
 
     assert sorted(await rows.results()) == [1, 2]

@@ -1,4 +1,4 @@
-"""Batches: what callers may ask for, and the walks through their states."""
+"""Validation of new batches, and state transitions."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,25 +29,25 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 
 
-def asked(**changed: Any) -> NewBatch:
-    """What a caller asks for."""
+def new_batch(**changes: Any) -> NewBatch:
+    """The parameters of a batch."""
     fields = {"input_file_id": "file-1", "endpoint": BatchEndpoint.CHAT_COMPLETIONS.value}
-    return NewBatch(**{**fields, **changed})
+    return NewBatch(**{**fields, **changes})
 
 
-def a_batch(**changed: Any) -> Batch:
-    """A batch at its beginning."""
-    return asked(**changed).make("batch_1", NOW)
+def make_batch(**changes: Any) -> Batch:
+    """A batch in its initial state."""
+    return new_batch(**changes).make("batch_1", NOW)
 
 
-def test_a_window_is_a_day_unless_said() -> None:
-    """From the creation on."""
-    assert a_batch().expires_at == NOW + timedelta(days=1)
-    assert a_batch(window=timedelta(hours=2)).expires_at == NOW + timedelta(hours=2)
+def test_the_default_window_is_a_day() -> None:
+    """From the creation of the batch."""
+    assert make_batch().expires_at == NOW + timedelta(days=1)
+    assert make_batch(window=timedelta(hours=2)).expires_at == NOW + timedelta(hours=2)
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "field"),
+    ("changes", "error", "field"),
     [
         ({"input_file_id": ""}, MissingField, "input_file_id"),
         ({"endpoint": ""}, MissingField, "endpoint"),
@@ -64,18 +64,18 @@ def test_a_window_is_a_day_unless_said() -> None:
         ({"request_id": "r" * 129}, TooLong, "request_id"),
     ],
 )
-def test_what_cannot_be_asked_for_names_its_field(
-    changed: dict[str, Any], error: type[DomainError], field: str
+def test_invalid_parameters_are_rejected(
+    changes: dict[str, Any], error: type[DomainError], field: str
 ) -> None:
-    """Before anything is done."""
-    with pytest.raises(error) as refused:
-        asked(**changed).check()
+    """The error names the field."""
+    with pytest.raises(error) as raised:
+        new_batch(**changes).check()
 
-    assert refused.value.field == field
+    assert raised.value.field == field
 
 
-def test_the_input_has_the_purpose_of_one() -> None:
-    """Another purpose is the input's fault."""
+def test_the_input_file_must_have_the_purpose_batch() -> None:
+    """The error names the field and the purpose."""
     file = File(
         id="file-1",
         filename="a",
@@ -86,16 +86,16 @@ def test_the_input_has_the_purpose_of_one() -> None:
         created_at=NOW,
         expires_at=None,
     )
-    with pytest.raises(InvalidField) as refused:
+    with pytest.raises(InvalidField) as raised:
         check_input(file)
 
-    assert refused.value.field == "input_file_id"
-    assert "user_data" in refused.value.message
+    assert raised.value.field == "input_file_id"
+    assert "user_data" in raised.value.message
 
 
-def test_a_batch_that_runs_to_its_end_is_completed() -> None:
-    """Each state leaves its time."""
-    running = a_batch().begin("demo", 2, NOW).count(1, 1, TokenUsage(5, 2, 3, 1))
+def test_a_batch_whose_lines_have_ended_completes() -> None:
+    """Each state has a timestamp."""
+    running = make_batch().start("demo", 2, NOW).add_results(1, 1, TokenUsage(5, 2, 3, 1))
     done = running.close(LATER).finish("file-out", "file-err", LATER)
 
     assert (done.state, done.completed_at) == (BatchState.COMPLETED, LATER)
@@ -104,17 +104,17 @@ def test_a_batch_that_runs_to_its_end_is_completed() -> None:
     assert done.usage == TokenUsage(5, 2, 3, 1)
 
 
-def test_a_file_that_cannot_be_used_fails_the_batch() -> None:
-    """With what is wrong with it."""
+def test_an_invalid_file_fails_the_batch() -> None:
+    """The batch has its problems."""
     problems = (LineProblem("empty_file", "The file has no requests."),)
-    failed = a_batch().refuse(problems, LATER)
+    failed = make_batch().fail_validation(problems, LATER)
 
     assert (failed.state, failed.failed_at, failed.problems) == (BatchState.FAILED, LATER, problems)
 
 
-def test_lines_that_did_not_run_in_time_expire_with_their_batch() -> None:
-    """They count as failed, so that the counts add up."""
-    closed = a_batch().begin("demo", 3, NOW).count(1, 0, TokenUsage()).close(LATER)
+def test_a_batch_with_lines_that_did_not_run_expires() -> None:
+    """They count as failed."""
+    closed = make_batch().start("demo", 3, NOW).add_results(1, 0, TokenUsage()).close(LATER)
     done = closed.finish("file-out", "file-err", LATER)
 
     assert closed.state is BatchState.FINALIZING
@@ -122,30 +122,29 @@ def test_lines_that_did_not_run_in_time_expire_with_their_batch() -> None:
     assert (done.counts.completed, done.counts.failed) == (1, 2)
 
 
-def test_a_batch_given_up_keeps_what_has_run() -> None:
-    """And its pending lines count as failed."""
-    cancelling = a_batch().begin("demo", 3, NOW).count(1, 0, TokenUsage()).cancel(LATER)
-    unrun = cancelling.unrun
+def test_a_cancelled_batch_keeps_its_results() -> None:
+    """Pending lines count as failed."""
+    cancelling = make_batch().start("demo", 3, NOW).add_results(1, 0, TokenUsage()).cancel(LATER)
     done = cancelling.close(LATER).finish("file-out", "file-err", LATER)
 
-    assert unrun is LineState.CANCELLED
+    assert cancelling.unrun_line_state is LineState.CANCELLED
     assert (done.state, done.cancelled_at) == (BatchState.CANCELLED, LATER)
     assert (done.counts.completed, done.counts.failed) == (1, 2)
     assert done.cancel(LATER) is done
 
 
-def test_a_batch_given_up_while_it_is_checked_runs_nothing() -> None:
-    """Whatever the check finds."""
-    cancelling = a_batch().cancel(LATER)
+def test_a_batch_cancelled_during_validation_does_not_start() -> None:
+    """Whatever the result of the validation."""
+    cancelling = make_batch().cancel(LATER)
 
-    assert cancelling.begin("demo", 3, LATER) == cancelling.refuse((), LATER) == cancelling
-    assert not cancelling.has_begun
+    assert cancelling.start("demo", 3, LATER) == cancelling.fail_validation((), LATER) == cancelling
+    assert not cancelling.is_validated
 
 
-def test_work_that_cannot_be_done_fails_its_batch_unless_it_has_ended() -> None:
-    """With the reason, which no line has."""
+def test_a_dead_job_fails_the_batch_unless_it_has_ended() -> None:
+    """The batch has the problem of the job."""
     problem = LineProblem("work_abandoned", "gone")
-    running = a_batch().begin("demo", 1, NOW)
+    running = make_batch().start("demo", 1, NOW)
     ended = running.close(LATER).finish(None, "f", LATER)
 
     abandoned = running.abandon(problem, LATER, is_last=False)
@@ -157,52 +156,52 @@ def test_work_that_cannot_be_done_fails_its_batch_unless_it_has_ended() -> None:
     assert ended.abandon(problem, LATER, is_last=True) is ended
 
 
-def test_who_had_only_files_to_write_ends_as_it_would_have() -> None:
-    """All lines had ended, or the owner had given up: another job writes what there is."""
+def test_a_dead_job_does_not_fail_a_batch_that_is_closing() -> None:
+    """A closing job writes the files of finalizing and cancelling batches."""
     problem = LineProblem("work_abandoned", "gone")
-    running = a_batch().begin("demo", 2, NOW).count(1, 0, TokenUsage())
-    finalizing = running.count(1, 0, TokenUsage()).close(LATER)
+    running = make_batch().start("demo", 2, NOW).add_results(1, 0, TokenUsage())
+    finalizing = running.add_results(1, 0, TokenUsage()).close(LATER)
     cancelling = running.cancel(LATER)
 
     closed = cancelling.abandon(problem, LATER, is_last=False)
 
-    assert cancelling.abandoned_lines is LineState.CANCELLED
+    assert cancelling.abandoned_line_state is LineState.CANCELLED
     assert finalizing.abandon(problem, LATER, is_last=False) == finalizing
     assert (closed.counts.pending, closed.finish("f", "e", LATER).state) == (0, "cancelled")
 
 
 @pytest.mark.parametrize("state", ["validating", "in_progress", "cancelling"])
-def test_who_failed_without_files_can_begin_again_where_it_was(state: str) -> None:
-    """The lines that the failure ended are to run once more."""
+def test_a_batch_that_failed_without_files_can_be_reopened(state: str) -> None:
+    """It returns to its previous state, and abandoned lines are pending again."""
     problem = LineProblem("work_abandoned", "gone")
-    running = a_batch().begin("demo", 3, NOW).count(1, 0, TokenUsage())
+    running = make_batch().start("demo", 3, NOW).add_results(1, 0, TokenUsage())
     abandoned = running.abandon(problem, NOW, is_last=False)
     failed = {
-        "validating": a_batch(),
+        "validating": make_batch(),
         "in_progress": abandoned,
-        "cancelling": a_batch().cancel(NOW),
+        "cancelling": make_batch().cancel(NOW),
     }[state].abandon(problem, LATER, is_last=True)
 
-    revived = failed.revive(2 if state == "in_progress" else 0)
+    reopened = failed.reopen(2 if state == "in_progress" else 0)
 
-    assert failed.can_begin_again
-    assert not abandoned.finish("out", "errors", LATER).can_begin_again
-    assert (revived.state, revived.problems, revived.failed_at) == (state, (), None)
+    assert failed.can_reopen
+    assert not abandoned.finish("out", "errors", LATER).can_reopen
+    assert (reopened.state, reopened.problems, reopened.failed_at) == (state, (), None)
     if state == "in_progress":
-        assert (revived.counts.completed, revived.counts.pending) == (1, 2)
+        assert (reopened.counts.completed, reopened.counts.pending) == (1, 2)
 
 
 @pytest.mark.parametrize("state", ["finalizing", "completed", "failed", "expired"])
-def test_a_batch_that_has_ended_cannot_be_given_up(state: str) -> None:
-    """The error tells its state."""
-    begun = a_batch().begin("demo", 1, NOW)
+def test_an_ended_batch_cannot_be_cancelled(state: str) -> None:
+    """The error contains its state."""
+    started = make_batch().start("demo", 1, NOW)
     ended = {
-        "finalizing": begun.close(LATER),
-        "completed": begun.count(1, 0, TokenUsage()).close(LATER).finish("f", None, LATER),
-        "failed": a_batch().refuse((), LATER),
-        "expired": begun.close(LATER).finish(None, "f", LATER),
+        "finalizing": started.close(LATER),
+        "completed": started.add_results(1, 0, TokenUsage()).close(LATER).finish("f", None, LATER),
+        "failed": make_batch().fail_validation((), LATER),
+        "expired": started.close(LATER).finish(None, "f", LATER),
     }[state]
-    with pytest.raises(BatchNotCancellable) as refused:
+    with pytest.raises(BatchNotCancellable) as raised:
         ended.cancel(LATER)
 
-    assert refused.value.state == state
+    assert raised.value.state == state
