@@ -212,9 +212,9 @@ class _Attempt:
             return item
         intent = self._intent(draft)
         if not self._tools.hosted[draft.name].handles(intent):
-            return item.ended(intent, item.status)
+            return item.with_content(intent, item.status)
         status = ItemStatus.IN_PROGRESS if turn_is_complete else ItemStatus.INCOMPLETE
-        return item.ended(intent, status)
+        return item.with_content(intent, status)
 
     def _intent(self, draft: Draft) -> Content:
         call = HostedCall(draft.call_id, draft.name, draft.text)
@@ -237,7 +237,7 @@ class _Attempt:
             result = await self._result(call, is_resumed=is_resumed)
             if isinstance(result, FileSearchCall):
                 result = self._numbered(result)
-            ended = call.ended(result)
+            ended = call.with_content(result)
             await self._work.recorder.call_ended(ended)
             self._items = [ended if item.id == call.id else item for item in self._items]
 

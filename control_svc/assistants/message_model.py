@@ -156,7 +156,7 @@ class ThreadMessage:
         )
 
     def _ended(self, content: tuple[Part, ...], status: ItemStatus) -> Item:
-        return self.item.ended(replace(self.message, content=content), status)
+        return self.item.with_content(replace(self.message, content=content), status)
 
 
 def started_message(

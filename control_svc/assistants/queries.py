@@ -27,7 +27,7 @@ from control_svc.base.ids import ASSISTANT, THREAD, is_id
 from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
-from control_svc.items.model import Item, ItemFilter, PlacedItem
+from control_svc.items.model import Item, ItemFilter, TimelineItem
 from control_svc.items.queries import TimelineQueries
 from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadNotFound
 
@@ -213,7 +213,7 @@ class ThreadQueries:
         await self._session.execute(
             delete(ThreadRow).where(ThreadRow.project == project, ThreadRow.id == thread_id)
         )
-        await self._timelines.drop(project, thread_id)
+        await self._timelines.delete(project, thread_id)
 
     async def _get(self, project: str, thread_id: str, *, locked: bool) -> Thread:
         if not is_id(thread_id, THREAD):
@@ -288,14 +288,14 @@ class MessageQueries:
         self, project: str, thread_id: str, window: Window, run_id: str = ""
     ) -> list[ThreadMessage]:
         """The messages of a window; `run_id` empty: by whomever."""
-        wanted = ItemFilter(kinds=(_KIND,), origin=run_id)
-        placed = await self._timelines.page(project, thread_id, window, wanted)
+        item_filter = ItemFilter(kinds=(_KIND,), origin=run_id)
+        placed = await self._timelines.page(project, thread_id, window, item_filter)
         return await self._messages(project, thread_id, placed)
 
     async def of_run(self, project: str, thread_id: str, run_id: str) -> list[ThreadMessage]:
         """The messages that a run has written, in order."""
-        wanted = ItemFilter(kinds=(_KIND,), origin=run_id)
-        placed = await self._timelines.since(project, thread_id, wanted=wanted)
+        item_filter = ItemFilter(kinds=(_KIND,), origin=run_id)
+        placed = await self._timelines.read(project, thread_id, item_filter=item_filter)
         return await self._messages(project, thread_id, placed)
 
     async def update(self, project: str, message: ThreadMessage) -> None:
@@ -316,7 +316,7 @@ class MessageQueries:
         await self._timelines.remove(project, thread_id, message_id)
 
     async def _messages(
-        self, project: str, thread_id: str, placed: Sequence[PlacedItem]
+        self, project: str, thread_id: str, placed: Sequence[TimelineItem]
     ) -> list[ThreadMessage]:
         """The messages that items are; an item of another kind is none."""
         items = [each.item for each in placed if each.item.kind == _KIND]

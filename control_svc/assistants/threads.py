@@ -127,7 +127,7 @@ class Threads:
             thread.check_idle("migrate")
             created = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
             await ConversationQueries(tx).add(project, created)
-            placed = await TimelineQueries(tx).since(project, thread_id)
+            placed = await TimelineQueries(tx).read(project, thread_id)
             await TimelineQueries(tx).link(project, made_id, [each.item for each in placed])
             return created
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from control_svc.base.validation import check_metadata, check_request_id
-from control_svc.items.input_items import GivenItem
+from control_svc.items.input_items import InputItem
 from svc_kit.errors import ConversationLocked, MissingField, TooLong
 
 MAX_NEW_ITEMS: Final = 20
@@ -48,7 +48,7 @@ class Conversation:
 class NewConversation:
     """What a caller asks for."""
 
-    items: tuple[GivenItem, ...] = ()
+    items: tuple[InputItem, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
 
@@ -64,7 +64,7 @@ class NewItems:
     """What a caller adds to a conversation."""
 
     conversation_id: str
-    items: tuple[GivenItem, ...]
+    items: tuple[InputItem, ...]
     request_id: str = ""
 
     def check(self) -> None:
@@ -75,7 +75,7 @@ class NewItems:
         check_request_id(self.request_id)
 
 
-def check_new_items(items: tuple[GivenItem, ...]) -> None:
+def check_new_items(items: tuple[InputItem, ...]) -> None:
     """Raises MissingField, InvalidField or TooLong."""
     if len(items) > MAX_NEW_ITEMS:
         raise TooLong(field="items", length=len(items), limit=MAX_NEW_ITEMS)

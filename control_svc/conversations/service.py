@@ -14,7 +14,7 @@ from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.items.model import Item
 from control_svc.items.queries import TimelineQueries
-from control_svc.items.service import append_items, resolved
+from control_svc.items.service import append_items, resolve_items
 from svc_kit.errors import InvalidField, ItemNotFound
 
 CREATE: Final = "CreateConversation"
@@ -46,7 +46,7 @@ class Conversations:
             first = await record_request(tx, project, request)
             if first != created.id:
                 return await ConversationQueries(tx).get(project, first)
-            items = await resolved(tx, project, new.items, self.ids, now, "items")
+            items = await resolve_items(tx, project, new.items, self.ids, now, "items")
             await ConversationQueries(tx).add(project, created)
             await append_items(tx, project, created.id, new.items, items, "items")
             return created
@@ -78,7 +78,7 @@ class Conversations:
 
         async def drop(tx: Transaction) -> None:
             await _free(tx, project, conversation_id)
-            await TimelineQueries(tx).drop(project, conversation_id)
+            await TimelineQueries(tx).delete(project, conversation_id)
             await ConversationQueries(tx).delete(project, conversation_id)
             await self.prefix_cleanup.enqueue(tx, project, conversation_id)
 
@@ -94,7 +94,7 @@ class Conversations:
 
         async def add(tx: Transaction) -> Sequence[Item]:
             await _free(tx, project, new.conversation_id)
-            items = await resolved(tx, project, new.items, self.ids, now, "items")
+            items = await resolve_items(tx, project, new.items, self.ids, now, "items")
             request = IdempotencyRecord.of(ADD, new.request_id, items[0].id, now, new)
             first = await find_or_record(tx, project, request)
             if first is not None:
@@ -161,5 +161,5 @@ async def _added_before(
     if first is None:
         raise ItemNotFound(item=first_id)
     added = range(first.position, first.position + len(request.items))
-    since = await TimelineQueries(tx).since(project, timeline, first.position)
+    since = await TimelineQueries(tx).read(project, timeline, first.position)
     return [placed.item for placed in since if placed.position in added]

@@ -9,7 +9,7 @@ from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from control_svc.base.proto import is_newest_first, timestamp
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.service import Conversations
-from control_svc.items.proto import includes_of, input_items, items_to_pb
+from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
 from svc_kit.auth.principal import current_principal
 
 
@@ -70,7 +70,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         self, request: pb.CreateConversationItemsRequest, context: Context
     ) -> pb.CreateConversationItemsResponse:
         """Add items."""
-        include = includes_of(request.include)
+        include = includes_from_pb(request.include)
         wanted = NewItems(
             conversation_id=request.conversation_id,
             items=input_items(request.items, "items"),
@@ -83,7 +83,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         self, request: pb.GetConversationItemRequest, context: Context
     ) -> pb.GetConversationItemResponse:
         """Describe an item."""
-        include = includes_of(request.include)
+        include = includes_from_pb(request.include)
         item = await self._conversations.get_item(
             _project(), request.conversation_id, request.item_id
         )
@@ -100,7 +100,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
             request.after,
             is_newest_first(request.order),
         )
-        include = includes_of(request.include)
+        include = includes_from_pb(request.include)
         page = await self._conversations.items(_project(), request.conversation_id, wanted)
         items = items_to_pb(page.items, include)
         return pb.ListConversationItemsResponse(items=items, next_page_token=page.next_token)

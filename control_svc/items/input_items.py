@@ -38,8 +38,10 @@ MAX_TOOL_NAME_CHARACTERS: Final = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenItem:
+class InputItem:
     """An item of a request: content, or the id of a stored item."""
+
+    STORED_AS = "GivenItem"
 
     content: Content | None = None
     reference: str = ""
@@ -62,14 +64,14 @@ class GivenItem:
         _check_names(content, field)
         _check_tools(content, field)
         _check_text(content, field)
-        for index, part in enumerate(parts_of(content)):
+        for index, part in enumerate(content_parts(content)):
             _check_part(part, f"{field}.content[{index}]")
         if isinstance(content, Message) and content.role is not Role.ASSISTANT:
             _check_no_refusal(content, field)
         _check_numbers(content, field)
 
 
-def parts_of(content: Content) -> tuple[Part, ...]:
+def content_parts(content: Content) -> tuple[Part, ...]:
     """The parts of a message or of a tool's output; other items have none."""
     if isinstance(content, Message):
         return content.content
@@ -78,10 +80,10 @@ def parts_of(content: Content) -> tuple[Part, ...]:
     return ()
 
 
-def files_of(items: Sequence[GivenItem]) -> Iterator[tuple[int, str]]:
+def referenced_files(items: Sequence[InputItem]) -> Iterator[tuple[int, str]]:
     """The files that items name, each with the place of its item."""
     for index, item in enumerate(items):
-        for part in () if item.content is None else parts_of(item.content):
+        for part in () if item.content is None else content_parts(item.content):
             if isinstance(part, Image | FileInput) and part.file_id:
                 yield index, part.file_id
 
@@ -106,7 +108,7 @@ def _check_tools(content: Content, field: str) -> None:
 
 
 def _check_text(content: Content, field: str) -> None:
-    texts = [part.text for part in parts_of(content) if isinstance(part, Text)]
+    texts = [part.text for part in content_parts(content) if isinstance(part, Text)]
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
     if size > TEXT_BYTES_A_MESSAGE:
         raise TooLong(
@@ -135,7 +137,7 @@ def _check_numbers(content: Content, field: str) -> None:
     """That a document can hold them: JSON knows no other."""
     numbers = [
         logprob.logprob
-        for part in parts_of(content)
+        for part in content_parts(content)
         if isinstance(part, Text)
         for token in part.logprobs
         for logprob in (token, *token.top)
@@ -155,7 +157,7 @@ class Include(StrEnum):
     INPUT_IMAGE_URLS = "message.input_image.image_url"
 
 
-def visible(item: Item, include: Collection[Include]) -> Item:
+def apply_include(item: Item, include: Collection[Include]) -> Item:
     """The item without what was not asked for."""
     return replace(item, content=_shown(item.content, include))
 

@@ -295,13 +295,13 @@ class Item:
         """Which of the kinds it is."""
         return self.content.kind
 
-    def ended(self, content: Content, status: ItemStatus = ItemStatus.COMPLETED) -> "Item":
+    def with_content(self, content: Content, status: ItemStatus = ItemStatus.COMPLETED) -> "Item":
         """The item once it is known what it became."""
         return replace(self, content=content, status=status)
 
 
 @dataclass(frozen=True)
-class PlacedItem:
+class TimelineItem:
     """An item in its timeline."""
 
     position: int
@@ -321,15 +321,15 @@ class ItemFilter:
     kinds: Collection[str] = field(default_factory=tuple)
     origin: str = ""
     """Those that this run or response made."""
-    is_given: bool = False
+    is_input: bool = False
     """Those that none made, but a caller gave."""
 
 
 ALL_ITEMS = ItemFilter()
-GIVEN_ITEMS = ItemFilter(is_given=True)
+INPUT_ITEMS = ItemFilter(is_input=True)
 
 
-def renamed(items: Sequence[Item], names: Mapping[str, str]) -> list[Item]:
+def rename_ids(items: Sequence[Item], names: Mapping[str, str]) -> list[Item]:
     """Rename ids in items and in approvals and calls that refer to them."""
 
     def about(item: Item) -> Item:
@@ -337,7 +337,7 @@ def renamed(items: Sequence[Item], names: Mapping[str, str]) -> list[Item]:
         if not isinstance(content, McpApprovalResponse | McpCall):
             return item
         request = content.approval_request_id
-        return item.ended(
+        return item.with_content(
             replace(content, approval_request_id=names.get(request, request)), item.status
         )
 

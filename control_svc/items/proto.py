@@ -8,7 +8,7 @@ from corral.control.v1 import response_pb2
 
 from control_svc.base.proto import timestamp
 from control_svc.items import model as domain
-from control_svc.items.input_items import GivenItem, Include, visible
+from control_svc.items.input_items import InputItem, Include, apply_include
 from control_svc.items.model import (
     FileCitation,
     FileInput,
@@ -340,7 +340,7 @@ _INCLUDES: Final[Mapping[int, Include]] = {
 }
 
 
-def includes_of(values: Iterable[int]) -> frozenset[Include]:
+def includes_from_pb(values: Iterable[int]) -> frozenset[Include]:
     """The `include` values of a request. Raises InvalidField for one that is not supported."""
     found = set()
     for index, value in enumerate(values):
@@ -364,22 +364,22 @@ def item_to_pb(item: Item) -> pb.Item:
 
 def items_to_pb(items: Iterable[Item], include: Collection[Include]) -> list[pb.Item]:
     """Items as a caller sees them who asked for `include`."""
-    return [item_to_pb(visible(item, include)) for item in items]
+    return [item_to_pb(apply_include(item, include)) for item in items]
 
 
-def input_item(message: pb.Item, field: str) -> GivenItem:
-    """An item of a request, or the name of one. Raises InvalidField; `GivenItem.check` the rest."""
+def input_item(message: pb.Item, field: str) -> InputItem:
+    """An item of a request, or the name of one. Raises InvalidField; `InputItem.check` the rest."""
     kind = message.WhichOneof("content")
     if kind is None:
-        return GivenItem(reference=message.id)
-    return GivenItem(
+        return InputItem(reference=message.id)
+    return InputItem(
         content=content_from_pb(message, field),
         id=message.id,
         status=_status(message.status, field),
     )
 
 
-def input_items(messages: Sequence[pb.Item], field: str) -> tuple[GivenItem, ...]:
+def input_items(messages: Sequence[pb.Item], field: str) -> tuple[InputItem, ...]:
     """The items of a request. Raises InvalidField."""
     return tuple(input_item(message, f"{field}[{index}]") for index, message in enumerate(messages))
 

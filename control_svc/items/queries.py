@@ -29,7 +29,7 @@ from control_svc.base.ids import creation_key
 from control_svc.base.pagination import Window, apply_cursors, restore_order
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
-from control_svc.items.model import ALL_ITEMS, Content, Item, ItemFilter, ItemStatus, PlacedItem
+from control_svc.items.model import ALL_ITEMS, Content, Item, ItemFilter, ItemStatus, TimelineItem
 
 
 class ItemRow(Table):
@@ -71,13 +71,13 @@ _BYTES: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 _CONTENT: Final[TypeAdapter[Content]] = TypeAdapter(Content, config=_BYTES)
 
 
-def document_of(content: Content) -> bytes:
+def encode_content(content: Content) -> bytes:
     """The document of a content."""
     return _CONTENT.dump_json(content, exclude_defaults=False)
 
 
-def content_of(document: bytes) -> Content:
-    """The content of a document that `document_of` made, in this release or an earlier one."""
+def decode_content(document: bytes) -> Content:
+    """The content of a document that `encode_content` made, in this release or an earlier one."""
     return _CONTENT.validate_json(document)
 
 
@@ -93,7 +93,7 @@ class TimelineQueries:
 
     async def append(
         self, project: str, timeline: str, items: Sequence[Item], origin: str = ""
-    ) -> list[PlacedItem]:
+    ) -> list[TimelineItem]:
         """Keep new items at the end; `origin` is the run or response that made them."""
         if items:
             rows = [{"project": project, "id": item.id, **_values(item)} for item in items]
@@ -102,14 +102,14 @@ class TimelineQueries:
 
     async def link(
         self, project: str, timeline: str, items: Sequence[Item], origin: str = ""
-    ) -> list[PlacedItem]:
+    ) -> list[TimelineItem]:
         """Put items that another timeline has at the end of this one, too."""
         if not items:
             return []
         last = select(func.max(TimelineItemRow.position)).where(*_of(project, timeline))
         found = (await self._session.execute(last)).scalar_one()
         first = 0 if found is None else found + 1
-        placed = [PlacedItem(position, item) for position, item in enumerate(items, first)]
+        placed = [TimelineItem(position, item) for position, item in enumerate(items, first)]
         await self._session.execute(
             insert(TimelineItemRow),
             [
@@ -127,7 +127,7 @@ class TimelineQueries:
         )
         return placed
 
-    async def get(self, project: str, timeline: str, item_id: str) -> PlacedItem | None:
+    async def get(self, project: str, timeline: str, item_id: str) -> TimelineItem | None:
         """One item; None: the timeline has none of this id."""
         if not creation_key(item_id):
             return None  # not asked for: a database may refuse its characters
@@ -135,15 +135,15 @@ class TimelineQueries:
         found = (await self._session.execute(query)).one_or_none()
         return None if found is None else _placed_item(found)
 
-    async def stored(self, project: str, item_ids: Collection[str]) -> dict[str, Item]:
+    async def get_many(self, project: str, item_ids: Collection[str]) -> dict[str, Item]:
         """Those of the items that the project has, in whatever timelines, by id."""
         found: dict[str, Item] = {}
         for some in _at_once(item_ids):
             query = select(ItemRow).where(ItemRow.project == project, ItemRow.id.in_(some))
-            found |= {row.id: item_of(row) for row in await self._session.scalars(query)}
+            found |= {row.id: item_from_row(row) for row in await self._session.scalars(query)}
         return found
 
-    async def taken(self, project: str, item_ids: Collection[str]) -> set[str]:
+    async def existing_ids(self, project: str, item_ids: Collection[str]) -> set[str]:
         """Those of the ids that items of the project have."""
         found: set[str] = set()
         for some in _at_once(item_ids):
@@ -152,23 +152,23 @@ class TimelineQueries:
         return found
 
     async def page(
-        self, project: str, timeline: str, window: Window, wanted: ItemFilter = ALL_ITEMS
-    ) -> list[PlacedItem]:
+        self, project: str, timeline: str, window: Window, item_filter: ItemFilter = ALL_ITEMS
+    ) -> list[TimelineItem]:
         """The items of a window, which may begin at one that has been taken out."""
         cursors = window.after, window.before
         below, above = [await self._around(project, timeline, item) for item in cursors]
         after = below.end if window.newest_first else below.start
         before = above.start if window.newest_first else above.end
-        query = _placed(project, timeline, wanted)
+        query = _placed(project, timeline, item_filter)
         query = apply_cursors(query, TimelineItemRow.position, window, after, before)
         found = (await self._session.execute(query)).all()
         return restore_order([_placed_item(row) for row in found], window)
 
-    async def since(
-        self, project: str, timeline: str, position: int = 0, wanted: ItemFilter = ALL_ITEMS
-    ) -> list[PlacedItem]:
+    async def read(
+        self, project: str, timeline: str, position: int = 0, item_filter: ItemFilter = ALL_ITEMS
+    ) -> list[TimelineItem]:
         """The items from a position on, in order."""
-        query = _placed(project, timeline, wanted).where(TimelineItemRow.position >= position)
+        query = _placed(project, timeline, item_filter).where(TimelineItemRow.position >= position)
         found = await self._session.execute(query.order_by(TimelineItemRow.position))
         return [_placed_item(row) for row in found.all()]
 
@@ -179,13 +179,13 @@ class TimelineQueries:
         )
         return (await self._session.execute(query)).scalar_one() or 0
 
-    async def place_of_last(
-        self, project: str, timeline: str, count: int, wanted: ItemFilter = ALL_ITEMS
+    async def position_from_end(
+        self, project: str, timeline: str, count: int, item_filter: ItemFilter = ALL_ITEMS
     ) -> int:
         """The position of the last of so many items, counted from the end; 0: there are fewer."""
         query = (
             select(TimelineItemRow.position)
-            .where(*_of(project, timeline), *_wanted(wanted))
+            .where(*_of(project, timeline), *_filter_clauses(item_filter))
             .order_by(TimelineItemRow.position.desc())
             .offset(count - 1)
             .limit(1)
@@ -213,7 +213,7 @@ class TimelineQueries:
         await self._delete_unlinked(project, [item_id])
         return True
 
-    async def drop(self, project: str, timeline: str) -> int:
+    async def delete(self, project: str, timeline: str) -> int:
         """Forget a timeline, and the items that no other one has; how many it had."""
         query = (
             delete(TimelineItemRow)
@@ -274,25 +274,25 @@ def _of(project: str, timeline: str) -> tuple[ColumnElement[bool], ...]:
     return (TimelineItemRow.project == project, TimelineItemRow.timeline == timeline)
 
 
-def _wanted(wanted: ItemFilter) -> list[ColumnElement[bool]]:
+def _filter_clauses(item_filter: ItemFilter) -> list[ColumnElement[bool]]:
     limits: list[ColumnElement[bool]] = []
-    if wanted.kinds:
-        limits.append(TimelineItemRow.kind.in_(wanted.kinds))
-    if wanted.origin:
-        limits.append(TimelineItemRow.origin == wanted.origin)
-    if wanted.is_given:
+    if item_filter.kinds:
+        limits.append(TimelineItemRow.kind.in_(item_filter.kinds))
+    if item_filter.origin:
+        limits.append(TimelineItemRow.origin == item_filter.origin)
+    if item_filter.is_input:
         limits.append(TimelineItemRow.origin == "")
     return limits
 
 
-def _placed(project: str, timeline: str, wanted: ItemFilter = ALL_ITEMS) -> _Placed:
+def _placed(project: str, timeline: str, item_filter: ItemFilter = ALL_ITEMS) -> _Placed:
     return (
         select(TimelineItemRow.position, ItemRow)
         .join(
             ItemRow,
             and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id),
         )
-        .where(*_of(project, timeline), *_wanted(wanted))
+        .where(*_of(project, timeline), *_filter_clauses(item_filter))
     )
 
 
@@ -300,20 +300,20 @@ def _values(item: Item) -> dict[str, object]:
     return {
         "status": item.status.value,
         "created_at": item.created_at,
-        "document": document_of(item.content),
+        "document": encode_content(item.content),
     }
 
 
-def _placed_item(found: Row[int, ItemRow]) -> PlacedItem:
+def _placed_item(found: Row[int, ItemRow]) -> TimelineItem:
     position, row = found
-    return PlacedItem(position, item_of(row))
+    return TimelineItem(position, item_from_row(row))
 
 
-def item_of(row: ItemRow) -> Item:
+def item_from_row(row: ItemRow) -> Item:
     """An item out of its row."""
     return Item(
         id=row.id,
         status=ItemStatus(row.status),
         created_at=row.created_at,
-        content=content_of(row.document),
+        content=decode_content(row.document),
     )

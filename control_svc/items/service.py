@@ -8,16 +8,16 @@ from control_svc.base.ids import IdSource, creation_key, is_id
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
 from control_svc.files.queries import FileQueries
-from control_svc.items.input_items import GivenItem, files_of
-from control_svc.items.model import Item, McpApprovalRequest, renamed
+from control_svc.items.input_items import InputItem, referenced_files
+from control_svc.items.model import Item, McpApprovalRequest, rename_ids
 from control_svc.items.queries import TimelineQueries
 from svc_kit.errors import FileNotFound, InvalidField, ItemNotFound
 
 
-async def resolved(
+async def resolve_items(
     tx: Transaction,
     project: str,
-    given: Sequence[GivenItem],
+    given: Sequence[InputItem],
     ids: IdSource,
     now: datetime,
     field: str,
@@ -29,7 +29,7 @@ async def resolved(
     Raises ItemNotFound or FileNotFound.
     """
     references = [item.reference for item in given if item.content is None]
-    stored = await TimelineQueries(tx).stored(project, references)
+    stored = await TimelineQueries(tx).get_many(project, references)
     await _check_files(tx, project, given, now, field)
     names = await _names(tx, project, given, ids)
     items = []
@@ -37,18 +37,18 @@ async def resolved(
         if item.content is None and item.reference not in stored:
             raise ItemNotFound(item=item.reference, field=f"{field}[{index}].id")
         items.append(stored[item.reference] if item.content is None else _new(item, name, now))
-    return renamed(items, _other_names(given, [*before, *items]))
+    return rename_ids(items, _other_names(given, [*before, *items]))
 
 
 async def append_items(
     tx: Transaction,
     project: str,
     timeline: str,
-    given: Sequence[GivenItem],
+    given: Sequence[InputItem],
     items: Sequence[Item],
     field: str,
 ) -> None:
-    """Put what `resolved` gave at the end of a timeline whose owner is locked.
+    """Put what `resolve_items` gave at the end of a timeline whose owner is locked.
 
     Raises InvalidField for an item that the timeline has already.
     """
@@ -64,7 +64,7 @@ async def check_duplicates(
     tx: Transaction,
     project: str,
     timeline: str,
-    given: Sequence[GivenItem],
+    given: Sequence[InputItem],
     field: str,
 ) -> None:
     """That no item is named that a timeline has already, or twice. Raises InvalidField."""
@@ -81,11 +81,11 @@ async def check_duplicates(
 async def _check_files(
     tx: Transaction,
     project: str,
-    given: Sequence[GivenItem],
+    given: Sequence[InputItem],
     now: datetime,
     field: str,
 ) -> None:
-    for index, file_id in files_of(given):
+    for index, file_id in referenced_files(given):
         try:
             await FileQueries(tx).get(project, file_id, now)
         except FileNotFound:
@@ -93,7 +93,7 @@ async def _check_files(
 
 
 async def _names(
-    tx: Transaction, project: str, given: Sequence[GivenItem], ids: IdSource
+    tx: Transaction, project: str, given: Sequence[InputItem], ids: IdSource
 ) -> list[str]:
     """The ids of items; of new ones those that their callers have kept for them, where these are
     ids of ours that no other item has, or will have."""
@@ -113,11 +113,11 @@ async def _free(tx: Transaction, project: str, kept: Sequence[str]) -> set[str]:
     if not kept:
         return set()
     oldest = await StreamQueries(tx).oldest_open(project)
-    taken = await TimelineQueries(tx).taken(project, kept)
+    taken = await TimelineQueries(tx).existing_ids(project, kept)
     return {each for each in kept if not oldest or creation_key(each) < oldest} - taken
 
 
-def _other_names(given: Sequence[GivenItem], items: Sequence[Item]) -> dict[str, str]:
+def _other_names(given: Sequence[InputItem], items: Sequence[Item]) -> dict[str, str]:
     """The questions that are called otherwise than their caller calls them; `items` end with those
     given."""
     known = {item.id for item in items}
@@ -129,7 +129,7 @@ def _other_names(given: Sequence[GivenItem], items: Sequence[Item]) -> dict[str,
     }
 
 
-def _new(given: GivenItem, name: str, now: datetime) -> Item:
+def _new(given: InputItem, name: str, now: datetime) -> Item:
     if given.content is None:
         raise ValueError("a name of a stored item is no content")
     return Item(id=name, status=given.status, created_at=now, content=given.content)

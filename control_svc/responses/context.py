@@ -13,8 +13,8 @@ from control_svc.db.transaction import Clock, Transaction
 from control_svc.inference.models import Models
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.input_items import GivenItem
-from control_svc.items.model import Compaction, Item, PlacedItem, Reasoning
+from control_svc.items.input_items import InputItem
+from control_svc.items.model import Compaction, Item, TimelineItem, Reasoning
 from control_svc.items.queries import TimelineQueries
 from control_svc.responses.compaction import AutoCompaction, is_users
 from control_svc.responses.content_cipher import ContentCipher
@@ -61,10 +61,10 @@ async def read_past(tx: Transaction, project: str, response_id: str) -> Past:
 
 async def read_conversation(
     tx: Transaction, project: str, conversation_id: str
-) -> list[PlacedItem]:
+) -> list[TimelineItem]:
     """All items of a conversation. Raises TooLong."""
     _check_length("conversation", await TimelineQueries(tx).num_bytes(project, conversation_id))
-    return await TimelineQueries(tx).since(project, conversation_id)
+    return await TimelineQueries(tx).read(project, conversation_id)
 
 
 def _check_length(field: str, num_bytes: int) -> None:
@@ -99,7 +99,7 @@ def _unsealed(project: str, items: Sequence[Item], cipher: ContentCipher) -> lis
                 thought = cipher.open_thought(project, sealed)
                 if thought is None:
                     raise SealInvalid(field=f"input[{index}].encrypted_content")
-                seen.append(item.ended(Reasoning(text=thought), item.status))
+                seen.append(item.with_content(Reasoning(text=thought), item.status))
             case _:
                 seen.append(item)
     return seen
@@ -202,7 +202,7 @@ class Requests:
             conversation_id=request.conversation_id,
         )
 
-    def check_seals(self, project: str, given: tuple[GivenItem, ...]) -> None:
+    def check_seals(self, project: str, given: tuple[InputItem, ...]) -> None:
         """That what is sealed was sealed here, for this project. Raises SealInvalid."""
         for index, item in enumerate(given):
             match item.content:

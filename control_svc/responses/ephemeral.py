@@ -19,7 +19,7 @@ from control_svc.event_log.model import Event
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import Done, TurnClient, TurnRequest, TurnUsage
 from control_svc.items.model import Item, McpCall
-from control_svc.items.service import resolved
+from control_svc.items.service import resolve_items
 from control_svc.jobs.model import EngineDied, JobPriority
 from control_svc.responses.compaction import AutoCompaction, Compactor, check_calls, is_users
 from control_svc.responses.content_cipher import ContentCipher
@@ -36,7 +36,7 @@ from control_svc.responses.recorder import NullSink, ResponseRecorder, Say
 from control_svc.responses.service import Responses, check_not_refused, previous_of
 from control_svc.responses.tools import ResponseTools, check_approvals_once
 from control_svc.responses.worker import ResponseWorker, ResumeState, fail, loop_settings
-from control_svc.tools.file_search_resources import check_searched
+from control_svc.tools.file_search_resources import check_tool_stores
 from svc_kit.errors import ContextLengthExceeded, DomainError
 
 _CREATED: Final = LifeEvent(EventType.CREATED, None)
@@ -223,9 +223,9 @@ class EphemeralResponses:
         response = await self.requests.make(project, request)
 
         async def read(tx: Transaction) -> tuple[str, ResumeState]:
-            await check_searched(tx, project, response.settings.tools)
+            await check_tool_stores(tx, project, response.settings.tools)
             context_start, past = await _past(tx, project, response)
-            items = await resolved(
+            items = await resolve_items(
                 tx, project, request.input, self.ids, response.created_at, "input", past
             )
             check_calls(past, items)

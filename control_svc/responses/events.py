@@ -226,7 +226,7 @@ class TurnProjection:
 
     def _opening(self, index: int, item: Item) -> Iterator[ResponseEvent]:
         place = self._first_index + index
-        started = item.ended(_emptied(item.content), ItemStatus.IN_PROGRESS)
+        started = item.with_content(_emptied(item.content), ItemStatus.IN_PROGRESS)
         yield ItemEvent(EventType.ITEM_ADDED, place, started)
         match item.content:
             case Message():

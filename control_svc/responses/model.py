@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from control_svc.agent.model import NO_USAGE, add_usage
 from control_svc.base.validation import check_metadata, check_request_id, check_text
 from control_svc.inference.turns import TurnUsage
-from control_svc.items.input_items import GivenItem, Include
-from control_svc.items.model import Item, Message, PlacedItem, Role, Text
+from control_svc.items.input_items import InputItem, Include
+from control_svc.items.model import Item, Message, TimelineItem, Role, Text
 from control_svc.tools.model import ResponseFormat, Tool, ToolChoice
 from control_svc.tools.tool_validation import (
     check_choice,
@@ -51,7 +51,7 @@ class Summary:
     def shown(self, item: Item) -> list[Item]:
         """What the model sees in place of the compaction item."""
         said = Message(role=Role.USER, content=(Text(text=_INTRODUCTION + self.text),))
-        return [item.ended(said), *self.kept]
+        return [item.with_content(said), *self.kept]
 
 
 MAX_INPUT_ITEMS: Final = 4096
@@ -229,7 +229,7 @@ class NewResponse:
     """What a response is made from."""
 
     settings: ResponseSettings
-    input: tuple[GivenItem, ...] = ()
+    input: tuple[InputItem, ...] = ()
     previous_id: str = ""
     conversation_id: str = ""
     request_id: str = ""
@@ -332,7 +332,7 @@ class Link:
     conversation_id: str
     conversation_end: int
     is_compacted: bool
-    items: Sequence[PlacedItem]
+    items: Sequence[TimelineItem]
 
     @property
     def archive_name(self) -> str:

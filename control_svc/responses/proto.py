@@ -10,7 +10,7 @@ from corral.inference.v1.generation_pb2 import GenerationOptions
 from control_svc.base.proto import timestamp
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.input_items import Include
-from control_svc.items.proto import includes_of, input_items, items_to_pb
+from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
 from control_svc.responses.model import (
     NewResponse,
     Response,
@@ -84,7 +84,7 @@ def settings_from_pb(request: pb.ResponseSettings) -> ResponseSettings:
         raise InvalidField(field="truncation", problem=f"{request.truncation} is no rule")
     if request.options.stopping.HasField("max_tokens"):
         raise UnsupportedField(field="options.stopping.max_tokens")
-    include = includes_of(request.include)
+    include = includes_from_pb(request.include)
     numbers: dict[str, Any] = {
         name: getattr(request, name) if request.HasField(name) else None for name in _NUMBERS
     }

@@ -33,8 +33,8 @@ from control_svc.base.ids import RESPONSE, is_id
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
-from control_svc.items.model import Item, PlacedItem
-from control_svc.items.queries import ItemRow, TimelineItemRow, TimelineQueries, item_of
+from control_svc.items.model import Item, TimelineItem
+from control_svc.items.queries import ItemRow, TimelineItemRow, TimelineQueries, item_from_row
 from control_svc.responses.model import (
     Ended,
     Expired,
@@ -132,7 +132,7 @@ class ResponseQueries:
 
     async def delete(self, project: str, response_id: str) -> None:
         """Forget a response, its items where nothing else has them, and its stream."""
-        await self._timelines.drop(project, response_id)
+        await self._timelines.delete(project, response_id)
         await self._streams.drop(project, response_id)
         await self._session.execute(delete(ResponseRow).where(*_of(project, response_id)))
 
@@ -181,7 +181,7 @@ class ResponseQueries:
                 )
             )
         )
-        return list(map(item_of, found))
+        return list(map(item_from_row, found))
 
     async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
         """Delete expired responses of all projects that no other response continues."""
@@ -254,7 +254,7 @@ def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> Link:
         conversation_end=first.conversation_end,
         is_compacted=bool(first.is_compacted),
         items=[
-            PlacedItem(row.position, item_of(row.ItemRow))
+            TimelineItem(row.position, item_from_row(row.ItemRow))
             for row in rows
             if row.ItemRow is not None
         ],

@@ -164,7 +164,7 @@ async def close_conversation(tx: Transaction, project: str, response: Response) 
         return
     found = await ConversationQueries(tx).lock(project, response.conversation_id)
     if response.state in _KEPT_BY_CONVERSATIONS:
-        placed = await TimelineQueries(tx).since(project, response.id)
+        placed = await TimelineQueries(tx).read(project, response.id)
         own = {item.id for item in response.output}
         given = [each.item for each in placed if each.item.id not in own]
         await TimelineQueries(tx).link(project, found.id, given)

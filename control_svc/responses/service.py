@@ -15,9 +15,9 @@ from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import StreamReader
 from control_svc.inference.prefix_cleanup import PrefixCleanup
-from control_svc.items.model import GIVEN_ITEMS, Item, ItemFilter
+from control_svc.items.model import INPUT_ITEMS, Item, ItemFilter
 from control_svc.items.queries import TimelineQueries
-from control_svc.items.service import append_items, check_duplicates, resolved
+from control_svc.items.service import append_items, check_duplicates, resolve_items
 from control_svc.jobs.model import JobPriority, NewJob
 from control_svc.jobs.queries import JobQueries
 from control_svc.responses.compaction import CALL_KINDS, check_calls
@@ -29,7 +29,7 @@ from control_svc.responses.recorder import close_conversation
 from control_svc.responses.tools import check_approvals_once
 from control_svc.responses.transitions import Endings
 from control_svc.responses.worker import KIND
-from control_svc.tools.file_search_resources import check_searched
+from control_svc.tools.file_search_resources import check_tool_stores
 from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFound
 from svc_kit.errors.status import restore_error
 
@@ -75,11 +75,11 @@ class Responses:
     async def _add(
         self, tx: Transaction, project: str, request: NewResponse, response: Response
     ) -> Response:
-        await check_searched(tx, project, request.settings.tools)
+        await check_tool_stores(tx, project, request.settings.tools)
         before, response = await _what_was_said(tx, project, response)
         if response.conversation_id:  # which is to have each item once when the response ends
             await check_duplicates(tx, project, response.conversation_id, request.input, "input")
-        items = await resolved(
+        items = await resolve_items(
             tx, project, request.input, self.ids, response.created_at, "input", before
         )
         check_calls(before, items)
@@ -102,8 +102,8 @@ class Responses:
             found = await ResponseQueries(tx).get(project, response_id)
             if not found.state.is_final:
                 return found
-            created = await TimelineQueries(tx).since(
-                project, response_id, wanted=ItemFilter(origin=response_id)
+            created = await TimelineQueries(tx).read(
+                project, response_id, item_filter=ItemFilter(origin=response_id)
             )
             return replace(found, output=tuple(placed.item for placed in created))
 
@@ -187,7 +187,7 @@ class Responses:
 
         async def read(tx: Transaction) -> list[Item]:
             await ResponseQueries(tx).get(project, response_id)
-            found = await TimelineQueries(tx).page(project, response_id, window, GIVEN_ITEMS)
+            found = await TimelineQueries(tx).page(project, response_id, window, INPUT_ITEMS)
             return [placed.item for placed in found]
 
         found = await self.transactions.read(read)
@@ -207,7 +207,7 @@ async def _what_was_said(
     """The open calls, and the response with its position in the history."""
     if response.previous_id:
         previous = await previous_of(tx, project, response)
-        own = await TimelineQueries(tx).since(project, previous.id)
+        own = await TimelineQueries(tx).read(project, previous.id)
         changed = replace(response, context_start=previous.context_start)
         return [placed.item for placed in own], changed
     if not response.conversation_id:
@@ -216,8 +216,8 @@ async def _what_was_said(
     await ConversationQueries(tx).update(project, conversation.claimed_by(response.id))
     last = await TimelineQueries(tx).page(project, conversation.id, Window(1))
     end = last[0].position + 1 if last else 0
-    calls = await TimelineQueries(tx).since(
-        project, conversation.id, wanted=ItemFilter(kinds=(*CALL_KINDS, *APPROVAL_KINDS))
+    calls = await TimelineQueries(tx).read(
+        project, conversation.id, item_filter=ItemFilter(kinds=(*CALL_KINDS, *APPROVAL_KINDS))
     )
     return [placed.item for placed in calls], replace(response, conversation_end=end)
 

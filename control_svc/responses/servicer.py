@@ -12,7 +12,7 @@ from corral.control.v1 import tool_pb2
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from control_svc.base.proto import is_newest_first, timestamp
 from control_svc.event_log.model import BEFORE_FIRST, Event
-from control_svc.items.proto import includes_of, items_to_pb
+from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
 from control_svc.responses.ephemeral import EphemeralResponses
 from control_svc.responses.event_codec import event_to_pb
@@ -69,7 +69,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         self, request: pb.GetResponseRequest, context: Context
     ) -> pb.GetResponseResponse:
         """Describe a response."""
-        include = includes_of(request.include)
+        include = includes_from_pb(request.include)
         found = await self._responses.get(current_principal().project, request.response_id)
         response = response_to_pb(found.including(include))
         return pb.GetResponseResponse(response=response)
@@ -92,7 +92,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         self, request: pb.ListInputItemsRequest, context: Context
     ) -> pb.ListInputItemsResponse:
         """List what a response was asked."""
-        include = includes_of(request.include)
+        include = includes_from_pb(request.include)
         wanted = PageRequest(
             request.page_size or DEFAULT_PAGE,
             request.page_token,

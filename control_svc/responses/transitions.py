@@ -36,8 +36,8 @@ class Endings:
     async def said(self, tx: Transaction, project: str, response: Response) -> RecordedOutput:
         """The recorded output of a response."""
         turn = response.work.num_turns
-        created = await TimelineQueries(tx).since(
-            project, response.id, wanted=ItemFilter(origin=response.id)
+        created = await TimelineQueries(tx).read(
+            project, response.id, item_filter=ItemFilter(origin=response.id)
         )
         events = await StreamQueries(tx).events_of_turn(project, response.id, turn)
         decoded = [self._codec.decode(event.data) for event in events]

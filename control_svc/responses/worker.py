@@ -302,7 +302,7 @@ class ResponseHandler:
 
         async def read(tx: Transaction) -> tuple[Past, list[Item]]:
             past = await read_past(tx, claim.project, claim.subject)
-            own = await TimelineQueries(tx).since(claim.project, claim.subject)
+            own = await TimelineQueries(tx).read(claim.project, claim.subject)
             return past, [placed.item for placed in own]
 
         return await self._transactions.read(read)

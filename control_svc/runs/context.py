@@ -17,7 +17,7 @@ from control_svc.db.transaction import Transaction, Transactions
 from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.model import Item, ItemFilter, Message, PlacedItem, Role
+from control_svc.items.model import Item, ItemFilter, Message, TimelineItem, Role
 from control_svc.items.queries import TimelineQueries
 from control_svc.runs.model import Run, Truncation
 from control_svc.runs.queries import RunQueries
@@ -42,17 +42,17 @@ class RunContext:
         self._transactions = transactions
         self._counter = counter
         self._writer = writer
-        self._placed: list[PlacedItem] = []
+        self._placed: list[TimelineItem] = []
 
     async def items(self) -> list[Item]:
         """The thread, from where it is cut."""
 
-        async def read(tx: Transaction) -> list[PlacedItem]:
+        async def read(tx: Transaction) -> list[TimelineItem]:
             first = self._run.first_position
             if first is None:
                 thread = await ThreadQueries(tx).get(self._project, self._run.thread_id)
                 first = thread.cut
-            return await TimelineQueries(tx).since(self._project, self._run.thread_id, first)
+            return await TimelineQueries(tx).read(self._project, self._run.thread_id, first)
 
         self._placed = await self._transactions.read(read)
         return [placed.item for placed in self._placed]
@@ -106,7 +106,7 @@ class RunContext:
         await self._writer.commit(keep)
 
 
-def _is_question(placed: PlacedItem) -> bool:
+def _is_question(placed: TimelineItem) -> bool:
     """Whether a conversation can begin with it: templates want the user first."""
     content = placed.item.content
     return isinstance(content, Message) and content.role is Role.USER
@@ -117,7 +117,7 @@ async def first_position(tx: Transaction, project: str, run: Run) -> int | None:
     has the limit of the run before, which was cut by it."""
     count = run.settings.truncation.last_messages
     if count is not None:
-        return await TimelineQueries(tx).place_of_last(project, run.thread_id, count, _MESSAGES)
+        return await TimelineQueries(tx).position_from_end(project, run.thread_id, count, _MESSAGES)
     if run.settings.max_prompt_tokens is None:
         return None
     before = await RunQueries(tx).page(project, run.thread_id, Window(limit=1, after=run.id))

@@ -175,10 +175,10 @@ async def _end_searches(tx: Transaction, project: str, run: Run) -> None:
     """Searches that were not carried out."""
     if not run.num_hosted_calls:
         return
-    wanted = ItemFilter(kinds=("file_search_call",), origin=run.id)
-    for placed in await TimelineQueries(tx).since(project, run.thread_id, wanted=wanted):
+    item_filter = ItemFilter(kinds=("file_search_call",), origin=run.id)
+    for placed in await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter):
         if placed.item.status is ItemStatus.IN_PROGRESS:
-            broken = placed.item.ended(placed.item.content, ItemStatus.INCOMPLETE)
+            broken = placed.item.with_content(placed.item.content, ItemStatus.INCOMPLETE)
             await TimelineQueries(tx).update(project, broken)
 
 

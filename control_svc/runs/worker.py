@@ -171,8 +171,8 @@ class RunHandler:
             left.messages = await MessageQueries(tx).of_run(project, run.thread_id, run.id)
             left.steps = await RunStepQueries(tx).open(project, run.id)
         if run.num_hosted_calls:
-            wanted = ItemFilter(kinds=("file_search_call",), origin=run.id)
-            placed = await TimelineQueries(tx).since(project, run.thread_id, wanted=wanted)
+            item_filter = ItemFilter(kinds=("file_search_call",), origin=run.id)
+            placed = await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter)
             searches = [each.item for each in placed]
             progress.open_calls = [s for s in searches if s.status is ItemStatus.IN_PROGRESS]
             contents = [search.content for search in searches]
@@ -219,8 +219,8 @@ def _ended(project: str, end: RunEnd, recorder: RunRecorder) -> LastChange:
 
 async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionCall]:
     """Calls of the run without output."""
-    wanted = ItemFilter(kinds=("function_call", "function_call_output"), origin=run.id)
-    placed = await TimelineQueries(tx).since(project, run.thread_id, wanted=wanted)
+    item_filter = ItemFilter(kinds=("function_call", "function_call_output"), origin=run.id)
+    placed = await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter)
     waiting: dict[str, FunctionCall] = {}
     for content in (each.item.content for each in placed):
         if isinstance(content, FunctionCall):  # a model may write an id again that was answered

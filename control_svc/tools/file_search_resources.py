@@ -96,7 +96,7 @@ async def check_stores(
     await _check_there(tx, project, resources.vector_store_ids, field)
 
 
-async def check_searched(tx: Transaction, project: str, tools: Sequence[Tool]) -> None:
+async def check_tool_stores(tx: Transaction, project: str, tools: Sequence[Tool]) -> None:
     """That the stores which tools name themselves are there. Raises VectorStoreNotFound."""
     for index, tool in enumerate(tools):
         if isinstance(tool, FileSearchTool):

@@ -24,7 +24,7 @@ from control_svc.base.idempotency import STORED_AS, IdempotencyRecord, fingerpri
 from control_svc.batches.model import NewBatch
 from control_svc.conversations.model import NewConversation, NewItems
 from control_svc.files.model import FilePurpose, NewUpload
-from control_svc.items.input_items import GivenItem
+from control_svc.items.input_items import InputItem
 from control_svc.items.model import McpApprovalResponse, Message, Role, Text
 from control_svc.projects.projects import NewProject
 from control_svc.responses.model import NewResponse, ResponseSettings
@@ -42,9 +42,9 @@ MESSAGE: Final = NewMessage(
     attachments=(Attachment("file-a", (AttachmentTool.FILE_SEARCH,)),),
 )
 ITEMS: Final = (
-    GivenItem(content=Message(role=Role.USER, content=(Text(text="hi"),))),
-    GivenItem(content=McpApprovalResponse(approval_request_id="mcpr_1", approve=True)),
-    GivenItem(reference="msg_1"),
+    InputItem(content=Message(role=Role.USER, content=(Text(text="hi"),))),
+    InputItem(content=McpApprovalResponse(approval_request_id="mcpr_1", approve=True)),
+    InputItem(reference="msg_1"),
 )
 TOOLS: Final = (FunctionTool(name="f"), FileSearchTool(vector_store_ids=("vs_1",)))
 THREAD: Final = NewThread(messages=(MESSAGE,))

@@ -217,7 +217,7 @@ class RunWorld:
     async def items(self, thread_id: str) -> list[Item]:
         """Everything of a thread."""
         placed = await self.database.transactions.read(
-            lambda each: TimelineQueries(each).since(PROJECT, thread_id)
+            lambda each: TimelineQueries(each).read(PROJECT, thread_id)
         )
         return [each.item for each in placed]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_svc.items.input_items import Include, visible
+from control_svc.items.input_items import Include, apply_include
 from control_svc.items.model import ITEM_PREFIXES, Content, Item
 from control_svc.items.proto import input_item, item_to_pb
 from tests.support.examples import examples
@@ -29,10 +29,10 @@ def test_what_is_left_out_is_nothing_but_what_was_not_asked_for(
     item: Item, include: frozenset[Include]
 ) -> None:
     """With everything included an item is whole; with less it says less, and nothing else."""
-    assert visible(item, frozenset(Include)) == item
+    assert apply_include(item, frozenset(Include)) == item
 
-    less = visible(item, include)
+    less = apply_include(item, include)
 
-    assert visible(less, include) == less
+    assert apply_include(less, include) == less
     assert less.kind == item.kind
-    assert visible(less, ()) == visible(item, ())
+    assert apply_include(less, ()) == apply_include(item, ())

@@ -12,7 +12,7 @@ from control_svc.conversations.queries import ConversationQueries, ConversationR
 from control_svc.conversations.service import Conversations
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
-from control_svc.items.input_items import GivenItem
+from control_svc.items.input_items import InputItem
 from control_svc.items.model import Message, Role, Text
 from control_svc.items.queries import ItemRow, TimelineItemRow
 from svc_kit.errors import (
@@ -45,9 +45,9 @@ def usecases(database: Database) -> Conversations:
     )
 
 
-def said(text: str) -> GivenItem:
+def said(text: str) -> InputItem:
     """A message of a user."""
-    return GivenItem(content=Message(role=Role.USER, content=(Text(text=text),)))
+    return InputItem(content=Message(role=Role.USER, content=(Text(text=text),)))
 
 
 async def change(

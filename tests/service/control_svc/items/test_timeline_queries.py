@@ -16,7 +16,7 @@ from control_svc.items.model import (
     ItemFilter,
     ItemStatus,
     Message,
-    PlacedItem,
+    TimelineItem,
     Role,
     Text,
 )
@@ -103,15 +103,15 @@ async def test_positions_go_on_over_what_was_taken_out(database: Database) -> No
     items = Items().some(4)
     await appended(database, "thread_1", items)
 
-    async def check(tx: Transaction) -> list[PlacedItem]:
+    async def check(tx: Transaction) -> list[TimelineItem]:
         timelines = TimelineQueries(tx)
         await timelines.remove(P, "thread_1", items[1].id)
         await timelines.append(P, "thread_1", Items().some(1), "run_1")
-        made = await timelines.since(P, "thread_1", 0, ItemFilter(origin="run_1"))
+        made = await timelines.read(P, "thread_1", 0, ItemFilter(origin="run_1"))
         assert [placed.position for placed in made] == [4]
-        assert await timelines.place_of_last(P, "thread_1", 2, ItemFilter(("message",))) == 2
-        assert await timelines.place_of_last(P, "thread_1", 9) == 0
-        return await timelines.since(P, "thread_1", 2)
+        assert await timelines.position_from_end(P, "thread_1", 2, ItemFilter(("message",))) == 2
+        assert await timelines.position_from_end(P, "thread_1", 9) == 0
+        return await timelines.read(P, "thread_1", 2)
 
     placed = await database.transactions.write(check)
     assert [each.position for each in placed] == [2, 3, 4]
@@ -125,7 +125,7 @@ async def test_an_item_lives_as_long_as_a_timeline_has_it(database: Database) ->
     async def share(tx: Transaction) -> None:
         timelines = TimelineQueries(tx)
         await timelines.link(P, "conv_1", items)
-        assert await timelines.drop(P, "thread_1") == 2
+        assert await timelines.delete(P, "thread_1") == 2
         assert await timelines.get("q", "conv_1", items[0].id) is None
         found = await timelines.get(P, "conv_1", items[0].id)
         assert found is not None
@@ -134,7 +134,7 @@ async def test_an_item_lives_as_long_as_a_timeline_has_it(database: Database) ->
     await database.transactions.write(share)
     assert await count_rows(database, ItemRow) == 2
 
-    await database.transactions.write(lambda tx: TimelineQueries(tx).drop(P, "conv_1"))
+    await database.transactions.write(lambda tx: TimelineQueries(tx).delete(P, "conv_1"))
     assert await count_rows(database, ItemRow) == 0
 
 
@@ -146,8 +146,8 @@ async def test_timelines_that_are_dropped_at_once_leave_no_item(database: Databa
     others: list[asyncio.Task[int]] = []
 
     async def drop_beside_another(tx: Transaction) -> None:
-        await TimelineQueries(tx).drop(P, "thread_1")
-        other = database.transactions.write(lambda tx: TimelineQueries(tx).drop(P, "conv_1"))
+        await TimelineQueries(tx).delete(P, "thread_1")
+        other = database.transactions.write(lambda tx: TimelineQueries(tx).delete(P, "conv_1"))
         others.append(asyncio.ensure_future(other))
         # It may not end before this one has: so it is waited for in vain.
         await asyncio.wait(others, timeout=0.1)
@@ -162,7 +162,7 @@ async def test_an_item_is_kept_as_it_was_written(database: Database) -> None:
     """Also what it became later."""
     item = Items().some(1)[0]
     await appended(database, "thread_1", [item])
-    ended = item.ended(
+    ended = item.with_content(
         Message(role=Role.ASSISTANT, content=(Text(text="\x00 é 你"),)), ItemStatus.INCOMPLETE
     )
 
@@ -171,4 +171,4 @@ async def test_an_item_is_kept_as_it_was_written(database: Database) -> None:
     found = await database.transactions.read(
         lambda tx: TimelineQueries(tx).get(P, "thread_1", item.id)
     )
-    assert found == PlacedItem(0, ended)
+    assert found == TimelineItem(0, ended)

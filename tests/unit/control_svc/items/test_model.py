@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from control_svc.items.input_items import MAX_TOOLS, GivenItem
+from control_svc.items.input_items import MAX_TOOLS, InputItem
 from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,
@@ -24,7 +24,7 @@ from control_svc.items.model import (
     Text,
     TokenLogprob,
 )
-from control_svc.items.queries import content_of, document_of
+from control_svc.items.queries import decode_content, encode_content
 from svc_kit.errors import TooLong
 
 CITATION = FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
@@ -62,7 +62,7 @@ def test_every_kind_has_a_prefix() -> None:
 @pytest.mark.parametrize("content", CONTENTS, ids=repr)
 def test_a_document_keeps_everything(content: Content) -> None:
     """Also bytes, nothing, and what is only nearly nothing."""
-    assert content_of(document_of(content)) == content
+    assert decode_content(encode_content(content)) == content
 
 
 def test_a_list_of_tools_is_one_that_a_server_could_have_given() -> None:
@@ -71,8 +71,8 @@ def test_a_list_of_tools_is_one_that_a_server_could_have_given() -> None:
         McpToolDescription(name=f"t{n}", description="", input_schema_json="{}")
         for n in range(MAX_TOOLS + 1)
     ]
-    GivenItem(content=McpListTools(server_label="s", tools=tuple(tools[1:]))).check("input[0]")
+    InputItem(content=McpListTools(server_label="s", tools=tuple(tools[1:]))).check("input[0]")
     with pytest.raises(TooLong) as error:
-        GivenItem(content=McpListTools(server_label="s", tools=tuple(tools))).check("input[0]")
+        InputItem(content=McpListTools(server_label="s", tools=tuple(tools))).check("input[0]")
 
     assert (error.value.field, error.value.limit) == ("input[0].tools", MAX_TOOLS)
