@@ -37,7 +37,7 @@ class Assistants:
     async def create(self, project: str, new: NewAssistant) -> Assistant:
         """Add an assistant.
 
-        Raises what its check does, what `ToolStores.made` does, and RequestIdReused.
+        Raises what its check does, what `ToolStores.create` does, and RequestIdReused.
         """
         new.check()
         new_id, now = self._ids.new(ASSISTANT), self._clock()
@@ -47,7 +47,9 @@ class Assistants:
             created = await record_request(tx, project, request)
             if created != new_id:
                 return await AssistantQueries(tx).get(project, created)
-            resources = await self._stores.made(tx, project, new.settings.resources, new.new_stores)
+            resources = await self._stores.create(
+                tx, project, new.settings.resources, new.new_stores
+            )
             settings = replace(new.settings, resources=resources)
             added = Assistant(id=new_id, settings=settings, created_at=now)
             await AssistantQueries(tx).add(project, added)

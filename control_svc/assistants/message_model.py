@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from control_svc.base.validation import check_metadata, check_request_id
 from control_svc.items.model import (
-    TEXT_BYTES_A_MESSAGE,
+    MAX_TEXT_BYTES,
     Image,
     Item,
     ItemStatus,
@@ -181,7 +181,7 @@ def _check_content(path: str, content: tuple[Part, ...]) -> None:
         _check_part(f"{path}[{index}]", part)
     texts = sum(len(part.text.encode()) for part in content if isinstance(part, Text))
     urls = sum(len(part.url) for part in content if isinstance(part, Image))
-    for size, limit in ((texts, TEXT_BYTES_A_MESSAGE), (urls, MAX_URL_BYTES)):
+    for size, limit in ((texts, MAX_TEXT_BYTES), (urls, MAX_URL_BYTES)):
         if size > limit:
             raise TooLong(field=path, length=size, limit=limit, unit="bytes")
 

@@ -142,10 +142,10 @@ class MessageAdder:
     ) -> Thread:
         """Keep a new thread, with the stores and the messages that are made with it.
 
-        `path` is where in the request the thread stands. Raises what `ToolStores.made` and `add`
+        `path` is where in the request the thread stands. Raises what `ToolStores.create` and `add`
         do.
         """
-        resources = await self._stores.made(
+        resources = await self._stores.create(
             tx, project, request.settings.resources, request.new_stores, path
         )
         started = replace(thread, settings=replace(request.settings, resources=resources))

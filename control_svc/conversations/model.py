@@ -1,8 +1,7 @@
-"""Conversations: pasts that responses go on from and add to.
+"""Conversations: lists of items that responses continue and append to.
 
-A conversation's row is the lock of its timeline. While a response is answering, its id stands in
-the row, and nobody else changes the items: what the model was asked and what it said belong
-together.
+The row of a conversation is the lock of its timeline. While a response is in progress, the row
+contains its id and the items cannot be changed by others.
 """
 
 from collections.abc import Mapping
@@ -15,38 +14,38 @@ from control_svc.items.input_items import InputItem
 from svc_kit.errors import ConversationLocked, MissingField, TooLong
 
 MAX_NEW_ITEMS: Final = 20
-"""How many items one request may add, as at OpenAI."""
+"""Limit of the items that one request adds, as at OpenAI."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """A conversation as it is stored."""
+    """A stored conversation."""
 
     id: str
     created_at: datetime
     metadata: Mapping[str, str] = field(default_factory=dict)
     writer: str = ""
-    """The response that is going to add to it; empty: none."""
+    """Id of the response in progress that will append items; empty if there is none."""
 
-    def check_free(self) -> None:
+    def check_unlocked(self) -> None:
         """Raises ConversationLocked."""
         if self.writer:
             raise ConversationLocked(conversation=self.id, response=self.writer)
 
     def claimed_by(self, response_id: str) -> "Conversation":
-        """The conversation while a response answers. Raises ConversationLocked."""
+        """The conversation, locked by a response. Raises ConversationLocked."""
         if self.writer != response_id:
-            self.check_free()
+            self.check_unlocked()
         return replace(self, writer=response_id)
 
     def released_by(self, response_id: str) -> "Conversation":
-        """The conversation once that response has ended; another one's hold stays."""
+        """The conversation without the lock of this response; the lock of another one stays."""
         return replace(self, writer="") if self.writer == response_id else self
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewConversation:
-    """What a caller asks for."""
+    """The request to create a conversation."""
 
     items: tuple[InputItem, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +60,7 @@ class NewConversation:
 
 @dataclass(frozen=True, kw_only=True)
 class NewItems:
-    """What a caller adds to a conversation."""
+    """The request to add items to a conversation."""
 
     conversation_id: str
     items: tuple[InputItem, ...]

@@ -16,31 +16,31 @@ from svc_kit.errors import ConversationNotFound
 
 
 class ConversationRow(Table):
-    """A conversation; its items are in the timeline of the same id, and this row is its lock."""
+    """A conversation. Its items are in the timeline of the same id, which this row locks."""
 
     __tablename__ = "conversations"
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    attached: Mapped[bytes] = mapped_column(LargeBinary)  # its metadata, a name that is taken here
-    writer: Mapped[str] = mapped_column(Key)  # the response that is going to add to it, or empty
+    attached: Mapped[bytes] = mapped_column(LargeBinary)  # `metadata` is reserved by SQLAlchemy
+    writer: Mapped[str] = mapped_column(Key)  # id of the response in progress, or empty
     created_at: Mapped[datetime] = mapped_column(Instant)
 
 
 class ConversationQueries:
-    """The rows of conversations; their items are in timelines of the same id."""
+    """SQL of conversations; items are in timelines of the same id."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, conversation: Conversation) -> None:
-        """Keep a new conversation."""
+        """Insert a conversation."""
         await self._session.execute(
             insert(ConversationRow).values(
                 project=project,
                 id=conversation.id,
                 created_at=conversation.created_at,
-                **_changing(conversation),
+                **_mutable_values(conversation),
             )
         )
 
@@ -49,25 +49,27 @@ class ConversationQueries:
         return await self._get(project, conversation_id, locked=False)
 
     async def lock(self, project: str, conversation_id: str) -> Conversation:
-        """As `get`, with its timeline locked until the end of the transaction."""
+        """Like `get`, but lock the row and its timeline until the end of the transaction."""
         return await self._get(project, conversation_id, locked=True)
 
     async def update(self, project: str, conversation: Conversation) -> None:
-        """Keep what has changed of a locked conversation."""
+        """Store the changed fields of a locked conversation."""
         await self._session.execute(
             update(ConversationRow)
-            .where(*_of(project, conversation.id))
-            .values(**_changing(conversation))
+            .where(*_has_id(project, conversation.id))
+            .values(**_mutable_values(conversation))
         )
 
     async def delete(self, project: str, conversation_id: str) -> None:
-        """Forget a locked conversation; its timeline is the caller's to drop."""
-        await self._session.execute(delete(ConversationRow).where(*_of(project, conversation_id)))
+        """Delete a locked conversation; the caller deletes its timeline."""
+        await self._session.execute(
+            delete(ConversationRow).where(*_has_id(project, conversation_id))
+        )
 
     async def _get(self, project: str, conversation_id: str, *, locked: bool) -> Conversation:
         row = None
-        if is_id(conversation_id, CONVERSATION):  # a database may refuse other characters
-            query = select(ConversationRow).where(*_of(project, conversation_id))
+        if is_id(conversation_id, CONVERSATION):  # databases reject some characters
+            query = select(ConversationRow).where(*_has_id(project, conversation_id))
             row = await self._session.scalar(query.with_for_update() if locked else query)
         if row is None:
             raise ConversationNotFound(conversation=conversation_id)
@@ -79,11 +81,11 @@ class ConversationQueries:
         )
 
 
-def _of(project: str, conversation_id: str) -> tuple[ColumnElement[bool], ...]:
+def _has_id(project: str, conversation_id: str) -> tuple[ColumnElement[bool], ...]:
     return (ConversationRow.project == project, ConversationRow.id == conversation_id)
 
 
-def _changing(conversation: Conversation) -> dict[str, Any]:
+def _mutable_values(conversation: Conversation) -> dict[str, Any]:
     return {
         "attached": orjson.dumps(dict(conversation.metadata)),
         "writer": conversation.writer,

@@ -24,7 +24,7 @@ MAX_PAGE: Final = 100
 
 @dataclass(frozen=True)
 class Conversations:
-    """What callers do with conversations."""
+    """Operations on conversations."""
 
     transactions: Transactions
     ids: IdSource
@@ -33,7 +33,7 @@ class Conversations:
     prefix_cleanup: PrefixCleanup
 
     async def create(self, project: str, new: NewConversation) -> Conversation:
-        """Make a conversation.
+        """Create a conversation with its first items.
 
         Raises MissingField, InvalidField, TooLong, ItemNotFound, FileNotFound or RequestIdReused.
         """
@@ -62,43 +62,43 @@ class Conversations:
     async def update(
         self, project: str, conversation_id: str, metadata: Mapping[str, str]
     ) -> Conversation:
-        """Attach something else. Raises ConversationNotFound, MissingField or TooLong."""
+        """Replace the metadata. Raises ConversationNotFound, MissingField or TooLong."""
         check_metadata(metadata)
 
         async def change(tx: Transaction) -> Conversation:
-            found = await ConversationQueries(tx).lock(project, conversation_id)
-            changed = replace(found, metadata=metadata)
+            conversation = await ConversationQueries(tx).lock(project, conversation_id)
+            changed = replace(conversation, metadata=metadata)
             await ConversationQueries(tx).update(project, changed)
             return changed
 
         return await self.transactions.write(change)
 
     async def delete(self, project: str, conversation_id: str) -> None:
-        """Forget a conversation. Raises ConversationNotFound or ConversationLocked."""
+        """Delete a conversation. Raises ConversationNotFound or ConversationLocked."""
 
-        async def drop(tx: Transaction) -> None:
-            await _free(tx, project, conversation_id)
+        async def delete(tx: Transaction) -> None:
+            await _lock_for_change(tx, project, conversation_id)
             await TimelineQueries(tx).delete(project, conversation_id)
             await ConversationQueries(tx).delete(project, conversation_id)
             await self.prefix_cleanup.enqueue(tx, project, conversation_id)
 
-        await self.transactions.write(drop)
+        await self.transactions.write(delete)
 
     async def add_items(self, project: str, new: NewItems) -> Sequence[Item]:
-        """Add items at the end.
+        """Append items.
 
-        Raises what `create` does, ConversationNotFound or ConversationLocked.
+        Raises ConversationNotFound, ConversationLocked, and the errors of `create`.
         """
         new.check()
         now = self.clock()
 
         async def add(tx: Transaction) -> Sequence[Item]:
-            await _free(tx, project, new.conversation_id)
+            await _lock_for_change(tx, project, new.conversation_id)
             items = await resolve_items(tx, project, new.items, self.ids, now, "items")
             request = IdempotencyRecord.of(ADD, new.request_id, items[0].id, now, new)
-            first = await find_or_record(tx, project, request)
-            if first is not None:
-                return await _added_before(tx, project, new, first.resource_id)
+            earlier = await find_or_record(tx, project, request)
+            if earlier is not None:
+                return await _items_of_request(tx, project, new, earlier.resource_id)
             await append_items(tx, project, new.conversation_id, new.items, items, "items")
             return items
 
@@ -109,10 +109,10 @@ class Conversations:
 
         async def find(tx: Transaction) -> Item:
             await ConversationQueries(tx).get(project, conversation_id)
-            found = await TimelineQueries(tx).get(project, conversation_id, item_id)
-            if found is None:
+            entry = await TimelineQueries(tx).get(project, conversation_id, item_id)
+            if entry is None:
                 raise ItemNotFound(item=item_id)
-            return found.item
+            return entry.item
 
         return await self.transactions.read(find)
 
@@ -121,23 +121,23 @@ class Conversations:
     ) -> Page[Item]:
         """A page of the items. Raises ConversationNotFound, OutOfRange or InvalidField."""
         if page_request.after and not creation_key(page_request.after):
-            raise InvalidField(field="after", problem="it is not the id of an item")
+            raise InvalidField(field="after", problem="it must be the id of an item")
         binding = (project, "conversation items", conversation_id)
         window = self.tokens.window(page_request, binding, MAX_PAGE)
 
         async def read(tx: Transaction) -> list[Item]:
             await ConversationQueries(tx).get(project, conversation_id)
-            found = await TimelineQueries(tx).page(project, conversation_id, window)
-            return [placed.item for placed in found]
+            entries = await TimelineQueries(tx).page(project, conversation_id, window)
+            return [entry.item for entry in entries]
 
-        found = await self.transactions.read(read)
-        return self.tokens.page(found, window, page_request, binding, PAGE_BYTES)
+        items = await self.transactions.read(read)
+        return self.tokens.page(items, window, page_request, binding, PAGE_BYTES)
 
     async def remove_item(self, project: str, conversation_id: str, item_id: str) -> Conversation:
-        """Take an item out. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""
+        """Remove an item. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""
 
         async def remove(tx: Transaction) -> Conversation:
-            conversation = await _free(tx, project, conversation_id)
+            conversation = await _lock_for_change(tx, project, conversation_id)
             if not await TimelineQueries(tx).remove(project, conversation_id, item_id):
                 raise ItemNotFound(item=item_id)
             return conversation
@@ -145,21 +145,22 @@ class Conversations:
         return await self.transactions.write(remove)
 
 
-async def _free(tx: Transaction, project: str, conversation_id: str) -> Conversation:
-    """The conversation, locked, while no response writes to it. Raises ConversationLocked."""
-    found = await ConversationQueries(tx).lock(project, conversation_id)
-    found.check_free()
-    return found
+async def _lock_for_change(tx: Transaction, project: str, conversation_id: str) -> Conversation:
+    """Lock the row. Raises ConversationLocked while a response is in progress."""
+    conversation = await ConversationQueries(tx).lock(project, conversation_id)
+    conversation.check_unlocked()
+    return conversation
 
 
-async def _added_before(
+async def _items_of_request(
     tx: Transaction, project: str, request: NewItems, first_id: str
 ) -> list[Item]:
-    """What the same request added, as far as it is still there. Raises ItemNotFound."""
+    """The remaining items that an earlier request added. Raises ItemNotFound if its first one is
+    gone."""
     timeline = request.conversation_id
     first = await TimelineQueries(tx).get(project, timeline, first_id)
     if first is None:
         raise ItemNotFound(item=first_id)
-    added = range(first.position, first.position + len(request.items))
-    since = await TimelineQueries(tx).read(project, timeline, first.position)
-    return [placed.item for placed in since if placed.position in added]
+    end = first.position + len(request.items)
+    entries = await TimelineQueries(tx).read(project, timeline, first.position)
+    return [entry.item for entry in entries if entry.position < end]

@@ -1,4 +1,4 @@
-"""The gRPC servicer of conversations and its conversion."""
+"""The gRPC servicer of conversations and its proto conversion."""
 
 import grpc
 from corral.control.v1 import conversation_pb2
@@ -14,7 +14,7 @@ from svc_kit.auth.principal import current_principal
 
 
 def conversation_to_pb(conversation: Conversation) -> conversation_pb2.Conversation:
-    """A conversation as callers see it."""
+    """Convert a conversation."""
     return conversation_pb2.Conversation(
         id=conversation.id,
         create_time=timestamp(conversation.created_at),
@@ -35,26 +35,26 @@ class ConversationServicer(rpc.ConversationServiceServicer):
     async def CreateConversation(
         self, request: pb.CreateConversationRequest, context: Context
     ) -> pb.CreateConversationResponse:
-        """Make a conversation."""
-        wanted = NewConversation(
+        """Create a conversation."""
+        new = NewConversation(
             items=input_items(request.items, "items"),
             metadata=dict(request.metadata),
             request_id=request.request_id,
         )
-        created = await self._conversations.create(_project(), wanted)
+        created = await self._conversations.create(_project(), new)
         return pb.CreateConversationResponse(conversation=conversation_to_pb(created))
 
     async def GetConversation(
         self, request: pb.GetConversationRequest, context: Context
     ) -> pb.GetConversationResponse:
-        """Describe a conversation."""
-        found = await self._conversations.get(_project(), request.conversation_id)
-        return pb.GetConversationResponse(conversation=conversation_to_pb(found))
+        """Return a conversation."""
+        conversation = await self._conversations.get(_project(), request.conversation_id)
+        return pb.GetConversationResponse(conversation=conversation_to_pb(conversation))
 
     async def UpdateConversation(
         self, request: pb.UpdateConversationRequest, context: Context
     ) -> pb.UpdateConversationResponse:
-        """Attach something else."""
+        """Replace the metadata of a conversation."""
         metadata = dict(request.metadata)
         changed = await self._conversations.update(_project(), request.conversation_id, metadata)
         return pb.UpdateConversationResponse(conversation=conversation_to_pb(changed))
@@ -62,53 +62,53 @@ class ConversationServicer(rpc.ConversationServiceServicer):
     async def DeleteConversation(
         self, request: pb.DeleteConversationRequest, context: Context
     ) -> pb.DeleteConversationResponse:
-        """Forget a conversation."""
+        """Delete a conversation."""
         await self._conversations.delete(_project(), request.conversation_id)
         return pb.DeleteConversationResponse()
 
     async def CreateConversationItems(
         self, request: pb.CreateConversationItemsRequest, context: Context
     ) -> pb.CreateConversationItemsResponse:
-        """Add items."""
+        """Append items to a conversation."""
         include = includes_from_pb(request.include)
-        wanted = NewItems(
+        new = NewItems(
             conversation_id=request.conversation_id,
             items=input_items(request.items, "items"),
             request_id=request.request_id,
         )
-        items = await self._conversations.add_items(_project(), wanted)
+        items = await self._conversations.add_items(_project(), new)
         return pb.CreateConversationItemsResponse(items=items_to_pb(items, include))
 
     async def GetConversationItem(
         self, request: pb.GetConversationItemRequest, context: Context
     ) -> pb.GetConversationItemResponse:
-        """Describe an item."""
+        """Return an item."""
         include = includes_from_pb(request.include)
         item = await self._conversations.get_item(
             _project(), request.conversation_id, request.item_id
         )
-        (shown,) = items_to_pb([item], include)
-        return pb.GetConversationItemResponse(item=shown)
+        (item_pb,) = items_to_pb([item], include)
+        return pb.GetConversationItemResponse(item=item_pb)
 
     async def ListConversationItems(
         self, request: pb.ListConversationItemsRequest, context: Context
     ) -> pb.ListConversationItemsResponse:
-        """List items."""
-        wanted = PageRequest(
+        """List the items of a conversation."""
+        page_request = PageRequest(
             request.page_size or DEFAULT_PAGE,
             request.page_token,
             request.after,
             is_newest_first(request.order),
         )
         include = includes_from_pb(request.include)
-        page = await self._conversations.items(_project(), request.conversation_id, wanted)
+        page = await self._conversations.items(_project(), request.conversation_id, page_request)
         items = items_to_pb(page.items, include)
         return pb.ListConversationItemsResponse(items=items, next_page_token=page.next_token)
 
     async def DeleteConversationItem(
         self, request: pb.DeleteConversationItemRequest, context: Context
     ) -> pb.DeleteConversationItemResponse:
-        """Take an item out."""
+        """Remove an item from a conversation."""
         conversation = await self._conversations.remove_item(
             _project(), request.conversation_id, request.item_id
         )

@@ -1,4 +1,4 @@
-"""Items in requests: new items, references to stored ones, and which items callers may see."""
+"""Items in requests: new items, references to stored ones, and filtering by `include`."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from typing import Final
 from control_svc.base.validation import check_text
 from control_svc.items.model import (
     ITEM_PREFIXES,
-    TEXT_BYTES_A_MESSAGE,
+    MAX_TEXT_BYTES,
     Content,
     CustomToolCall,
     CustomToolCallOutput,
@@ -32,7 +32,7 @@ from control_svc.items.model import (
 from svc_kit.errors import InvalidField, MissingField, TooLong
 
 MAX_TOOLS: Final = 128
-"""Of a server; the model is shown all of them."""
+"""Tools in the list of one MCP server; the prompt contains all of them."""
 MAX_CALL_ID_CHARACTERS: Final = 64
 MAX_TOOL_NAME_CHARACTERS: Final = 128
 
@@ -46,12 +46,12 @@ class InputItem:
     content: Content | None = None
     reference: str = ""
     id: str = ""
-    """What its caller calls a new item: one that an answer had, which he kept and gives back."""
+    """The caller's id of a new item, such as one copied from the output of a response."""
     status: ItemStatus = ItemStatus.COMPLETED
 
     @property
     def prefix(self) -> str:
-        """How the id of a new item begins; empty for the name of a stored one."""
+        """Prefix of the id of a new item; empty for a reference."""
         return "" if self.content is None else ITEM_PREFIXES[type(self.content)]
 
     def check(self, field: str) -> None:
@@ -62,7 +62,8 @@ class InputItem:
                 raise MissingField(field=field)
             return
         _check_names(content, field)
-        _check_tools(content, field)
+        if isinstance(content, McpListTools) and len(content.tools) > MAX_TOOLS:
+            raise TooLong(field=f"{field}.tools", length=len(content.tools), limit=MAX_TOOLS)
         _check_text(content, field)
         for index, part in enumerate(content_parts(content)):
             _check_part(part, f"{field}.content[{index}]")
@@ -72,7 +73,7 @@ class InputItem:
 
 
 def content_parts(content: Content) -> tuple[Part, ...]:
-    """The parts of a message or of a tool's output; other items have none."""
+    """The parts of a message or of a tool output; empty for other items."""
     if isinstance(content, Message):
         return content.content
     if isinstance(content, FunctionCallOutput | CustomToolCallOutput):
@@ -81,7 +82,7 @@ def content_parts(content: Content) -> tuple[Part, ...]:
 
 
 def referenced_files(items: Sequence[InputItem]) -> Iterator[tuple[int, str]]:
-    """The files that items name, each with the place of its item."""
+    """Yield the index of an item and the id of a file that it refers to."""
     for index, item in enumerate(items):
         for part in () if item.content is None else content_parts(item.content):
             if isinstance(part, Image | FileInput) and part.file_id:
@@ -101,40 +102,33 @@ def _check_names(content: Content, field: str) -> None:
         )
 
 
-def _check_tools(content: Content, field: str) -> None:
-    """That a list of tools is one that a server could have given: each costs a turn its share."""
-    if isinstance(content, McpListTools) and len(content.tools) > MAX_TOOLS:
-        raise TooLong(field=f"{field}.tools", length=len(content.tools), limit=MAX_TOOLS)
-
-
 def _check_text(content: Content, field: str) -> None:
     texts = [part.text for part in content_parts(content) if isinstance(part, Text)]
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
-    if size > TEXT_BYTES_A_MESSAGE:
-        raise TooLong(
-            field=f"{field}.content", length=size, limit=TEXT_BYTES_A_MESSAGE, unit="bytes"
-        )
+    if size > MAX_TEXT_BYTES:
+        raise TooLong(field=f"{field}.content", length=size, limit=MAX_TEXT_BYTES, unit="bytes")
 
 
 def _check_part(part: Part, field: str) -> None:
     """Validate that an image or a file has exactly one source."""
     if isinstance(part, Image):
-        places = [part.url, part.file_id]
+        url, name = part.url, "a URL"
     elif isinstance(part, FileInput):
-        places = [part.data_url, part.file_id]
+        url, name = part.data_url, "a data URL"
     else:
         return
-    if sum(map(bool, places)) != 1:
-        raise InvalidField(field=field, problem="exactly one of its places must be given")
+    if bool(url) == bool(part.file_id):
+        raise InvalidField(field=field, problem=f"it must have either {name} or a file id")
 
 
 def _check_no_refusal(message: Message, field: str) -> None:
     if any(isinstance(part, Refusal) for part in message.content):
-        raise InvalidField(field=field, problem="only an assistant refuses")
+        problem = "a refusal is only allowed in a message of the assistant"
+        raise InvalidField(field=field, problem=problem)
 
 
 def _check_numbers(content: Content, field: str) -> None:
-    """That a document can hold them: JSON knows no other."""
+    """Reject NaN and infinity, which JSON cannot store."""
     numbers = [
         logprob.logprob
         for part in content_parts(content)
@@ -149,7 +143,7 @@ def _check_numbers(content: Content, field: str) -> None:
 
 
 class Include(StrEnum):
-    """What can be asked for, in OpenAI's words."""
+    """Values of `include`, in OpenAI's words."""
 
     LOGPROBS = "message.output_text.logprobs"
     FILE_SEARCH_RESULTS = "file_search_call.results"
@@ -158,27 +152,29 @@ class Include(StrEnum):
 
 
 def apply_include(item: Item, include: Collection[Include]) -> Item:
-    """The item without what was not asked for."""
-    return replace(item, content=_shown(item.content, include))
+    """Remove the fields that are only returned on request and are not in `include`."""
+    return replace(item, content=_filter_content(item.content, include))
 
 
-def _shown(content: Content, include: Collection[Include]) -> Content:
-    if isinstance(content, Message):
-        return replace(content, content=_parts(content.content, include))
-    if isinstance(content, FunctionCallOutput | CustomToolCallOutput):
-        return replace(content, output=_parts(content.output, include))
-    if isinstance(content, FileSearchCall) and Include.FILE_SEARCH_RESULTS not in include:
-        return replace(content, results=())
-    if isinstance(content, Reasoning) and Include.SEALED_REASONING not in include:
-        return replace(content, sealed="")
-    return content
+def _filter_content(content: Content, include: Collection[Include]) -> Content:
+    match content:
+        case Message():
+            return replace(content, content=_filter_parts(content.content, include))
+        case FunctionCallOutput() | CustomToolCallOutput():
+            return replace(content, output=_filter_parts(content.output, include))
+        case FileSearchCall() if Include.FILE_SEARCH_RESULTS not in include:
+            return replace(content, results=())
+        case Reasoning() if Include.SEALED_REASONING not in include:
+            return replace(content, sealed="")
+        case _:
+            return content
 
 
-def _parts(parts: tuple[Part, ...], include: Collection[Include]) -> tuple[Part, ...]:
-    return tuple(_part(part, include) for part in parts)
+def _filter_parts(parts: tuple[Part, ...], include: Collection[Include]) -> tuple[Part, ...]:
+    return tuple(_filter_part(part, include) for part in parts)
 
 
-def _part(part: Part, include: Collection[Include]) -> Part:
+def _filter_part(part: Part, include: Collection[Include]) -> Part:
     if isinstance(part, Text) and Include.LOGPROBS not in include:
         return replace(part, logprobs=())
     if isinstance(part, Image) and Include.INPUT_IMAGE_URLS not in include:

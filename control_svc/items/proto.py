@@ -1,6 +1,7 @@
 """Conversion of items, parts and tool outputs between protos and dataclasses."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from corral.control.v1 import item_pb2 as pb
@@ -8,7 +9,7 @@ from corral.control.v1 import response_pb2
 
 from control_svc.base.proto import timestamp
 from control_svc.items import model as domain
-from control_svc.items.input_items import InputItem, Include, apply_include
+from control_svc.items.input_items import Include, InputItem, apply_include
 from control_svc.items.model import (
     FileCitation,
     FileInput,
@@ -24,12 +25,12 @@ from svc_kit.errors import InvalidField, MissingField
 
 
 def parts_to_pb(parts: Iterable[Part]) -> list[pb.ItemPart]:
-    """The parts, in order."""
+    """Convert parts."""
     return [part_to_pb(part) for part in parts]
 
 
 def part_to_pb(part: Part) -> pb.ItemPart:
-    """One part."""
+    """Convert a part."""
     match part:
         case Text():
             text = pb.TextPart(
@@ -49,23 +50,17 @@ def part_to_pb(part: Part) -> pb.ItemPart:
 
 
 def parts_from_pb(parts: Sequence[pb.ItemPart], field: str) -> tuple[Part, ...]:
-    """The parts, in order. Raises MissingField."""
+    """Convert parts. Raises MissingField."""
     return tuple(_part_from_pb(part, f"{field}[{index}]") for index, part in enumerate(parts))
 
 
 def citation_to_pb(citation: FileCitation) -> pb.FileCitation:
-    """A place of a text that rests on a file."""
-    return pb.FileCitation(
-        file_id=citation.file_id,
-        filename=citation.filename,
-        marker=citation.marker,
-        start=citation.start,
-        end=citation.end,
-    )
+    """Convert a citation."""
+    return pb.FileCitation(**asdict(citation))
 
 
 def logprob_to_pb(logprob: TokenLogprob) -> pb.ItemLogprob:
-    """A token and how probable it was."""
+    """Convert a log probability with its alternatives."""
     return pb.ItemLogprob(
         token=logprob.token,
         logprob=logprob.logprob,
@@ -123,7 +118,7 @@ _ROLE_VALUES: Final = {role: value for value, role in _ROLES.items()}
 
 
 def content_to_pb(content: domain.Content, item: pb.Item) -> None:
-    """Write a content into its item."""
+    """Set the content of a proto item."""
     match content:
         case domain.Message():
             item.message.role = _ROLE_VALUES[content.role]
@@ -152,12 +147,12 @@ def content_to_pb(content: domain.Content, item: pb.Item) -> None:
 
 
 def content_from_pb(item: pb.Item, field: str) -> domain.Content:
-    """The content of an item that has one. Raises InvalidField."""
+    """Convert the content of an item, which must be set. Raises InvalidField or MissingField."""
     match item.WhichOneof("content"):
         case "message":
             role = _ROLES.get(item.message.role)
             if role is None:
-                raise InvalidField(field=f"{field}.role", problem="it must be given")
+                raise InvalidField(field=f"{field}.role", problem="it must be set")
             content = parts_from_pb(item.message.parts, f"{field}.content")
             return domain.Message(role=role, content=content)
         case "function_call":
@@ -166,18 +161,18 @@ def content_from_pb(item: pb.Item, field: str) -> domain.Content:
                 call_id=call.call_id, name=call.name, arguments=call.arguments_json
             )
         case "function_call_output":
-            given = item.function_call_output
-            output = parts_from_pb(given.output, f"{field}.output")
-            return domain.FunctionCallOutput(call_id=given.call_id, output=output)
+            message = item.function_call_output
+            output = parts_from_pb(message.output, f"{field}.output")
+            return domain.FunctionCallOutput(call_id=message.call_id, output=output)
         case "custom_tool_call":
             custom = item.custom_tool_call
             return domain.CustomToolCall(
                 call_id=custom.call_id, name=custom.name, input=custom.input
             )
         case "custom_tool_call_output":
-            given = item.custom_tool_call_output
-            output = parts_from_pb(given.output, f"{field}.output")
-            return domain.CustomToolCallOutput(call_id=given.call_id, output=output)
+            message = item.custom_tool_call_output
+            output = parts_from_pb(message.output, f"{field}.output")
+            return domain.CustomToolCallOutput(call_id=message.call_id, output=output)
         case "reasoning":
             return domain.Reasoning(text=item.reasoning.text, sealed=item.reasoning.sealed)
         case "compaction":
@@ -187,7 +182,6 @@ def content_from_pb(item: pb.Item, field: str) -> domain.Content:
 
 
 def _hosted_to_pb(content: domain.Content, item: pb.Item) -> None:
-    """What the server's own tools leave behind."""
     match content:
         case domain.FileSearchCall():
             item.file_search_call.CopyFrom(_search_to_pb(content))
@@ -246,11 +240,11 @@ def _hosted_from_pb(item: pb.Item) -> domain.Content:
                 arguments=request.arguments_json,
             )
         case _:
-            word = item.mcp_approval_response
+            response = item.mcp_approval_response
             return domain.McpApprovalResponse(
-                approval_request_id=word.approval_request_id,
-                approve=word.approve,
-                reason=word.reason,
+                approval_request_id=response.approval_request_id,
+                approve=response.approve,
+                reason=response.reason,
             )
 
 
@@ -271,14 +265,8 @@ def _search_to_pb(call: domain.FileSearchCall) -> pb.FileSearchCallItem:
 
 
 def search_result_to_pb(result: domain.SearchResult) -> pb.FileSearchResult:
-    """A passage that a search found."""
-    return pb.FileSearchResult(
-        file_id=result.file_id,
-        filename=result.filename,
-        score=result.score,
-        text=result.text,
-        attributes_json=result.attributes_json,
-    )
+    """Convert a search result."""
+    return pb.FileSearchResult(**asdict(result))
 
 
 def _search_from_pb(call: pb.FileSearchCallItem) -> domain.FileSearchCall:
@@ -302,15 +290,7 @@ def _search_from_pb(call: pb.FileSearchCallItem) -> domain.FileSearchCall:
 def _list_to_pb(tools: domain.McpListTools) -> pb.McpListToolsItem:
     return pb.McpListToolsItem(
         server_label=tools.server_label,
-        tools=[
-            pb.McpToolDescription(
-                name=tool.name,
-                description=tool.description,
-                input_schema_json=tool.input_schema_json,
-                annotations_json=tool.annotations_json,
-            )
-            for tool in tools.tools
-        ],
+        tools=[pb.McpToolDescription(**asdict(tool)) for tool in tools.tools],
         problem=tools.problem,
     )
 
@@ -341,18 +321,19 @@ _INCLUDES: Final[Mapping[int, Include]] = {
 
 
 def includes_from_pb(values: Iterable[int]) -> frozenset[Include]:
-    """The `include` values of a request. Raises InvalidField for one that is not supported."""
-    found = set()
+    """Convert the `include` values of a request. Raises InvalidField for an unknown value."""
+    includes = set()
     for index, value in enumerate(values):
-        known = _INCLUDES.get(value)
-        if known is None:
-            raise InvalidField(field=f"include[{index}]", problem=f"{value} is nothing to include")
-        found.add(known)
-    return frozenset(found)
+        include = _INCLUDES.get(value)
+        if include is None:
+            problem = f"{value} is not a value of ResponseInclude"
+            raise InvalidField(field=f"include[{index}]", problem=problem)
+        includes.add(include)
+    return frozenset(includes)
 
 
 def item_to_pb(item: Item) -> pb.Item:
-    """An item with all that it has."""
+    """Convert an item with all its fields."""
     message = pb.Item(
         id=item.id,
         status=f"{_STATUS}{item.status.name}",
@@ -363,14 +344,16 @@ def item_to_pb(item: Item) -> pb.Item:
 
 
 def items_to_pb(items: Iterable[Item], include: Collection[Include]) -> list[pb.Item]:
-    """Items as a caller sees them who asked for `include`."""
+    """Convert items, filtered by the `include` values of the request."""
     return [item_to_pb(apply_include(item, include)) for item in items]
 
 
 def input_item(message: pb.Item, field: str) -> InputItem:
-    """An item of a request, or the name of one. Raises InvalidField; `InputItem.check` the rest."""
-    kind = message.WhichOneof("content")
-    if kind is None:
+    """Convert an item of a request, or a reference to a stored one. `InputItem.check` validates it.
+
+    Raises InvalidField or MissingField.
+    """
+    if message.WhichOneof("content") is None:
         return InputItem(reference=message.id)
     return InputItem(
         content=content_from_pb(message, field),
@@ -380,7 +363,7 @@ def input_item(message: pb.Item, field: str) -> InputItem:
 
 
 def input_items(messages: Sequence[pb.Item], field: str) -> tuple[InputItem, ...]:
-    """The items of a request. Raises InvalidField."""
+    """Convert the items of a request. Raises InvalidField or MissingField."""
     return tuple(input_item(message, f"{field}[{index}]") for index, message in enumerate(messages))
 
 
@@ -389,5 +372,5 @@ def _status(value: int, field: str) -> ItemStatus:
         return ItemStatus.COMPLETED
     known = pb.Item.Status.DESCRIPTOR.values_by_number.get(value)
     if known is None:
-        raise InvalidField(field=f"{field}.status", problem=f"{value} is no status")
+        raise InvalidField(field=f"{field}.status", problem=f"{value} is not a status")
     return ItemStatus[known.name.removeprefix(_STATUS)]

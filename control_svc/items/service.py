@@ -9,7 +9,7 @@ from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
 from control_svc.files.queries import FileQueries
 from control_svc.items.input_items import InputItem, referenced_files
-from control_svc.items.model import Item, McpApprovalRequest, rename_ids
+from control_svc.items.model import Item, McpApprovalRequest, rename_approval_requests
 from control_svc.items.queries import TimelineQueries
 from svc_kit.errors import FileNotFound, InvalidField, ItemNotFound
 
@@ -17,119 +17,113 @@ from svc_kit.errors import FileNotFound, InvalidField, ItemNotFound
 async def resolve_items(
     tx: Transaction,
     project: str,
-    given: Sequence[InputItem],
+    inputs: Sequence[InputItem],
     ids: IdSource,
     now: datetime,
     field: str,
     before: Sequence[Item] = (),
 ) -> list[Item]:
-    """The items that are meant, in order: new ones with ids, stored ones as they are.
+    """Load the referenced items and assign ids to the new ones; return them in order.
 
-    `field` is what the request calls them, `before` what they may be about beside one another.
-    Raises ItemNotFound or FileNotFound.
+    `field` is the field of the request. `before` are the earlier items that approvals and calls in
+    `inputs` may refer to. Raises ItemNotFound or FileNotFound.
     """
-    references = [item.reference for item in given if item.content is None]
+    references = [item.reference for item in inputs if item.content is None]
     stored = await TimelineQueries(tx).get_many(project, references)
-    await _check_files(tx, project, given, now, field)
-    names = await _names(tx, project, given, ids)
-    items = []
-    for index, (item, name) in enumerate(zip(given, names, strict=True)):
-        if item.content is None and item.reference not in stored:
+    await _check_files(tx, project, inputs, now, field)
+    new_ids = await _assign_ids(tx, project, inputs, ids)
+    items: list[Item] = []
+    for index, (item, new_id) in enumerate(zip(inputs, new_ids, strict=True)):
+        if item.content is not None:
+            items.append(Item(id=new_id, status=item.status, created_at=now, content=item.content))
+        elif item.reference in stored:
+            items.append(stored[item.reference])
+        else:
             raise ItemNotFound(item=item.reference, field=f"{field}[{index}].id")
-        items.append(stored[item.reference] if item.content is None else _new(item, name, now))
-    return rename_ids(items, _other_names(given, [*before, *items]))
+    known = {"", *(item.id for item in (*before, *items))}
+    changed_ids = {
+        old.id: new.id
+        for old, new in zip(inputs, items, strict=True)
+        if isinstance(new.content, McpApprovalRequest) and old.id not in known
+    }
+    return rename_approval_requests(items, changed_ids)
 
 
 async def append_items(
     tx: Transaction,
     project: str,
     timeline: str,
-    given: Sequence[InputItem],
+    inputs: Sequence[InputItem],
     items: Sequence[Item],
     field: str,
 ) -> None:
-    """Put what `resolve_items` gave at the end of a timeline whose owner is locked.
+    """Append the result of `resolve_items` to a timeline whose owner is locked.
 
-    Raises InvalidField for an item that the timeline has already.
+    Raises InvalidField for an item that the timeline already contains.
     """
-    await check_duplicates(tx, project, timeline, given, field)
-    pairs = zip(given, items, strict=True)
+    await check_duplicates(tx, project, timeline, inputs, field)
+    pairs = zip(inputs, items, strict=True)
     for is_new, group in groupby(pairs, key=lambda pair: pair[0].content is not None):
-        some = [item for _, item in group]
-        put = TimelineQueries(tx).append if is_new else TimelineQueries(tx).link
-        await put(project, timeline, some)
+        add = TimelineQueries(tx).append if is_new else TimelineQueries(tx).link
+        await add(project, timeline, [item for _, item in group])
 
 
 async def check_duplicates(
     tx: Transaction,
     project: str,
     timeline: str,
-    given: Sequence[InputItem],
+    inputs: Sequence[InputItem],
     field: str,
 ) -> None:
-    """That no item is named that a timeline has already, or twice. Raises InvalidField."""
-    seen = set()
-    for index, item in enumerate(given):
+    """Raises InvalidField for a reference that is repeated or whose item is in the timeline."""
+    references = set()
+    for index, item in enumerate(inputs):
         if item.content is not None:
             continue
-        there = await TimelineQueries(tx).get(project, timeline, item.reference)
-        if there is not None or item.reference in seen:
-            raise InvalidField(field=f"{field}[{index}].id", problem="the item is there already")
-        seen.add(item.reference)
+        existing = await TimelineQueries(tx).get(project, timeline, item.reference)
+        if existing is not None or item.reference in references:
+            problem = "the item is repeated, or already in the conversation"
+            raise InvalidField(field=f"{field}[{index}].id", problem=problem)
+        references.add(item.reference)
 
 
 async def _check_files(
     tx: Transaction,
     project: str,
-    given: Sequence[InputItem],
+    inputs: Sequence[InputItem],
     now: datetime,
     field: str,
 ) -> None:
-    for index, file_id in referenced_files(given):
+    for index, file_id in referenced_files(inputs):
         try:
             await FileQueries(tx).get(project, file_id, now)
         except FileNotFound:
             raise FileNotFound(file=file_id, field=f"{field}[{index}].content") from None
 
 
-async def _names(
-    tx: Transaction, project: str, given: Sequence[InputItem], ids: IdSource
+async def _assign_ids(
+    tx: Transaction, project: str, inputs: Sequence[InputItem], ids: IdSource
 ) -> list[str]:
-    """The ids of items; of new ones those that their callers have kept for them, where these are
-    ids of ours that no other item has, or will have."""
-    kept = [item.id for item in given if item.prefix and is_id(item.id, item.prefix)]
-    free = await _free(tx, project, kept)
-    names = []
-    for item in given:
-        is_kept = bool(item.prefix) and item.id in free
-        name = item.reference or (item.id if is_kept else ids.new(item.prefix))
-        free.discard(name)
-        names.append(name)
-    return names
+    """The ids of the items, in order.
+
+    A new item gets the caller's id if that has the right form and no other item has it, or will
+    have it.
+    """
+    proposed = [item.id for item in inputs if item.prefix and is_id(item.id, item.prefix)]
+    free = await _free_ids(tx, project, proposed)
+    assigned = []
+    for item in inputs:
+        is_free = bool(item.prefix) and item.id in free
+        item_id = item.reference or (item.id if is_free else ids.new(item.prefix))
+        free.discard(item_id)
+        assigned.append(item_id)
+    return assigned
 
 
-async def _free(tx: Transaction, project: str, kept: Sequence[str]) -> set[str]:
-    """The ids that no item has. Ids of a turn that is being written count as taken."""
-    if not kept:
+async def _free_ids(tx: Transaction, project: str, proposed: Sequence[str]) -> set[str]:
+    """The ids that no item has. Ids as young as an open turn are excluded: it may use them."""
+    if not proposed:
         return set()
     oldest = await StreamQueries(tx).oldest_open(project)
-    taken = await TimelineQueries(tx).existing_ids(project, kept)
-    return {each for each in kept if not oldest or creation_key(each) < oldest} - taken
-
-
-def _other_names(given: Sequence[InputItem], items: Sequence[Item]) -> dict[str, str]:
-    """The questions that are called otherwise than their caller calls them; `items` end with those
-    given."""
-    known = {item.id for item in items}
-    pairs = zip(given, items[len(items) - len(given) :], strict=True)
-    return {
-        old.id: new.id
-        for old, new in pairs
-        if isinstance(new.content, McpApprovalRequest) and old.id not in known
-    }
-
-
-def _new(given: InputItem, name: str, now: datetime) -> Item:
-    if given.content is None:
-        raise ValueError("a name of a stored item is no content")
-    return Item(id=name, status=given.status, created_at=now, content=given.content)
+    existing = await TimelineQueries(tx).existing_ids(project, proposed)
+    return {each for each in proposed if not oldest or creation_key(each) < oldest} - existing

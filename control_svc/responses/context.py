@@ -14,7 +14,7 @@ from control_svc.inference.models import Models
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.input_items import InputItem
-from control_svc.items.model import Compaction, Item, TimelineItem, Reasoning
+from control_svc.items.model import Compaction, Item, Reasoning, TimelineItem
 from control_svc.items.queries import TimelineQueries
 from control_svc.responses.compaction import AutoCompaction, is_users
 from control_svc.responses.content_cipher import ContentCipher

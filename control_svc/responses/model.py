@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from control_svc.agent.model import NO_USAGE, add_usage
 from control_svc.base.validation import check_metadata, check_request_id, check_text
 from control_svc.inference.turns import TurnUsage
-from control_svc.items.input_items import InputItem, Include
-from control_svc.items.model import Item, Message, TimelineItem, Role, Text
+from control_svc.items.input_items import Include, InputItem
+from control_svc.items.model import Item, Message, Role, Text, TimelineItem
 from control_svc.tools.model import ResponseFormat, Tool, ToolChoice
 from control_svc.tools.tool_validation import (
     check_choice,

@@ -14,7 +14,7 @@ from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turns import Started, TurnUsage
-from control_svc.items.input_items import Include, visible
+from control_svc.items.input_items import Include, apply_include
 from control_svc.items.model import FileSearchCall, Item, ItemStatus, Message, Reasoning, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.responses.content_cipher import ContentCipher
@@ -352,7 +352,7 @@ class ResponseRecorder:
         return next(place for place, other in enumerate(self.output) if other.id == item.id)
 
     def _show(self, item: Item) -> Item:
-        return visible(self._finished(item), self.response.settings.include)
+        return apply_include(self._finished(item), self.response.settings.include)
 
     def _finished(self, item: Item) -> Item:
         """An item with what we add to it, always the same."""

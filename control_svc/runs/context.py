@@ -17,7 +17,7 @@ from control_svc.db.transaction import Transaction, Transactions
 from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.model import Item, ItemFilter, Message, TimelineItem, Role
+from control_svc.items.model import Item, ItemFilter, Message, Role, TimelineItem
 from control_svc.items.queries import TimelineQueries
 from control_svc.runs.model import Run, Truncation
 from control_svc.runs.queries import RunQueries

@@ -14,21 +14,21 @@ from control_svc.vector_stores.model import NewStoreFile, NewVectorStore, StoreS
 from control_svc.vector_stores.queries import VectorStoreQueries
 from svc_kit.errors import FileNotFound, VectorStoreNotFound
 
-LIFE_DAYS: Final = 7
-"""How long the store of a thread outlives its last use, as at OpenAI."""
+THREAD_STORE_LIFE_DAYS: Final = 7
+"""Days after its last use when the store of a thread expires, as at OpenAI."""
 _SEARCH: Final = "tool_resources.file_search"
 
 
 class ToolStores:
-    """Works within a transaction that has locked the object, or makes it."""
+    """Creates and fills vector stores of an object, which the transaction has locked or creates."""
 
     def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
-        """`embedding_model` None: the installation has none, and no file can be searched."""
+        """`embedding_model` is None if the installation has none; files cannot be searched then."""
         self._ids = ids
         self._clock = clock
         self._adder = FileAdder(ids, clock, embedding_model)
 
-    async def made(
+    async def create(
         self,
         tx: Transaction,
         project: str,
@@ -36,13 +36,13 @@ class ToolStores:
         new_stores: Sequence[NewVectorStore],
         path: str = "",
     ) -> ToolResources:
-        """The resources of a new object, with the stores that are made with it.
+        """Create the stores of a new object; return its resources with them.
 
-        `path` is where in the request the object stands. Raises VectorStoreNotFound, FileNotFound
-        or, where there are files, EmbeddingModelMissing.
+        `path` is the prefix of field names in errors. Raises VectorStoreNotFound, FileNotFound or,
+        if there are files, EmbeddingModelMissing.
         """
-        await check_stores(tx, project, resources, path)
-        created = [await self._begin(tx, project, new, path) for new in new_stores]
+        await check_resource_stores(tx, project, resources, path)
+        created = [await self._create_store(tx, project, new, path) for new in new_stores]
         return ToolResources(vector_store_ids=(*resources.vector_store_ids, *created))
 
     async def attach(
@@ -56,7 +56,9 @@ class ToolStores:
             return resources
         self._adder.check_model()
         if not await self._has_store(tx, project, resources):
-            store_id = await self._begin(tx, project, NewVectorStore(life_days=LIFE_DAYS))
+            store_id = await self._create_store(
+                tx, project, NewVectorStore(life_days=THREAD_STORE_LIFE_DAYS)
+            )
             resources = ToolResources(vector_store_ids=(store_id,))
         (store_id,) = resources.vector_store_ids
         files = [NewStoreFile(file_id=file_id) for file_id in file_ids]
@@ -64,7 +66,7 @@ class ToolStores:
         return resources
 
     async def _has_store(self, tx: Transaction, project: str, resources: ToolResources) -> bool:
-        """Whether there is a store that accepts files: one may be deleted or expired."""
+        """Whether the store of `resources` exists and accepts files."""
         for store_id in resources.vector_store_ids:
             try:
                 store = await VectorStoreQueries(tx).get(project, store_id)
@@ -73,7 +75,7 @@ class ToolStores:
             return store.state(self._clock()) is not StoreState.EXPIRED
         return False
 
-    async def _begin(
+    async def _create_store(
         self, tx: Transaction, project: str, new: NewVectorStore, path: str = ""
     ) -> str:
         store = new.make(self._ids.new(VECTOR_STORE), self._clock())
@@ -88,23 +90,23 @@ class ToolStores:
         return store.id
 
 
-async def check_stores(
+async def check_resource_stores(
     tx: Transaction, project: str, resources: ToolResources, path: str = ""
 ) -> None:
-    """That the stores are there. Raises VectorStoreNotFound, with the field behind `path`."""
+    """Validate that the stores exist. Raises VectorStoreNotFound; `path` prefixes its field."""
     field = f"{path}{_SEARCH}.vector_store_ids"
-    await _check_there(tx, project, resources.vector_store_ids, field)
+    await _check_exist(tx, project, resources.vector_store_ids, field)
 
 
 async def check_tool_stores(tx: Transaction, project: str, tools: Sequence[Tool]) -> None:
-    """That the stores which tools name themselves are there. Raises VectorStoreNotFound."""
+    """Validate that the stores named by tools exist. Raises VectorStoreNotFound."""
     for index, tool in enumerate(tools):
         if isinstance(tool, FileSearchTool):
             field = f"tools[{index}].vector_store_ids"
-            await _check_there(tx, project, tool.vector_store_ids, field)
+            await _check_exist(tx, project, tool.vector_store_ids, field)
 
 
-async def _check_there(tx: Transaction, project: str, store_ids: Sequence[str], field: str) -> None:
+async def _check_exist(tx: Transaction, project: str, store_ids: Sequence[str], field: str) -> None:
     for store_id in store_ids:
         try:
             await VectorStoreQueries(tx).get(project, store_id)
@@ -125,17 +127,17 @@ EditableT = TypeVar("EditableT", bound=_Settings)
 async def apply_update(
     tx: Transaction,
     project: str,
-    found: Versioned[EditableT],
+    current: Versioned[EditableT],
     edit: Callable[[EditableT], EditableT],
     etag: str,
 ) -> EditableT:
-    """The settings that `edit` makes of those of an object, which is locked.
+    """Apply `edit` to the settings of a locked object; return the valid new settings.
 
-    Raises StaleGeneration, VectorStoreNotFound, and what the settings' check does.
+    Raises StaleGeneration, VectorStoreNotFound, and the errors of the settings' `check`.
     """
-    found.check_etag(etag)
-    settings = edit(found.settings)
+    current.check_etag(etag)
+    settings = edit(current.settings)
     settings.check()
-    if settings.resources != found.settings.resources:
-        await check_stores(tx, project, settings.resources)
+    if settings.resources != current.settings.resources:
+        await check_resource_stores(tx, project, settings.resources)
     return settings

@@ -11,37 +11,37 @@ from control_svc.inference.turns import ChoiceMode
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionTool:
-    """A function of the client's: the model's call goes to the client."""
+    """A function that the client executes."""
 
     kind: Literal["function"] = "function"
     name: str
     description: str = ""
     parameters_json: str = ""
-    """The JSON Schema of its arguments; empty: none."""
+    """JSON Schema of the arguments; empty if there is none."""
     strict: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CustomTool:
-    """A tool of the client's that takes free text, or text of a grammar."""
+    """A client tool that takes free text, or text that follows a grammar."""
 
     kind: Literal["custom"] = "custom"
     name: str
     description: str = ""
     syntax: str = ""
-    """What the text follows: "regex"; empty: nothing, it is free."""
+    """Kind of the grammar: "regex"; empty for free text."""
     definition: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSearchTool:
-    """The server searches the caller's vector stores for the model."""
+    """Search of vector stores, executed by the server."""
 
     kind: Literal["file_search"] = "file_search"
     vector_store_ids: tuple[str, ...] = ()
-    """Empty for assistants and runs, whose stores are among their resources."""
+    """Empty for assistants and runs, whose stores are in their `ToolResources`."""
     max_results: int | None = None
-    """1 to 50; None: the server's own."""
+    """1 to 50; None means the server's default."""
     ranker: str = ""
     score_threshold: float | None = None
     filters_json: str = ""
@@ -49,16 +49,16 @@ class FileSearchTool:
 
 @dataclass(frozen=True, kw_only=True)
 class McpTool:
-    """The tools of a remote server that the operator has named."""
+    """The tools of an MCP server that the operator configured."""
 
     kind: Literal["mcp"] = "mcp"
     server_label: str
     description: str = ""
     allowed_tools: tuple[str, ...] | None = None
-    """None: all of them."""
+    """None means all."""
     require_approval: Literal["always", "never"] = "always"
     approval_exempt: tuple[str, ...] = ()
-    """Tools for which the other rule holds."""
+    """Tools for which the opposite of `require_approval` applies."""
 
 
 Tool = FunctionTool | CustomTool | FileSearchTool | McpTool
@@ -66,17 +66,17 @@ Tool = FunctionTool | CustomTool | FileSearchTool | McpTool
 
 @dataclass(frozen=True, kw_only=True)
 class ToolChoice:
-    """Which calls are allowed, or asked for."""
+    """Which tools the model may or must call."""
 
     mode: ChoiceMode = ChoiceMode.AUTO
     allowed_names: tuple[str, ...] = ()
-    """Functions and custom tools by name, hosted tools by kind; empty: all."""
+    """Functions and custom tools by name, hosted tools by kind; empty means all."""
     is_one: bool = False
-    """It was given as the name of one tool, not as a list."""
+    """Whether the request named a single tool instead of a list."""
 
 
 class FormatKind(StrEnum):
-    """In which form the model answers."""
+    """Kind of output format."""
 
     TEXT = "text"
     JSON_OBJECT = "json_object"
@@ -85,7 +85,7 @@ class FormatKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseFormat:
-    """The form of an answer."""
+    """Output format of the model."""
 
     kind: FormatKind = FormatKind.TEXT
     name: str = ""
@@ -96,10 +96,10 @@ class ResponseFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolResources:
-    """What the tools of an assistant or a thread work with."""
+    """Resources of the tools of an assistant or a thread."""
 
     vector_store_ids: tuple[str, ...] = ()
-    """Of file_search; at most one."""
+    """For file_search; at most one, except in a run."""
 
 
 NO_RESOURCES = ToolResources()

@@ -32,34 +32,34 @@ _KINDS: Final = {
     pb.AnswerFormat.KIND_JSON_OBJECT: FormatKind.JSON_OBJECT,
     pb.AnswerFormat.KIND_JSON_SCHEMA: FormatKind.JSON_SCHEMA,
 }
-_OURS: Final = {
+_INTERNAL_OPTIONS: Final = {
     "": ("num_choices", "resume", "label"),
     "output.": ("token_ids", "prompt_logprobs"),
     "cache.": ("keep_for",),
 }
-"""Paths of options that callers may not set."""
+"""Options that callers may not set, by path prefix."""
 
 
 def tools_from_pb(tools: Sequence[pb.Tool], field: str = "tools") -> tuple[Tool, ...]:
-    """The tools, in order, not checked. Raises MissingField or InvalidField."""
+    """Convert tools without validation. Raises MissingField or InvalidField."""
     return tuple(_tool_from_pb(tool, f"{field}[{index}]") for index, tool in enumerate(tools))
 
 
 def tools_to_pb(tools: Sequence[Tool]) -> list[pb.Tool]:
-    """The tools, in order."""
+    """Convert tools."""
     return [_tool_to_pb(tool) for tool in tools]
 
 
 def choice_from_pb(choice: pb.ToolSelection, field: str = "tool_choice") -> ToolChoice:
-    """Which tools are called. Raises InvalidField."""
+    """Convert a tool choice. Raises InvalidField."""
     mode = _MODES.get(choice.mode)
     if mode is None:
-        raise InvalidField(field=f"{field}.mode", problem=f"{choice.mode} is no mode")
+        raise InvalidField(field=f"{field}.mode", problem=f"{choice.mode} is not a mode")
     return ToolChoice(mode=mode, allowed_names=tuple(choice.allowed_names), is_one=choice.is_one)
 
 
 def choice_to_pb(choice: ToolChoice) -> pb.ToolSelection:
-    """Which tools are called."""
+    """Convert a tool choice."""
     return pb.ToolSelection(
         mode=f"MODE_{choice.mode.name}",
         allowed_names=choice.allowed_names,
@@ -67,56 +67,57 @@ def choice_to_pb(choice: ToolChoice) -> pb.ToolSelection:
     )
 
 
-def format_from_pb(answer: pb.AnswerFormat, field: str = "response_format") -> ResponseFormat:
-    """The form of an answer, not checked. Raises InvalidField."""
-    kind = _KINDS.get(answer.kind)
+def format_from_pb(message: pb.AnswerFormat, field: str = "response_format") -> ResponseFormat:
+    """Convert an output format without validation. Raises InvalidField."""
+    kind = _KINDS.get(message.kind)
     if kind is None:
-        raise InvalidField(field=f"{field}.kind", problem=f"{answer.kind} is no kind")
+        raise InvalidField(field=f"{field}.kind", problem=f"{message.kind} is not a kind")
     return ResponseFormat(
         kind=kind,
-        name=answer.name,
-        description=answer.description,
-        schema_json=answer.schema_json,
-        strict=answer.strict if answer.HasField("strict") else None,
+        name=message.name,
+        description=message.description,
+        schema_json=message.schema_json,
+        strict=message.strict if message.HasField("strict") else None,
     )
 
 
-def format_to_pb(answer: ResponseFormat) -> pb.AnswerFormat:
-    """The form of an answer."""
+def format_to_pb(output_format: ResponseFormat) -> pb.AnswerFormat:
+    """Convert an output format."""
     return pb.AnswerFormat(
-        kind=f"KIND_{answer.kind.name}",
-        name=answer.name,
-        description=answer.description,
-        schema_json=answer.schema_json,
-        strict=answer.strict,
+        kind=f"KIND_{output_format.kind.name}",
+        name=output_format.name,
+        description=output_format.description,
+        schema_json=output_format.schema_json,
+        strict=output_format.strict,
     )
 
 
 def resources_from_pb(resources: pb.ToolResources) -> ToolResources:
-    """What tools work with, not checked."""
+    """Convert tool resources without validation."""
     return ToolResources(vector_store_ids=tuple(resources.vector_store_ids))
 
 
 def resources_to_pb(resources: ToolResources) -> pb.ToolResources | None:
-    """What tools work with; None: nothing."""
+    """Convert tool resources; None if empty."""
     if not resources.vector_store_ids:
         return None
     return pb.ToolResources(vector_store_ids=resources.vector_store_ids)
 
 
 def options_from_pb(options: GenerationOptions, field: str = "options") -> bytes:
-    """Convert generation options; whether a model supports them is decided when it runs. Raises
-    UnsupportedField for options that callers may not set.
+    """Serialize generation options. Whether a model supports them is checked when it runs.
+
+    Raises UnsupportedField for options that callers may not set.
     """
-    for place, message in (("", options), ("output.", options.output), ("cache.", options.cache)):
-        for said, _ in message.ListFields():
-            if said.name in _OURS[place]:
-                raise UnsupportedField(field=f"{field}.{place}{said.name}")
+    for path, message in (("", options), ("output.", options.output), ("cache.", options.cache)):
+        for descriptor, _ in message.ListFields():
+            if descriptor.name in _INTERNAL_OPTIONS[path]:
+                raise UnsupportedField(field=f"{field}.{path}{descriptor.name}")
     return options.SerializeToString(deterministic=True)
 
 
 def options_to_pb(options: bytes) -> GenerationOptions | None:
-    """Convert generation options; None if absent."""
+    """Deserialize generation options; None if empty."""
     return GenerationOptions.FromString(options) if options else None
 
 
@@ -158,7 +159,7 @@ def _search_from_pb(search: pb.FileSearchTool) -> FileSearchTool:
 
 def _mcp_from_pb(mcp: pb.McpTool, field: str) -> McpTool:
     if mcp.approval not in pb.McpTool.Approval.values():
-        raise InvalidField(field=f"{field}.approval", problem=f"{mcp.approval} is no approval")
+        raise InvalidField(field=f"{field}.approval", problem=f"{mcp.approval} is not an approval")
     never = mcp.approval == pb.McpTool.APPROVAL_NEVER
     approval: Literal["always", "never"] = "never" if never else "always"
     return McpTool(

@@ -1,6 +1,6 @@
 """Validation of tools, output formats and resources of assistants, runs and responses.
 
-Whether a model supports a schema is decided by the inference service, when it is used.
+The inference service checks whether a model supports a schema when the schema is used.
 """
 
 import json
@@ -34,37 +34,37 @@ from svc_kit.errors import (
 MAX_TOOLS: Final = 128
 MAX_SCHEMA_BYTES: Final = 131_072
 MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 4096
-MOST_RESULTS: Final = 50
+MAX_RESULTS: Final = 50
 MAX_STORES: Final = 1
-"""Of an assistant or a thread."""
-MAX_SEARCHED: Final = 16
-"""Stores that one tool names itself; each is searched whole."""
+"""Vector stores of an assistant or a thread."""
+MAX_SEARCHED_STORES: Final = 16
+"""Vector stores that one tool names; each of them is searched."""
 MAX_ID_CHARACTERS: Final = 64
 REGEX: Final = "regex"
-"""The grammar of custom tools that calls can be held to: it works within a JSON string."""
+"""The only supported grammar of custom tools: it can be enforced within a JSON string."""
 REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def check_tools(tools: Sequence[Tool], most: int = MAX_TOOLS, field: str = "tools") -> None:
-    """Each tool, and that no name is there twice.
+def check_tools(tools: Sequence[Tool], limit: int = MAX_TOOLS, field: str = "tools") -> None:
+    """Validate each tool, and that names are unique.
 
     Raises InvalidField, InvalidJson, MissingField, OutOfRange or TooLong.
     """
-    if len(tools) > most:
-        raise TooLong(field=field, length=len(tools), limit=most)
-    seen: set[str] = set()
+    if len(tools) > limit:
+        raise TooLong(field=field, length=len(tools), limit=limit)
+    names: set[str] = set()
     for index, tool in enumerate(tools):
         path = f"{field}[{index}]"
         _check_tool(path, tool)
         name = tool.name if isinstance(tool, FunctionTool | CustomTool) else tool.kind
-        if tool.kind != "mcp" and name in seen:
+        if tool.kind != "mcp" and name in names:
             raise InvalidField(field=path, problem=f"there is another tool '{name}'")
-        seen.add(name)
+        names.add(name)
 
 
 def check_choice(choice: ToolChoice, tools: Sequence[Tool], field: str = "tool_choice") -> None:
-    """That a choice names tools that there are, and asks for no call without any.
+    """Validate that a choice names existing tools, and requires a call only if there are tools.
 
     Raises InvalidField.
     """
@@ -77,16 +77,16 @@ def check_choice(choice: ToolChoice, tools: Sequence[Tool], field: str = "tool_c
             raise InvalidField(field=field, problem=f"'{name}' is not among 'tools'")
 
 
-def check_format(answer: ResponseFormat | None, field: str = "response_format") -> None:
-    """The form of an answer; None is none. Raises InvalidField, InvalidJson or TooLong."""
-    if answer is None or answer.kind is not FormatKind.JSON_SCHEMA:
+def check_format(output_format: ResponseFormat | None, field: str = "response_format") -> None:
+    """Validate an output format. Raises MissingField, InvalidField, InvalidJson or TooLong."""
+    if output_format is None or output_format.kind is not FormatKind.JSON_SCHEMA:
         return
-    _check_name(f"{field}.json_schema.name", answer.name)
-    check_schema(f"{field}.json_schema.schema", answer.schema_json)
+    _check_name(f"{field}.json_schema.name", output_format.name)
+    check_schema(f"{field}.json_schema.schema", output_format.schema_json)
 
 
 def check_schema(field: str, schema_json: str) -> None:
-    """That a JSON Schema is an object of a bearable size; empty is none.
+    """Validate that a JSON Schema is a JSON object within the size limit; it may be empty.
 
     Raises InvalidField, InvalidJson or TooLong.
     """
@@ -102,7 +102,7 @@ def check_schema(field: str, schema_json: str) -> None:
 
 
 def check_resources(resources: ToolResources, field: str = "tool_resources") -> None:
-    """What tools work with. Raises TooLong or MissingField."""
+    """Validate vector store ids. Raises TooLong or MissingField."""
     path = f"{field}.file_search.vector_store_ids"
     if len(resources.vector_store_ids) > MAX_STORES:
         raise TooLong(field=path, length=len(resources.vector_store_ids), limit=MAX_STORES)
@@ -116,7 +116,7 @@ def check_resources(resources: ToolResources, field: str = "tool_resources") -> 
 def check_new_stores(
     stores: Sequence[NewVectorStore], resources: ToolResources, field: str = "tool_resources"
 ) -> None:
-    """Stores that are made with an object, beside those that it names.
+    """Validate the stores to create with an object that also has `resources`.
 
     Raises MissingField, InvalidField, OutOfRange or TooLong.
     """
@@ -148,25 +148,26 @@ def _check_tool(path: str, tool: Tool) -> None:
 
 
 def check_enforceable(
-    tools: Sequence[Tool], choice: ToolChoice | None, answer: ResponseFormat | None
+    tools: Sequence[Tool], choice: ToolChoice | None, output_format: ResponseFormat | None
 ) -> None:
-    """Validate that custom tools with a grammar are only used where calls can be constrained: with
-    a required call, or with an output format that calls can be told apart from. Raises
+    """Validate that the grammars of custom tools can be enforced.
+
+    They can if a call is required, or if the output format distinguishes calls from text. Raises
     InvalidField.
     """
-    is_held = answer is not None and answer.kind is not FormatKind.TEXT
+    has_format = output_format is not None and output_format.kind is not FormatKind.TEXT
     mode = ChoiceMode.AUTO if choice is None else choice.mode
-    if is_held or mode is ChoiceMode.NONE:
+    if has_format or mode is ChoiceMode.NONE:
         return
-    hosts = any(isinstance(tool, FileSearchTool | McpTool) for tool in tools)
+    has_hosted = any(isinstance(tool, FileSearchTool | McpTool) for tool in tools)
     for index, tool in enumerate(tools):
         if not isinstance(tool, CustomTool) or not tool.syntax:
             continue
         if mode is not ChoiceMode.REQUIRED:
-            problem = f"the grammar of '{tool.name}' is followed where a call is required"
+            problem = f"it must be 'required' to enforce the grammar of tool '{tool.name}'"
             raise InvalidField(field="tool_choice", problem=problem)
-        if hosts:
-            problem = "no grammar is followed beside tools of the server"
+        if has_hosted:
+            problem = "a grammar cannot be enforced beside 'file_search' or 'mcp' tools"
             raise InvalidField(field=f"tools[{index}].format", problem=problem)
 
 
@@ -179,25 +180,23 @@ def _check_grammar(path: str, tool: CustomTool) -> None:
         raise MissingField(field=f"{path}.format.definition")
     size = len(tool.definition.encode())
     if size > MAX_SCHEMA_BYTES:
-        raise TooLong(
-            field=f"{path}.format.definition", length=size, limit=MAX_SCHEMA_BYTES, unit="bytes"
-        )
+        field = f"{path}.format.definition"
+        raise TooLong(field=field, length=size, limit=MAX_SCHEMA_BYTES, unit="bytes")
 
 
 def _check_search(path: str, tool: FileSearchTool) -> None:
     num_stores = len(tool.vector_store_ids)
-    if num_stores > MAX_SEARCHED:
-        raise TooLong(field=f"{path}.vector_store_ids", length=num_stores, limit=MAX_SEARCHED)
+    if num_stores > MAX_SEARCHED_STORES:
+        field = f"{path}.vector_store_ids"
+        raise TooLong(field=field, length=num_stores, limit=MAX_SEARCHED_STORES)
     filter_from_json(tool.filters_json, f"{path}.filters")
     results, threshold = tool.max_results, tool.score_threshold
-    if results is not None and not 1 <= results <= MOST_RESULTS:
-        raise OutOfRange(
-            field=f"{path}.max_num_results", value=results, minimum=1, maximum=MOST_RESULTS
-        )
+    if results is not None and not 1 <= results <= MAX_RESULTS:
+        field = f"{path}.max_num_results"
+        raise OutOfRange(field=field, value=results, minimum=1, maximum=MAX_RESULTS)
     if threshold is not None and not 0 <= threshold <= 1:
-        raise OutOfRange(
-            field=f"{path}.ranking_options.score_threshold", value=threshold, minimum=0, maximum=1
-        )
+        field = f"{path}.ranking_options.score_threshold"
+        raise OutOfRange(field=field, value=threshold, minimum=0, maximum=1)
 
 
 def _check_name(field: str, name: str) -> None:
@@ -208,10 +207,6 @@ def _check_name(field: str, name: str) -> None:
 
 
 def _check_description(field: str, text: str) -> None:
-    if len(text) > MAX_TOOL_DESCRIPTION_CHARACTERS:
-        raise TooLong(
-            field=field,
-            length=len(text),
-            limit=MAX_TOOL_DESCRIPTION_CHARACTERS,
-            unit="characters",
-        )
+    limit = MAX_TOOL_DESCRIPTION_CHARACTERS
+    if len(text) > limit:
+        raise TooLong(field=field, length=len(text), limit=limit, unit="characters")

@@ -1,4 +1,4 @@
-"""Items of every kind, for Hypothesis."""
+"""Hypothesis strategies for items of every kind."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -46,8 +46,8 @@ PARTS: st.SearchStrategy[Part] = st.one_of(
 _MANY_PARTS = st.lists(PARTS, max_size=2).map(tuple)
 
 
-def contents_of(kind: type[Content]) -> st.SearchStrategy[Content]:
-    """Contents of one kind."""
+def contents_of_kind(kind: type[Content]) -> st.SearchStrategy[Content]:
+    """Contents of the given kind."""
     if kind is FileSearchCall:
         return st.builds(FileSearchCall, results=st.lists(_RESULTS, max_size=1).map(tuple))
     if kind is Message:
@@ -58,7 +58,7 @@ def contents_of(kind: type[Content]) -> st.SearchStrategy[Content]:
 
 
 def items_with(contents: st.SearchStrategy[Content]) -> st.SearchStrategy[Item]:
-    """Items with such contents."""
+    """Items with the given contents."""
     return st.builds(
         Item,
         id=st.text(),
@@ -69,5 +69,5 @@ def items_with(contents: st.SearchStrategy[Content]) -> st.SearchStrategy[Item]:
 
 
 ITEMS: st.SearchStrategy[Item] = items_with(
-    st.one_of([contents_of(kind) for kind in ITEM_PREFIXES])
+    st.one_of([contents_of_kind(kind) for kind in ITEM_PREFIXES])
 )

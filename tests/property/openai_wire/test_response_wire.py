@@ -27,7 +27,7 @@ from openai_wire.responses.output_items import item_object
 from openai_wire.responses.tools import tool_object, tools_from
 from tests.support.examples import examples
 from tests.support.fake_responses import completed, numbered, turn
-from tests.support.items import contents_of, items_with
+from tests.support.items import contents_of_kind, items_with
 from tests.support.open_responses import check_event, check_response, check_stream
 
 _ID = st.text(min_size=1)
@@ -71,7 +71,7 @@ def test_an_item_that_was_shown_is_read_as_what_it_was(item: object) -> None:
 @given(data=st.data())
 def test_items_of_every_kind_can_be_shown(kind: type[Content], data: st.DataObject) -> None:
     """Whatever a service keeps, also JSON of others that is none."""
-    shown = item_object(item_to_pb(data.draw(items_with(contents_of(kind)))))
+    shown = item_object(item_to_pb(data.draw(items_with(contents_of_kind(kind)))))
 
     orjson.dumps(shown)
     assert shown["type"] == kind.kind

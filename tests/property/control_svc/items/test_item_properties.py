@@ -1,4 +1,4 @@
-"""Items between protos and the domain, over all items."""
+"""Proto conversion of items, and `include`."""
 
 import pytest
 from hypothesis import given, settings
@@ -8,31 +8,29 @@ from control_svc.items.input_items import Include, apply_include
 from control_svc.items.model import ITEM_PREFIXES, Content, Item
 from control_svc.items.proto import input_item, item_to_pb
 from tests.support.examples import examples
-from tests.support.items import ITEMS, contents_of, items_with
+from tests.support.items import ITEMS, contents_of_kind, items_with
 
 
 @pytest.mark.parametrize("kind", ITEM_PREFIXES)
 @settings(max_examples=examples(25))
 @given(data=st.data())
-def test_items_survive_the_way_over_the_wire(kind: type[Content], data: st.DataObject) -> None:
-    """What is written into a message and read from it again is the same, for every kind."""
-    sent = data.draw(items_with(contents_of(kind)))
+def test_items_round_trip_through_protos(kind: type[Content], data: st.DataObject) -> None:
+    """Content and status of every kind of item."""
+    item = data.draw(items_with(contents_of_kind(kind)))
 
-    read = input_item(item_to_pb(sent), "item")
+    converted = input_item(item_to_pb(item), "item")
 
-    assert (read.content, read.status) == (sent.content, sent.status)
+    assert (converted.content, converted.status) == (item.content, item.status)
 
 
 @settings(max_examples=examples(50))
 @given(item=ITEMS, include=st.frozensets(st.sampled_from(Include)))
-def test_what_is_left_out_is_nothing_but_what_was_not_asked_for(
-    item: Item, include: frozenset[Include]
-) -> None:
-    """With everything included an item is whole; with less it says less, and nothing else."""
+def test_include_removes_only_optional_fields(item: Item, include: frozenset[Include]) -> None:
+    """All values keep the whole item; removal is idempotent and does not depend on order."""
     assert apply_include(item, frozenset(Include)) == item
 
-    less = apply_include(item, include)
+    filtered = apply_include(item, include)
 
-    assert apply_include(less, include) == less
-    assert less.kind == item.kind
-    assert apply_include(less, ()) == apply_include(item, ())
+    assert apply_include(filtered, include) == filtered
+    assert filtered.kind == item.kind
+    assert apply_include(filtered, ()) == apply_include(item, ())

@@ -1,4 +1,4 @@
-"""Tools, choices, forms and resources: the same after a way over protos."""
+"""Tools, tool choices, output formats and resources are unchanged by a proto round trip."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,27 +45,27 @@ TOOLS: st.SearchStrategy[Tool] = st.one_of(
 
 
 @given(st.lists(TOOLS, max_size=4).map(tuple))
-def test_tools_come_back_as_they_were(tools: tuple[Tool, ...]) -> None:
-    """Nothing of a tool is lost on the wire, and nothing appears."""
+def test_tools_round_trip(tools: tuple[Tool, ...]) -> None:
+    """Every kind of tool, with optional fields set and unset."""
     assert tools_from_pb(tools_to_pb(tools)) == tools
 
 
 @given(st.builds(ToolChoice, allowed_names=st.lists(TEXTS, max_size=3).map(tuple)))
-def test_a_choice_comes_back_as_it_was(choice: ToolChoice) -> None:
-    """Nothing of a choice is lost on the wire."""
+def test_a_tool_choice_round_trips(choice: ToolChoice) -> None:
+    """With its mode and allowed names."""
     assert choice_from_pb(choice_to_pb(choice)) == choice
 
 
 @given(st.builds(ResponseFormat, name=TEXTS, strict=st.none() | st.booleans()))
-def test_a_form_comes_back_as_it_was(answer: ResponseFormat) -> None:
-    """Nothing of a form is lost on the wire."""
-    assert format_from_pb(format_to_pb(answer)) == answer
+def test_an_output_format_round_trips(output_format: ResponseFormat) -> None:
+    """With its name, schema and strictness."""
+    assert format_from_pb(format_to_pb(output_format)) == output_format
 
 
 @given(st.lists(TEXTS.filter(bool), max_size=2).map(tuple))
-def test_resources_come_back_as_they_were(stores: tuple[str, ...]) -> None:
-    """Resources without stores are unset on the wire, which means the same."""
+def test_resources_round_trip(stores: tuple[str, ...]) -> None:
+    """Resources without stores are unset on the wire."""
     resources = ToolResources(vector_store_ids=stores)
-    sent = resources_to_pb(resources)
+    message = resources_to_pb(resources)
 
-    assert (ToolResources() if sent is None else resources_from_pb(sent)) == resources
+    assert (ToolResources() if message is None else resources_from_pb(message)) == resources

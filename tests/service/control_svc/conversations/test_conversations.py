@@ -118,7 +118,7 @@ async def test_an_item_is_shared_by_its_id(conversations: ConversationClient) ->
     left = await conversations.items(second.id, order=OLDEST_FIRST)
     assert [text_of(each) for each in left] == ["before", "shared", "after"]
     assert left[1] == item
-    with pytest.raises(InvalidField, match="there already"):
+    with pytest.raises(InvalidField, match="already in the conversation"):
         await conversations.add(second.id, item_pb2.Item(id=item.id))
 
 

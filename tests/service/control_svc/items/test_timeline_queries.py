@@ -1,4 +1,4 @@
-"""Items in timelines, on both databases: lists against a plain list, and nothing left behind."""
+"""SQL of timelines, on both databases: pages compared with a Python list, and deletion of items."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from control_svc.items.model import (
     ItemFilter,
     ItemStatus,
     Message,
-    TimelineItem,
     Role,
     Text,
+    TimelineItem,
 )
 from control_svc.items.queries import ItemRow, TimelineQueries
 from tests.support.control import SetClock
@@ -27,109 +27,99 @@ from tests.support.rows import count_rows
 P = "p"
 
 
-class Items:
-    """Makes items, of two kinds in turn."""
-
-    def __init__(self) -> None:
-        self._clock = SetClock()
-        self._ids = IdSource(self._clock)
-
-    def some(self, count: int) -> list[Item]:
-        """New ones."""
-        return [self._one(number) for number in range(count)]
-
-    def _one(self, number: int) -> Item:
+def make_items(count: int) -> list[Item]:
+    """New messages and function calls, alternating."""
+    clock = SetClock()
+    ids = IdSource(clock)
+    items = []
+    for number in range(count):
         content: Content = Message(role=Role.USER, content=(Text(text=f"number {number}"),))
         if number % 2:
             content = FunctionCall(call_id="call", name="f", arguments="{}")
-        prefix = ITEM_PREFIXES[type(content)]
-        return Item(
-            id=self._ids.new(prefix),
-            status=ItemStatus.COMPLETED,
-            created_at=self._clock(),
-            content=content,
+        item_id = ids.new(ITEM_PREFIXES[type(content)])
+        items.append(
+            Item(id=item_id, status=ItemStatus.COMPLETED, created_at=clock(), content=content)
         )
+    return items
 
 
-async def appended(database: Database, timeline: str, items: Sequence[Item]) -> None:
-    """Keep items."""
+async def append_new(database: Database, timeline: str, count: int) -> list[Item]:
+    """Append new items to a timeline, and return them."""
+    items = make_items(count)
     await database.transactions.write(lambda tx: TimelineQueries(tx).append(P, timeline, items))
+    return items
 
 
-def expected(items: Sequence[Item], window: Window, ids: Sequence[str]) -> list[Item]:
-    """The window of a plain list; `ids` are all that there ever were, in order."""
-    listed = list(reversed(items)) if window.newest_first else list(items)
-    places = {item_id: place for place, item_id in enumerate(ids)}
+def expected_page(items: Sequence[Item], window: Window, ids: Sequence[str]) -> list[Item]:
+    """The window of a Python list. `ids` are the ids of all items, also removed ones, in order."""
+    ordered = list(reversed(items)) if window.newest_first else list(items)
     sign = -1 if window.newest_first else 1
+    positions = {item_id: sign * position for position, item_id in enumerate(ids)}
     if window.after:
-        after = sign * places[window.after]
-        return [item for item in listed if sign * places[item.id] > after][: window.limit]
+        after = positions[window.after]
+        return [item for item in ordered if positions[item.id] > after][: window.limit]
     if window.before:
-        before = sign * places[window.before]
-        return [item for item in listed if sign * places[item.id] < before][-window.limit :]
-    return listed[: window.limit]
+        before = positions[window.before]
+        return [item for item in ordered if positions[item.id] < before][-window.limit :]
+    return ordered[: window.limit]
 
 
-async def test_every_window_is_that_of_a_plain_list(database: Database) -> None:
-    """From each cursor, also of an item that is gone, in both directions and orders."""
-    items = Items().some(7)
+async def test_every_page_equals_that_of_a_list(database: Database) -> None:
+    """From each cursor, also of a removed item, in both directions and orders."""
+    items = await append_new(database, "thread_1", 7)
     ids = [item.id for item in items]
-    await appended(database, "thread_1", items)
-    await appended(database, "thread_2", Items().some(3))
-    gone = [items[0], items[3], items[6]]
+    await append_new(database, "thread_2", 3)
+    removed = [items[0], items[3], items[6]]
 
-    async def take_out(tx: Transaction) -> None:
-        for item in gone:
+    async def remove(tx: Transaction) -> None:
+        for item in removed:
             assert await TimelineQueries(tx).remove(P, "thread_1", item.id)
 
-    await database.transactions.write(take_out)
-    left = [item for item in items if item not in gone]
+    await database.transactions.write(remove)
+    remaining = [item for item in items if item not in removed]
 
-    async def pages(tx: Transaction) -> None:
+    async def check_pages(tx: Transaction) -> None:
         for newest_first, limit, cursor, is_after in product(
             (True, False), (1, 2, 9), ("", *ids), (True, False)
         ):
             window = Window(
                 limit, cursor if is_after else "", newest_first, "" if is_after else cursor
             )
-            found = await TimelineQueries(tx).page(P, "thread_1", window)
-            assert [placed.item for placed in found] == expected(left, window, ids), window
+            page = await TimelineQueries(tx).page(P, "thread_1", window)
+            expected = expected_page(remaining, window, ids)
+            assert [entry.item for entry in page] == expected, window
 
-    await database.transactions.read(pages)
+    await database.transactions.read(check_pages)
 
 
-async def test_positions_go_on_over_what_was_taken_out(database: Database) -> None:
-    """And a filter leaves them as they are."""
-    items = Items().some(4)
-    await appended(database, "thread_1", items)
+async def test_positions_of_removed_items_are_not_reused(database: Database) -> None:
+    """Filters do not change positions."""
+    items = await append_new(database, "thread_1", 4)
 
     async def check(tx: Transaction) -> list[TimelineItem]:
         timelines = TimelineQueries(tx)
         await timelines.remove(P, "thread_1", items[1].id)
-        await timelines.append(P, "thread_1", Items().some(1), "run_1")
-        made = await timelines.read(P, "thread_1", 0, ItemFilter(origin="run_1"))
-        assert [placed.position for placed in made] == [4]
+        await timelines.append(P, "thread_1", make_items(1), "run_1")
+        created = await timelines.read(P, "thread_1", 0, ItemFilter(origin="run_1"))
+        assert [entry.position for entry in created] == [4]
         assert await timelines.position_from_end(P, "thread_1", 2, ItemFilter(("message",))) == 2
         assert await timelines.position_from_end(P, "thread_1", 9) == 0
         return await timelines.read(P, "thread_1", 2)
 
-    placed = await database.transactions.write(check)
-    assert [each.position for each in placed] == [2, 3, 4]
+    entries = await database.transactions.write(check)
+    assert [entry.position for entry in entries] == [2, 3, 4]
 
 
-async def test_an_item_lives_as_long_as_a_timeline_has_it(database: Database) -> None:
-    """Its last timeline takes it along; another project's never sees it."""
-    items = Items().some(2)
-    await appended(database, "thread_1", items)
+async def test_an_item_is_deleted_with_its_last_timeline(database: Database) -> None:
+    """It is invisible to other projects."""
+    items = await append_new(database, "thread_1", 2)
 
     async def share(tx: Transaction) -> None:
         timelines = TimelineQueries(tx)
         await timelines.link(P, "conv_1", items)
         assert await timelines.delete(P, "thread_1") == 2
         assert await timelines.get("q", "conv_1", items[0].id) is None
-        found = await timelines.get(P, "conv_1", items[0].id)
-        assert found is not None
-        assert found.item == items[0]
+        assert await timelines.get(P, "conv_1", items[0].id) == TimelineItem(0, items[0])
 
     await database.transactions.write(share)
     assert await count_rows(database, ItemRow) == 2
@@ -138,37 +128,35 @@ async def test_an_item_lives_as_long_as_a_timeline_has_it(database: Database) ->
     assert await count_rows(database, ItemRow) == 0
 
 
-async def test_timelines_that_are_dropped_at_once_leave_no_item(database: Database) -> None:
-    """Each finds the other's items still placed; whoever ends last takes them along."""
-    items = Items().some(2)
-    await appended(database, "thread_1", items)
+async def test_timelines_deleted_concurrently_leave_no_items(database: Database) -> None:
+    """The transaction that commits last deletes the shared items."""
+    items = await append_new(database, "thread_1", 2)
     await database.transactions.write(lambda tx: TimelineQueries(tx).link(P, "conv_1", items))
     others: list[asyncio.Task[int]] = []
 
-    async def drop_beside_another(tx: Transaction) -> None:
+    async def delete_concurrently(tx: Transaction) -> None:
         await TimelineQueries(tx).delete(P, "thread_1")
         other = database.transactions.write(lambda tx: TimelineQueries(tx).delete(P, "conv_1"))
         others.append(asyncio.ensure_future(other))
-        # It may not end before this one has: so it is waited for in vain.
+        # It cannot end before this transaction has, so the wait times out.
         await asyncio.wait(others, timeout=0.1)
 
-    await database.transactions.write(drop_beside_another)
+    await database.transactions.write(delete_concurrently)
     await asyncio.gather(*others)
 
     assert await count_rows(database, ItemRow) == 0
 
 
-async def test_an_item_is_kept_as_it_was_written(database: Database) -> None:
-    """Also what it became later."""
-    item = Items().some(1)[0]
-    await appended(database, "thread_1", [item])
-    ended = item.with_content(
+async def test_an_updated_item_is_stored(database: Database) -> None:
+    """With its new content and status."""
+    (item,) = await append_new(database, "thread_1", 1)
+    changed = item.with_content(
         Message(role=Role.ASSISTANT, content=(Text(text="\x00 é 你"),)), ItemStatus.INCOMPLETE
     )
 
-    await database.transactions.write(lambda tx: TimelineQueries(tx).update(P, ended))
+    await database.transactions.write(lambda tx: TimelineQueries(tx).update(P, changed))
 
-    found = await database.transactions.read(
+    entry = await database.transactions.read(
         lambda tx: TimelineQueries(tx).get(P, "thread_1", item.id)
     )
-    assert found == TimelineItem(0, ended)
+    assert entry == TimelineItem(0, changed)

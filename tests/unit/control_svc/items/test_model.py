@@ -1,4 +1,4 @@
-"""Items: every kind has a name, and comes out of the store as it went in."""
+"""Items: id prefixes, stored documents, and validation."""
 
 from typing import get_args
 
@@ -54,19 +54,19 @@ CONTENTS: list[Content] = [
 
 
 def test_every_kind_has_a_prefix() -> None:
-    """And no two the same: an id says what it names."""
+    """Prefixes are unique, so an id tells the kind."""
     assert set(ITEM_PREFIXES) == set(get_args(Content))
     assert len(set(ITEM_PREFIXES.values())) == len(ITEM_PREFIXES)
 
 
 @pytest.mark.parametrize("content", CONTENTS, ids=repr)
-def test_a_document_keeps_everything(content: Content) -> None:
-    """Also bytes, nothing, and what is only nearly nothing."""
+def test_a_document_round_trips(content: Content) -> None:
+    """Also bytes, None and empty texts."""
     assert decode_content(encode_content(content)) == content
 
 
-def test_a_list_of_tools_is_one_that_a_server_could_have_given() -> None:
-    """Callers send lists back, and each of their tools costs every turn its share."""
+def test_a_list_of_mcp_tools_is_limited() -> None:
+    """Callers send such lists too, and each turn's prompt contains all tools."""
     tools = [
         McpToolDescription(name=f"t{n}", description="", input_schema_json="{}")
         for n in range(MAX_TOOLS + 1)

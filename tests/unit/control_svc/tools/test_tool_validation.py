@@ -1,4 +1,4 @@
-"""What a tool asks for is done or refused, never passed over."""
+"""Validation of tools, tool choices and filters: what cannot be carried out is refused."""
 
 import json
 
@@ -12,10 +12,11 @@ from control_svc.tools.model import (
     FormatKind,
     FunctionTool,
     ResponseFormat,
+    Tool,
     ToolChoice,
 )
 from control_svc.tools.tool_validation import (
-    MAX_SEARCHED,
+    MAX_SEARCHED_STORES,
     check_choice,
     check_enforceable,
     check_tools,
@@ -43,8 +44,8 @@ REQUIRED = ToolChoice(mode=ChoiceMode.REQUIRED)
 JSON = ResponseFormat(kind=FormatKind.JSON_OBJECT)
 
 
-def test_a_grammar_becomes_a_pattern_of_the_whole_text() -> None:
-    """A pattern of JSON Schema may be found anywhere; a grammar is all that there is."""
+def test_a_grammar_becomes_an_anchored_pattern() -> None:
+    """A JSON Schema pattern matches anywhere in a text; a grammar describes the whole text."""
     schema = json.loads(turn_tool(DATE).parameters)
     free = json.loads(turn_tool(CustomTool(name="free")).parameters)
 
@@ -52,20 +53,26 @@ def test_a_grammar_becomes_a_pattern_of_the_whole_text() -> None:
     assert free["properties"]["input"] == {"type": "string"}
 
 
-def test_a_grammar_that_calls_cannot_be_held_to_is_refused() -> None:
-    """Within a JSON string there is no lark."""
-    lark = CustomTool(name="sql", syntax="lark", definition='start: "a"')
-    with pytest.raises(UnsupportedValue) as error:
-        check_tools((lark,))
+@pytest.mark.parametrize(
+    ("tool", "error", "field"),
+    [
+        (CustomTool(name="sql", syntax="lark", definition="start"), UnsupportedValue, "syntax"),
+        (CustomTool(name="date", syntax="regex"), MissingField, "definition"),
+    ],
+)
+def test_an_unsupported_grammar_is_refused(
+    tool: CustomTool, error: type[DomainError], field: str
+) -> None:
+    """A grammar is a regex, since only that can be enforced within a JSON string."""
+    with pytest.raises(error) as refused:
+        check_tools((tool,))
 
-    assert error.value.field == "tools[0].format.syntax"
-    with pytest.raises(MissingField):
-        check_tools((CustomTool(name="date", syntax="regex"),))
+    assert refused.value.field == f"tools[0].format.{field}"
 
 
 @pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(allowed_names=("other",))])
-def test_a_choice_without_its_tools_is_refused(choice: ToolChoice) -> None:
-    """A call that cannot be made is no choice."""
+def test_a_choice_of_a_missing_tool_is_refused(choice: ToolChoice) -> None:
+    """A choice that requires a call, or names a tool, needs that tool."""
     check_choice(ToolChoice(), ())
     with pytest.raises(InvalidField) as error:
         check_choice(choice, ())
@@ -73,32 +80,33 @@ def test_a_choice_without_its_tools_is_refused(choice: ToolChoice) -> None:
     assert error.value.field == "tool_choice"
 
 
-@pytest.mark.parametrize("choice", [None, ToolChoice()])
-def test_a_grammar_is_refused_where_the_model_is_free(choice: ToolChoice | None) -> None:
-    """A model that may answer as well writes its calls as it likes."""
+@pytest.mark.parametrize(
+    ("tools", "choice", "field"),
+    [
+        ((DATE,), None, "tool_choice"),
+        ((DATE,), ToolChoice(), "tool_choice"),
+        ((FileSearchTool(), DATE), REQUIRED, "tools[1].format"),
+    ],
+)
+def test_a_grammar_that_cannot_be_enforced_is_refused(
+    tools: tuple[Tool, ...], choice: ToolChoice | None, field: str
+) -> None:
+    """A call is unconstrained where the model may answer instead, as it may after a search."""
     with pytest.raises(InvalidField) as error:
-        check_enforceable((DATE,), choice, None)
+        check_enforceable(tools, choice, None)
 
-    assert error.value.field == "tool_choice"
-
-
-def test_a_grammar_is_refused_where_later_turns_are_free() -> None:
-    """Behind a search the choice is the model's again."""
-    with pytest.raises(InvalidField) as error:
-        check_enforceable((FileSearchTool(), DATE), REQUIRED, None)
-
-    assert error.value.field == "tools[1].format"
+    assert error.value.field == field
 
 
-def test_a_grammar_is_taken_where_it_is_followed() -> None:
-    """A call is required, there is none, or it is told from an answer with a form."""
+def test_a_grammar_that_can_be_enforced_is_accepted() -> None:
+    """With a required call, without calls, or with an output format other than text."""
     check_enforceable((DATE, FunctionTool(name="f")), REQUIRED, None)
     check_enforceable((DATE,), ToolChoice(mode=ChoiceMode.NONE), None)
     check_enforceable((DATE, FileSearchTool()), None, JSON)
 
 
-def test_a_filter_is_read_as_it_is_written() -> None:
-    """Conditions, and conditions of conditions."""
+def test_a_filter_is_parsed() -> None:
+    """Comparisons, and compounds of them; an empty text is no filter."""
     text = json.dumps(
         {
             "type": "and",
@@ -119,8 +127,8 @@ def test_a_filter_is_read_as_it_is_written() -> None:
     )
 
 
-def deep(depth: int) -> object:
-    """Conditions that stand in each other."""
+def nested_filter(depth: int) -> object:
+    """A comparison within `depth` compounds."""
     inner: object = {"type": "eq", "key": "a", "value": 1}
     for _ in range(depth):
         inner = {"type": "or", "filters": [inner]}
@@ -128,50 +136,40 @@ def deep(depth: int) -> object:
 
 
 @pytest.mark.parametrize(
-    ("written", "error", "field"),
+    ("filters", "error", "path"),
     [
-        ([], InvalidType, "tools[0].file_search.filters"),
-        ({"type": "like"}, InvalidField, "tools[0].file_search.filters.type"),
-        ({"type": ["eq"]}, InvalidField, "tools[0].file_search.filters.type"),
-        ({"type": "and", "filters": []}, MissingField, "tools[0].file_search.filters"),
-        ({"type": "and"}, InvalidType, "tools[0].file_search.filters.filters"),
-        ({"type": "eq", "value": 1}, InvalidType, "tools[0].file_search.filters.key"),
-        ({"type": "eq", "key": "a"}, InvalidType, "tools[0].file_search.filters.value"),
-        (
-            {"type": "eq", "key": "a", "value": [1]},
-            InvalidField,
-            "tools[0].file_search.filters.value",
-        ),
-        (
-            {"type": "in", "key": "a", "value": 1},
-            InvalidField,
-            "tools[0].file_search.filters.value",
-        ),
-        (deep(MAX_DEPTH), InvalidField, "tools[0].file_search.filters"),
-        (deep(200), InvalidField, "tools[0].file_search.filters"),
+        ([], InvalidType, ""),
+        ({"type": "like"}, InvalidField, ".type"),
+        ({"type": ["eq"]}, InvalidField, ".type"),
+        ({"type": "and", "filters": []}, MissingField, ""),
+        ({"type": "and"}, InvalidType, ".filters"),
+        ({"type": "eq", "value": 1}, InvalidType, ".key"),
+        ({"type": "eq", "key": "a"}, InvalidType, ".value"),
+        ({"type": "eq", "key": "a", "value": [1]}, InvalidField, ".value"),
+        ({"type": "in", "key": "a", "value": 1}, InvalidField, ".value"),
+        (nested_filter(MAX_DEPTH), InvalidField, ""),
+        (nested_filter(200), InvalidField, ""),
     ],
 )
-def test_a_filter_that_means_nothing_is_refused(
-    written: object, error: type[DomainError], field: str
-) -> None:
-    """By the name of its place."""
-    tool = FileSearchTool(filters_json=json.dumps(written))
+def test_an_invalid_filter_is_refused(filters: object, error: type[DomainError], path: str) -> None:
+    """The error names the path within the filter."""
+    tool = FileSearchTool(filters_json=json.dumps(filters))
     with pytest.raises(error) as caught:
         check_tools((tool,))
 
-    assert caught.value.field == field
+    assert caught.value.field == f"tools[0].file_search.filters{path}"
 
 
-def test_a_filter_that_is_no_json_is_refused() -> None:
-    """Whatever its text is."""
+def test_a_filter_that_is_not_json_is_refused() -> None:
+    """As InvalidJson."""
     with pytest.raises(InvalidJson):
         check_tools((FileSearchTool(filters_json="{"),))
 
 
-def test_one_tool_searches_so_many_stores() -> None:
-    """Each is read and searched whole."""
-    check_tools([FileSearchTool(vector_store_ids=("vs_1",) * MAX_SEARCHED)])
+def test_the_stores_of_a_search_tool_are_limited() -> None:
+    """Each of them is searched."""
+    check_tools([FileSearchTool(vector_store_ids=("vs_1",) * MAX_SEARCHED_STORES)])
     with pytest.raises(TooLong) as caught:
-        check_tools([FileSearchTool(vector_store_ids=("vs_1",) * (MAX_SEARCHED + 1))])
+        check_tools([FileSearchTool(vector_store_ids=("vs_1",) * (MAX_SEARCHED_STORES + 1))])
 
     assert caught.value.field == "tools[0].file_search.vector_store_ids"
