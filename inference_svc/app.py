@@ -28,7 +28,7 @@ from inference_svc.gauges import EngineGauges
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import disk_cache_folder, snapshot_folder
-from inference_svc.model_pool.lifecycle import Memory
+from inference_svc.model_pool.lifecycle import MemoryBudget
 from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.model_pool.pool import FreeMemory, ModelPool
 from inference_svc.models.device_memory import DeviceBytes
@@ -82,7 +82,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         stack.callback(catalog.close)
         sandbox = await stack.enter_async_context(SandboxPool(SandboxSettings(preload=PRELOADED)))
         templates = ChatTemplates(sandbox)
-        gauges = EngineGauges(lambda: catalog.workers, vllm_names=settings.server.vllm_metric_names)
+        gauges = EngineGauges(lambda: catalog.engines, vllm_names=settings.server.vllm_metric_names)
         registry.register(gauges)
         loader = ModelLoader(
             settings,
@@ -160,16 +160,16 @@ async def _drain(inference: Inference, grace_s: float) -> None:
     await inference.server.drain(_LAST_GRACE_S)
 
 
-async def _memory(settings: InferenceSettings, catalog: Catalog) -> Memory:
-    """What the settings allow, or what is available now, before anything is loaded."""
-    free = FreeMemory(lambda: sum((worker.memory for worker in catalog.workers), DeviceBytes()))
-    await free.look()
+async def _memory(settings: InferenceSettings, catalog: Catalog) -> MemoryBudget:
+    """The configured budget, or the memory that is free now, before models are loaded."""
+    free = FreeMemory(lambda: sum((engine.memory for engine in catalog.engines), DeviceBytes()))
+    await free.refresh()
     budget = settings.pool.memory_mib
-    return Memory(
-        budget_bytes=free.now().total if budget is None else budget << 20,
-        available=free.now,
-        patience_s=settings.pool.memory_wait_s,
-        look=free.look,
+    return MemoryBudget(
+        budget_bytes=free.available().total if budget is None else budget << 20,
+        available=free.available,
+        memory_wait_s=settings.pool.memory_wait_s,
+        refresh=free.refresh,
     )
 
 
@@ -321,8 +321,8 @@ def open_reconciler(
         raise StartupError(f"cannot keep adapters in {folder}: {error.strerror}") from error
     marks = CrashMarker(folder / "marks")
     marks.open()
-    for known in catalog:
-        known.adapters.marks = marks
+    for entry in catalog:
+        entry.adapters.marks = marks
     control = GrpcControl(channel)
     installer = AdapterInstaller(control, cache, marks, catalog, adapters)
     return Reconciler(control, installer, folder, frontend, address)

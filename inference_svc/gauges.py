@@ -130,9 +130,9 @@ class EngineGauges(Collector):
     exports three of them a second time, as vLLM calls them, for routers."""
 
     def __init__(
-        self, workers: Callable[[], Sequence[EngineClient]], *, vllm_names: bool = False
+        self, engines: Callable[[], Sequence[EngineClient]], *, vllm_names: bool = False
     ) -> None:
-        self._workers = workers
+        self._engines = engines
         self._vllm_names = vllm_names
 
     def collect(self) -> Iterator[Metric]:
@@ -150,13 +150,13 @@ class EngineGauges(Collector):
                 for key, count in values(model).items():
                     family.add_metric([model.ready.name, key], count)
             yield family
-        yield from prefix_metrics(self._workers())
+        yield from prefix_metrics(self._engines())
         yield from self._adapters()
         yield _draft_tokens(models)
         yield _step_seconds(models)
 
     def _adapters(self) -> Iterator[Metric]:
-        known = [worker.adapters for worker in self._workers()]
+        known = [engine.adapters for engine in self._engines()]
         num_loaded = sum(each.num_loaded for each in known)
         num_bytes = sum(each.num_bytes for each in known)
         text = "LoRA adapters in memory, draining ones included."
@@ -166,13 +166,13 @@ class EngineGauges(Collector):
     def _models(self) -> list[_Model]:
         return [
             _Model(
-                worker.ready,
-                worker.report or ModelLoad(worker.ready.name),
-                list(worker.sequences.live.values()),
-                list(worker.embeddings.live.values()),
+                engine.ready,
+                engine.report or ModelLoad(engine.ready.name),
+                list(engine.sequences.live.values()),
+                list(engine.embeddings.live.values()),
             )
-            for worker in self._workers()
-            if worker.ready is not None
+            for engine in self._engines()
+            if engine.ready is not None
         ]
 
 
@@ -219,10 +219,10 @@ def _step_seconds(models: Sequence[_Model]) -> Metric:
 _MODEL = ["model"]
 
 
-def prefix_metrics(workers: Sequence[EngineClient]) -> Iterator[Metric]:
+def prefix_metrics(engines: Sequence[EngineClient]) -> Iterator[Metric]:
     """All of them, of the engines that there are. The files are of one folder each, which engines
     share; what happened to them is counted by model."""
-    up = {worker.ready.name: worker for worker in workers if worker.ready is not None}
+    up = {engine.ready.name: engine for engine in engines if engine.ready is not None}
     saved = {name: (each.report or ModelLoad(name)).saved for name, each in up.items()}
     archives = {name: each.archive for name, each in up.items() if each.archive is not None}
     yield from _saved_gauges(saved)
@@ -230,7 +230,7 @@ def prefix_metrics(workers: Sequence[EngineClient]) -> Iterator[Metric]:
     yield from _archive_gauges(disk_cache_load(list(archives.values())))
     counted = {name: load.tier for name, load in archives.items()}
     yield _events("corral_archive_events", "The archive of stored objects", counted)
-    yield from _snapshot_gauges(workers)
+    yield from _snapshot_gauges(engines)
 
 
 def _saved_gauges(saved: dict[str, TierLoad]) -> Iterator[Metric]:
@@ -268,8 +268,8 @@ def _archive_gauges(archive: TierLoad) -> Iterator[Metric]:
     yield GaugeMetricFamily(f"{name}_limit_bytes", text, archive.max_bytes)
 
 
-def _snapshot_gauges(workers: Sequence[EngineClient]) -> Iterator[Metric]:
-    uses = [worker.snapshots.use for worker in workers]
+def _snapshot_gauges(engines: Sequence[EngineClient]) -> Iterator[Metric]:
+    uses = [engine.snapshots.use for engine in engines]
     files = max((use.num_files for use in uses), default=0)
     size = max((use.num_bytes for use in uses), default=0)
     name = "corral_snapshot_file"

@@ -32,9 +32,9 @@ class EngineObserver:
         self._live: Mapping[int, ActiveSequence] = {}
         self._last_token_at: dict[int, float] = {}
 
-    def bind(self, worker: EngineClient) -> None:
+    def bind(self, engine: EngineClient) -> None:
         """Learn whose events these are."""
-        self._live = worker.sequences.live
+        self._live = engine.sequences.live
 
     def on_state(self, state: EngineState) -> None:
         """Count restarts; streams of a dead engine send nothing more."""

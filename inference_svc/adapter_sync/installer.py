@@ -70,7 +70,7 @@ class AdapterInstaller:
 
     def unload(self, wanted: DesiredAdapter) -> None:
         """Remove its name; running requests continue with it."""
-        owner = self._catalog.owner_of(wanted.name, wanted.project)
+        owner = self._catalog.find_adapter_model(wanted.name, wanted.project)
         if owner is not None:
             owner.adapters.unload(wanted.name, wanted.project)
 
@@ -83,13 +83,13 @@ class AdapterInstaller:
 
     def loaded(self, wanted: DesiredAdapter) -> Adapter | None:
         """The generation under its name, where it has its bytes."""
-        owner = self._catalog.owner_of(wanted.name, wanted.project)
+        owner = self._catalog.find_adapter_model(wanted.name, wanted.project)
         adapter = None if owner is None else owner.adapters.find(wanted.name, wanted.project)
         return adapter if adapter is not None and adapter.digest == wanted.digest else None
 
     def is_idle(self, adapter: Adapter) -> bool:
         """Whether its model is not in memory: the adapter comes with it when it is."""
-        return self._catalog.find_model(adapter.model).worker is None
+        return self._catalog.find_model(adapter.model).engine is None
 
     def forgive(self, wanted: DesiredAdapter) -> None:
         """Retry it on request."""

@@ -124,7 +124,7 @@ class EngineClient:
         if self._process is not None:
             await self._process.close()
 
-    def learn_digest(self, digest: str) -> None:
+    def set_digest(self, digest: str) -> None:
         """By this digest a process that is started again knows its files, touched or copied."""
         self._boot = replace(self._boot, model=replace(self._boot.model, digest=digest))
 

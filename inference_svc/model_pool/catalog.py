@@ -1,7 +1,7 @@
-"""The models of this server, and the resolution of a request's `model`.
+"""The configured models of this server, and the resolution of a request's `model` field.
 
-A model has its file, read at the start; its front (`ServedModel`: vocabulary and template); and its
-engine, while it is loaded.
+A `ModelEntry` has a file, described at startup; a `ModelProcessor` (vocabulary and chat template),
+opened on first use; and an engine, while the model is loaded.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from svc_kit.lifecycle import StartupError
 
 
 @dataclass(slots=True)
-class ServedModel:
-    """The front of a model: what turns requests into tokens and tokens into answers."""
+class ModelProcessor:
+    """Vocabulary, chat template and formats of a model: converts requests to tokens and back."""
 
     file: ModelFile
     vocabulary: Vocabulary
@@ -40,107 +40,107 @@ class ServedModel:
     default_sampling: Sampling = field(default_factory=Sampling)
 
     @property
-    def pairs(self) -> PairTokenizer:
-        """How a query and a document become one input."""
+    def pair_tokenizer(self) -> PairTokenizer:
+        """Builds one input from a query and a document, for reranking."""
         return PairTokenizer(self.vocabulary, self.tokenizer, self.file.rank_template)
 
     @property
     def name(self) -> str:
-        """What requests call it."""
+        """The model name in requests."""
         return self.file.name
 
     @property
     def grammar_vocabulary(self) -> GrammarVocabulary:
-        """What building a grammar needs to know of the vocabulary."""
+        """The vocabulary data that the grammar compiler needs."""
         vocabulary = self.vocabulary
         return GrammarVocabulary(
             vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
         )
 
     def visible_tokens(self, texts: Sequence[str]) -> frozenset[int]:
-        """Control tokens in these texts: they must be rendered for a parser to see them."""
+        """Return the control tokens in `texts`, which must be rendered so that parsers see them."""
         return self.vocabulary.control_tokens_in(texts)
 
 
 class LoadedModel(NamedTuple):
-    """A model that a call uses: its front and its engine, which stays until the call ends; `digest`
-    is empty until it is known."""
+    """A model in use by a call. It stays loaded until the call ends; `digest` is empty until it is
+    computed."""
 
-    front: ServedModel
-    worker: EngineClient
+    processor: ModelProcessor
+    engine: EngineClient
     digest: str = ""
 
     @property
     def ready(self) -> ModelReady:
-        """The sizes that the engine has. Raises `EngineRestarting` where it was never ready."""
-        if self.worker.ready is None:
+        """The load report of the engine. Raises `EngineRestarting` if there is none yet."""
+        if self.engine.ready is None:
             raise EngineRestarting()
-        return self.worker.ready
+        return self.engine.ready
 
 
 @dataclass(slots=True)
-class KnownModel:
-    """A model that requests may name. `requested` are the sizes of its next load; `version` grows
-    with each change that watchers should see."""
+class ModelEntry:
+    """A configured model. `requested` are the limits of its next load; `version` increases with
+    each change that is visible to watchers."""
 
     file: ModelFile
     requested: RequestedLimits
     resident: Resident
     policy: LoadPolicy = LoadPolicy.START
     aliases: tuple[str, ...] = ()
-    front: ServedModel | None = None
-    worker: EngineClient | None = None
+    processor: ModelProcessor | None = None
+    engine: EngineClient | None = None
     progress: LoadProgress | None = None
     ready_at: datetime | None = None
     digest: str = ""
-    digest_known: asyncio.Event = field(default_factory=asyncio.Event)
+    digest_computed: asyncio.Event = field(default_factory=asyncio.Event)
     adapters: AdapterRegistry = field(default_factory=AdapterRegistry)
     version: int = 0
 
     @property
     def name(self) -> str:
-        """What requests call it."""
+        """The model name in requests."""
         return self.file.name
 
     @property
     def state(self) -> ModelState:
-        """Where it is in its life; one whose engine died is being loaded."""
+        """The state shown to clients; LOADING while the engine of a ready model restarts."""
         return ModelState.LOADING if self.is_down else self.resident.state
 
     @property
     def is_down(self) -> bool:
-        """Whether it is loaded, but its engine died and is not back yet."""
-        return self.resident.state is ModelState.READY and self.is_coming_back
+        """Whether the model is ready but its engine crashed and is restarting."""
+        return self.resident.state is ModelState.READY and self.is_restarting
 
     @property
-    def is_coming_back(self) -> bool:
-        """Whether its engine died and is started again, and takes what it had; also that of a model
-        which is to go, while calls still use it."""
-        return self.worker is not None and self.worker.state is EngineState.RESTARTING
+    def is_restarting(self) -> bool:
+        """Whether the engine crashed and restarts, and will take its memory again. The engine of an
+        unloading model restarts too while calls use it."""
+        return self.engine is not None and self.engine.state is EngineState.RESTARTING
 
 
 class ResolvedModel(NamedTuple):
-    """The model of a request, and the adapter that it names, if any."""
+    """The model of a request, and the adapter if the request names one."""
 
-    model: KnownModel
+    model: ModelEntry
     adapter: Adapter | None = None
 
     @property
     def name(self) -> str:
-        """The name in its full form."""
+        """The canonical name: the adapter's, else the model's."""
         return self.adapter.name if self.adapter is not None else self.model.name
 
 
 class Catalog:
-    """All known models, in the order in which they were configured.
+    """All configured models, in the order of the settings.
 
     Raises:
         StartupError: two models share a name or an alias.
     """
 
-    def __init__(self, models: Iterable[KnownModel]) -> None:
-        self._models: list[KnownModel] = []
-        self._names: dict[str, KnownModel] = {}
+    def __init__(self, models: Iterable[ModelEntry]) -> None:
+        self._models: list[ModelEntry] = []
+        self._names: dict[str, ModelEntry] = {}
         for model in models:
             self._models.append(model)
             for name in (model.name, *model.aliases):
@@ -150,17 +150,17 @@ class Catalog:
                         f"the name {name!r} is given to {other.name!r} and to {model.name!r}"
                     )
 
-    def __iter__(self) -> Iterator[KnownModel]:
+    def __iter__(self) -> Iterator[ModelEntry]:
         return iter(self._models)
 
     def has_model(self, name: str) -> bool:
         """Whether a model has this name or alias."""
         return name in self._names
 
-    def find(self, name: str, project: str) -> ResolvedModel:
-        """What a name stands for in a project: a model by its name or alias, or an adapter; the
-        first model for an empty one. Raises `ModelNotFound`."""
-        adapter = None if self.has_model(name) else self._visible(name, project)
+    def resolve(self, name: str, project: str) -> ResolvedModel:
+        """Resolve a model name, an alias, or the name of an adapter visible to the project. An
+        empty name is the first model. Raises `ModelNotFound`."""
+        adapter = None if self.has_model(name) else self._visible_adapter(name, project)
         if adapter is None:
             return ResolvedModel(self.find_model(name))
         return ResolvedModel(self._names[adapter.model], adapter)
@@ -172,51 +172,56 @@ class Catalog:
         *,
         operation: str = "",
         project: str = "",
-    ) -> KnownModel:
-        """The model of this name or alias; for an empty one the first of the preferred class, else
-        the first. Raises `ModelNotFound`, and for an adapter `ModelCannot` with the operation."""
+    ) -> ModelEntry:
+        """Return the model with this name or alias. An empty name is the first model of the
+        preferred class, else the first model.
+
+        Raises `ModelNotFound`, or `ModelCannot` with the operation if the name is an adapter's.
+        """
         if not name:
-            fitting = (model for model in self if model.file.model_class is preferred)
-            return next(fitting, self._models[0])
+            matching = (model for model in self if model.file.model_class is preferred)
+            return next(matching, self._models[0])
         if name in self._names:
             return self._names[name]
-        if self._visible(name, project) is not None:
+        if self._visible_adapter(name, project) is not None:
             raise ModelCannot(model=name, model_class="adapter", operation=operation)
         raise ModelNotFound(model=name)
 
-    def owner_of(self, adapter: str, project: str = "") -> KnownModel | None:
-        """The model that the project's adapter of this name is for; an operator's without one."""
+    def find_adapter_model(self, adapter: str, project: str = "") -> ModelEntry | None:
+        """Return the base model of a project's adapter; an empty project is the operator's."""
         return next((model for model in self if model.adapters.find(adapter, project)), None)
 
     def find_adapter(self, name: str, project: str) -> Adapter:
-        """The generation that new requests of a project use. Raises `AdapterNotFound`, or why the
-        engine could not load it again."""
-        adapter = self._visible(name, project)
+        """Return the adapter generation for new requests of a project.
+
+        Raises `AdapterNotFound`, or the error with which the engine failed to reload it.
+        """
+        adapter = self._visible_adapter(name, project)
         if adapter is None:
             raise AdapterNotFound(adapter=name)
         return self._names[adapter.model].adapters.get(name, adapter.project)
 
-    def standing(self, model: KnownModel, project: str) -> list[Adapter]:
-        """The adapters that a project's requests for the model use where they name none."""
+    def standing_adapters(self, model: ModelEntry, project: str) -> list[Adapter]:
+        """Return the adapters for requests of the project that name the model but no adapter."""
         return [
             adapter
             for adapter in model.adapters.current()
             if adapter.project == project and adapter.standing_scale and adapter.error is None
         ]
 
-    def all(self, project: str) -> list[ResolvedModel]:
-        """Everything that a project's request may name, sorted."""
-        plain = [ResolvedModel(model) for model in self]
-        adapted = [
-            ResolvedModel(model, each)
+    def visible_models(self, project: str) -> list[ResolvedModel]:
+        """Return the models and adapters that are visible to a project, sorted by name."""
+        models = [ResolvedModel(model) for model in self]
+        adapters = [
+            ResolvedModel(model, adapter)
             for model in self
-            for each in model.adapters.current()
-            if each is self._visible(each.name, project)
+            for adapter in model.adapters.current()
+            if adapter is self._visible_adapter(adapter.name, project)
         ]
-        return sorted(plain + adapted, key=lambda named: named.name)
+        return sorted(models + adapters, key=lambda resolved: resolved.name)
 
-    def _visible(self, name: str, project: str) -> Adapter | None:
-        """The project's own adapter of a name, else the operator's."""
+    def _visible_adapter(self, name: str, project: str) -> Adapter | None:
+        """The project's own adapter with this name, else the operator's."""
         for owner in dict.fromkeys((project, "")):
             for model in self:
                 if (adapter := model.adapters.find(name, owner)) is not None:
@@ -224,14 +229,14 @@ class Catalog:
         return None
 
     @property
-    def workers(self) -> list[EngineClient]:
-        """The engines that are there, in the models' order."""
-        return [model.worker for model in self if model.worker is not None]
+    def engines(self) -> list[EngineClient]:
+        """The engines of all loaded models, in the order of the models."""
+        return [model.engine for model in self if model.engine is not None]
 
     def close(self) -> None:
-        """Close the vocabularies, and give up the files of adapters."""
+        """Close the vocabularies and the adapter files."""
         for model in self:
             model.adapters.close(Draining())
-            if model.front is not None:
-                model.front.vocabulary.close()
-                model.front = None
+            if model.processor is not None:
+                model.processor.vocabulary.close()
+                model.processor = None

@@ -11,8 +11,8 @@ from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
 
-# The file's names of numbers, which are llama.cpp's, to ours.
-_NUMBERS: Mapping[str, tuple[str, Callable[[Any], int | float]]] = {
+# `general.sampling.*` keys, named as in llama.cpp, to fields of `Sampling`.
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], int | float]]] = {
     "temp": ("temperature", float),
     "top_k": ("top_k", int),
     "top_p": ("top_p", float),
@@ -32,13 +32,13 @@ def default_sampling(
     vocabulary_size: int,
     context_tokens: int,
 ) -> Sampling:
-    """The settings that a request starts from.
+    """Return the sampling parameters for fields that a request leaves unset.
 
-    Raises `StartupError` naming the setting that no sampler can have.
+    Raises `StartupError`, with the name of the field, if a value is invalid.
     """
-    chosen = {name: value for name, value in settings if value is not None}
+    overrides = {name: value for name, value in settings if value is not None}
     try:
-        sampling = replace(_recommended(hints), **chosen)
+        sampling = replace(_from_hints(hints), **overrides)
         sampling.validate(vocabulary_size=vocabulary_size, context_tokens=context_tokens)
     except DomainError as error:
         raise StartupError(f"default sampling: {error.message}") from error
@@ -47,24 +47,24 @@ def default_sampling(
     return sampling
 
 
-def _recommended(hints: Mapping[str, str | float]) -> Sampling:
+def _from_hints(hints: Mapping[str, str | float]) -> Sampling:
     numbers: dict[str, Any] = {
-        field: read(hints[name]) for name, (field, read) in _NUMBERS.items() if name in hints
+        field: convert(hints[name]) for name, (field, convert) in _FIELDS.items() if name in hints
     }
     return replace(Sampling(), **numbers, mirostat=_mirostat(hints), stages=_stages(hints))
 
 
 def _mirostat(hints: Mapping[str, str | float]) -> Mirostat | None:
     version = int(hints.get("mirostat", 0))
-    given = {
+    parameters = {
         name: float(hints[f"mirostat_{name}"])
         for name in ("tau", "eta")
         if f"mirostat_{name}" in hints
     }
-    return Mirostat(version, **given) if version else None
+    return Mirostat(version, **parameters) if version else None
 
 
 def _stages(hints: Mapping[str, str | float]) -> tuple[Stage, ...]:
-    """The order of samplers; names that are not known here are left out, as llama.cpp does."""
+    """The sampler order. Unknown names are ignored, as in llama.cpp."""
     names = str(hints.get("sequence", "")).split(";")
     return tuple(_STAGES[name] for name in names if name in _STAGES) or Sampling().stages

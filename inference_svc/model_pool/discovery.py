@@ -1,11 +1,11 @@
-"""Finds the models that the settings name, reads their metadata and checks their names."""
+"""Builds the catalog: resolves the configured models and reads their metadata."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from inference_svc.config import InferenceSettings, ModelSettings
-from inference_svc.model_pool.catalog import Catalog, KnownModel
-from inference_svc.model_pool.engine_config import placement_of, requested_limits
+from inference_svc.model_pool.catalog import Catalog, ModelEntry
+from inference_svc.model_pool.engine_config import requested_limits, resolve_placement
 from inference_svc.model_pool.eviction import Resident
 from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.metadata import ModelFile
@@ -15,10 +15,11 @@ from svc_kit.lifecycle import StartupError
 
 
 def find_models(settings: InferenceSettings) -> Catalog:
-    """Resolve every model of the settings, downloading what is not here. Blocks.
+    """Resolve every configured model, downloading missing files. Blocks.
 
     Raises:
-        StartupError: one cannot be found or served, names clash, or settings are of no model.
+        StartupError: a model cannot be found or served, two models share a name, or
+            `per_model` or `turn_formats` contain an unknown model name.
     """
     files = resolve_models(settings.models, _downloads(settings.data_dir / "models"))
     for file in files:
@@ -28,33 +29,33 @@ def find_models(settings: InferenceSettings) -> Catalog:
             raise StartupError(error.message) from error
     _check_names("turn_formats", settings.turn_formats, files)
     _check_names("per_model", settings.per_model, files)
-    return Catalog(_known(file, settings) for file in files)
+    return Catalog(_entry(file, settings) for file in files)
 
 
-def _known(file: ModelFile, settings: InferenceSettings) -> KnownModel:
-    own = settings.per_model.get(file.name, ModelSettings())
-    spread = LayerSplit(placement_of(own, settings.engine), file.num_layers)
-    return KnownModel(
-        file.with_kv_types(own.kv_type_k, own.kv_type_v),
-        requested_limits(own, settings.engine),
-        Resident(file.name, is_pinned=own.pinned, spread=spread),
-        policy=own.load,
-        aliases=own.aliases,
+def _entry(file: ModelFile, settings: InferenceSettings) -> ModelEntry:
+    overrides = settings.per_model.get(file.name, ModelSettings())
+    layer_split = LayerSplit(resolve_placement(overrides, settings.engine), file.num_layers)
+    return ModelEntry(
+        file.with_kv_types(overrides.kv_type_k, overrides.kv_type_v),
+        requested_limits(overrides, settings.engine),
+        Resident(file.name, is_pinned=overrides.pinned, layer_split=layer_split),
+        policy=overrides.load,
+        aliases=overrides.aliases,
     )
 
 
 def _check_names(setting: str, names: Iterable[str], files: Sequence[ModelFile]) -> None:
-    known = {file.name for file in files}
+    models = {file.name for file in files}
     for name in names:
-        if name not in known:
+        if name not in models:
             raise StartupError(
-                f"{setting}: no model is called {name!r}; there are {', '.join(sorted(known))}"
+                f"{setting}: no model is called {name!r}; there are {', '.join(sorted(models))}"
             )
 
 
 def _downloads(folder: Path) -> Download:
     def download(remote: RemoteFile) -> Path:
-        # Here, because its library takes as long to import as everything else and few need it.
+        # Imported here because huggingface_hub is slow to import and seldom needed.
         from inference_svc.models.huggingface import HuggingFaceDownloads
 
         return HuggingFaceDownloads(folder)(remote)

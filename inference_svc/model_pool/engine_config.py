@@ -1,6 +1,6 @@
 """Builds the configuration of an engine process from settings and memory plans."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inference_svc.config import EngineSettings, InferenceSettings, ModelSettings
 from inference_svc.engine.scheduler.policy import Policy
@@ -14,43 +14,43 @@ from inference_svc.models.metadata import ModelFile, Pooling
 from inference_svc.models.placement import Attention, Placement, Rope
 from inference_svc.snapshots.store import FolderLimits
 
-_MOST_SAVED_BYTES = 1 << 30
-_ENCODER_TOKENS = 8192  # an encoder's buffers grow with its longest input
+_MAX_SAVED_BYTES = 1 << 30
+_DEFAULT_ENCODER_TOKENS = 8192  # the buffers of an encoder grow with its longest input
 
 
-def requested_limits(settings: ModelSettings, engine: EngineSettings) -> RequestedLimits:
-    """What the operator asks for, for one model or for all."""
+def requested_limits(overrides: ModelSettings, engine: EngineSettings) -> RequestedLimits:
+    """Return the configured limits of a model; its own settings override those of the engine."""
     return RequestedLimits(
-        slots=settings.slots or engine.slots,
-        context_tokens=settings.context_tokens or engine.context_tokens,
-        batch_tokens=settings.batch_tokens,
-        threads=settings.threads or engine.threads,
-        layout=Layout(settings.layout or engine.layout),
+        slots=overrides.slots or engine.slots,
+        context_tokens=overrides.context_tokens or engine.context_tokens,
+        batch_tokens=overrides.batch_tokens,
+        threads=overrides.threads or engine.threads,
+        layout=Layout(overrides.layout or engine.layout),
     )
 
 
-def placement_of(own: ModelSettings, engine: EngineSettings) -> Placement:
-    """Where a model's weights go."""
+def resolve_placement(overrides: ModelSettings, engine: EngineSettings) -> Placement:
+    """Return where the weights of a model are placed."""
     return Placement(
-        gpu_layers=engine.gpu_layers if own.gpu_layers is None else own.gpu_layers,
-        devices=own.devices,
-        split_mode=own.split_mode,
-        tensor_split=own.tensor_split,
-        main_device=own.main_device,
-        maps_file=own.map_file,
-        locks_memory=own.lock_memory,
+        gpu_layers=engine.gpu_layers if overrides.gpu_layers is None else overrides.gpu_layers,
+        devices=overrides.devices,
+        split_mode=overrides.split_mode,
+        tensor_split=overrides.tensor_split,
+        main_device=overrides.main_device,
+        maps_file=overrides.map_file,
+        locks_memory=overrides.lock_memory,
     )
 
 
 def snapshot_folder(settings: InferenceSettings) -> FolderLimits:
-    """The folder of snapshots, which all engines share."""
+    """Return the snapshot folder, which all engines share, and its limits."""
     limits = settings.snapshots
     folder = limits.folder or settings.data_dir / "snapshots"
     return FolderLimits(folder, limits.max_mib << 20, limits.max_files)
 
 
 def disk_cache_folder(settings: InferenceSettings) -> FolderLimits:
-    """The folder of the archive, which engines share too."""
+    """Return the folder of the disk prefix cache, which all engines share, and its limits."""
     limits = settings.snapshots
     folder = snapshot_folder(settings).path / "archive"
     return FolderLimits(folder, limits.archive_mib << 20, limits.archive_files)
@@ -58,36 +58,39 @@ def disk_cache_folder(settings: InferenceSettings) -> FolderLimits:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfigBuilder:
-    """Makes the boots of all models. `num_models` share the memory for saved prefixes."""
+    """Builds engine configurations. The memory for saved prefixes is divided by `num_models`;
+    `cores` (unset: detected) is the number of usable CPU cores."""
 
     settings: InferenceSettings
     num_models: int
+    cores: int = field(default_factory=available_cores)
 
-    def boot(
+    def build(
         self,
         file: ModelFile,
         requested: RequestedLimits,
         limits: ResolvedLimits,
         digest: str = "",
     ) -> EngineConfig:
-        """The boot of one model's engine; `digest` is that of its files, once it is known."""
-        own = self.settings.per_model.get(file.name, ModelSettings())
-        engine, cores = self.settings.engine, available_cores()
+        """Return the configuration of one engine. `digest` is that of the model's files, or empty
+        if it is not computed yet."""
+        overrides = self.settings.per_model.get(file.name, ModelSettings())
+        engine = self.settings.engine
         interval_ms = engine.stream_interval_ms
         batch_tokens = requested.batch_tokens or engine.batch_tokens
-        attention = _attention(own)
+        threads = requested.threads or self.cores
         backend = BackendSettings(
             file.path,
             slots=limits.slots,
             context_tokens=limits.context_tokens,
             batch_tokens=batch_tokens,
             ubatch_tokens=min(engine.ubatch_tokens or _ubatch_tokens(), batch_tokens),
-            threads=requested.threads or cores,
-            sampling_threads=min(requested.threads or cores, 8),
+            threads=threads,
+            sampling_threads=min(threads, 8),
             draft_tokens=engine.draft_tokens,
             shared_cells=limits.shared_cells,
-            placement=placement_of(own, engine),
-            attention=attention,
+            placement=resolve_placement(overrides, engine),
+            attention=_attention(overrides),
         )
         model = ModelConfig(
             file.name,
@@ -98,14 +101,14 @@ class EngineConfigBuilder:
             policy=Policy(engine.policy),
             token_target_s=engine.token_target_ms / 1000,
             adapter_wait_s=engine.adapter_wait_ms / 1000,
-            embedding=self._embedding(file, own, requested, limits, backend),
+            embedding=self._embedding(file, overrides, requested, limits, backend),
             generates=file.generates,
             stamps=file.stamps,
             digest=digest,
         )
         return EngineConfig(
             model,
-            cores,
+            self.cores,
             self.settings.log_level,
             None,
             engine.warm_up_s,
@@ -116,29 +119,28 @@ class EngineConfigBuilder:
         )
 
     def _saved_bytes(self) -> int:
-        """What is configured, or a small part of the memory that is there."""
         if self.settings.engine.saved_prefix_mib is not None:
             return self.settings.engine.saved_prefix_mib << 20
-        return min(available_memory_bytes() // 32, _MOST_SAVED_BYTES) // self.num_models
+        return min(available_memory_bytes() // 32, _MAX_SAVED_BYTES) // self.num_models
 
     def _embedding(
         self,
         file: ModelFile,
-        own: ModelSettings,
+        overrides: ModelSettings,
         requested: RequestedLimits,
         limits: ResolvedLimits,
         backend: BackendSettings,
     ) -> EmbeddingSettings:
-        longest = limits.context_tokens
-        if not file.is_causal:  # its positions may be a table, which ends there
-            longest = min(longest, file.trained_context_tokens)
+        input_tokens = limits.context_tokens
+        if not file.is_causal:  # its position embeddings may be a table of this length
+            input_tokens = min(input_tokens, file.trained_context_tokens)
             if requested.context_tokens is None:
-                longest = min(longest, _ENCODER_TOKENS)
+                input_tokens = min(input_tokens, _DEFAULT_ENCODER_TOKENS)
         return EmbeddingSettings(
             file.name,
-            pooling=_pooling(file, own.pooling or self.settings.engine.pooling),
+            pooling=_pooling(file, overrides.pooling or self.settings.engine.pooling),
             is_causal=file.is_causal,
-            input_tokens=longest,
+            input_tokens=input_tokens,
             pack_tokens=backend.ubatch_tokens,
             threads=backend.threads,
             cell_bytes=file.kv_bytes_per_token if file.is_causal else 0,
@@ -150,18 +152,18 @@ def _ubatch_tokens() -> int:
     return 512 if library.can_use_gpu() else 256
 
 
-def _pooling(file: ModelFile, chosen: str | None) -> Pooling:
+def _pooling(file: ModelFile, configured: str | None) -> Pooling:
     if file.pooling is Pooling.RANK:
         return file.pooling
     default = Pooling.LAST if file.generates else Pooling.MEAN
-    return Pooling(chosen) if chosen else file.pooling or default
+    return Pooling(configured) if configured else file.pooling or default
 
 
-def _attention(own: ModelSettings) -> Attention:
+def _attention(overrides: ModelSettings) -> Attention:
     rope = Rope(
-        scaling=own.rope_scaling,
-        frequency_base=own.rope_frequency_base,
-        frequency_scale=own.rope_frequency_scale,
-        original_context=own.rope_original_context,
+        scaling=overrides.rope_scaling,
+        frequency_base=overrides.rope_frequency_base,
+        frequency_scale=overrides.rope_frequency_scale,
+        original_context=overrides.rope_original_context,
     )
-    return Attention(own.kv_type_k, own.kv_type_v, own.flash_attention, rope)
+    return Attention(overrides.kv_type_k, overrides.kv_type_v, overrides.flash_attention, rope)

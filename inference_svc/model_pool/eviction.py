@@ -1,6 +1,6 @@
-"""Which models are loaded, and which are loaded or evicted next: pure rules.
+"""Decides which model is loaded or evicted next. Pure rules, no I/O.
 
-AVAILABLE ──begin──► LOADING ──ready──► READY ──retire──► UNLOADING ──gone──► AVAILABLE
+AVAILABLE ─start_loading─► LOADING ─finish_loading─► READY ─start_unloading─► UNLOADING
 """
 
 import enum
@@ -12,7 +12,7 @@ from svc_kit.errors import ModelTooLarge
 
 
 class ModelState(enum.Enum):
-    """Where a model is in its life."""
+    """Load state of a model."""
 
     AVAILABLE = "available"
     LOADING = "loading"
@@ -22,99 +22,94 @@ class ModelState(enum.Enum):
 
 
 class InvalidTransition(Exception):
-    """A defect of the pool: a model cannot go from its state to the asked one."""
+    """A bug in the pool: the state of the model does not allow the operation."""
 
 
 @dataclass(slots=True)
 class Resident:
     """One model's residency in memory, as the eviction policy sees it.
 
-    `used_at` is when its last use began or ended, on any monotonic clock. `awaited` is the number
-    of calls that wait for it to load. A model with `is_pinned` is never evicted. `spread` gives the
-    placement of its bytes as planned, `held` as measured.
+    `used_at` is when its last use began or ended, on any monotonic clock. `num_waiting` is the
+    number of calls that wait for it to load. A pinned model is never evicted. `layer_split` gives
+    the planned placement of its bytes; `memory` is planned while it loads, then measured.
     """
 
     name: str
     is_pinned: bool = False
     state: ModelState = ModelState.AVAILABLE
-    uses: int = 0
-    awaited: int = 0
+    num_uses: int = 0
+    num_waiting: int = 0
     used_at: float = 0.0
-    held: DeviceBytes = field(default_factory=DeviceBytes)
+    memory: DeviceBytes = field(default_factory=DeviceBytes)
     problem: str = ""
-    spread: LayerSplit = field(default_factory=LayerSplit)
-
-    @property
-    def held_bytes(self) -> int:
-        """All that it holds, of the machine and of GPUs."""
-        return self.held.total
+    layer_split: LayerSplit = field(default_factory=LayerSplit)
 
     @property
     def uses_memory(self) -> bool:
-        """Whether its engine is there, or coming, or going."""
+        """Whether its engine is running, starting or stopping."""
         return self.state in (ModelState.LOADING, ModelState.READY, ModelState.UNLOADING)
 
     @property
-    def may_give_way(self) -> bool:
-        """Whether its memory can be had now."""
-        wanted = self.uses or self.awaited or self.is_pinned
-        return self.state is ModelState.READY and not wanted
+    def is_evictable(self) -> bool:
+        """Whether it can be evicted now."""
+        is_needed = self.num_uses or self.num_waiting or self.is_pinned
+        return self.state is ModelState.READY and not is_needed
 
     @property
-    def will_give_way(self) -> bool:
-        """Whether its memory can be had some time, without an operator."""
+    def is_reclaimable(self) -> bool:
+        """Whether its memory becomes free, now or later, without an operator."""
         return self.uses_memory and (not self.is_pinned or self.state is ModelState.UNLOADING)
 
-    def begin(self) -> None:
-        """Start to load."""
-        self._move(ModelState.LOADING, ModelState.AVAILABLE, ModelState.FAILED)
+    def start_loading(self) -> None:
+        """AVAILABLE or FAILED to LOADING."""
+        self._set_state(ModelState.LOADING, ModelState.AVAILABLE, ModelState.FAILED)
         self.problem = ""
 
-    def plan(self, planned: DeviceBytes) -> None:
-        """Hold the memory that the load is expected to take."""
+    def reserve(self, planned: DeviceBytes) -> None:
+        """Count the memory that the load is expected to take."""
         self._require(ModelState.LOADING)
-        self.held = planned
+        self.memory = planned
 
-    def ready(self, now: float) -> None:
-        """Answer from now on."""
-        self._move(ModelState.READY, ModelState.LOADING)
+    def finish_loading(self, now: float) -> None:
+        """LOADING to READY."""
+        self._set_state(ModelState.READY, ModelState.LOADING)
         self.used_at = now
 
-    def abandon(self) -> None:
-        """Stop loading; nothing is wrong with the model."""
-        self._move(ModelState.AVAILABLE, ModelState.LOADING)
-        self.held = DeviceBytes()
+    def cancel_loading(self) -> None:
+        """LOADING back to AVAILABLE, for a reason other than a failure of the model."""
+        self._set_state(ModelState.AVAILABLE, ModelState.LOADING)
+        self.memory = DeviceBytes()
 
     def fail(self, problem: str) -> None:
-        """It cannot be loaded."""
-        self._move(ModelState.FAILED, ModelState.LOADING)
-        self.held = DeviceBytes()
+        """LOADING to FAILED."""
+        self._set_state(ModelState.FAILED, ModelState.LOADING)
+        self.memory = DeviceBytes()
         self.problem = problem
 
     def acquire(self, now: float) -> None:
-        """One more use."""
+        """Add a use."""
         self._require(ModelState.READY)
-        self.uses += 1
+        self.num_uses += 1
         self.used_at = now
 
     def release(self, now: float) -> None:
-        """One use less."""
+        """Remove a use."""
         self._require(ModelState.READY, ModelState.UNLOADING)
-        self.uses -= 1
+        self.num_uses -= 1
         self.used_at = now
 
-    def retire(self) -> None:
-        """Take no more uses."""
-        self._move(ModelState.UNLOADING, ModelState.READY)
+    def start_unloading(self) -> None:
+        """READY to UNLOADING: no new uses, existing ones continue."""
+        self._set_state(ModelState.UNLOADING, ModelState.READY)
 
-    def gone(self) -> None:
-        """Its engine has ended and its memory is free."""
-        if self.uses:
-            raise InvalidTransition(f"{self.name} has {self.uses} uses")
-        self._move(ModelState.AVAILABLE, ModelState.UNLOADING)
-        self.held = DeviceBytes()
+    def finish_unloading(self) -> None:
+        """UNLOADING to AVAILABLE: the engine has ended and its memory is free."""
+        if self.num_uses:
+            raise InvalidTransition(f"{self.name} has {self.num_uses} uses")
+        self._set_state(ModelState.AVAILABLE, ModelState.UNLOADING)
+        self.memory = DeviceBytes()
 
-    def _move(self, target: ModelState, *sources: ModelState) -> None:
+    def _set_state(self, target: ModelState, *sources: ModelState) -> None:
         self._require(*sources)
         self.state = target
 
@@ -125,78 +120,82 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """The load may start; so many bytes are free for it."""
+    """The load may start and use up to `free_bytes`."""
 
     free_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class MakeRoom:
-    """This model, idle for the longest time, has to go first."""
+class Evict:
+    """The least recently used idle model must be evicted first."""
 
     victim: Resident
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Models that are in use hold the memory; so many bytes are free."""
+    """Models in use hold the memory; `free_bytes` are free."""
 
     free_bytes: int
 
 
-Verdict = Fits | MakeRoom | Wait
+LoadDecision = Fits | Evict | Wait
 
 
 def plan_load(
-    newcomer: Resident,
+    candidate: Resident,
     residents: Iterable[Resident],
     needed_bytes: int,
     *,
     budget_bytes: int,
     available: DeviceBytes,
-) -> Verdict:
-    """Say how `newcomer` gets `needed_bytes`.
+) -> LoadDecision:
+    """Decide how `candidate` gets `needed_bytes`.
 
     Args:
-        budget_bytes: what all models together may take.
-        available: what the machine and its GPUs can give now, whatever the budget says.
+        candidate: the model to load.
+        residents: all models; those without memory are ignored.
+        needed_bytes: of the machine's memory and of GPUs together.
+        budget_bytes: limit of all models together.
+        available: free memory of the machine and its GPUs, regardless of the budget.
 
     Raises:
-        ModelTooLarge: it cannot have them, even if every model went that may.
+        ModelTooLarge: it does not fit even if every reclaimable model is unloaded.
     """
-    others = [each for each in residents if each is not newcomer and each.uses_memory]
-    held_bytes = sum(each.held_bytes for each in others)
+    others = [each for each in residents if each is not candidate and each.uses_memory]
+    used_bytes = sum(each.memory.total for each in others)
 
-    def free_without(gone: Iterable[Resident]) -> int:
-        gone_bytes = sum((each.held for each in gone), DeviceBytes())
-        left = budget_bytes - held_bytes + gone_bytes.total
-        return max(0, min(left, newcomer.spread.fitting_bytes(available + gone_bytes)))
+    def free_without(evicted: Iterable[Resident]) -> int:
+        freed = sum((each.memory for each in evicted), DeviceBytes())
+        remaining = budget_bytes - used_bytes + freed.total
+        return max(0, min(remaining, candidate.layer_split.fitting_bytes(available + freed)))
 
     free = free_without(())
     if needed_bytes <= free:
         return Fits(free)
-    most = free_without(each for each in others if each.will_give_way)
-    if needed_bytes > most:
-        raise ModelTooLarge(model=newcomer.name, needed_bytes=needed_bytes, available_bytes=most)
-    idle = [each for each in others if each.may_give_way]
-    helping = [each for each in idle if free_without((each,)) > free]
-    # Where several are short it takes more than one; who is elsewhere, on another GPU say, stays.
-    places = newcomer.spread.places(available)
-    leaving = helping or [each for each in idle if each.held.is_on(places)]
-    return MakeRoom(min(leaving, key=_last_use)) if leaving else Wait(free)
+    limit = free_without(each for each in others if each.is_reclaimable)
+    if needed_bytes > limit:
+        raise ModelTooLarge(model=candidate.name, needed_bytes=needed_bytes, available_bytes=limit)
+    idle = [each for each in others if each.is_evictable]
+    helpful = [each for each in idle if free_without((each,)) > free]
+    # If several devices are full, no single eviction helps: evict models on the same devices, and
+    # keep those that only use others.
+    devices = candidate.layer_split.places(available)
+    victims = helpful or [each for each in idle if each.memory.is_on(devices)]
+    return Evict(min(victims, key=_last_use)) if victims else Wait(free)
 
 
-def over_budget(
-    residents: Iterable[Resident], budget_bytes: int, newest: Resident
+def find_over_budget(
+    residents: Iterable[Resident], budget_bytes: int, loaded: Resident
 ) -> Resident | None:
-    """The model to evict because the residents exceed the budget together, as measured.
+    """Return the model to evict because the measured memory of all exceeds the budget.
 
-    None if they fit, or if none may be evicted. `newest`, which was just loaded, never is.
+    None if they fit or none is evictable. `loaded`, the model loaded last, is never evicted.
     """
-    loaded = [each for each in residents if each.uses_memory]
-    if sum(each.held_bytes for each in loaded) <= budget_bytes:
+    using = [each for each in residents if each.uses_memory]
+    if sum(each.memory.total for each in using) <= budget_bytes:
         return None
-    idle = [each for each in loaded if each.may_give_way and each is not newest]
+    idle = [each for each in using if each.is_evictable and each is not loaded]
     return min(idle, key=_last_use, default=None)
 
 
@@ -205,13 +204,13 @@ def _last_use(resident: Resident) -> float:
 
 
 def check_integrity(residents: Iterable[Resident]) -> None:
-    """Raise `InvalidTransition` where the numbers contradict a state."""
+    """Raise `InvalidTransition` if the counts of a model contradict its state."""
     for each in residents:
-        if each.uses < 0 or (each.uses and not each.uses_memory):
-            raise InvalidTransition(f"{each.name} is {each.state.value} with {each.uses} uses")
-        if each.uses and each.state is ModelState.LOADING:
+        if each.num_uses < 0 or (each.num_uses and not each.uses_memory):
+            raise InvalidTransition(f"{each.name} is {each.state.value} with {each.num_uses} uses")
+        if each.num_uses and each.state is ModelState.LOADING:
             raise InvalidTransition(f"{each.name} is used while it loads")
-        if each.held_bytes and not each.uses_memory:
+        if each.memory.total and not each.uses_memory:
             raise InvalidTransition(f"{each.name} is {each.state.value} and holds memory")
         if (each.state is ModelState.FAILED) != bool(each.problem):
             raise InvalidTransition(f"{each.name} is {each.state.value}: {each.problem!r}")

@@ -1,4 +1,4 @@
-"""Loads and unloads models, plans the memory of those that load together, and signals changes."""
+"""Loads and unloads models, plans the memory of models loaded together, and signals changes."""
 
 import asyncio
 import logging
@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadPhase, LoadProgress
-from inference_svc.model_pool.catalog import Catalog, KnownModel, ServedModel
+from inference_svc.model_pool.catalog import Catalog, ModelEntry, ModelProcessor
 from inference_svc.model_pool.eviction import (
+    Evict,
     Fits,
-    MakeRoom,
+    LoadDecision,
     ModelState,
     Resident,
-    Verdict,
     Wait,
-    over_budget,
+    find_over_budget,
     plan_load,
 )
 from inference_svc.models.device_memory import DeviceBytes
@@ -34,8 +34,9 @@ from svc_kit.lifecycle import StartupError
 
 
 class ModelChangeSignal:
-    """Wakes waiters at every change of a model; the version number identifies the changes that a
-    watcher has seen. `on_change` is called at each externally visible change.
+    """Wakes waiters when a model or the pool changes, and numbers the changes of models.
+
+    `on_change` is called at each change that clients can see.
     """
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
@@ -43,14 +44,14 @@ class ModelChangeSignal:
         self._event = asyncio.Event()
         self._version = 0
 
-    def of(self, known: KnownModel) -> None:
-        """A model has changed."""
+    def model_changed(self, entry: ModelEntry) -> None:
+        """Give the model a new version and notify."""
         self._version += 1
-        known.version = self._version
-        self.told()
+        entry.version = self._version
+        self.notify()
 
-    def told(self) -> None:
-        """Something has changed that is no model's."""
+    def notify(self) -> None:
+        """Wake all waiters and call `on_change`."""
         self.wake()
         self._on_change()
 
@@ -59,63 +60,66 @@ class ModelChangeSignal:
         self._event.set()
         self._event = asyncio.Event()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Return once a condition holds that changes bring about."""
-        while not holds():
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Return once `condition` holds; it is checked again after each change."""
+        while not condition():
             await self._event.wait()
 
 
 log = logging.getLogger(__name__)
-Move = asyncio.Task[DomainError | None]
-"""A load or an unload under way; its result is why a load did not come about."""
+Transition = asyncio.Task[DomainError | None]
+"""A running load or unload. The result is the error of a failed load."""
 
 
 class Loader(Protocol):
-    """What a model is made of: its front and its engine."""
+    """Creates the processor and the engine of a model."""
 
-    async def check(self, known: KnownModel) -> None:
-        """Raise `StartupError` where its files are others than those that were described."""
+    async def check_files(self, entry: ModelEntry) -> None:
+        """Raise `StartupError` if the model files changed since they were described."""
 
-    async def open(self, known: KnownModel) -> ServedModel:
-        """Open its vocabulary and template. Raises `StartupError`."""
+    async def open_processor(self, entry: ModelEntry) -> ModelProcessor:
+        """Open vocabulary and chat template. Raises `StartupError`."""
 
-    def engine(
+    def create_engine(
         self,
-        known: KnownModel,
-        sizes: ResolvedLimits,
+        entry: ModelEntry,
+        limits: ResolvedLimits,
         on_change: Callable[[], None],
         on_progress: Callable[[LoadProgress], None],
     ) -> EngineClient:
-        """An engine that is not started yet; `on_change` is called when its state changes."""
+        """Create an engine without starting it; `on_change` is called when its state changes."""
 
-    def announce(self, known: KnownModel, sizes: ResolvedLimits) -> None:
-        """Log that a model is ready, with its sizes."""
+    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits) -> None:
+        """Called when the model is loaded, with its limits."""
 
 
-async def _nowhere() -> None:
-    """Where what is available is always known."""
+async def _no_refresh() -> None:
+    """For memory whose readings never expire."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """`budget_bytes` is what all models together may take, `available` what the machine and its
-    GPUs can give now, as far as the last `look` told; a load waits `patience_s` for memory that
-    models in use hold."""
+class MemoryBudget:
+    """Memory that models may use.
+
+    `budget_bytes` limits all models together. `available` returns the free memory of the machine
+    and its GPUs as of the last `refresh`. A load waits `memory_wait_s` for memory that models in
+    use hold.
+    """
 
     budget_bytes: int
     available: Callable[[], DeviceBytes]
-    patience_s: float
-    look: Callable[[], Awaitable[None]] = _nowhere
+    memory_wait_s: float
+    refresh: Callable[[], Awaitable[None]] = _no_refresh
 
 
 class ModelLifecycle:
-    """Loads and unloads. A model has at most one move at a time."""
+    """Loads and unloads models. A model has at most one transition at a time."""
 
     def __init__(
         self,
         catalog: Catalog,
         loader: Loader,
-        memory: Memory,
+        memory: MemoryBudget,
         changes: ModelChangeSignal,
         clock: Callable[[], float],
     ) -> None:
@@ -124,237 +128,235 @@ class ModelLifecycle:
         self._memory = memory
         self._changes = changes
         self._clock = clock
-        self._one_load = asyncio.Lock()
-        self._opening = asyncio.Lock()
-        self._moves: dict[str, Move] = {}
+        self._load_lock = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
+        self._transitions: dict[str, Transition] = {}
 
-    def of(self, known: KnownModel) -> Move | None:
-        """The move under way."""
-        return self._moves.get(known.name)
+    def transition(self, entry: ModelEntry) -> Transition | None:
+        """The running transition of a model."""
+        return self._transitions.get(entry.name)
 
-    def load(self, known: KnownModel, sizes: ResolvedLimits | None = None) -> Move:
-        """Begin to load a model; without sizes they are found when its turn comes."""
-        known.resident.begin()
-        known.progress = LoadProgress(LoadPhase.WAITING)
-        return self._begin(known, self._load(known, sizes))
+    def load(self, entry: ModelEntry, limits: ResolvedLimits | None = None) -> Transition:
+        """Start to load a model. Unset `limits` are planned when its turn comes."""
+        entry.resident.start_loading()
+        entry.progress = LoadProgress(LoadPhase.WAITING)
+        return self._start(entry, self._load(entry, limits))
 
-    def unload(self, known: KnownModel) -> Move:
-        """Take no more uses, and free the memory when the last one ends."""
-        known.resident.retire()
-        return self._begin(known, self._unload(known))
+    def unload(self, entry: ModelEntry) -> Transition:
+        """Allow no new uses, and free the memory when the last use ends."""
+        entry.resident.start_unloading()
+        return self._start(entry, self._unload(entry))
 
-    async def stop(self, known: KnownModel) -> None:
+    async def cancel_load(self, entry: ModelEntry) -> None:
         """Cancel a load in progress; its waiters get MODEL_UNLOADED."""
-        await asyncio.sleep(0)  # a task that has not begun yet could not clean up
-        move = self._moves.get(known.name)
-        if move is not None and known.resident.state is ModelState.LOADING:
-            move.cancel()
-            await asyncio.wait((move,))
+        await asyncio.sleep(0)  # a task cancelled before it starts would not clean up
+        transition = self._transitions.get(entry.name)
+        if transition is not None and entry.resident.state is ModelState.LOADING:
+            transition.cancel()
+            await asyncio.wait((transition,))
 
-    async def open(self, known: KnownModel) -> ServedModel:
-        """The front of a model, opened if it is not. Raises `StartupError`."""
-        async with self._opening:
-            if known.front is None:
-                known.front = await self._loader.open(known)
-        return known.front
+    async def open_processor(self, entry: ModelEntry) -> ModelProcessor:
+        """Return the processor of a model, opening it on first use. Raises `StartupError`."""
+        async with self._open_lock:
+            if entry.processor is None:
+                entry.processor = await self._loader.open_processor(entry)
+        return entry.processor
 
-    def check_fits(self, known: KnownModel, requested: RequestedLimits) -> None:
-        """Raise `ModelTooLarge` where a load with these limits could not fit, whatever else
-        went."""
+    def check_fits(self, entry: ModelEntry, requested: RequestedLimits) -> None:
+        """Raise `ModelTooLarge` if a load with these limits cannot fit even after evictions."""
         self._measure()
-        self._judge_for(known, memory_needs(known.file, requested).least)
+        self._plan_load(entry, memory_needs(entry.file, requested).least)
 
     async def close(self) -> None:
-        """Stop what is under way and end every engine."""
-        moves = list(self._moves.values())
-        for move in moves:
-            move.cancel()
+        """Cancel all transitions and end every engine."""
+        moves = list(self._transitions.values())
+        for transition in moves:
+            transition.cancel()
         await asyncio.gather(*moves, return_exceptions=True)
-        await asyncio.gather(*(worker.close() for worker in self._catalog.workers))
+        await asyncio.gather(*(engine.close() for engine in self._catalog.engines))
 
-    def _begin(self, known: KnownModel, steps: Coroutine[Any, Any, DomainError | None]) -> Move:
-        move = asyncio.create_task(steps, name=f"{known.resident.state.value} {known.name}")
-        self._moves[known.name] = move
-        self._changes.of(known)
-        return move
+    def _start(
+        self, entry: ModelEntry, steps: Coroutine[Any, Any, DomainError | None]
+    ) -> Transition:
+        transition = asyncio.create_task(steps, name=f"{entry.resident.state.value} {entry.name}")
+        self._transitions[entry.name] = transition
+        self._changes.model_changed(entry)
+        return transition
 
-    def _is_own(self, known: KnownModel) -> bool:
-        """Whether the move that asks is still the model's: a load that is only keeping the budget
-        is followed by an unload at once."""
-        return self._moves.get(known.name) is asyncio.current_task()
+    def _is_current(self, entry: ModelEntry) -> bool:
+        """Whether the calling task is still the transition of the model. An unload may already have
+        replaced a load that only enforces the budget."""
+        return self._transitions.get(entry.name) is asyncio.current_task()
 
-    def _end(self, known: KnownModel) -> None:
-        if self._is_own(known):
-            del self._moves[known.name]
-            known.progress = None
-        self._changes.of(known)
+    def _end(self, entry: ModelEntry) -> None:
+        if self._is_current(entry):
+            del self._transitions[entry.name]
+            entry.progress = None
+        self._changes.model_changed(entry)
 
     # --- loading ----------------------------------------------------------------------------------
 
-    async def _load(self, known: KnownModel, sizes: ResolvedLimits | None) -> DomainError | None:
+    async def _load(self, entry: ModelEntry, limits: ResolvedLimits | None) -> DomainError | None:
         try:
-            await self._load_in_turn(known, sizes)
+            await self._load_in_turn(entry, limits)
         except (MemoryInUse, ModelTooLarge) as error:
-            known.resident.abandon()
+            entry.resident.cancel_loading()
             return error
-        except asyncio.CancelledError:  # by an unload, or the end: who waits hears it
-            if known.resident.state is ModelState.LOADING:
-                known.resident.abandon()
-            return ModelUnloaded(model=known.name)
-        except Exception as error:  # whatever it is, it is this model's alone
-            is_defect = not isinstance(error, StartupError)
-            log.error("model %s cannot be loaded: %s", known.name, error, exc_info=is_defect)
-            known.resident.fail(str(error) or type(error).__name__)
-            return ModelLoadFailed(model=known.name, problem=known.resident.problem)
+        except asyncio.CancelledError:  # by an unload or a shutdown; waiters get the error
+            if entry.resident.state is ModelState.LOADING:
+                entry.resident.cancel_loading()
+            return ModelUnloaded(model=entry.name)
+        except Exception as error:  # any error fails this model only
+            is_bug = not isinstance(error, StartupError)
+            log.error("model %s cannot be loaded: %s", entry.name, error, exc_info=is_bug)
+            entry.resident.fail(str(error) or type(error).__name__)
+            return ModelLoadFailed(model=entry.name, problem=entry.resident.problem)
         finally:
-            if self._is_own(known) and known.resident.state is not ModelState.READY:
-                await self._end_engine(known)
-            self._end(known)
+            if self._is_current(entry) and entry.resident.state is not ModelState.READY:
+                await self._end_engine(entry)
+            self._end(entry)
         return None
 
-    async def _load_in_turn(self, known: KnownModel, sizes: ResolvedLimits | None) -> None:
-        async with self._one_load:
-            await self._loader.check(known)
-            await self.open(known)
-            if sizes is None:
-                await self._memory.look()
-                sizes = await self._make_room(known)
-            planned = planned_bytes(known.file, sizes)
-            known.resident.plan(known.resident.spread.divide(planned, self._memory.available()))
-            known.worker = worker = self._loader.engine(
-                known,
-                sizes,
-                on_change=lambda: self._engine_changed(known),
-                on_progress=lambda progress: self._report_progress(known, progress),
+    async def _load_in_turn(self, entry: ModelEntry, limits: ResolvedLimits | None) -> None:
+        async with self._load_lock:
+            await self._loader.check_files(entry)
+            await self.open_processor(entry)
+            if limits is None:
+                await self._memory.refresh()
+                limits = await self._wait_for_memory(entry)
+            planned = planned_bytes(entry.file, limits)
+            resident = entry.resident
+            resident.reserve(resident.layer_split.divide(planned, self._memory.available()))
+            entry.engine = engine = self._loader.create_engine(
+                entry,
+                limits,
+                on_change=lambda: self._on_engine_change(entry),
+                on_progress=lambda progress: self._on_progress(entry, progress),
             )
-            await worker.start()
-            known.ready_at = datetime.now(UTC)
-            known.resident.ready(self._clock())
+            await engine.start()
+            entry.ready_at = datetime.now(UTC)
+            resident.finish_loading(self._clock())
             self._measure()
-            self._loader.announce(known, sizes)
-            await self._keep_budget(known)
+            self._loader.on_ready(entry, limits)
+            await self._enforce_budget(resident)
 
-    def _engine_changed(self, known: KnownModel) -> None:
-        if known.worker is not None and known.worker.state is EngineState.SERVING:
-            known.progress = None  # an engine that died has been loaded again, by itself
-        self._changes.of(known)
+    def _on_engine_change(self, entry: ModelEntry) -> None:
+        if entry.engine is not None and entry.engine.state is EngineState.SERVING:
+            entry.progress = None  # the engine finished a restart
+        self._changes.model_changed(entry)
 
-    def _report_progress(self, known: KnownModel, progress: LoadProgress) -> None:
-        known.progress = progress
-        self._changes.of(known)
+    def _on_progress(self, entry: ModelEntry, progress: LoadProgress) -> None:
+        entry.progress = progress
+        self._changes.model_changed(entry)
 
-    async def _make_room(self, known: KnownModel) -> ResolvedLimits:
-        """Sizes that fit, once there is room. Raises `ModelTooLarge` or `MemoryInUse`."""
+    async def _wait_for_memory(self, entry: ModelEntry) -> ResolvedLimits:
+        """Evict or wait until the model fits. Raises `ModelTooLarge` or `MemoryInUse`."""
         try:
-            async with asyncio.timeout(self._memory.patience_s):
+            async with asyncio.timeout(self._memory.memory_wait_s):
                 while True:
-                    verdict = self._judge(known)
-                    if isinstance(verdict, Fits):
-                        return plan_limits([known.file], verdict.free_bytes, [known.requested])[0]
-                    if isinstance(verdict, MakeRoom):
-                        await self._evict_idle(verdict.victim)
-                    else:
-                        await self._changes.until(lambda: not isinstance(self._judge(known), Wait))
+                    match self._decide(entry):
+                        case Fits(free_bytes):
+                            return plan_limits([entry.file], free_bytes, [entry.requested])[0]
+                        case Evict(victim):
+                            await self._evict(victim)
+                        case Wait():
+                            await self._changes.wait_for(
+                                lambda: not isinstance(self._decide(entry), Wait)
+                            )
         except TimeoutError:
-            needs = memory_needs(known.file, known.requested)
-            verdict = self._judge(known)
-            free = verdict.free_bytes if isinstance(verdict, Wait) else 0
+            needs = memory_needs(entry.file, entry.requested)
+            decision = self._decide(entry)
+            free = decision.free_bytes if isinstance(decision, Wait) else 0
             raise MemoryInUse(
-                model=known.name, needed_bytes=needs.least, available_bytes=free
+                model=entry.name, needed_bytes=needs.least, available_bytes=free
             ) from None
 
-    def _judge(self, known: KnownModel) -> Verdict:
-        """What gives comfortable sizes at once, else what gives the least."""
+    def _decide(self, entry: ModelEntry) -> LoadDecision:
+        """Plan for comfortable limits if they are possible now, else for minimal ones."""
         self._measure()
-        needs = memory_needs(known.file, known.requested)
+        needs = memory_needs(entry.file, entry.requested)
         try:
-            verdict = self._judge_for(known, needs.comfortable)
+            decision = self._plan_load(entry, needs.comfortable)
         except ModelTooLarge:
-            return self._judge_for(known, needs.least)
-        return self._judge_for(known, needs.least) if isinstance(verdict, Wait) else verdict
+            return self._plan_load(entry, needs.least)
+        return self._plan_load(entry, needs.least) if isinstance(decision, Wait) else decision
 
-    def _judge_for(self, known: KnownModel, needed_bytes: int) -> Verdict:
+    def _plan_load(self, entry: ModelEntry, needed_bytes: int) -> LoadDecision:
+        # Restarting engines will take their memory again.
+        reserved = (each.resident.memory for each in self._catalog if each.is_restarting)
         return plan_load(
-            known.resident,
+            entry.resident,
             self._residents(),
             needed_bytes,
             budget_bytes=self._memory.budget_bytes,
-            available=self._available(),
+            available=self._memory.available().without(sum(reserved, DeviceBytes())),
         )
-
-    def _available(self) -> DeviceBytes:
-        """What can be given now, without what engines that died take again when they are back."""
-        back = (known.resident.held for known in self._catalog if known.is_coming_back)
-        return self._memory.available().without(sum(back, DeviceBytes()))
 
     def _residents(self) -> list[Resident]:
         return [each.resident for each in self._catalog]
 
     def _measure(self) -> None:
-        """Learn what the engines take now; one that is down will take what it took."""
-        for known in self._catalog:
-            measured = known.worker.memory if known.worker is not None else DeviceBytes()
-            if measured.total and known.resident.state is not ModelState.LOADING:
-                known.resident.held = measured
+        """Update the memory of loaded models; one whose engine is down keeps its last value."""
+        for entry in self._catalog:
+            measured = entry.engine.memory if entry.engine is not None else DeviceBytes()
+            if measured.total and entry.resident.state is not ModelState.LOADING:
+                entry.resident.memory = measured
 
-    async def _keep_budget(self, loaded: KnownModel) -> None:
-        """A load that took more than planned costs those used least lately their place."""
+    async def _enforce_budget(self, loaded: Resident) -> None:
+        """Evict idle models after a load that took more memory than planned."""
         budget = self._memory.budget_bytes
-        while (extra := over_budget(self._residents(), budget, loaded.resident)) is not None:
-            log.info("evicting model %s: the models exceed the memory budget", extra.name)
-            await self._evict_idle(extra)
+        while (victim := find_over_budget(self._residents(), budget, loaded)) is not None:
+            log.info("evicting model %s: the models exceed the memory budget", victim.name)
+            await self._evict(victim)
 
-    async def _evict_idle(self, resident: Resident) -> None:
+    async def _evict(self, resident: Resident) -> None:
         await asyncio.shield(self.unload(self._catalog.find_model(resident.name)))
 
     # --- unloading --------------------------------------------------------------------------------
 
-    async def _unload(self, known: KnownModel) -> None:
+    async def _unload(self, entry: ModelEntry) -> None:
         try:
-            await self._changes.until(lambda: known.resident.uses == 0)
-            await self._end_engine(known)
-            known.resident.gone()
-            log.info("model %s is unloaded", known.name)
+            await self._changes.wait_for(lambda: entry.resident.num_uses == 0)
+            await self._end_engine(entry)
+            entry.resident.finish_unloading()
+            log.info("model %s is unloaded", entry.name)
         finally:
-            self._end(known)
+            self._end(entry)
 
-    async def _end_engine(self, known: KnownModel) -> None:
-        worker, known.worker = known.worker, None
-        if worker is not None:
-            await worker.close(ModelUnloaded(model=known.name))
+    async def _end_engine(self, entry: ModelEntry) -> None:
+        engine, entry.engine = entry.engine, None
+        if engine is not None:
+            await engine.close(ModelUnloaded(model=entry.name))
 
 
-def plan_start(models: Sequence[KnownModel], memory: Memory) -> list[ResolvedLimits]:
-    """Sizes for each of the models; a group of them leaves the least that later groups need.
+def plan_start(models: Sequence[ModelEntry], memory: MemoryBudget) -> list[ResolvedLimits]:
+    """Plan the limits of models that are loaded together, in their order.
 
-    Raises `ModelTooLarge`.
+    Models on the same devices form a group and share its memory; each group leaves the minimum
+    that later groups need. Raises `ModelTooLarge`.
     """
     free, budget_bytes = memory.available(), memory.budget_bytes
-    waiting = list(_groups(models, free))
-    sizes: dict[str, ResolvedLimits] = {}
-    while waiting:
-        group = waiting.pop(0)
-        kept = [_least(each, free) for others in waiting for each in others]
-        kept_bytes = sum(kept, DeviceBytes())
-        left = free.without(kept_bytes)
-        fitting = (each.resident.spread.fitting_bytes(left, free) for each in group)
-        most = max(min(budget_bytes - kept_bytes.total, *fitting), 0)
-        files, requests = [each.file for each in group], [each.requested for each in group]
-        for known, limits in zip(group, plan_limits(files, most, requests), strict=True):
-            sizes[known.name] = limits
-            planned = planned_bytes(known.file, limits)
-            free = free.without(known.resident.spread.divide(planned, free))
-            budget_bytes -= planned
-    return [sizes[known.name] for known in models]
-
-
-def _groups(models: Sequence[KnownModel], free: DeviceBytes) -> Sequence[list[KnownModel]]:
     groups = defaultdict(list)
-    for known in models:
-        groups[known.resident.spread.places(free)].append(known)
-    return list(groups.values())
+    for entry in models:
+        groups[entry.resident.layer_split.places(free)].append(entry)
+    remaining = list(groups.values())
+    result: dict[str, ResolvedLimits] = {}
+    while remaining:
+        group = remaining.pop(0)
+        minima = (_min_memory(each, free) for later in remaining for each in later)
+        reserved = sum(minima, DeviceBytes())
+        usable = free.without(reserved)
+        fitting = (each.resident.layer_split.fitting_bytes(usable, free) for each in group)
+        group_bytes = max(min(budget_bytes - reserved.total, *fitting), 0)
+        files, requests = [each.file for each in group], [each.requested for each in group]
+        for entry, limits in zip(group, plan_limits(files, group_bytes, requests), strict=True):
+            result[entry.name] = limits
+            planned = planned_bytes(entry.file, limits)
+            free = free.without(entry.resident.layer_split.divide(planned, free))
+            budget_bytes -= planned
+    return [result[entry.name] for entry in models]
 
 
-def _least(known: KnownModel, free: DeviceBytes) -> DeviceBytes:
-    needed = memory_needs(known.file, known.requested).least
-    return known.resident.spread.divide(needed, free)
+def _min_memory(entry: ModelEntry, free: DeviceBytes) -> DeviceBytes:
+    needed = memory_needs(entry.file, entry.requested).least
+    return entry.resident.layer_split.divide(needed, free)

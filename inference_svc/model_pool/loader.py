@@ -1,4 +1,4 @@
-"""Opens the fronts of models and starts their engines, as configured."""
+"""Opens model processors and creates engines from the settings."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.metrics import EngineObserver
-from inference_svc.model_pool.catalog import KnownModel, ServedModel
+from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
 from inference_svc.model_pool.default_sampling import default_sampling
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
-from inference_svc.models.file_identity import digest_of, verify_files
+from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.memory_plan import ResolvedLimits
 from model_files.gguf import ModelFileInvalid
 from svc_kit.lifecycle import StartupError
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class ModelLoader:
-    """What the pool loads with. Digests are computed beside everything else: reading large files
+    """The pool's loader. Digests are computed in the background, because reading large model files
     must not delay serving."""
 
     def __init__(
@@ -41,23 +41,23 @@ class ModelLoader:
         metrics: EngineMetrics,
     ) -> None:
         self._settings = settings
-        self._booting = EngineConfigBuilder(settings, num_models)
+        self._configs = EngineConfigBuilder(settings, num_models)
         self._sandbox = sandbox
         self._templates = templates
         self._metrics = metrics
         self._digests: set[asyncio.Task[None]] = set()
 
-    async def check(self, known: KnownModel) -> None:
-        """Raise `StartupError` where a model's files are others than those that were described."""
+    async def check_files(self, entry: ModelEntry) -> None:
+        """Raise `StartupError` if the model files changed since they were described."""
         try:
-            stamps = await asyncio.to_thread(verify_files, known.file.stamps, known.digest)
-        except ModelFileInvalid as problem:
-            raise StartupError(f"model {problem.path}: {problem.problem}") from problem
-        known.file = replace(known.file, stamps=stamps)
+            stamps = await asyncio.to_thread(verify_files, entry.file.stamps, entry.digest)
+        except ModelFileInvalid as error:
+            raise StartupError(f"model {error.path}: {error.problem}") from error
+        entry.file = replace(entry.file, stamps=stamps)
 
-    async def open(self, known: KnownModel) -> ServedModel:
-        """Open a model's vocabulary and template. Raises `StartupError`."""
-        file, name = known.file, known.name
+    async def open_processor(self, entry: ModelEntry) -> ModelProcessor:
+        """Open the vocabulary and chat template of a model. Raises `StartupError`."""
+        file, name = entry.file, entry.name
         sampling = default_sampling(
             file.sampling_hints,
             self._settings.per_model.get(name, ModelSettings()).sampling,
@@ -66,11 +66,11 @@ class ModelLoader:
         )
         try:
             vocabulary = await asyncio.to_thread(Vocabulary.load, file.path)
-        except ModelFileInvalid as problem:
-            raise StartupError(f"model {problem.path}: {problem.problem}") from problem
+        except ModelFileInvalid as error:
+            raise StartupError(f"model {error.path}: {error.problem}") from error
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
         template = ModelTemplate.of_model(file.chat_template, vocabulary, override)
-        return ServedModel(
+        return ModelProcessor(
             file=file,
             vocabulary=vocabulary,
             template=template,
@@ -79,37 +79,37 @@ class ModelLoader:
             default_sampling=sampling,
         )
 
-    def engine(
+    def create_engine(
         self,
-        known: KnownModel,
-        sizes: ResolvedLimits,
+        entry: ModelEntry,
+        limits: ResolvedLimits,
         on_change: Callable[[], None],
         on_progress: Callable[[LoadProgress], None],
     ) -> EngineClient:
-        """An engine for the model, not started yet."""
-        engine, observer = self._settings.engine, EngineObserver(self._metrics)
+        """Create an engine for the model without starting it."""
+        settings, observer = self._settings.engine, EngineObserver(self._metrics)
 
         def on_state(state: EngineState) -> None:
             observer.on_state(state)
             on_change()
 
-        worker = EngineClient(
-            self._booting.boot(known.file, known.requested, sizes, known.digest),
-            QueueLimits(engine.queued_requests, engine.queued_tokens),
-            ReaderLimits(engine.unread_events, engine.reader_patience_s),
+        engine = EngineClient(
+            self._configs.build(entry.file, entry.requested, limits, entry.digest),
+            QueueLimits(settings.queued_requests, settings.queued_tokens),
+            ReaderLimits(settings.unread_events, settings.reader_patience_s),
             on_state=on_state,
             on_event=observer.on_event,
             on_progress=on_progress,
-            adapters=known.adapters,
+            adapters=entry.adapters,
         )
-        observer.bind(worker)
-        return worker
+        observer.bind(engine)
+        return engine
 
-    def announce(self, known: KnownModel, sizes: ResolvedLimits) -> None:
-        """Log what was loaded, and begin to compute its digest."""
-        _log_ready(known, sizes)
-        if not known.digest:
-            task = asyncio.create_task(compute_digest(known))
+    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits) -> None:
+        """Log the loaded model and start to compute its digest."""
+        _log_ready(entry, limits)
+        if not entry.digest:
+            task = asyncio.create_task(compute_digest(entry))
             self._digests.add(task)
             task.add_done_callback(self._digests.discard)
 
@@ -119,42 +119,42 @@ class ModelLoader:
             task.cancel()
 
 
-async def compute_digest(known: KnownModel) -> None:
-    """Learn the digest of a model; it stays empty where a file cannot be read or is another one by
-    now, and whoever waits goes on."""
+async def compute_digest(entry: ModelEntry) -> None:
+    """Compute the digest of a model's files and wake its waiters. The digest stays empty if a file
+    cannot be read or changed since it was described."""
     try:
-        known.digest = await asyncio.to_thread(digest_of, known.file.stamps)
-        if known.worker is not None:
-            known.worker.learn_digest(known.digest)
+        entry.digest = await asyncio.to_thread(hash_files, entry.file.stamps)
+        if entry.engine is not None:
+            entry.engine.set_digest(entry.digest)
     except ModelFileInvalid as error:
-        log.error("the digest of model %s cannot be computed: %s", known.name, error)
+        log.error("the digest of model %s cannot be computed: %s", entry.name, error)
     finally:
-        known.digest_known.set()
+        entry.digest_computed.set()
 
 
-def _log_ready(known: KnownModel, sizes: ResolvedLimits) -> None:
-    ready = known.worker.ready if known.worker is not None else None
-    if ready is None or known.front is None:
+def _log_ready(entry: ModelEntry, limits: ResolvedLimits) -> None:
+    ready = entry.engine.ready if entry.engine is not None else None
+    if ready is None or entry.processor is None:
         return
-    turn_format = known.front.turn_format
+    turn_format = entry.processor.turn_format
     warm_up = ready.warm_up
     for device, size in ready.device_bytes.items():
-        log.info("model %s: %d MiB on %s", known.name, size >> 20, device)
-    if not known.file.generates:
+        log.info("model %s: %d MiB on %s", entry.name, size >> 20, device)
+    if not entry.file.generates:
         log.info(
             "model %s (%s): ready in %.1f s, inputs up to %d tokens, %d compute thread(s): %s",
-            known.name,
-            known.file.model_class.value,
+            entry.name,
+            entry.file.model_class.value,
             ready.load_s,
             ready.slot_tokens,
             warm_up.threads,
             warm_up.reason,
         )
         return
-    log.info("model %s: %s", known.name, sizes.reason)
+    log.info("model %s: %s", entry.name, limits.reason)
     log.info(
         "model %s: ready in %.1f s, %d slots of %d tokens, %d compute thread(s): %s",
-        known.name,
+        entry.name,
         ready.load_s,
         ready.slots,
         ready.slot_tokens,
@@ -162,8 +162,8 @@ def _log_ready(known: KnownModel, sizes: ResolvedLimits) -> None:
         warm_up.reason,
     )
     log.info(
-        "model %s: tool calls as %s, thinking as %s",
-        known.name,
+        "model %s: tool-call format %s, reasoning format %s",
+        entry.name,
         turn_format.tool_calls,
         turn_format.reasoning,
     )

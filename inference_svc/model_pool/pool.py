@@ -1,4 +1,4 @@
-"""The pool of loaded models: uses of calls, load and unload by operators, memory that is free."""
+"""The pool of loaded models: use by calls, load and unload by operators, free memory."""
 
 import asyncio
 import time
@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager, contextmanager
 from inference_svc.engine_client.client import DRAIN_RETRY_S, EngineState
 from inference_svc.llama import devices
 from inference_svc.machine import available_memory_bytes
-from inference_svc.model_pool.catalog import Catalog, KnownModel, LoadedModel, ServedModel
+from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelEntry, ModelProcessor
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.lifecycle import (
     Loader,
-    Memory,
+    MemoryBudget,
     ModelChangeSignal,
     ModelLifecycle,
     plan_start,
@@ -36,42 +36,43 @@ from svc_kit.lifecycle import StartupError
 class FreeMemory:
     """The free memory of the machine and of each GPU. Use on the event loop.
 
-    `held` returns what all engines hold now; `ask` returns the free bytes of each GPU, None where
-    they cannot be read.
+    `engine_memory` returns the memory that all engines use now; `read_gpus` returns the free bytes
+    of each GPU by name, None if they cannot be read.
     """
 
     def __init__(
         self,
-        held: Callable[[], DeviceBytes],
-        ask: Callable[[], dict[str, int] | None] = devices.free_bytes_from_outside,
+        engine_memory: Callable[[], DeviceBytes],
+        read_gpus: Callable[[], dict[str, int] | None] = devices.free_bytes_from_outside,
     ) -> None:
-        self._held = held
-        self._ask = ask
-        self._seen: DeviceBytes | None = None
-        self._held_then = DeviceBytes()
+        self._engine_memory = engine_memory
+        self._read_gpus = read_gpus
+        self._last_reading: DeviceBytes | None = None
+        self._used_at_reading = DeviceBytes()
 
-    async def look(self) -> None:
-        """Refresh the free memory; a value that cannot be read keeps its last reading. A GPU that
-        was reported before and no longer answers is taken to be full.
+    async def refresh(self) -> None:
+        """Read the free memory of the GPUs. If that fails, the last reading stays. A GPU of the
+        first reading that is missing in a later one counts as full.
         """
-        if self._seen is not None and not self._seen.devices:
-            return  # no GPU appears while we run
-        before = self._held()
-        found = await asyncio.to_thread(self._ask)
-        if found is None:
+        if self._last_reading is not None and not self._last_reading.devices:
+            return  # no GPU appears while the process runs
+        used_before = self._engine_memory()
+        reading = await asyncio.to_thread(self._read_gpus)
+        if reading is None:
             return
-        names = found if self._seen is None else self._seen.devices
-        self._seen = DeviceBytes(devices={name: found.get(name, 0) for name in names})
-        # Nobody knows on which side of the answer something was taken or given back meanwhile: of
-        # both numbers the smaller one never promises too much.
-        self._held_then = before.without(before.without(self._held()))
+        names = reading if self._last_reading is None else self._last_reading.devices
+        self._last_reading = DeviceBytes(devices={name: reading.get(name, 0) for name in names})
+        # Engines may allocate or free memory while the reading is in progress: use the smaller of
+        # both numbers, which never overestimates the free memory.
+        self._used_at_reading = used_before.without(used_before.without(self._engine_memory()))
 
-    def now(self) -> DeviceBytes:
-        """What can be taken without pushing others out."""
-        held, seen = self._held(), self._seen or DeviceBytes()
-        given_back = self._held_then.without(held)
-        left = (seen + given_back).without(held.without(self._held_then))
-        devices = {name: left.devices[name] for name in seen.devices}
+    def available(self) -> DeviceBytes:
+        """The memory that can be allocated now: the last reading, corrected by what engines have
+        allocated and freed since."""
+        used, reading = self._engine_memory(), self._last_reading or DeviceBytes()
+        freed = self._used_at_reading.without(used)
+        free = (reading + freed).without(used.without(self._used_at_reading))
+        devices = {name: free.devices[name] for name in reading.devices}
         return DeviceBytes(available_memory_bytes(), devices)
 
 
@@ -80,17 +81,17 @@ _LOAD_RETRY_S = 5.0
 
 
 class ModelPool:
-    """Who is in memory. All methods run on the event loop.
+    """Loads models for calls and operators. All methods run on the event loop.
 
-    `wait_s` is how long a call waits for its model; `on_change` hears that a model, or the state of
-    all, has changed.
+    `wait_s` is how long a call waits for its model to load; `on_change` is called when a model or
+    the state of the pool has changed.
     """
 
     def __init__(
         self,
         catalog: Catalog,
         loader: Loader,
-        memory: Memory,
+        memory: MemoryBudget,
         *,
         wait_s: float,
         on_change: Callable[[], None] = lambda: None,
@@ -101,107 +102,110 @@ class ModelPool:
         self._wait_s = wait_s
         self._clock = clock
         self._changes = ModelChangeSignal(on_change)
-        self._moving = ModelLifecycle(catalog, loader, memory, self._changes, clock)
+        self._lifecycle = ModelLifecycle(catalog, loader, memory, self._changes, clock)
         self._is_open = False
         self.is_draining = False
         self._num_calls = 0
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- startup and shutdown ---------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load what is to be there from the start. Raises `StartupError`."""
-        first = [each for each in self.catalog if each.policy is LoadPolicy.START]
+        """Load the models with load policy START. Raises `StartupError`."""
+        models = [each for each in self.catalog if each.policy is LoadPolicy.START]
         try:
-            sizes = plan_start(first, self._memory)
+            plan = plan_start(models, self._memory)
         except ModelTooLarge as error:
             remedy = "Ask for fewer slots or a shorter context, or let models load on demand"
             raise StartupError(f"{error.message} {remedy}") from error
-        for known, size in zip(first, sizes, strict=True):
-            refusal = await self._moving.load(known, size)
-            if refusal is not None:
-                raise StartupError(known.resident.problem or refusal.message)
+        for entry, limits in zip(models, plan, strict=True):
+            failure = await self._lifecycle.load(entry, limits)
+            if failure is not None:
+                raise StartupError(entry.resident.problem or failure.message)
 
     def open(self) -> None:
-        """Take calls from now on."""
+        """Accept calls."""
         self._is_open = True
-        self._changes.told()
+        self._changes.notify()
 
     async def close(self) -> None:
-        """End every engine; calls that still run fail with DRAINING."""
-        await self._moving.close()
+        """End every engine; running calls fail with DRAINING."""
+        await self._lifecycle.close()
 
     def drain(self) -> None:
-        """Accept no new requests; waiting and running ones continue."""
+        """Reject new calls; waiting and running ones continue."""
         self.is_draining = True
-        self._changes.told()
+        self._changes.notify()
 
     def undrain(self) -> None:
-        """Take new calls again."""
+        """Accept new calls again."""
         self.is_draining = False
-        self._changes.told()
+        self._changes.notify()
 
     async def wait_idle(self) -> None:
-        """Return once no call waits or runs, and every slot is free."""
-        await self._changes.until(lambda: self._num_calls == 0)
-        await asyncio.gather(*(worker.wait_idle() for worker in self.catalog.workers))
+        """Return once no call waits or runs and every slot is free."""
+        await self._changes.wait_for(lambda: self._num_calls == 0)
+        await asyncio.gather(*(engine.wait_idle() for engine in self.catalog.engines))
 
     @property
     def state(self) -> EngineState:
-        """How the engines are, all together: restarting where none is up but one should be."""
+        """The state of the service: RESTARTING if engines restart and none serves."""
         if not self._is_open:
             return EngineState.STARTING
-        states = {worker.state for worker in self.catalog.workers}
+        states = {engine.state for engine in self.catalog.engines}
         if EngineState.RESTARTING in states and EngineState.SERVING not in states:
             return EngineState.RESTARTING
         return EngineState.DRAINING if self.is_draining else EngineState.SERVING
 
-    # --- use --------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def use(
         self,
-        known: KnownModel,
+        entry: ModelEntry,
         check: Callable[[ModelFile], None] = lambda _: None,
     ) -> AsyncIterator[LoadedModel]:
-        """A model that stays loaded until the context ends. One that is not loaded is, now.
+        """Keep a model loaded until the context ends, loading it first if necessary.
 
         Args:
-            known: the model.
-            check: raises where the model is not for what is asked of it.
+            entry: the model.
+            check: raises if the model does not support the operation of the call.
 
         Raises:
-            Draining, EngineRestarting: as they say.
-            ModelLoading: the load takes longer than a request waits.
-            ModelLoadFailed, ModelNotLoaded: only an operator can have it loaded.
-            ModelTooLarge, MemoryInUse: its memory cannot be had at all, or not now.
+            Draining: the server shuts down.
+            EngineRestarting: the engine of the model crashed and restarts.
+            ModelLoading: the load takes longer than a call waits.
+            ModelLoadFailed, ModelNotLoaded: only an operator can load the model.
+            ModelTooLarge, MemoryInUse: there is not enough memory, in total or now.
         """
-        self._check_open(known)
-        check(known.file)
-        with self._call():
-            if known.resident.state is not ModelState.READY:
-                await self._wait_until_ready(known)
-            with self._lease(known) as loaded:
-                loaded.worker.check_open()
+        self._check_open(entry)
+        check(entry.file)
+        with self._count_call():
+            if entry.resident.state is not ModelState.READY:
+                await self._wait_until_ready(entry)
+            with self._lease(entry) as loaded:
+                loaded.engine.check_open()
                 yield loaded
 
-    async def front(self, known: KnownModel) -> ServedModel:
-        """The vocabulary and template of a model, which need no engine. Raises `ModelLoading` or
-        `ModelLoadFailed`."""
-        if not self._is_open:
-            raise ModelLoading(model=known.name, retry_after=_START_RETRY_S)
-        try:
-            return known.front or await self._moving.open(known)
-        except StartupError as error:
-            raise ModelLoadFailed(model=known.name, problem=str(error)) from error
+    async def processor(self, entry: ModelEntry) -> ModelProcessor:
+        """Return the processor of a model, which needs no engine.
 
-    def _check_open(self, known: KnownModel) -> None:
+        Raises `ModelLoading` or `ModelLoadFailed`.
+        """
+        if not self._is_open:
+            raise ModelLoading(model=entry.name, retry_after=_START_RETRY_S)
+        try:
+            return entry.processor or await self._lifecycle.open_processor(entry)
+        except StartupError as error:
+            raise ModelLoadFailed(model=entry.name, problem=str(error)) from error
+
+    def _check_open(self, entry: ModelEntry) -> None:
         if self.is_draining:
             raise Draining(retry_after=DRAIN_RETRY_S)
         if not self._is_open:
-            raise ModelLoading(model=known.name, retry_after=_START_RETRY_S)
+            raise ModelLoading(model=entry.name, retry_after=_START_RETRY_S)
 
     @contextmanager
-    def _call(self) -> Iterator[None]:
+    def _count_call(self) -> Iterator[None]:
         self._num_calls += 1
         try:
             yield
@@ -211,101 +215,102 @@ class ModelPool:
                 self._changes.wake()
 
     @contextmanager
-    def _lease(self, known: KnownModel) -> Iterator[LoadedModel]:
-        if known.front is None or known.worker is None:
-            raise ModelLoading(model=known.name, retry_after=_LOAD_RETRY_S)
-        known.resident.acquire(self._clock())
+    def _lease(self, entry: ModelEntry) -> Iterator[LoadedModel]:
+        if entry.processor is None or entry.engine is None:
+            raise ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S)
+        entry.resident.acquire(self._clock())
         try:
-            yield LoadedModel(known.front, known.worker, known.digest)
+            yield LoadedModel(entry.processor, entry.engine, entry.digest)
         finally:
-            known.resident.release(self._clock())
-            if not known.resident.uses:
+            entry.resident.release(self._clock())
+            if not entry.resident.num_uses:
                 self._changes.wake()
 
-    async def _wait_until_ready(self, known: KnownModel) -> None:
-        known.resident.awaited += 1
+    async def _wait_until_ready(self, entry: ModelEntry) -> None:
+        entry.resident.num_waiting += 1
         try:
             async with asyncio.timeout(self._wait_s):
-                while known.resident.state is not ModelState.READY:
-                    await self._bring(known)
+                while entry.resident.state is not ModelState.READY:
+                    await self._load_for_call(entry)
         except TimeoutError:
-            raise ModelLoading(model=known.name, retry_after=_LOAD_RETRY_S) from None
+            raise ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S) from None
         finally:
-            known.resident.awaited -= 1
+            entry.resident.num_waiting -= 1
             self._changes.wake()
 
-    async def _bring(self, known: KnownModel) -> None:
-        """Wait for the move under way, or begin to load. Raises why that did not come about."""
-        move = self._moving.of(known)
-        if move is None:
-            if known.resident.state is ModelState.FAILED:
-                raise ModelLoadFailed(model=known.name, problem=known.resident.problem)
-            if known.policy is LoadPolicy.MANUAL:
-                raise ModelNotLoaded(model=known.name)
-            move = self._moving.load(known)
-        error = await asyncio.shield(move)
+    async def _load_for_call(self, entry: ModelEntry) -> None:
+        """Wait for the running transition, or load the model. Raises the error of a failed load."""
+        transition = self._lifecycle.transition(entry)
+        if transition is None:
+            if entry.resident.state is ModelState.FAILED:
+                raise ModelLoadFailed(model=entry.name, problem=entry.resident.problem)
+            if entry.policy is LoadPolicy.MANUAL:
+                raise ModelNotLoaded(model=entry.name)
+            transition = self._lifecycle.load(entry)
+        error = await asyncio.shield(transition)
         if error is not None:
             raise error
 
     # --- operators --------------------------------------------------------------------------------
 
     async def load(
-        self, known: KnownModel, limits: RequestedLimits | None = None, *, wait: bool
+        self, entry: ModelEntry, limits: RequestedLimits | None = None, *, wait: bool
     ) -> None:
-        """Load a model, also one that could not be loaded before, in the background unless `wait`.
+        """Load a model, retrying one that failed to load. Returns at once unless `wait`.
 
-        `limits` are for this load and those after it; without them those of the last stay. Raises
-        `ModelTooLarge`, `InvalidField` where it is loaded with others already, `ModelLoading` where
-        it is still being unloaded, and, when it waits, why the load did not come about.
+        `limits` apply to this load and later ones; unset, the last ones are kept.
+
+        Raises:
+            ModelTooLarge: the model does not fit with these limits.
+            InvalidField: the model is loaded with other limits.
+            ModelLoading: the model is still unloading and `wait` is false.
+            DomainError: with `wait`, the error of the failed load.
         """
-        limits = limits or known.requested
-        if known.resident.state is not ModelState.READY:
-            await self._memory.look()  # first of all: the state may change meanwhile
-        while known.resident.state is ModelState.UNLOADING:
-            await self._gone(known, wait=wait)
-        if known.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
-            self._moving.check_fits(known, limits)
-            known.requested = limits
-            self._moving.load(known)
-        elif limits != known.requested:
-            problem = "the model is loaded with others already: unload it first"
+        limits = limits or entry.requested
+        if entry.resident.state is not ModelState.READY:
+            await self._memory.refresh()  # before reading the state, which may change meanwhile
+        while entry.resident.state is ModelState.UNLOADING:
+            transition = self._lifecycle.transition(entry)
+            if transition is None or not wait:
+                raise ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S)
+            await asyncio.shield(transition)
+        if entry.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
+            self._lifecycle.check_fits(entry, limits)
+            entry.requested = limits
+            self._lifecycle.load(entry)
+        elif limits != entry.requested:
+            problem = "the model is already loaded with other limits: unload it first"
             raise InvalidField(field="limits", problem=problem)
-        move = self._moving.of(known)
-        if wait and move is not None:
-            error = await asyncio.shield(move)
+        transition = self._lifecycle.transition(entry)
+        if wait and transition is not None:
+            error = await asyncio.shield(transition)
             if error is not None:
                 raise error
 
-    async def _gone(self, known: KnownModel, *, wait: bool) -> None:
-        move = self._moving.of(known)
-        if move is None or not wait:
-            raise ModelLoading(model=known.name, retry_after=_LOAD_RETRY_S)
-        await asyncio.shield(move)
+    async def unload(self, entry: ModelEntry, *, force: bool, wait: bool) -> None:
+        """Unload a model when its last use ends, or at once with `force`. A running load is
+        cancelled; unloading a model that is not loaded does nothing."""
+        if entry.resident.state is ModelState.LOADING:
+            await self._lifecycle.cancel_load(entry)
+        if entry.resident.state is ModelState.READY:
+            self._lifecycle.unload(entry)
+        if entry.resident.state is not ModelState.UNLOADING:
+            return  # another caller may already be loading it again
+        transition = self._lifecycle.transition(entry)
+        if force and entry.engine is not None:
+            await entry.engine.close(ModelUnloaded(model=entry.name))
+        if wait and transition is not None:
+            await asyncio.shield(transition)
 
-    async def unload(self, known: KnownModel, *, force: bool, wait: bool) -> None:
-        """Free a model when its last use ends, or at once by force. One that is not loaded is no
-        error, and a load under way stops."""
-        if known.resident.state is ModelState.LOADING:
-            await self._moving.stop(known)
-        if known.resident.state is ModelState.READY:
-            self._moving.unload(known)
-        if known.resident.state is not ModelState.UNLOADING:
-            return  # somebody may be loading it anew by now
-        move = self._moving.of(known)
-        if force and known.worker is not None:
-            await known.worker.close(ModelUnloaded(model=known.name))
-        if wait and move is not None:
-            await asyncio.shield(move)
+    async def watch(self, watched: Sequence[ModelEntry]) -> AsyncIterator[ModelEntry]:
+        """Yield each of these models, and again whenever it changes."""
+        versions = dict.fromkeys((entry.name for entry in watched), -1)
 
-    async def watch(self, watched: Sequence[KnownModel]) -> AsyncIterator[KnownModel]:
-        """Each of these models, and again whenever it changes."""
-        seen = dict.fromkeys((known.name for known in watched), -1)
-
-        def news() -> list[KnownModel]:
-            return [known for known in watched if known.version > seen[known.name]]
+        def changed() -> list[ModelEntry]:
+            return [entry for entry in watched if entry.version > versions[entry.name]]
 
         while True:
-            for known in news():
-                seen[known.name] = known.version
-                yield known
-            await self._changes.until(lambda: bool(news()))
+            for entry in changed():
+                versions[entry.name] = entry.version
+                yield entry
+            await self._changes.wait_for(lambda: bool(changed()))

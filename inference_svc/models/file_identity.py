@@ -31,7 +31,7 @@ class FileStamp(NamedTuple):
         return cls(path, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def digest_of(stamps: Iterable[FileStamp]) -> str:
+def hash_files(stamps: Iterable[FileStamp]) -> str:
     """The SHA-256 of files with these stamps, one after the other. Blocks. Raises
     `ModelFileInvalid` where others are there, or come while they are read."""
     stamps, digest = tuple(stamps), hashlib.sha256()
@@ -56,7 +56,7 @@ def verify_files(stamps: Sequence[FileStamp], digest: str = "") -> tuple[FileSta
     now = tuple(FileStamp.of(stamp.path) for stamp in stamps)
     changed = [one for one, before in zip(now, stamps, strict=True) if one != before]
     is_same_size = [one.size for one in now] == [before.size for before in stamps]
-    if changed and not (digest and is_same_size and digest_of(now) == digest):
+    if changed and not (digest and is_same_size and hash_files(now) == digest):
         problem = "it was replaced or written to since the start"
         remedy = "Restart the inference service to serve what is there now"
         raise ModelFileInvalid(changed[0].path, f"{problem}. {remedy}")

@@ -15,7 +15,7 @@ from inference_svc.engine.request import AdapterStack, AppliedAdapter, adapter_s
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterKey
 from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
-from inference_svc.model_pool.catalog import Catalog, KnownModel, ResolvedModel
+from inference_svc.model_pool.catalog import Catalog, ModelEntry, ResolvedModel
 from model_files.adapter_file import AdapterDescription
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.adapter_rules import check_adapter_name, check_scale
@@ -46,7 +46,7 @@ class AppliedAdapters:
     stack: AdapterStack = ()
 
 
-def adapters_of(
+def resolve_adapters(
     request: Sequence[adapter_pb2.AdapterScale],
     named: ResolvedModel,
     catalog: Catalog,
@@ -55,7 +55,7 @@ def adapters_of(
     """What a request asks for, else what its model's name stands for in its project, else what
     stands there. Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of a bad field."""
     if not request and named.adapter is None:
-        standing = catalog.standing(named.model, project)
+        standing = catalog.standing_adapters(named.model, project)
         return _applied([(adapter, adapter.standing_scale) for adapter in standing])
     if not request:
         implied = catalog.find_adapter(named.name, project)
@@ -166,7 +166,7 @@ class AdapterService:
         )
         return adapter
 
-    async def _publish(self, adapter: Adapter, model: KnownModel) -> None:
+    async def _publish(self, adapter: Adapter, model: ModelEntry) -> None:
         async with self._one_publication:
             try:
                 self._check_name(adapter.key, model.name)  # others may have loaded one meanwhile
@@ -175,7 +175,7 @@ class AdapterService:
                 raise
             await _hand_over(adapter, model)
 
-    def _check(self, order: AdapterOrder) -> KnownModel:
+    def _check(self, order: AdapterOrder) -> ModelEntry:
         check_adapter_name(order.name)
         if not order.path:
             raise MissingField(field="path")
@@ -190,7 +190,7 @@ class AdapterService:
     def _check_name(self, key: AdapterKey, model: str) -> None:
         if self._catalog.has_model(key.name):
             raise ModelExists(model=key.name)
-        before = self._catalog.owner_of(key.name, key.project)
+        before = self._catalog.find_adapter_model(key.name, key.project)
         if before is not None and before.name != model:
             raise AdapterExists(adapter=key.name)
 
@@ -206,7 +206,7 @@ class AdapterService:
             raise
 
     async def _examine(
-        self, order: AdapterOrder, file: PrivateFile, model: KnownModel
+        self, order: AdapterOrder, file: PrivateFile, model: ModelEntry
     ) -> AdapterDescription:
         if order.digest not in ("", file.digest):
             raise AdapterDigestMismatch(
@@ -222,13 +222,13 @@ class AdapterService:
         return AdapterDescription(**found)
 
 
-async def _hand_over(adapter: Adapter, model: KnownModel) -> None:
+async def _hand_over(adapter: Adapter, model: ModelEntry) -> None:
     """Have the model's engine load it, or the next engine where there is none. Raises
     `EngineRestarting` or `AdapterInvalid`."""
-    if model.worker is None or model.worker.state is EngineState.STARTING:
+    if model.engine is None or model.engine.state is EngineState.STARTING:
         model.adapters.keep(adapter)
     else:
-        await model.worker.load_adapter(adapter)
+        await model.engine.load_adapter(adapter)
 
 
 def _size(path: Path) -> int:

@@ -8,7 +8,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
-from inference_svc.model_pool.catalog import LoadedModel, ServedModel
+from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
 from inference_svc.rpc.generation import Caller
 from inference_svc.rpc.request_options import priority_of
 from inference_svc.rpc.validation import check_bytes
@@ -48,14 +48,14 @@ class EmbeddingService:
         self, request: pb.EmbedRequest, loaded: LoadedModel, caller: Caller
     ) -> pb.EmbedResponse:
         """Vectors in the order of the inputs. Raises the `DomainError` of what is wrong first."""
-        model, limits = loaded.front, limits_of(loaded)
+        model, limits = loaded.processor, limits_of(loaded)
         check_count("inputs", len(request.inputs))
         priority = priority_of(request.priority, caller.principal)
         size = _vector_size(request, limits)
         self._check_answer(len(request.inputs), size)
         tokens = await self._tokens(request.inputs, model)
         inputs = checked_inputs("inputs", tokens, limits)
-        vectors = await loaded.worker.embed(
+        vectors = await loaded.engine.embed(
             EmbeddingRequest(
                 sequence_id=-1,
                 model=model.name,
@@ -76,7 +76,7 @@ class EmbeddingService:
             model=model.name,
         )
 
-    async def count_each(self, texts: Sequence[str], model: ServedModel) -> list[int]:
+    async def count_each(self, texts: Sequence[str], model: ModelProcessor) -> list[int]:
         """The tokens of texts that are to become inputs, or parts of them, as they stand.
 
         Raises TooLong or InvalidField.
@@ -96,7 +96,7 @@ class EmbeddingService:
             )
 
     async def _tokens(
-        self, inputs: Sequence[pb.TextOrTokens], model: ServedModel
+        self, inputs: Sequence[pb.TextOrTokens], model: ModelProcessor
     ) -> list[Sequence[int]]:
         texts = []
         for index, each in enumerate(inputs):
@@ -114,7 +114,7 @@ class EmbeddingService:
 
 def limits_of(loaded: LoadedModel) -> EmbeddingLimits:
     """What the model's embedding context takes. Raises `ModelCannot` where it has none."""
-    limits, file = loaded.ready.embedding, loaded.front.file
+    limits, file = loaded.ready.embedding, loaded.processor.file
     if limits is None:
         raise ModelCannot(model=file.name, model_class=file.model_class.value, operation="embed")
     return limits

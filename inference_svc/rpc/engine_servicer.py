@@ -13,7 +13,7 @@ from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineState
-from inference_svc.model_pool.catalog import KnownModel, ResolvedModel
+from inference_svc.model_pool.catalog import ModelEntry, ResolvedModel
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc import load_info, model_info
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
@@ -68,16 +68,16 @@ class EngineServicer(rpc.EngineServiceServicer):
     ) -> pb.GetServerInfoResponse:
         """Version, capabilities, limits; the engine's process id is that of the first that is
         up."""
-        workers = self._pool.catalog.workers
+        engines = self._pool.catalog.engines
         return pb.GetServerInfoResponse(
             version=version("corral"),
             llama_cpp_version=version("llama-cpp-python"),
-            system_info=next((each.system_info for each in workers if each.system_info), ""),
+            system_info=next((each.system_info for each in engines if each.system_info), ""),
             features=FEATURES,
             uptime=seconds(time.monotonic() - self._facts.started_at),
             engine_state=_STATES[self._pool.state],
-            engine_restarts=sum(each.restarts for each in workers),
-            engine_pid=next((each.pid for each in workers if each.pid), 0),
+            engine_restarts=sum(each.restarts for each in engines),
+            engine_pid=next((each.pid for each in engines if each.pid), 0),
             limits=self._facts.limits,
         )
 
@@ -100,8 +100,8 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.ListRequestsRequest, context: Context
     ) -> pb.ListRequestsResponse:
         """What waits and runs; a caller without the admin scope sees its own project."""
-        workers = self._pool.catalog.workers
-        requests = load_info.live_requests(workers, project=_visible_project())
+        engines = self._pool.catalog.engines
+        requests = load_info.live_requests(engines, project=_visible_project())
         shown, next_token = page(requests, request.page_size, request.page_token)
         return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
 
@@ -127,13 +127,13 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
         """Take nothing new."""
         self._pool.drain()
-        workers = self._pool.catalog.workers
+        engines = self._pool.catalog.engines
         running = {
             item.generation.request_id
-            for worker in workers
-            for item in worker.sequences.live.values()
+            for engine in engines
+            for item in engine.sequences.live.values()
         }
-        num_embedding = sum(len(worker.embeddings.live) for worker in workers)
+        num_embedding = sum(len(engine.embeddings.live) for engine in engines)
         return pb.DrainResponse(num_requests=len(running) + num_embedding)
 
     async def Undrain(self, request: pb.UndrainRequest, context: Context) -> pb.UndrainResponse:
@@ -145,19 +145,19 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.LoadModelRequest, context: Context
     ) -> pb.LoadModelResponse:
         """Load a model, in the background unless asked to wait."""
-        known = self._known(request.model)
-        limits = to_limits(request.limits, known.requested) if request.HasField("limits") else None
-        await self._pool.load(known, limits, wait=request.wait)
-        return pb.LoadModelResponse(model=model_info.model(ResolvedModel(known)))
+        entry = self._known(request.model)
+        limits = to_limits(request.limits, entry.requested) if request.HasField("limits") else None
+        await self._pool.load(entry, limits, wait=request.wait)
+        return pb.LoadModelResponse(model=model_info.model(ResolvedModel(entry)))
 
     async def UnloadModel(
         self, request: pb.UnloadModelRequest, context: Context
     ) -> pb.UnloadModelResponse:
         """Free a model once nothing uses it, or at once by force."""
-        known = self._known(request.model)
+        entry = self._known(request.model)
         wait = request.wait if request.HasField("wait") else True
-        await self._pool.unload(known, force=request.force, wait=wait)
-        return pb.UnloadModelResponse(model=model_info.model(ResolvedModel(known)))
+        await self._pool.unload(entry, force=request.force, wait=wait)
+        return pb.UnloadModelResponse(model=model_info.model(ResolvedModel(entry)))
 
     async def WatchModels(
         self, request: pb.WatchModelsRequest, context: Context
@@ -165,8 +165,8 @@ class EngineServicer(rpc.EngineServiceServicer):
         """Every model, and again whenever it changes, until the caller has enough."""
         catalog = self._pool.catalog
         watched = [self._known(request.model)] if request.model else list(catalog)
-        async for known in self._pool.watch(watched):
-            yield pb.WatchModelsResponse(model=model_info.model(ResolvedModel(known)))
+        async for entry in self._pool.watch(watched):
+            yield pb.WatchModelsResponse(model=model_info.model(ResolvedModel(entry)))
 
     async def LoadAdapter(
         self, request: pb.LoadAdapterRequest, context: Context
@@ -185,7 +185,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.UnloadAdapterRequest, context: Context
     ) -> pb.UnloadAdapterResponse:
         """Forget an operator's name; the memory is freed when nothing uses it."""
-        owner = self._pool.catalog.owner_of(request.name)
+        owner = self._pool.catalog.find_adapter_model(request.name)
         if owner is None:
             raise AdapterNotFound(adapter=request.name)
         adapter = owner.adapters.unload(request.name)
@@ -195,7 +195,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.ListAdaptersRequest, context: Context
     ) -> pb.ListAdaptersResponse:
         """Every generation there is."""
-        found = (adapter for known in self._pool.catalog for adapter in known.adapters.all())
+        found = (adapter for entry in self._pool.catalog for adapter in entry.adapters.all())
         every = sorted(found, key=lambda each: (each.name, each.project, each.generation))
         shown, next_token = page(
             list(map(self._describe, every)), request.page_size, request.page_token
@@ -206,7 +206,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         owner = self._pool.catalog.find_model(adapter.model)
         return model_info.adapter(adapter, num_running=owner.adapters.count_requests(adapter))
 
-    def _known(self, model: str) -> KnownModel:
+    def _known(self, model: str) -> ModelEntry:
         """A model whose name must be there: to load or unload "the first" would be guessing."""
         if not model:
             raise MissingField(field="model")
@@ -234,13 +234,13 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.FlushCacheRequest, context: Context
     ) -> pb.FlushCacheResponse:
         """Forget idle and saved prefixes; an engine that is not up has none."""
-        up = [each for each in self._pool.catalog.workers if each.pid]
+        up = [each for each in self._pool.catalog.engines if each.pid]
         flushed = await asyncio.gather(*(each.flush() for each in up))
         return pb.FlushCacheResponse(num_tokens=sum(flushed))
 
     def _abort(self, request_id: str, project: str | None) -> bool:
-        workers = self._pool.catalog.workers
-        return any(worker.abort(request_id, project=project) for worker in workers)
+        engines = self._pool.catalog.engines
+        return any(engine.abort(request_id, project=project) for engine in engines)
 
 
 def _visible_project() -> str | None:

@@ -18,8 +18,8 @@ from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.requests import Submission
-from inference_svc.model_pool.catalog import Catalog, LoadedModel, ResolvedModel, ServedModel
-from inference_svc.rpc.adapters import AppliedAdapters, adapters_of
+from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
+from inference_svc.rpc.adapters import AppliedAdapters, resolve_adapters
 from inference_svc.rpc.chat_messages import to_conversation
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
@@ -74,14 +74,14 @@ class GenerationService:
         self, request: pb.GenerateRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[AcceptedRequest, Sequence[TextTurn]]:
         """Admit a raw continuation. Raises the `DomainError` of the first thing that is wrong."""
-        model, options = loaded.front, request.options
+        model, options = loaded.processor, request.options
         tokens = await self._prompt_tokens(request, model)
         constraint = await self._constraint(text_output_spec(options.constraint), model)
         predicted = await self._predicted(options, loaded)
         # Nothing is awaited from here on: an adapter that was found must not be freed meanwhile.
         project = caller.principal.project
         named = self._named(request.model, loaded, project)
-        worn = adapters_of(options.adapters, named, self._catalog, project)
+        worn = resolve_adapters(options.adapters, named, self._catalog, project)
         requests = to_requests(
             options,
             Prompt(tokens, "prompt"),
@@ -99,7 +99,7 @@ class GenerationService:
         self, request: pb.ChatRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
         """Admit the next turn of a conversation. Raises like `generate`."""
-        model = loaded.front
+        model = loaded.processor
         conversation = self.conversation(request.conversation)
         prompt, tokens = await self.render(conversation, model)
         wanted = chat_output_spec(request.options.constraint, conversation, prompt)
@@ -112,7 +112,7 @@ class GenerationService:
         named = self._named(
             request.model, loaded, project
         )  # awaiting nothing more, as in `generate`
-        worn = adapters_of(request.options.adapters, named, self._catalog, project)
+        worn = resolve_adapters(request.options.adapters, named, self._catalog, project)
         requests = to_requests(
             request.options,
             Prompt(tokens, "messages"),
@@ -150,8 +150,8 @@ class GenerationService:
     def _named(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
         """What the name stands for now. Raises `ModelNotFound` where it went to another model since
         the call began."""
-        named = self._catalog.find(name, project)
-        if named.model.name != loaded.front.name:
+        named = self._catalog.resolve(name, project)
+        if named.model.name != loaded.processor.name:
             raise ModelNotFound(model=name)
         return named
 
@@ -162,7 +162,7 @@ class GenerationService:
         return conversation
 
     async def render(
-        self, conversation: Conversation, model: ServedModel
+        self, conversation: Conversation, model: ModelProcessor
     ) -> tuple[RenderedPrompt, list[int]]:
         """The prompt of a conversation, and its tokens."""
         prompt = await self._templates.render(model.template, conversation)
@@ -172,7 +172,13 @@ class GenerationService:
         return prompt, tokens
 
     async def tokenize(
-        self, text: str, model: ServedModel, *, add_special: bool, parse_special: bool, field: str
+        self,
+        text: str,
+        model: ModelProcessor,
+        *,
+        add_special: bool,
+        parse_special: bool,
+        field: str,
     ) -> list[int]:
         """A text's tokens, within the limits."""
         return await model.tokenizer.tokenize(
@@ -184,7 +190,7 @@ class GenerationService:
         )
 
     async def _prompt_tokens(
-        self, request: pb.GenerateRequest, model: ServedModel
+        self, request: pb.GenerateRequest, model: ModelProcessor
     ) -> Sequence[int]:
         match request.WhichOneof("prompt"):
             case "token_ids":
@@ -209,12 +215,12 @@ class GenerationService:
         if not text:
             return array("i")  # which is most requests
         tokens = await self.tokenize(
-            text, loaded.front, add_special=False, parse_special=False, field="prediction"
+            text, loaded.processor, add_special=False, parse_special=False, field="prediction"
         )
         return array("i", tokens[: loaded.ready.slot_tokens])
 
     async def _constraint(
-        self, request: OutputSpec | None, model: ServedModel
+        self, request: OutputSpec | None, model: ModelProcessor
     ) -> Constraint | None:
         if request is None:
             return None
@@ -232,7 +238,7 @@ class GenerationService:
     ) -> AcceptedRequest:
         project = caller.principal.project
         submission = Submission(caller.request_id, project, options.label, worn.adapters)
-        stream, ahead = loaded.worker.submit(requests, submission)
+        stream, ahead = loaded.engine.submit(requests, submission)
         return AcceptedRequest(requests, stream, ahead, name, project, options.output.token_ids)
 
 
@@ -247,7 +253,7 @@ def parser_of(prompt: RenderedPrompt, conversation: Conversation, *, inline: boo
     )
 
 
-def _replay(request: SequenceRequest, model: ServedModel, turn: ChatTurn) -> None:
+def _replay(request: SequenceRequest, model: ModelProcessor, turn: ChatTurn) -> None:
     """Bring a turn to where its resumed tokens end."""
     said = Detokenizer(request.stop, include_stop=request.include_stop)
     for token in request.resumed:
@@ -261,7 +267,7 @@ def _offered(conversation: Conversation) -> OfferedTools:
 
 
 def _target(loaded: LoadedModel, worn: AppliedAdapters) -> Target:
-    model = loaded.front
+    model = loaded.processor
     return Target(
         model.name,
         model.vocabulary.size,

@@ -9,7 +9,7 @@ from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as rpc
 
-from inference_svc.model_pool.catalog import ServedModel
+from inference_svc.model_pool.catalog import ModelProcessor
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import ModelClass, ModelFile
@@ -51,8 +51,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Stream a raw continuation."""
-        known = self._pool.catalog.find(request.model, _project()).model
-        async with self._pool.use(known, ModelFile.check_generates) as model:
+        entry = self._pool.catalog.resolve(request.model, _project()).model
+        async with self._pool.use(entry, ModelFile.check_generates) as model:
             admitted, turns = await self._generating.generate(request, model, _caller())
             numbers = count()
             async for event in stream_events(admitted, turns, self._count):
@@ -62,8 +62,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.ChatRequest, context: Context
     ) -> AsyncIterator[pb.ChatResponse]:
         """Stream the next turn of a conversation."""
-        known = self._pool.catalog.find(request.model, _project()).model
-        async with self._pool.use(known, ModelFile.check_generates) as model:
+        entry = self._pool.catalog.resolve(request.model, _project()).model
+        async with self._pool.use(entry, ModelFile.check_generates) as model:
             admitted, turns = await self._generating.chat(request, model, _caller())
             numbers = count()
             async for event in stream_events(admitted, turns, self._count):
@@ -72,24 +72,24 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Vectors of texts or token lists."""
         find = self._pool.catalog.find_model
-        known = find(request.model, ModelClass.ENCODER, operation="embed", project=_project())
-        async with self._pool.use(known, ModelFile.check_embeds) as model:
+        entry = find(request.model, ModelClass.ENCODER, operation="embed", project=_project())
+        async with self._pool.use(entry, ModelFile.check_embeds) as model:
             answer = await self._embedding.embed(request, model, _caller())
             if request.with_digest:
-                await known.digest_known.wait()
-                answer.model_digest = known.digest
+                await entry.digest_computed.wait()
+                answer.model_digest = entry.digest
             return answer
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Documents by how well they answer a query."""
         find = self._pool.catalog.find_model
-        known = find(request.model, ModelClass.RERANKER, operation="rerank", project=_project())
-        async with self._pool.use(known, ModelFile.check_ranks) as model:
+        entry = find(request.model, ModelClass.RERANKER, operation="rerank", project=_project())
+        async with self._pool.use(entry, ModelFile.check_ranks) as model:
             return await self._ranking.rerank(request, model, _caller())
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Text to token ids."""
-        model = await self._front(request.model)
+        model = await self._processor(request.model)
         tokens = await self._generating.tokenize(
             request.text,
             model,
@@ -104,7 +104,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.DetokenizeRequest, context: Context
     ) -> pb.DetokenizeResponse:
         """Token ids to text."""
-        model = await self._front(request.model)
+        model = await self._processor(request.model)
         text = model.vocabulary.detokenize(request.token_ids, special=request.special_tokens)
         return pb.DetokenizeResponse(text=text)
 
@@ -112,7 +112,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.CountTokensRequest, context: Context
     ) -> pb.CountTokensResponse:
         """The length of a prompt, as Generate or Chat would take it, or those of texts."""
-        model, prompt = await self._front(request.model), request.WhichOneof("prompt")
+        model, prompt = await self._processor(request.model), request.WhichOneof("prompt")
         if request.texts and prompt is not None:
             raise InvalidField(field="texts", problem="there is a prompt too")
         if request.texts:
@@ -134,7 +134,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.RenderChatRequest, context: Context
     ) -> pb.RenderChatResponse:
         """The prompt that a conversation becomes."""
-        model = await self._front(request.model)
+        model = await self._processor(request.model)
         conversation = self._generating.conversation(request.conversation)
         prompt, tokens = await self._generating.render(conversation, model)
         return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
@@ -143,20 +143,20 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         """All models, by name."""
-        models = list(map(model_info.model, self._pool.catalog.all(_project())))
+        models = list(map(model_info.model, self._pool.catalog.visible_models(_project())))
         shown, next_token = page(models, request.page_size, request.page_token)
         return pb.ListModelsResponse(models=shown, next_page_token=next_token)
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         """One model, with its template also where it is not loaded."""
         catalog, project = self._pool.catalog, _project()
-        if catalog.find(request.model, project).model.resident.state is not ModelState.FAILED:
-            await self._front(request.model)
-        named = catalog.find(request.model, project)
+        if catalog.resolve(request.model, project).model.resident.state is not ModelState.FAILED:
+            await self._processor(request.model)
+        named = catalog.resolve(request.model, project)
         return pb.GetModelResponse(model=model_info.model(named))
 
-    async def _front(self, name: str) -> ServedModel:
-        return await self._pool.front(self._pool.catalog.find(name, _project()).model)
+    async def _processor(self, name: str) -> ModelProcessor:
+        return await self._pool.processor(self._pool.catalog.resolve(name, _project()).model)
 
 
 def _project() -> str:

@@ -19,10 +19,10 @@ from inference_svc.rpc.streaming import seconds
 
 def load(pool: ModelPool) -> load_pb.Load:
     """How busy the engines are, summed over the models."""
-    workers = pool.catalog.workers
-    reports = [worker.report for worker in workers if worker.report is not None]
-    models = [worker.ready for worker in workers if worker.ready is not None]
-    live = [item for worker in workers for item in worker.sequences.live.values()]
+    engines = pool.catalog.engines
+    reports = [engine.report for engine in engines if engine.report is not None]
+    models = [engine.ready for engine in engines if engine.ready is not None]
+    live = [item for engine in engines for item in engine.sequences.live.values()]
     saved = total(report.saved for report in reports)
     return load_pb.Load(
         num_slots=sum(ready.slots for ready in models),
@@ -51,21 +51,21 @@ def load(pool: ModelPool) -> load_pb.Load:
         num_snapshots=saved.num_entries,
         snapshot_bytes=saved.num_bytes,
         draining=pool.is_draining,
-        num_snapshot_files=max((worker.snapshots.use.num_files for worker in workers), default=0),
-        snapshot_file_bytes=max((worker.snapshots.use.num_bytes for worker in workers), default=0),
-        num_adapters=sum(worker.adapters.num_loaded for worker in workers),
-        adapter_bytes=sum(worker.adapters.num_bytes for worker in workers),
+        num_snapshot_files=max((engine.snapshots.use.num_files for engine in engines), default=0),
+        snapshot_file_bytes=max((engine.snapshots.use.num_bytes for engine in engines), default=0),
+        num_adapters=sum(engine.adapters.num_loaded for engine in engines),
+        adapter_bytes=sum(engine.adapters.num_bytes for engine in engines),
         num_followers=sum(report.num_followers for report in reports),
         num_preempted=sum(report.num_preempted for report in reports),
         preemptions_total=sum(report.num_preemptions for report in reports),
         moves_total=sum(report.num_moves for report in reports),
-        embedding=_embedding([worker.embeddings for worker in workers]),
+        embedding=_embedding([engine.embeddings for engine in engines]),
         draft_tokens_total=sum(report.draft_tokens for report in reports),
         accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
         step_histograms=[steps for report in reports for steps in _step_histograms(report)],
         saved_prefixes=_tier(saved),
         archive=_tier(
-            disk_cache_load([each.archive for each in workers if each.archive is not None])
+            disk_cache_load([each.archive for each in engines if each.archive is not None])
         ),
     )
 
@@ -108,19 +108,19 @@ def _step_histograms(report: ModelLoad) -> Iterator[load_pb.StepHistogram]:
 
 
 def live_requests(
-    workers: Iterable[EngineClient], *, project: str | None
+    engines: Iterable[EngineClient], *, project: str | None
 ) -> list[load_pb.LiveRequest]:
     """What waits and runs, oldest first; of one project where one is given."""
     now = time.monotonic()
-    requests = [request for worker in workers for request in _live_requests(worker, project, now)]
+    requests = [request for engine in engines for request in _live_requests(engine, project, now)]
     return sorted(requests, key=lambda request: -request.age.ToTimedelta())
 
 
 def _live_requests(
-    worker: EngineClient, project: str | None, now: float
+    engine: EngineClient, project: str | None, now: float
 ) -> list[load_pb.LiveRequest]:
     requests: dict[str, load_pb.LiveRequest] = {}
-    for item in worker.sequences.live.values():
+    for item in engine.sequences.live.values():
         if project not in (None, item.project):
             continue
         request_id = item.generation.request_id
@@ -136,13 +136,13 @@ def _live_requests(
                 prompt_tokens=len(item.request.prompt),
             )
         request.choices.append(_choice(item))
-    return [*requests.values(), *_live_embeddings(worker, project, now)]
+    return [*requests.values(), *_live_embeddings(engine, project, now)]
 
 
 def _live_embeddings(
-    worker: EngineClient, project: str | None, now: float
+    engine: EngineClient, project: str | None, now: float
 ) -> Iterator[load_pb.LiveRequest]:
-    for job in worker.embeddings.live.values():
+    for job in engine.embeddings.live.values():
         if project in (None, job.request.project):
             yield load_pb.LiveRequest(
                 request_id=job.request.request_id,

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterState
 from inference_svc.engine_client.messages import LoadPhase, ModelReady
-from inference_svc.model_pool.catalog import KnownModel, ResolvedModel, ServedModel
+from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, ResolvedModel
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import Layout, RequestedLimits
@@ -106,7 +106,7 @@ def model(named: ResolvedModel) -> model_pb.Model:
     return described
 
 
-def _adapted(found: Adapter, base: KnownModel) -> model_pb.Model:
+def _adapted(found: Adapter, base: ModelEntry) -> model_pb.Model:
     """What an adapter has of its own; the rest is its model's."""
     follows = base.state is not ModelState.READY and found.state is not AdapterState.FAILED
     return model_pb.Model(
@@ -148,41 +148,41 @@ def _timestamp(at: datetime | None) -> Timestamp | None:
     return stamp
 
 
-def _model(known: KnownModel) -> model_pb.Model:
-    file, resident, worker = known.file, known.resident, known.worker
-    memory = worker.memory if worker is not None else DeviceBytes()
+def _model(entry: ModelEntry) -> model_pb.Model:
+    file, resident, engine = entry.file, entry.resident, entry.engine
+    memory = engine.memory if engine is not None else DeviceBytes()
     described = model_pb.Model(
-        name=known.name,
-        aliases=known.aliases,
-        state=_STATES[known.state],
+        name=entry.name,
+        aliases=entry.aliases,
+        state=_STATES[entry.state],
         problem=resident.problem,
         model_class=_CLASSES[file.model_class],
         architecture=file.architecture,
-        digest=known.digest,
+        digest=entry.digest,
         description=file.title,
         size_bytes=file.size_bytes,
         num_parameters=file.num_parameters,
         vocabulary_size=file.vocabulary_size,
         embedding_size=file.embedding_size,
         trained_context_tokens=file.trained_context_tokens,
-        requested_limits=_requested(known.requested),
-        load_time=_timestamp(known.ready_at if worker is not None else None),
+        requested_limits=_requested(entry.requested),
+        load_time=_timestamp(entry.ready_at if engine is not None else None),
         memory_bytes=memory.total,
         device_memory_bytes=memory.devices,
-        num_uses=resident.uses,
-        load_policy=_POLICIES[known.policy],
+        num_uses=resident.num_uses,
+        load_policy=_POLICIES[entry.policy],
         pinned=resident.is_pinned,
     )
-    if known.progress is not None:
+    if entry.progress is not None:
         described.load_progress.CopyFrom(
             model_pb.LoadProgress(
-                phase=_PHASES[known.progress.phase], fraction=known.progress.fraction
+                phase=_PHASES[entry.progress.phase], fraction=entry.progress.fraction
             )
         )
-    if known.front is not None:
-        _describe_front(described, known.front)
-    if worker is not None and worker.ready is not None:
-        _describe_engine(described, known, worker.ready)
+    if entry.processor is not None:
+        _describe_processor(described, entry.processor)
+    if engine is not None and engine.ready is not None:
+        _describe_engine(described, entry, engine.ready)
     return described
 
 
@@ -196,27 +196,27 @@ def _requested(limits: RequestedLimits) -> model_pb.ModelLimits:
     )
 
 
-def _describe_front(described: model_pb.Model, front: ServedModel) -> None:
-    described.default_sampling.CopyFrom(from_sampling(front.default_sampling))
-    described.chat_template = front.template.source
-    described.chat_template_source = front.template.origin
-    described.end_token_ids.extend(sorted(front.vocabulary.end_tokens))
+def _describe_processor(described: model_pb.Model, processor: ModelProcessor) -> None:
+    described.default_sampling.CopyFrom(from_sampling(processor.default_sampling))
+    described.chat_template = processor.template.source
+    described.chat_template_source = processor.template.origin
+    described.end_token_ids.extend(sorted(processor.vocabulary.end_tokens))
     described.turn_format.CopyFrom(
         model_pb.TurnFormat(
-            tool_calls=front.turn_format.tool_calls,
-            reasoning=front.turn_format.reasoning,
-            starts_in_reasoning=front.turn_format.starts_in_reasoning,
+            tool_calls=processor.turn_format.tool_calls,
+            reasoning=processor.turn_format.reasoning,
+            starts_in_reasoning=processor.turn_format.starts_in_reasoning,
         )
     )
 
 
-def _describe_engine(described: model_pb.Model, known: KnownModel, ready: ModelReady) -> None:
+def _describe_engine(described: model_pb.Model, entry: ModelEntry, ready: ModelReady) -> None:
     described.resolved_limits.CopyFrom(
         model_pb.ModelLimits(
             slots=ready.slots,
             context_tokens=ready.slot_tokens,
             batch_tokens=ready.batch_tokens,
-            kv_bytes=ready.num_cells * known.file.kv_bytes_per_token,
+            kv_bytes=ready.num_cells * entry.file.kv_bytes_per_token,
             threads=ready.warm_up.threads,
             layout=LAYOUTS[ready.layout],
         )

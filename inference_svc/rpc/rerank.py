@@ -25,11 +25,11 @@ class RerankService:
         self, request: pb.RerankRequest, loaded: LoadedModel, caller: Caller
     ) -> pb.RerankResponse:
         """The documents by score, best first. Raises the `DomainError` of what is wrong first."""
-        model = loaded.front
+        model = loaded.processor
         self._check(request)
-        pairs = await model.pairs.pairs(request.query, request.documents)
+        pairs = await model.pair_tokenizer.pairs(request.query, request.documents)
         inputs = checked_inputs("documents", pairs, limits_of(loaded))
-        vectors = await loaded.worker.embed(
+        vectors = await loaded.engine.embed(
             EmbeddingRequest(
                 sequence_id=-1,
                 model=model.name,

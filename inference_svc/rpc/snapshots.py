@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.engine.request import DropCachedPrefixes, RestoreSnapshot, SaveSnapshot
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.model_pool.catalog import KnownModel
+from inference_svc.model_pool.catalog import ModelEntry
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import ModelClass
@@ -33,7 +33,7 @@ from svc_kit.errors import (
 T = TypeVar("T")
 MAX_DROPPED = 1000
 _OTHER_MODEL = frozenset({"architecture", "model"})
-_UNNUMBERED = -1  # the worker numbers the jobs
+_UNNUMBERED = -1  # the engine numbers the jobs
 _LOADED = frozenset({ModelState.READY, ModelState.UNLOADING})
 
 
@@ -57,9 +57,9 @@ class SnapshotService:
             raise OutOfRange(field="index", value=request.index, minimum=0)
         name, index = request.request_id, request.index
 
-        async def ask(known: KnownModel, worker: EngineClient) -> Snapshot:
-            command = SaveSnapshot(_UNNUMBERED, name, index, await _digest(known))
-            return await worker.snapshots.run(command)
+        async def ask(entry: ModelEntry, engine: EngineClient) -> Snapshot:
+            command = SaveSnapshot(_UNNUMBERED, name, index, await _digest(entry))
+            return await engine.snapshots.run(command)
 
         nowhere = StateNotFound(request=name, index=index)
         snapshot = await self._first(self._generating(), ask, nowhere)
@@ -72,9 +72,9 @@ class SnapshotService:
         if not request.snapshot_id:
             raise MissingField(field="snapshot_id")
 
-        async def ask(known: KnownModel, worker: EngineClient) -> Snapshot:
-            command = RestoreSnapshot(_UNNUMBERED, request.snapshot_id, await _digest(known))
-            return await worker.snapshots.run(command)
+        async def ask(entry: ModelEntry, engine: EngineClient) -> Snapshot:
+            command = RestoreSnapshot(_UNNUMBERED, request.snapshot_id, await _digest(entry))
+            return await engine.snapshots.run(command)
 
         snapshot = await self._first(self._generating(), ask, self._nothing_loaded())
         tokens, num_prompt = snapshot.origin.tokens, snapshot.origin.num_prompt
@@ -102,8 +102,8 @@ class SnapshotService:
         async with self._one_drop:
             num_dropped = await asyncio.to_thread(self._folder.drop, snapshot_ids)
             use = await asyncio.to_thread(lambda: self._folder.use)
-        for worker in self._pool.catalog.workers:
-            worker.snapshots.use = use
+        for engine in self._pool.catalog.engines:
+            engine.snapshots.use = use
         return num_dropped
 
     async def _drop_archived(self, object_ids: tuple[str, ...]) -> int:
@@ -113,10 +113,10 @@ class SnapshotService:
         async with self._one_drop:
             num_dropped = await asyncio.to_thread(self._archive.drop, object_ids)
         command, refusals = DropCachedPrefixes(_UNNUMBERED, object_ids), []
-        for _, worker in self._loaded(self._generating()):
+        for _, engine in self._loaded(self._generating()):
             try:
-                worker.check_open()
-                num_dropped += await worker.snapshots.run(command)
+                engine.check_open()
+                num_dropped += await engine.snapshots.run(command)
             except DomainError as error:
                 refusals.append(error)
         if refusals:
@@ -125,51 +125,51 @@ class SnapshotService:
 
     async def _first(
         self,
-        models: Iterable[KnownModel],
-        ask: Callable[[KnownModel, EngineClient], Awaitable[T]],
+        models: Iterable[ModelEntry],
+        ask: Callable[[ModelEntry, EngineClient], Awaitable[T]],
         otherwise: DomainError,
     ) -> T:
         """The first answer of a loaded model's engine that is no refusal. Raises the refusal
         that says most; `otherwise` where no model is loaded."""
         refusals: list[DomainError] = []
-        for known, worker in self._loaded(models):
+        for entry, engine in self._loaded(models):
             try:
-                worker.check_open()
-                answer = await ask(known, worker)
+                engine.check_open()
+                answer = await ask(entry, engine)
             except DomainError as error:
                 refusals.append(error)
                 continue
-            self._share_use(worker)
+            self._share_use(engine)
             return answer
         raise min(refusals, key=_distance, default=otherwise)
 
     @staticmethod
-    def _loaded(models: Iterable[KnownModel]) -> list[tuple[KnownModel, EngineClient]]:
+    def _loaded(models: Iterable[ModelEntry]) -> list[tuple[ModelEntry, EngineClient]]:
         return [
-            (known, known.worker)
-            for known in models
-            if known.worker is not None and known.resident.state in _LOADED
+            (entry, entry.engine)
+            for entry in models
+            if entry.engine is not None and entry.resident.state in _LOADED
         ]
 
-    def _generating(self) -> list[KnownModel]:
-        return [known for known in self._pool.catalog if known.file.generates]
+    def _generating(self) -> list[ModelEntry]:
+        return [entry for entry in self._pool.catalog if entry.file.generates]
 
     def _nothing_loaded(self) -> ModelNotLoaded:
         """Names the model that an operator would load first."""
         return ModelNotLoaded(model=self._pool.catalog.find_model("", ModelClass.DECODER).name)
 
-    def _share_use(self, worker: EngineClient) -> None:
+    def _share_use(self, engine: EngineClient) -> None:
         """What one engine has learned of the folder is so for all."""
-        for other in self._pool.catalog.workers:
-            other.snapshots.use = worker.snapshots.use
+        for other in self._pool.catalog.engines:
+            other.snapshots.use = engine.snapshots.use
 
 
-async def _digest(known: KnownModel) -> str:
+async def _digest(entry: ModelEntry) -> str:
     """The digest that identifies snapshots of the model. Raises `StorageFailed`."""
-    await known.digest_known.wait()
-    if not known.digest:
-        raise StorageFailed(problem=f"the files of the model '{known.name}' cannot be read")
-    return known.digest
+    await entry.digest_computed.wait()
+    if not entry.digest:
+        raise StorageFailed(problem=f"the files of the model '{entry.name}' cannot be read")
+    return entry.digest
 
 
 def _distance(refusal: DomainError) -> int:

@@ -18,7 +18,7 @@ from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import DomainError, UpstreamUnavailable
 from svc_kit.local_files import PrivateFile
-from tests.support.pooled import a_known, settle
+from tests.support.pooled import make_entry, settle
 
 
 def wanted(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> DesiredAdapter:
@@ -116,7 +116,7 @@ class Frontend:
 
     def __init__(self, folder: Path, control: FakeControl) -> None:
         self.control = control
-        self.catalog = Catalog([a_known("a"), a_known("b")])
+        self.catalog = Catalog([make_entry("a"), make_entry("b")])
         self.loading = FakeLoading(self.catalog, folder)
         self.marks = CrashMarker(folder / "marks")
         self.marks.open()
@@ -128,7 +128,7 @@ class Frontend:
 
     def voice(self, project: str = "mine", name: str = "voice") -> Adapter | None:
         """What requests of a project find."""
-        owner = self.catalog.owner_of(name, project)
+        owner = self.catalog.find_adapter_model(name, project)
         return None if owner is None else owner.adapters.find(name, project)
 
     def states(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Gauges as a scrape sees them, and the same load over gRPC, of a worker without a process."""
+"""Gauges as a scrape sees them, and the same load over gRPC, of a engine without a process."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import NO_SNAPSHOTS, SnapshotStore
 from svc_kit.sandbox.frames import InlineJobs
-from tests.support.pooled import Pooled, a_known
+from tests.support.pooled import PoolHarness, make_entry
 from tests.support.sequences import a_request
 
 REPORT = ModelLoad(
@@ -55,40 +55,40 @@ REPORT = ModelLoad(
 def a_worker() -> EngineClient:
     """Two slots, one running and two waiting, and an embedding request half done."""
     settings = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
-    worker = EngineClient(
+    engine = EngineClient(
         EngineConfig(ModelConfig("m", settings, 16, 1), 1, "info", None, 0.0),
         QueueLimits(4, 1000),
         ReaderLimits(100, 60.0),
     )
     limits = EmbeddingLimits(64, 64, 4, 256, 8, VOCABULARY_SIZE)
-    worker.ready = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
-    worker.report = REPORT
-    worker.archive = DiskCacheLoad(2.0, TierLoad(4, 80, 256, 900, 1, 2, 6, 2))
+    engine.ready = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
+    engine.report = REPORT
+    engine.archive = DiskCacheLoad(2.0, TierLoad(4, 80, 256, 900, 1, 2, 6, 2))
     generation = OutputStream(
         "r", (0, 1, 2), ReaderLimits(9, 9.0), steer=lambda _: None, end=lambda: None
     )
     for i, (slot, priority) in enumerate([(0, 2), (None, 3), (None, 1)]):
         request = replace(a_request(i, priority=priority), model="m")
-        worker.sequences.live[i] = ActiveSequence(
+        engine.sequences.live[i] = ActiveSequence(
             request, generation, "p", "", time.monotonic(), slot=slot
         )
     asked = EmbeddingRequest(7, "m", (array("i", [1, 2]), array("i", [3, 4, 5])), request_id="e")
-    worker.embeddings.live[7] = PendingEmbedding(asked, asyncio.get_running_loop().create_future())
-    worker.embeddings.deliver(Embedded(7, "m", 0, np.zeros(8, np.float32), 2, is_last=False))
-    return worker
+    engine.embeddings.live[7] = PendingEmbedding(asked, asyncio.get_running_loop().create_future())
+    engine.embeddings.deliver(Embedded(7, "m", 0, np.zeros(8, np.float32), 2, is_last=False))
+    return engine
 
 
-def a_pool(worker: EngineClient) -> ModelPool:
-    """A pool with this worker's model."""
-    pooled = Pooled(a_known("m"))
-    pooled["m"].worker = worker
-    return pooled.pool
+def a_pool(engine: EngineClient) -> ModelPool:
+    """A pool with this engine's model."""
+    harness = PoolHarness(make_entry("m"))
+    harness["m"].engine = engine
+    return harness.pool
 
 
-def samples(worker: EngineClient, *, vllm_names: bool = False) -> dict[str, float]:
+def samples(engine: EngineClient, *, vllm_names: bool = False) -> dict[str, float]:
     """Every exported sample by name and labels."""
     registry = CollectorRegistry()
-    registry.register(EngineGauges(lambda: [worker], vllm_names=vllm_names))
+    registry.register(EngineGauges(lambda: [engine], vllm_names=vllm_names))
     lines = generate_latest(registry).decode().splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
@@ -161,10 +161,10 @@ async def test_three_gauges_go_by_vllms_names_too() -> None:
 
 async def test_an_engine_that_is_down_has_empty_gauges() -> None:
     """Nothing is left behind by the one before."""
-    worker = a_worker()
-    worker.sequences.live.clear()
-    worker.report = None
-    found = samples(worker)
+    engine = a_worker()
+    engine.sequences.live.clear()
+    engine.report = None
+    found = samples(engine)
 
     assert found['corral_num_requests_running{model="m"}'] == 0
     assert found['corral_kv_cache_usage{model="m"}'] == 0
@@ -198,14 +198,14 @@ async def test_the_load_over_grpc_says_the_same() -> None:
 
 async def test_cells_that_all_slots_share_are_counted_once() -> None:
     """In the unified layout the cache is as large as they are, whatever a slot may hold of them."""
-    worker = a_worker()
-    assert worker.ready is not None
-    worker.ready = replace(worker.ready, shared_cells=64)
-    known = a_pool(worker).catalog.find("m", "p")
-    limits = model_info.model(known).resolved_limits
+    engine = a_worker()
+    assert engine.ready is not None
+    engine.ready = replace(engine.ready, shared_cells=64)
+    entry = a_pool(engine).catalog.resolve("m", "p")
+    limits = model_info.model(entry).resolved_limits
 
     assert limits.layout == model_pb.KV_LAYOUT_UNIFIED
-    assert limits.kv_bytes == 64 * known.model.file.kv_bytes_per_token
+    assert limits.kv_bytes == 64 * entry.model.file.kv_bytes_per_token
 
 
 def test_engines_share_one_archive() -> None:
@@ -218,7 +218,7 @@ def test_engines_share_one_archive() -> None:
 
 
 def a_servicer() -> EngineServicer:
-    """The operators' plane of the worker."""
+    """The operators' plane of the engine."""
     pool = a_pool(a_worker())
     facts = ServerFacts(pb.RequestLimits(), 0.0)
     loading = AdapterService(pool.catalog, InlineJobs(), (), Path())

@@ -32,18 +32,18 @@ class Observed:
         limits = NativeLimits(64, 1, 1, 256, VOCABULARY_SIZE)
         self.bench = EngineBench(FakeBackend(limits), saved_bytes=10**6)
         boot = ModelConfig("m", BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1), 16, 1)
-        self._worker = EngineClient(
+        self._engine = EngineClient(
             EngineConfig(boot, 1, "info", None, 0.0), QueueLimits(4, 1000), READER
         )
         self._registry = CollectorRegistry()
         self._observer = EngineObserver(EngineMetrics(self._registry))
-        self._observer.bind(self._worker)
+        self._observer.bind(self._engine)
 
     def submit(self, request: SequenceRequest) -> None:
         """Queue a request, which the frontend knows."""
         number = request.sequence_id
         generation = OutputStream("r", (number,), READER, steer=lambda _: None, end=lambda: None)
-        self._worker.sequences.live[number] = ActiveSequence(
+        self._engine.sequences.live[number] = ActiveSequence(
             request, generation, "p", "", time.monotonic()
         )
         self.bench.submit(request)

@@ -1,5 +1,7 @@
-"""The model pool under random calls, loads, unloads, crashes and failing loads: what is used stays,
-what is loaded fits, and nobody waits for nothing."""
+"""The model pool under random calls, loads, unloads, crashes and failing loads.
+
+Models in use stay loaded, loaded models fit, and every waiting call has a transition to wait for.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -15,7 +17,7 @@ from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.placement import Placement
 from svc_kit.errors import DomainError, ModelLoading, ModelTooLarge
 from tests.support.examples import examples
-from tests.support.pooled import BUDGET, GIB, Pooled, a_known, settle
+from tests.support.pooled import BUDGET, GIB, PoolHarness, make_entry, settle
 
 NAMES = ["small", "middle", "other", "large", "pinned", "huge"]
 FREE = DeviceBytes(100 * GIB, {"CUDA0": 5 * GIB})
@@ -25,91 +27,93 @@ names = st.sampled_from(NAMES)
 
 
 class Call:
-    """A call that uses a model until it is told to end."""
+    """A call that uses a model until `end`."""
 
-    def __init__(self, pooled: Pooled, name: str) -> None:
+    def __init__(self, harness: PoolHarness, name: str) -> None:
         self.name = name
         self.is_using = False
         self.error: DomainError | None = None
-        self._enough = asyncio.Event()
-        self.task = asyncio.create_task(self._use(pooled))
+        self._ended = asyncio.Event()
+        self.task = asyncio.create_task(self._use(harness))
 
-    async def _use(self, pooled: Pooled) -> None:
+    async def _use(self, harness: PoolHarness) -> None:
         try:
             async with AsyncExitStack() as stack:
-                await stack.enter_async_context(pooled.pool.use(pooled[self.name]))
+                await stack.enter_async_context(harness.pool.use(harness[self.name]))
                 self.is_using = True
-                await self._enough.wait()
+                await self._ended.wait()
         except DomainError as error:
             self.error = error
         finally:
             self.is_using = False
 
     def end(self) -> None:
-        """The call has what it wanted."""
-        self._enough.set()
+        """End the use."""
+        self._ended.set()
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Drives a pool of six models, of which about two fit; one can never fit. Two are on a GPU that
-    holds one of them, one is there by half."""
+    """Drives a pool of six models, of which about two fit; one can never fit.
+
+    Two are on a GPU that can hold one of them, and one is half on it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
         self.calls: list[Call] = []
-        self.pooled = self.runner.run(self._started())
+        self.harness = self.runner.run(self._start())
 
-    async def _started(self) -> Pooled:
-        pooled = Pooled(
-            a_known("small", 2, spread=HALF_ON_GPU),
-            a_known("middle", 3, spread=ON_GPU),
-            a_known("other", 3.5, spread=ON_GPU),
-            a_known("large", 6),
-            a_known("pinned", 2, pinned=True),
-            a_known("huge", 12),
+    async def _start(self) -> PoolHarness:
+        harness = PoolHarness(
+            make_entry("small", 2, layer_split=HALF_ON_GPU),
+            make_entry("middle", 3, layer_split=ON_GPU),
+            make_entry("other", 3.5, layer_split=ON_GPU),
+            make_entry("large", 6),
+            make_entry("pinned", 2, pinned=True),
+            make_entry("huge", 12),
             wait_s=1e6,
-            patience_s=1e6,
+            memory_wait_s=1e6,
             free=FREE,
         )
-        return await pooled.started(at_once=False)
+        return await harness.start(loads_immediately=False)
 
-    def _do(self, action: Coroutine[Any, Any, None] | None = None) -> None:
+    def _run(self, action: Coroutine[Any, Any, None] | None = None) -> None:
         async def act() -> None:
             if action is not None:
                 await action
             await settle()
 
-        self.pooled.clock.now += 1
+        self.harness.clock.now += 1
         self.runner.run(act())
 
     @rule(name=names)
     def call(self, name: str) -> None:
-        """A call begins."""
+        """Start a call."""
 
         async def begin() -> None:
-            self.calls.append(Call(self.pooled, name))
+            self.calls.append(Call(self.harness, name))
 
-        self._do(begin())
+        self._run(begin())
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
     def end_a_call(self, data: st.DataObject) -> None:
-        """A call ends, or its caller goes away while it waits."""
+        """End a call, or cancel it while it waits."""
         call = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
         call.end() if call.is_using else call.task.cancel()
-        self._do()
+        self._run()
 
-    @precondition(lambda self: self.pooled.loader.loading())
+    @precondition(lambda self: self.harness.loader.loading())
     @rule(fails=st.sampled_from([False, False, False, True]))
     def end_a_load(self, fails: bool) -> None:
-        """The one load under way ends."""
-        (engine,) = self.pooled.loader.loading()
+        """End the running load."""
+        (engine,) = self.harness.loader.loading()
 
         async def end() -> None:
-            engine.breaks() if fails else engine.loads()
+            engine.fail_load() if fails else engine.finish_load()
 
-        self._do(end())
+        self._run(end())
 
     @rule(name=names)
     def load(self, name: str) -> None:
@@ -117,88 +121,88 @@ class PoolMachine(RuleBasedStateMachine):
 
         async def begin() -> None:
             try:
-                await self.pooled.pool.load(self.pooled[name], wait=False)
+                await self.harness.pool.load(self.harness[name], wait=False)
             except ModelTooLarge:
                 assert name == "huge"
             except ModelLoading:
-                assert self.pooled[name].state is ModelState.UNLOADING
+                assert self.harness[name].state is ModelState.UNLOADING
 
-        self._do(begin())
+        self._run(begin())
 
     @rule(name=names, force=st.booleans())
     def unload(self, name: str, force: bool) -> None:
-        """An operator unloads a model; by force its calls end soon."""
+        """An operator unloads a model; a forced unload ends its calls."""
 
         async def begin() -> None:
-            known = self.pooled[name]
-            await self.pooled.pool.unload(known, force=force, wait=False)
+            entry = self.harness[name]
+            await self.harness.pool.unload(entry, force=force, wait=False)
             for call in self.calls:
                 if force and call.name == name and call.is_using:
                     call.end()
 
-        self._do(begin())
+        self._run(begin())
 
     @rule(name=names)
-    def an_engine_dies_or_comes_back(self, name: str) -> None:
-        """What it left meanwhile it takes again."""
+    def crash_or_recover_an_engine(self, name: str) -> None:
+        """A recovered engine uses its memory again."""
 
         async def change() -> None:
-            for engine in self.pooled.loader.alive(name):
-                if self.pooled[name].is_down:
-                    engine.recovers()
-                elif self.pooled[name].state is ModelState.READY:
-                    engine.dies()
+            for engine in self.harness.loader.alive(name):
+                if self.harness[name].is_down:
+                    engine.recover()
+                elif self.harness[name].state is ModelState.READY:
+                    engine.crash()
 
-        self._do(change())
+        self._run(change())
 
     @invariant()
-    def the_numbers_agree(self) -> None:
-        """States, uses and memory of every model; uses are those of the calls."""
-        check_integrity(known.resident for known in self.pooled.catalog)
+    def counts_match_states_and_calls(self) -> None:
+        """State, uses and memory of every model are consistent."""
+        check_integrity(entry.resident for entry in self.harness.catalog)
         for name in NAMES:
             using = [call for call in self.calls if call.name == name and call.is_using]
-            assert len(using) == self.pooled[name].resident.uses
+            assert len(using) == self.harness[name].resident.num_uses
 
     @invariant()
-    def what_is_in_memory_fits(self) -> None:
-        """Never more than the budget, nor than the GPU has, and one load at a time."""
-        held = sum((known.resident.held for known in self.pooled.catalog), DeviceBytes())
-        assert held.total <= BUDGET
-        assert held.devices.get("CUDA0", 0) <= FREE.devices["CUDA0"]
-        assert len(self.pooled.loader.loading()) <= 1
-        assert not self.pooled.loader.alive("huge")
+    def loaded_models_fit(self) -> None:
+        """Into the budget and the GPU, with one load at a time."""
+        used = sum((entry.resident.memory for entry in self.harness.catalog), DeviceBytes())
+        assert used.total <= BUDGET
+        assert used.devices.get("CUDA0", 0) <= FREE.devices["CUDA0"]
+        assert len(self.harness.loader.loading()) <= 1
+        assert not self.harness.loader.alive("huge")
 
     @invariant()
-    def a_model_in_memory_has_one_engine(self) -> None:
-        """And one that is not has none: nothing leaks."""
-        for known in self.pooled.catalog:
-            alive = self.pooled.loader.alive(known.name)
-            if known.resident.state is ModelState.READY:
-                assert [id(each) for each in alive] == [id(known.worker)]
-            if known.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
+    def a_loaded_model_has_exactly_one_engine(self) -> None:
+        """And a model that is not loaded has none."""
+        for entry in self.harness.catalog:
+            alive = self.harness.loader.alive(entry.name)
+            if entry.resident.state is ModelState.READY:
+                assert [id(each) for each in alive] == [id(entry.engine)]
+            if entry.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
                 assert alive == []
 
     @invariant()
-    def nobody_waits_for_nothing(self) -> None:
-        """A call that waits has a load or an unload to wait for."""
+    def a_waiting_call_has_a_transition_to_wait_for(self) -> None:
+        """A load or an unload."""
         for call in self.calls:
             if not call.task.done() and not call.is_using:
-                state = self.pooled[call.name].resident.state
+                state = self.harness[call.name].resident.state
                 assert state in (ModelState.LOADING, ModelState.UNLOADING)
 
     def teardown(self) -> None:
-        """Once calls end, everything that waits comes to its end."""
-        self.pooled.loader.at_once = True
+        """Check that all waiting calls complete once loads and calls end."""
+        self.harness.loader.loads_immediately = True
 
         async def end() -> None:
             for _ in range(2 * len(self.calls) + 2):
-                for engine in self.pooled.loader.loading():
-                    engine.loads()
+                for engine in self.harness.loader.loading():
+                    engine.finish_load()
                 for call in self.calls:
                     call.end()
                 await settle()
             waiting = [call.name for call in self.calls if not call.task.done()]
-            await self.pooled.pool.close()
+            await self.harness.pool.close()
             await asyncio.gather(*(call.task for call in self.calls), return_exceptions=True)
             assert waiting == []
 

@@ -1,4 +1,4 @@
-"""What a worker does when it is closed at an awkward moment; its process does nothing."""
+"""What a engine does when it is closed at an awkward moment; its process does nothing."""
 
 import asyncio
 import os
@@ -57,7 +57,7 @@ class IdleProcess:
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[IdleProcess]:
-    """Those that workers start."""
+    """Those that engines start."""
     started: list[IdleProcess] = []
 
     def start(*args: Any, **settings: Any) -> IdleProcess:
@@ -69,17 +69,17 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[IdleProcess]:
 
 
 def a_worker() -> EngineClient:
-    """A worker without a model."""
+    """A engine without a model."""
     boot = EngineConfig(MODEL, 1, "info", None, 0.0)
     return EngineClient(boot, QueueLimits(4, 1000), ReaderLimits(100, 60.0))
 
 
 async def test_a_start_ends_with_a_close(processes: list[IdleProcess]) -> None:
     """Whoever waits for it would wait for ever: the death of a closed engine is no news."""
-    worker = a_worker()
-    start = asyncio.create_task(worker.start())
+    engine = a_worker()
+    start = asyncio.create_task(engine.start())
     await settle()
-    await worker.close(UNLOADED)
+    await engine.close(UNLOADED)
     await settle()
 
     assert start.done()
@@ -91,34 +91,34 @@ async def test_what_an_engine_takes_of_gpus_is_its_memory_too(
     processes: list[IdleProcess],
 ) -> None:
     """For as long as it is up; it tells when that grows."""
-    worker = a_worker()
-    start = asyncio.create_task(worker.start())
+    engine = a_worker()
+    start = asyncio.create_task(engine.start())
     await settle()
     processes[0].pid = os.getpid()
     processes[0].says(replace(READY, model=replace(READY.model, device_bytes={"CUDA0": 1 << 40})))
     await start
 
-    assert worker.memory.host > 0
-    assert worker.memory.devices == {"CUDA0": 1 << 40}
+    assert engine.memory.host > 0
+    assert engine.memory.devices == {"CUDA0": 1 << 40}
     processes[0].says(DevicesTaken({"CUDA0": 1 << 41}))
-    assert worker.memory.devices == {"CUDA0": 1 << 41}
-    await worker.close(UNLOADED)
-    assert worker.memory == DeviceBytes()
+    assert engine.memory.devices == {"CUDA0": 1 << 41}
+    await engine.close(UNLOADED)
+    assert engine.memory == DeviceBytes()
 
 
 async def test_a_closed_worker_hears_nothing(processes: list[IdleProcess], tmp_path: Path) -> None:
     """The adapters are its successor's by then: a late answer is not for what that one loads."""
-    worker = a_worker()
-    start = asyncio.create_task(worker.start())
+    engine = a_worker()
+    start = asyncio.create_task(engine.start())
     await settle()
     processes[0].says(READY)
     await start
-    await worker.close(UNLOADED)
+    await engine.close(UNLOADED)
     source = tmp_path / "source"
     source.write_text("weights")
     description = AdapterDescription(rank=8, size_bytes=100, title="")
     adapter = Adapter("voice", "m", PrivateFile.copy_of(source, tmp_path), description, 1.0)
-    loaded = worker.adapters.load(adapter)  # by the successor
+    loaded = engine.adapters.load(adapter)  # by the successor
     processes[0].says([AdapterLoaded(*adapter.content)])
 
     assert not loaded.done()

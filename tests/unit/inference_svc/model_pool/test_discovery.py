@@ -1,4 +1,4 @@
-"""From settings to the models that are known, and to what their engines are told."""
+"""Tests of building the catalog and the engine configurations from settings."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,26 +26,26 @@ from svc_kit.lifecycle import StartupError
 ENGINE = EngineSettings(slots=4, threads=2, gpu_layers=7)
 
 
-def settings(**own: Any) -> InferenceSettings:
-    """The demo model twice; `own` is what one of them has of its own."""
+def make_settings(**overrides: Any) -> InferenceSettings:
+    """The demo model as "plain" and, with these overrides, as "special"."""
     models = ["plain=bundled", "special=bundled"]
-    per_model = {"special": ModelSettings(**own)}
+    per_model = {"special": ModelSettings(**overrides)}
     return InferenceSettings(models=models, per_model=per_model, engine=ENGINE)
 
 
-def backend(name: str, **own: Any) -> BackendSettings:
-    """What a model's engine is told."""
-    given = settings(**own)
-    known = find_models(given).find_model(name)
-    sizes = ResolvedLimits(4, 512, 0, "")
-    boot = EngineConfigBuilder(given, num_models=2).boot(known.file, known.requested, sizes)
-    return boot.model.backend
+def backend(name: str, **overrides: Any) -> BackendSettings:
+    """The backend settings of a model's engine."""
+    settings = make_settings(**overrides)
+    entry = find_models(settings).find_model(name)
+    limits = ResolvedLimits(4, 512, 0, "")
+    config = EngineConfigBuilder(settings, num_models=2).build(entry.file, entry.requested, limits)
+    return config.model.backend
 
 
-def test_a_model_has_what_is_its_own_and_the_rest_from_the_engine() -> None:
-    """Names, policy, sizes."""
+def test_settings_of_a_model_override_those_of_the_engine() -> None:
+    """Names, policy and limits."""
     catalog = find_models(
-        settings(
+        make_settings(
             slots=1, aliases=["s"], load="manual", pinned=True, kv_type_k="q8_0", layout="unified"
         )
     )
@@ -58,44 +58,42 @@ def test_a_model_has_what_is_its_own_and_the_rest_from_the_engine() -> None:
     assert special.file.kv_bytes_per_token < plain.file.kv_bytes_per_token
 
 
-def test_an_encoder_has_the_longest_input_that_a_load_asks_for() -> None:
-    """The settings are not the last word; without any word the bound is a modest one."""
-    given = settings()
+@pytest.mark.parametrize(("requested", "limit"), [(None, 8192), (1 << 14, 1 << 14)])
+def test_the_input_limit_of_an_encoder_is_the_requested_context(
+    requested: int | None, limit: int
+) -> None:
+    """Unset, it is a modest default."""
+    settings = make_settings()
     file = replace(
-        find_models(given).find_model("plain").file,
+        find_models(settings).find_model("plain").file,
         model_class=ModelClass.ENCODER,
         is_causal=False,
         trained_context_tokens=1 << 15,
     )
-    sizes = ResolvedLimits(1, 1 << 15, 0, "")
-    longest = []
-    for asked in (None, 1 << 14):
-        sizes = replace(sizes, context_tokens=asked or 1 << 15)
-        requested = RequestedLimits(context_tokens=asked)
-        boot = EngineConfigBuilder(given, num_models=2).boot(file, requested, sizes)
-        embedding = boot.model.embedding
-        longest.append(embedding and embedding.input_tokens)
+    limits = ResolvedLimits(1, requested or 1 << 15, 0, "")
+    builder = EngineConfigBuilder(settings, num_models=2)
+    embedding = builder.build(
+        file, RequestedLimits(context_tokens=requested), limits
+    ).model.embedding
 
-    assert longest == [8192, 1 << 14]
+    assert embedding is not None
+    assert embedding.input_tokens == limit
 
 
-def test_an_engine_is_told_what_it_may_use_and_what_its_files_were(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The cores of the container, not of the machine."""
-    monkeypatch.setattr("inference_svc.model_pool.engine_config.available_cores", lambda: 3)
-    given = InferenceSettings(models=["bundled"])
-    (known,) = find_models(given)
-    boot = EngineConfigBuilder(given, num_models=1).boot(
-        known.file, known.requested, ResolvedLimits(4, 512, 0, "")
+def test_an_engine_is_configured_with_usable_cores_and_file_stamps() -> None:
+    """It computes on all cores unless threads are set."""
+    settings = InferenceSettings(models=["bundled"])
+    (entry,) = find_models(settings)
+    config = EngineConfigBuilder(settings, num_models=1, cores=3).build(
+        entry.file, entry.requested, ResolvedLimits(4, 512, 0, "")
     )
 
-    assert (boot.cores, boot.model.backend.threads, boot.model.threads) == (3, 3, None)
-    assert boot.model.stamps == tuple(map(FileStamp.of, known.file.paths))
+    assert (config.cores, config.model.backend.threads, config.model.threads) == (3, 3, None)
+    assert config.model.stamps == tuple(map(FileStamp.of, entry.file.paths))
 
 
-def test_an_engine_is_told_where_its_model_goes() -> None:
-    """Layers, devices and shares; for all alike unless a model says otherwise."""
+def test_an_engine_is_configured_with_the_placement_of_its_model() -> None:
+    """Layers, devices and shares, from the engine's settings unless overridden."""
     assert backend("plain").placement.gpu_layers == 7
     placement = backend(
         "special",
@@ -111,23 +109,23 @@ def test_an_engine_is_told_where_its_model_goes() -> None:
     assert placement.main_device == 1
 
 
-def test_the_pool_plans_with_the_placement_that_the_engine_is_told() -> None:
-    """And with the layers of the file."""
-    known = find_models(settings(devices=["CUDA1"])).find_model("special")
+def test_the_pool_plans_memory_with_the_placement_of_the_engine() -> None:
+    """And with the number of layers in the file."""
+    entry = find_models(make_settings(devices=["CUDA1"])).find_model("special")
 
-    told = backend("special", devices=["CUDA1"]).placement
-    assert known.resident.spread == LayerSplit(told, known.file.num_layers)
+    placement = backend("special", devices=["CUDA1"]).placement
+    assert entry.resident.layer_split == LayerSplit(placement, entry.file.num_layers)
 
 
 @pytest.mark.parametrize("share", [-1.0, float("inf"), float("nan")])
-def test_shares_of_devices_are_numbers_that_can_be_added(share: float) -> None:
-    """llama.cpp would give layers to a device that is not there."""
+def test_device_shares_must_be_finite_and_not_negative(share: float) -> None:
+    """llama.cpp would place layers on a device that does not exist."""
     with pytest.raises(ValidationError, match="tensor_split"):
         ModelSettings(tensor_split=(1.0, share))
 
 
-def test_an_engine_is_told_how_its_model_attends() -> None:
-    """Cache types, flash attention and rope."""
+def test_an_engine_is_configured_with_the_attention_settings_of_its_model() -> None:
+    """KV cache types, flash attention and RoPE."""
     attention = backend(
         "special",
         kv_type_k="q8_0",
@@ -142,21 +140,21 @@ def test_an_engine_is_told_how_its_model_attends() -> None:
     assert attention.rope == Rope(RopeScaling.YARN, frequency_scale=0.5)
 
 
-def test_settings_of_a_model_that_is_not_there_are_a_mistake() -> None:
-    """A misspelt name would silently change nothing."""
-    wrong = InferenceSettings(per_model={"demo": ModelSettings(slots=1)})
+def test_settings_of_an_unknown_model_are_refused() -> None:
+    """A misspelt name would have no effect."""
+    settings = InferenceSettings(per_model={"demo": ModelSettings(slots=1)})
     with pytest.raises(StartupError, match="no model is called 'demo'; there are demo-chat"):
-        find_models(wrong)
+        find_models(settings)
 
 
 def test_quantized_values_need_flash_attention() -> None:
-    """llama.cpp would refuse it at load."""
+    """llama.cpp would refuse to load the model."""
     with pytest.raises(ValueError, match="flash_attention"):
         ModelSettings(kv_type_v=KvType.Q8_0, flash_attention=FlashAttention.OFF)
 
 
-def test_a_project_is_in_one_group_at_most() -> None:
-    """Whose prefixes it shares must be clear."""
+def test_a_project_is_in_at_most_one_prefix_group() -> None:
+    """Its sharing must be unambiguous."""
     groups = {
         name: PrefixGroupSettings(projects=projects)
         for name, projects in {"a": ["red", "green"], "b": ["blue", "red"]}.items()

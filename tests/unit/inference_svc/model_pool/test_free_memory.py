@@ -1,4 +1,4 @@
-"""What GPUs can give, from what they say now and then and what engines hold."""
+"""Tests of the free memory of GPUs, from readings and the memory that engines use."""
 
 import pytest
 
@@ -7,100 +7,99 @@ from inference_svc.models.device_memory import DeviceBytes
 
 
 class Machine:
-    """GPUs that say what they have free, and what engines hold of them, `held_meanwhile` from when
-    they are asked."""
+    """GPUs with `free` bytes, of which engines use `used`, and `used_after_reading` once read."""
 
     def __init__(self, **free: int) -> None:
         self.free = free
-        self.held: dict[str, int] = {}
-        self.held_meanwhile: dict[str, int] | None = None
-        self.answers = True
-        self.num_asked = 0
-        self.memory = FreeMemory(lambda: DeviceBytes(7, self.held), self.ask)
+        self.used: dict[str, int] = {}
+        self.used_after_reading: dict[str, int] | None = None
+        self.is_readable = True
+        self.num_readings = 0
+        self.memory = FreeMemory(lambda: DeviceBytes(7, self.used), self.read)
 
-    def ask(self) -> dict[str, int] | None:
-        """What they have free."""
-        self.num_asked += 1
-        self.held = self.held if self.held_meanwhile is None else self.held_meanwhile
-        return dict(self.free) if self.answers else None
+    def read(self) -> dict[str, int] | None:
+        """Read the free bytes."""
+        self.num_readings += 1
+        self.used = self.used if self.used_after_reading is None else self.used_after_reading
+        return dict(self.free) if self.is_readable else None
 
     @property
-    def told(self) -> dict[str, int]:
-        """What can be taken of each."""
-        return dict(self.memory.now().devices)
+    def available(self) -> dict[str, int]:
+        """What can be allocated on each GPU."""
+        return dict(self.memory.available().devices)
 
 
-async def test_between_two_looks_engines_are_counted() -> None:
-    """What they take, and what they give back."""
+async def test_engine_allocations_between_readings_are_counted() -> None:
+    """Both allocated and freed memory."""
     machine = Machine(CUDA0=100, CUDA1=50)
-    await machine.memory.look()
-    machine.held = {"CUDA0": 30}
-    assert machine.told == {"CUDA0": 70, "CUDA1": 50}
+    await machine.memory.refresh()
+    machine.used = {"CUDA0": 30}
+    assert machine.available == {"CUDA0": 70, "CUDA1": 50}
 
-    machine.free["CUDA0"] = 65  # a driver took some besides
-    await machine.memory.look()
-    assert machine.told == {"CUDA0": 65, "CUDA1": 50}
-    machine.held = {"CUDA1": 10}
-    assert machine.told == {"CUDA0": 95, "CUDA1": 40}
+    machine.free["CUDA0"] = 65  # the driver allocated 5
+    await machine.memory.refresh()
+    assert machine.available == {"CUDA0": 65, "CUDA1": 50}
+    machine.used = {"CUDA1": 10}
+    assert machine.available == {"CUDA0": 95, "CUDA1": 40}
 
 
-async def test_what_others_take_is_seen_by_the_next_look() -> None:
-    """Other programs use GPUs too."""
+async def test_allocations_of_other_programs_are_found_by_the_next_reading() -> None:
+    """They are unknown until then."""
     machine = Machine(CUDA0=100)
-    await machine.memory.look()
+    await machine.memory.refresh()
     machine.free["CUDA0"] = 20
-    assert machine.told == {"CUDA0": 100}
+    assert machine.available == {"CUDA0": 100}
 
-    await machine.memory.look()
-    assert machine.told == {"CUDA0": 20}
+    await machine.memory.refresh()
+    assert machine.available == {"CUDA0": 20}
 
 
-async def test_a_gpu_that_says_nothing_any_more_is_full() -> None:
-    """There is no room for the process that asks; where that cannot ask, what was known stays."""
+async def test_a_gpu_missing_from_a_reading_counts_as_full() -> None:
+    """If no reading succeeds, the last one stays."""
     machine = Machine(CUDA0=100, CUDA1=50)
-    await machine.memory.look()
+    await machine.memory.refresh()
     del machine.free["CUDA0"]
-    await machine.memory.look()
-    assert machine.told == {"CUDA0": 0, "CUDA1": 50}
+    await machine.memory.refresh()
+    assert machine.available == {"CUDA0": 0, "CUDA1": 50}
 
-    machine.answers = False
-    await machine.memory.look()
-    assert machine.told == {"CUDA0": 0, "CUDA1": 50}
+    machine.is_readable = False
+    await machine.memory.refresh()
+    assert machine.available == {"CUDA0": 0, "CUDA1": 50}
 
 
-async def test_without_a_gpu_nobody_is_asked_twice() -> None:
-    """And what the machine has is always known."""
+async def test_a_machine_without_gpus_is_read_once() -> None:
+    """Its own memory is always available."""
     machine = Machine()
-    await machine.memory.look()
-    await machine.memory.look()
+    await machine.memory.refresh()
+    await machine.memory.refresh()
 
-    assert machine.num_asked == 1
-    assert machine.told == {}
-    assert machine.memory.now().host > 0
+    assert machine.num_readings == 1
+    assert machine.available == {}
+    assert machine.memory.available().host > 0
 
 
-async def test_a_gpu_that_could_not_be_asked_at_first_is_asked_again() -> None:
-    """A driver may be slow once."""
+async def test_a_failed_first_reading_is_repeated() -> None:
+    """The driver may be slow once."""
     machine = Machine(CUDA0=100)
-    machine.answers = False
-    await machine.memory.look()
-    assert machine.told == {}
+    machine.is_readable = False
+    await machine.memory.refresh()
+    assert machine.available == {}
 
-    machine.answers = True
-    await machine.memory.look()
-    assert machine.told == {"CUDA0": 100}
+    machine.is_readable = True
+    await machine.memory.refresh()
+    assert machine.available == {"CUDA0": 100}
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 30), (30, 0)])
-async def test_what_engines_do_during_a_look_never_promises_too_much(
+async def test_changes_during_a_reading_never_overestimate_free_memory(
     before: int, after: int
 ) -> None:
-    """Whether the answer knows of it cannot be told: it counts as taken, and as not given back."""
+    """An allocation counts as not yet included in the reading, a release as included."""
     machine = Machine(CUDA0=100)
-    machine.held = {"CUDA0": before}
-    await machine.memory.look()
-    machine.held_meanwhile = {"CUDA0": after}
+    machine.used = {"CUDA0": before}
+    await machine.memory.refresh()
+    machine.used_after_reading = {"CUDA0": after}
     machine.free["CUDA0"] = 50
-    await machine.memory.look()
+    await machine.memory.refresh()
 
-    assert machine.told == {"CUDA0": 50 - after}
+    assert machine.available == {"CUDA0": 50 - after}

@@ -1,9 +1,9 @@
-"""What is learned of a model beside serving it."""
+"""Tests of the digest that is computed in the background."""
 
 import hashlib
 from pathlib import Path
 
-from inference_svc.model_pool.catalog import KnownModel
+from inference_svc.model_pool.catalog import ModelEntry
 from inference_svc.model_pool.eviction import Resident
 from inference_svc.model_pool.loader import compute_digest
 from inference_svc.models.memory_plan import RequestedLimits
@@ -12,18 +12,18 @@ from inference_svc.models.placement import LoadPolicy
 from tests.support.gguf_files import write_model
 
 
-async def test_a_digest_is_that_of_the_file_that_was_described(tmp_path: Path) -> None:
-    """Of one that came later there is none: it is not what the engine computes with."""
+async def test_the_digest_is_computed_only_for_the_described_file(tmp_path: Path) -> None:
+    """A file replaced later is not the one that the engine uses, so it gets no digest."""
     path = write_model(tmp_path / "m.gguf")
     digests: list[str] = []
     for _ in range(2):
         file = describe_model(path, "m")
-        known = KnownModel(file, RequestedLimits(), Resident("m"), policy=LoadPolicy.START)
+        entry = ModelEntry(file, RequestedLimits(), Resident("m"), policy=LoadPolicy.START)
         if digests:
             write_model(tmp_path / "new.gguf", general__name="Other").replace(path)
-        await compute_digest(known)
-        assert known.digest_known.is_set()
-        digests.append(known.digest)
+        await compute_digest(entry)
+        assert entry.digest_computed.is_set()
+        digests.append(entry.digest)
 
     assert digests[1] == ""
     write_model(path)

@@ -1,4 +1,4 @@
-"""Loading, using, sharing and freeing models, with engines that do as the test says."""
+"""Tests of loading, using, sharing and unloading models, with fake engines."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -26,476 +26,470 @@ from svc_kit.errors import (
     ModelUnloaded,
 )
 from svc_kit.lifecycle import StartupError
-from tests.support.pooled import GIB, Pooled, a_known, settle
+from tests.support.pooled import GIB, PoolHarness, make_entry, settle
+
+ON_GPU = LayerSplit(Placement(), num_layers=31)
+GPU_MACHINE = DeviceBytes(100 * GIB, {"CUDA0": 8 * GIB})
 
 
-async def use(pooled: Pooled, name: str, stack: AsyncExitStack | None = None) -> str:
-    """Use a model, until the stack closes where one is given; its name."""
+async def use(harness: PoolHarness, name: str, stack: AsyncExitStack | None = None) -> str:
+    """Use a model, until `stack` closes if given; returns its name."""
     async with AsyncExitStack() as own:
-        loaded = await (stack or own).enter_async_context(pooled.pool.use(pooled[name]))
-        pooled.clock.now += 1
-        return loaded.front.name
+        loaded = await (stack or own).enter_async_context(harness.pool.use(harness[name]))
+        harness.clock.now += 1
+        return loaded.processor.name
 
 
-async def test_a_call_loads_the_model_it_names_by_name_or_alias() -> None:
-    """On demand, once; the next call finds it there."""
-    pooled = await Pooled(a_known("a", aliases=("gpt-4o",))).started()
-
-    assert pooled["a"].state is ModelState.AVAILABLE
-    assert [await use(pooled, name) for name in ("gpt-4o", "a", "")] == ["a", "a", "a"]
-    assert len(pooled.loader.engines) == 1
+def gpu_harness(free: DeviceBytes = GPU_MACHINE, **sizes: float) -> PoolHarness:
+    """A machine with one GPU; the models named by `sizes` (GiB) go there, the model "cpu" not."""
+    models = [make_entry(name, gib, layer_split=ON_GPU) for name, gib in sizes.items()]
+    return PoolHarness("cpu", *models, budget=100 * GIB, free=free)
 
 
-async def test_what_nobody_knows_is_not_found() -> None:
-    """Nothing is loaded for it."""
-    pooled = await Pooled(a_known("a")).started()
+async def test_a_call_loads_a_model_by_name_or_alias_once() -> None:
+    """An empty name is the first model."""
+    harness = await PoolHarness(make_entry("a", aliases=("gpt-4o",))).start()
+
+    assert harness["a"].state is ModelState.AVAILABLE
+    assert [await use(harness, name) for name in ("gpt-4o", "a", "")] == ["a", "a", "a"]
+    assert len(harness.loader.engines) == 1
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    """And nothing is loaded."""
+    harness = await PoolHarness("a").start()
 
     with pytest.raises(ModelNotFound):
-        await use(pooled, "b")
-    assert pooled.loader.engines == []
+        await use(harness, "b")
+    assert harness.loader.engines == []
 
 
-async def test_a_model_is_not_loaded_for_what_it_cannot_do() -> None:
-    """The class is known before the load."""
-    pooled = await Pooled(a_known("a")).started()
+async def test_a_model_is_not_loaded_for_an_operation_that_it_does_not_support() -> None:
+    """The class is checked before the load."""
+    harness = await PoolHarness("a").start()
 
     with pytest.raises(ModelCannot):
-        async with pooled.pool.use(pooled["a"], ModelFile.check_ranks):
+        async with harness.pool.use(harness["a"], ModelFile.check_ranks):
             pass
-    assert pooled.loader.engines == []
+    assert harness.loader.engines == []
 
 
-async def test_two_models_share_no_name() -> None:
+async def test_model_names_and_aliases_are_unique() -> None:
     """An alias may not hide a model."""
     with pytest.raises(StartupError, match="'b' is given to 'a' and to 'b'"):
-        Catalog([a_known("a", aliases=("b",)), a_known("b")])
+        Catalog([make_entry("a", aliases=("b",)), make_entry("b")])
 
 
-async def test_models_of_the_start_are_there_before_calls_are_taken() -> None:
-    """The others wait for their first call."""
-    pooled = Pooled(a_known("a", policy=LoadPolicy.START), a_known("b"))
+async def test_models_with_policy_start_are_loaded_before_calls_are_accepted() -> None:
+    """The others are loaded by their first call."""
+    harness = PoolHarness(make_entry("a", policy=LoadPolicy.START), "b")
     with pytest.raises(ModelLoading):
-        await use(pooled, "a")
-    await pooled.started()
+        await use(harness, "a")
+    await harness.start()
 
-    assert [pooled[name].state for name in "ab"] == [ModelState.READY, ModelState.AVAILABLE]
-    assert pooled.pool.state is EngineState.SERVING
-
-
-async def test_models_of_the_start_that_do_not_fit_keep_the_service_from_starting() -> None:
-    """With the sum of all of them."""
-    start = LoadPolicy.START
-    with pytest.raises(StartupError, match=r"needs \d+ bytes of memory, \d+ are available"):
-        await Pooled(a_known("a", 6, policy=start), a_known("b", 6, policy=start)).started()
+    assert [harness[name].state for name in "ab"] == [ModelState.READY, ModelState.AVAILABLE]
+    assert harness.pool.state is EngineState.SERVING
 
 
-async def test_the_model_used_least_lately_gives_way() -> None:
-    """Not the one that was loaded first."""
-    pooled = await Pooled(a_known("a"), a_known("b"), a_known("c")).started()
-    for name in "aba":
-        await use(pooled, name)
-    await use(pooled, "c")
-
-    assert pooled.states() == {"a": "ready", "b": "available", "c": "ready"}
-    assert pooled.loader.alive("b") == []
+async def test_startup_fails_if_the_models_with_policy_start_do_not_fit() -> None:
+    """The message has the sum of their sizes."""
+    models = [make_entry(name, 6, policy=LoadPolicy.START) for name in "ab"]
+    with pytest.raises(
+        StartupError, match=r"needs \d+ bytes of memory, but only \d+ are available"
+    ):
+        await PoolHarness(*models).start()
 
 
-async def test_a_pinned_model_stays() -> None:
-    """Though nobody has used it for longer."""
-    pooled = await Pooled(a_known("a", pinned=True), a_known("b"), a_known("c")).started()
-    for name in "abc":
-        await use(pooled, name)
+@pytest.mark.parametrize(("pinned", "uses"), [(False, "aba"), (True, "ab")])
+async def test_the_least_recently_used_model_is_evicted_unless_pinned(
+    pinned: bool, uses: str
+) -> None:
+    """Load order does not matter."""
+    harness = await PoolHarness(make_entry("a", pinned=pinned), "b", "c").start()
+    for name in (*uses, "c"):
+        await use(harness, name)
 
-    assert pooled.states() == {"a": "ready", "b": "available", "c": "ready"}
+    assert harness.states() == {"a": "ready", "b": "available", "c": "ready"}
+    assert harness.loader.alive("b") == []
 
 
-async def test_a_model_in_use_is_waited_for() -> None:
-    """A call for another one goes on when the use ends."""
-    pooled = await Pooled(a_known("a", 6), a_known("b", 6)).started()
+async def test_a_load_waits_for_memory_of_a_model_in_use() -> None:
+    """It continues when the use ends."""
+    harness = await PoolHarness(make_entry("a", 6), make_entry("b", 6)).start()
     async with AsyncExitStack() as stack:
-        await use(pooled, "a", stack)
-        call = asyncio.create_task(use(pooled, "b"))
+        await use(harness, "a", stack)
+        call = asyncio.create_task(use(harness, "b"))
         await settle()
         assert not call.done()
-        assert pooled.states() == {"a": "ready", "b": "loading"}
+        assert harness.states() == {"a": "ready", "b": "loading"}
 
     assert await call == "b"
-    assert pooled.states() == {"a": "available", "b": "ready"}
+    assert harness.states() == {"a": "available", "b": "ready"}
 
 
-async def test_a_call_does_not_wait_for_memory_for_ever() -> None:
-    """It is refused with the sum, and nothing is wrong with the model."""
-    pooled = await Pooled(a_known("a", 6), a_known("b", 6), patience_s=0).started()
+async def test_waiting_for_memory_times_out_with_memory_in_use() -> None:
+    """The model stays available."""
+    harness = await PoolHarness(make_entry("a", 6), make_entry("b", 6), memory_wait_s=0).start()
     async with AsyncExitStack() as stack:
-        await use(pooled, "a", stack)
+        await use(harness, "a", stack)
         with pytest.raises(MemoryInUse) as refusal:
-            await use(pooled, "b")
+            await use(harness, "b")
 
     assert refusal.value.needed_bytes > 6 * GIB > refusal.value.available_bytes
-    assert pooled["b"].state is ModelState.AVAILABLE
+    assert harness["b"].state is ModelState.AVAILABLE
 
 
-async def test_what_can_never_fit_is_refused_with_the_sum() -> None:
-    """Nobody gives way for nothing, and a load in the background is refused at once too."""
-    pooled = await Pooled(a_known("a"), a_known("huge", 11)).started()
-    await use(pooled, "a")
+async def test_a_model_that_can_never_fit_is_refused_without_evictions() -> None:
+    """A background load is refused at once too."""
+    harness = await PoolHarness("a", make_entry("huge", 11)).start()
+    await use(harness, "a")
     with pytest.raises(ModelTooLarge) as refusal:
-        await use(pooled, "huge")
+        await use(harness, "huge")
     with pytest.raises(ModelTooLarge):
-        await pooled.pool.load(pooled["huge"], wait=False)
+        await harness.pool.load(harness["huge"], wait=False)
 
     assert refusal.value.needed_bytes > 11 * GIB
     assert refusal.value.available_bytes == 10 * GIB
-    assert [pooled[name].state.value for name in ("a", "huge")] == ["ready", "available"]
+    assert harness.states() == {"a": "ready", "huge": "available"}
 
 
-async def test_a_model_has_the_room_of_its_gpu() -> None:
-    """Not that of the machine: what holds the GPU gives way, and what cannot fit there is refused
-    with what it has."""
-    on_gpu = LayerSplit(Placement(), num_layers=31)
-    free = DeviceBytes(100 * GIB, {"CUDA0": 8 * GIB})
-    models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5), ("huge", 9))]
-    pooled = await Pooled(a_known("c", 4), *models, budget=100 * GIB, free=free).started()
-    for name in "cab":
-        await use(pooled, name)
+async def test_a_model_on_a_gpu_is_limited_by_the_memory_of_the_gpu() -> None:
+    """Models on the GPU are evicted for it, those in the machine's memory are not."""
+    harness = await gpu_harness(a=4, b=5, huge=9).start()
+    for name in ("cpu", "a", "b"):
+        await use(harness, name)
     with pytest.raises(ModelTooLarge) as refusal:
-        await use(pooled, "huge")
+        await use(harness, "huge")
 
     assert refusal.value.needed_bytes > 9 * GIB
     assert refusal.value.available_bytes == 8 * GIB
-    assert pooled.num_looks == 4  # before each load
-    states = {"a": "available", "b": "ready", "c": "ready", "huge": "available"}
-    assert pooled.states() == states
+    assert harness.num_refreshes == 4  # before each load
+    states = {"cpu": "ready", "a": "available", "b": "ready", "huge": "available"}
+    assert harness.states() == states
 
 
-async def test_an_engine_that_died_takes_its_room_again() -> None:
-    """What it left of its GPU meanwhile is nobody else's: who needs it has the model go."""
-    on_gpu = LayerSplit(Placement(), num_layers=31)
-    free = DeviceBytes(100 * GIB, {"CUDA0": 8 * GIB})
-    models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5))]
-    pooled = await Pooled(*models, budget=100 * GIB, free=free).started()
-    await use(pooled, "a")
-    pooled.loader.engines[0].dies()
-    await use(pooled, "b")
+async def test_memory_of_a_restarting_engine_is_reserved() -> None:
+    """Another load evicts the model instead of using the memory."""
+    harness = await gpu_harness(a=4, b=5).start()
+    await use(harness, "a")
+    harness.loader.engines[0].crash()
+    await use(harness, "b")
 
-    assert pooled.states() == {"a": "available", "b": "ready"}
+    assert harness.states() == {"cpu": "available", "a": "available", "b": "ready"}
 
 
-async def test_an_engine_that_died_takes_its_room_also_while_its_model_goes() -> None:
-    """A call still uses it, so it is started again; who needs the room has to wait for that."""
-    on_gpu = LayerSplit(Placement(), num_layers=31)
-    free = DeviceBytes(100 * GIB, {"CUDA0": 8 * GIB})
-    models = [a_known(name, gib, spread=on_gpu) for name, gib in (("a", 4), ("b", 5))]
-    pooled = await Pooled(*models, budget=100 * GIB, free=free).started()
+async def test_memory_of_a_restarting_engine_is_reserved_while_its_model_unloads() -> None:
+    """The engine restarts because a call still uses it, so other loads wait."""
+    harness = await gpu_harness(a=4, b=5).start()
     async with AsyncExitStack() as stack:
-        await use(pooled, "a", stack)
-        pooled.loader.engines[0].dies()
-        await pooled.pool.unload(pooled["a"], force=False, wait=False)
-        waiting = asyncio.create_task(use(pooled, "b"))
+        await use(harness, "a", stack)
+        harness.loader.engines[0].crash()
+        await harness.pool.unload(harness["a"], force=False, wait=False)
+        waiting = asyncio.create_task(use(harness, "b"))
         await settle()
-        during = pooled.states(), len(pooled.loader.engines)
+        states, num_engines = harness.states(), len(harness.loader.engines)
     await waiting
 
-    assert during == ({"a": "unloading", "b": "loading"}, 1)
-    assert pooled.states() == {"a": "available", "b": "ready"}
+    assert (states["a"], states["b"], num_engines) == ("unloading", "loading", 1)
+    assert harness.states() == {"cpu": "available", "a": "available", "b": "ready"}
 
 
-async def test_an_operator_is_refused_by_what_is_free_now() -> None:
-    """A GPU may have been full when it was looked at last."""
-    on_gpu = LayerSplit(Placement(), num_layers=31)
-    full, free = (DeviceBytes(100 * GIB, {"CUDA0": size}) for size in (0, 8 * GIB))
-    pooled = await Pooled(a_known("a", 4, spread=on_gpu), free=full).started()
+async def test_a_load_by_an_operator_refreshes_the_free_memory() -> None:
+    """The GPU may have been full at the last reading."""
+    harness = await gpu_harness(DeviceBytes(100 * GIB, {"CUDA0": 0}), a=4).start()
     with pytest.raises(ModelTooLarge):
-        await pooled.pool.load(pooled["a"], wait=True)
-    pooled.becomes_free = free
-    await pooled.pool.load(pooled["a"], wait=True)
+        await harness.pool.load(harness["a"], wait=True)
+    harness.free_after_refresh = GPU_MACHINE
+    await harness.pool.load(harness["a"], wait=True)
 
-    assert pooled["a"].state is ModelState.READY
+    assert harness["a"].state is ModelState.READY
 
 
-async def test_models_that_take_more_than_planned_cost_others_their_place() -> None:
-    """The budget is kept by what was measured."""
-    pooled = await Pooled(a_known("a", 3), a_known("b", 3), a_known("c", 2)).started()
-    await use(pooled, "a")
-    pooled.loader.excess = 2 * GIB
+async def test_a_model_that_uses_more_than_planned_evicts_others() -> None:
+    """The budget applies to measured memory."""
+    models = [make_entry("a", 3), make_entry("b", 3), make_entry("c", 2)]
+    harness = await PoolHarness(*models).start()
+    await use(harness, "a")
+    harness.loader.excess = 2 * GIB
     for name in "bc":
-        await use(pooled, name)
+        await use(harness, name)
 
-    assert pooled.states() == {"a": "available", "b": "ready", "c": "ready"}
+    assert harness.states() == {"a": "available", "b": "ready", "c": "ready"}
 
 
-async def test_an_unload_may_begin_while_the_load_still_keeps_the_budget() -> None:
-    """The calls of the model go on until they end, and so does the unload."""
-    pooled = await Pooled(a_known("a", 3), a_known("b", 5)).started()
-    await use(pooled, "a")
-    first = pooled.loader.engines[0]
-    first.may_end.clear()
-    pooled.loader.excess = 3 * GIB
-    load = asyncio.create_task(pooled.pool.load(pooled["b"], wait=True))
+async def test_an_unload_may_start_while_the_load_still_enforces_the_budget() -> None:
+    """Calls of the model continue until they end, and so does the unload."""
+    harness = await PoolHarness(make_entry("a", 3), make_entry("b", 5)).start()
+    await use(harness, "a")
+    first = harness.loader.engines[0]
+    first.may_close.clear()
+    harness.loader.excess = 3 * GIB
+    load = asyncio.create_task(harness.pool.load(harness["b"], wait=True))
     await settle()
-    assert pooled.states() == {"a": "unloading", "b": "ready"}
+    assert harness.states() == {"a": "unloading", "b": "ready"}
     async with AsyncExitStack() as stack:
-        await use(pooled, "b", stack)
-        unload = asyncio.create_task(pooled.pool.unload(pooled["b"], force=False, wait=True))
+        await use(harness, "b", stack)
+        unload = asyncio.create_task(harness.pool.unload(harness["b"], force=False, wait=True))
         await settle()
-        first.may_end.set()
+        first.may_close.set()
         await load
-        assert pooled.states() == {"a": "available", "b": "unloading"}
-        assert not pooled.loader.engines[1].is_closed
+        assert harness.states() == {"a": "available", "b": "unloading"}
+        assert not harness.loader.engines[1].is_closed
     await unload
 
-    assert pooled.states() == {"a": "available", "b": "available"}
+    assert harness.states() == {"a": "available", "b": "available"}
 
 
-async def test_a_load_in_the_background_holds_nobody_up() -> None:
-    """Calls of a loaded model go on, and a call waits no longer than it should."""
-    pooled = await Pooled(a_known("a"), a_known("b"), wait_s=0.01).started()
-    await use(pooled, "a")
-    pooled.loader.at_once = False
-    await pooled.pool.load(pooled["b"], wait=False)
+async def test_a_background_load_does_not_block_other_models() -> None:
+    """A call for the loading model waits for `wait_s` at most."""
+    harness = await PoolHarness("a", "b", wait_s=0.01).start()
+    await use(harness, "a")
+    harness.loader.loads_immediately = False
+    await harness.pool.load(harness["b"], wait=False)
     await settle()
 
-    assert pooled["b"].state is ModelState.LOADING
-    assert await use(pooled, "a") == "a"
+    assert harness["b"].state is ModelState.LOADING
+    assert await use(harness, "a") == "a"
     with pytest.raises(ModelLoading):
-        await use(pooled, "b")
-    pooled.loader.loading()[0].loads()
+        await use(harness, "b")
+    harness.loader.loading()[0].finish_load()
     await settle()
-    assert await use(pooled, "b") == "b"
+    assert await use(harness, "b") == "b"
 
 
-async def test_many_calls_for_a_model_load_it_once() -> None:
-    """All of them wait for the same load."""
-    pooled = await Pooled(a_known("a")).started(at_once=False)
-    calls = [asyncio.create_task(use(pooled, "a")) for _ in range(5)]
+async def test_concurrent_calls_share_one_load() -> None:
+    """All of them wait for it."""
+    harness = await PoolHarness("a").start(loads_immediately=False)
+    calls = [asyncio.create_task(use(harness, "a")) for _ in range(5)]
     await settle()
-    (engine,) = pooled.loader.engines
-    engine.loads()
+    (engine,) = harness.loader.engines
+    engine.finish_load()
 
     assert await asyncio.gather(*calls) == ["a"] * 5
 
 
-async def test_a_model_that_calls_wait_for_does_not_give_way_before_they_had_it() -> None:
-    """Even though it is idle for a moment between its load and its first use."""
-    pooled = await Pooled(a_known("a", 6), a_known("b", 6)).started(at_once=False)
-    calls = [asyncio.create_task(use(pooled, name)) for name in "ab"]
+async def test_a_model_with_waiting_calls_is_not_evicted_before_they_use_it() -> None:
+    """It is idle for a moment between its load and its first use."""
+    harness = PoolHarness(make_entry("a", 6), make_entry("b", 6))
+    await harness.start(loads_immediately=False)
+    calls = [asyncio.create_task(use(harness, name)) for name in "ab"]
     await settle()
-    pooled.loader.at_once = True
-    pooled.loader.loading()[0].loads()
+    harness.loader.loads_immediately = True
+    harness.loader.loading()[0].finish_load()
 
     assert await asyncio.gather(*calls) == ["a", "b"]
-    assert [engine.name for engine in pooled.loader.engines] == ["a", "b"]
+    assert [engine.name for engine in harness.loader.engines] == ["a", "b"]
 
 
-async def test_a_load_that_fails_is_not_tried_again_by_calls() -> None:
-    """They hear why; an operator may try again."""
-    pooled = await Pooled(a_known("a")).started(at_once=False)
-    call = asyncio.create_task(use(pooled, "a"))
+async def test_calls_do_not_retry_a_failed_load() -> None:
+    """They get the error; an operator may retry."""
+    harness = await PoolHarness("a").start(loads_immediately=False)
+    call = asyncio.create_task(use(harness, "a"))
     await settle()
-    pooled.loader.engines[0].breaks("no such tensor")
-    for attempt in (call, use(pooled, "a")):
+    harness.loader.engines[0].fail_load("no such tensor")
+    for attempt in (call, use(harness, "a")):
         with pytest.raises(ModelLoadFailed, match="no such tensor"):
             await attempt
-    assert (pooled["a"].state, len(pooled.loader.engines)) == (ModelState.FAILED, 1)
-    pooled.loader.at_once = True
-    await pooled.pool.load(pooled["a"], wait=True)
+    assert (harness["a"].state, len(harness.loader.engines)) == (ModelState.FAILED, 1)
+    harness.loader.loads_immediately = True
+    await harness.pool.load(harness["a"], wait=True)
 
-    assert await use(pooled, "a") == "a"
+    assert await use(harness, "a") == "a"
 
 
-async def test_some_models_are_loaded_by_operators_only() -> None:
-    """A call is refused and loads nothing."""
-    pooled = await Pooled(a_known("a", policy=LoadPolicy.MANUAL)).started()
+async def test_calls_do_not_load_a_model_with_policy_manual() -> None:
+    """Only an operator loads it."""
+    harness = await PoolHarness(make_entry("a", policy=LoadPolicy.MANUAL)).start()
     with pytest.raises(ModelNotLoaded):
-        await use(pooled, "a")
-    await pooled.pool.load(pooled["a"], wait=True)
+        await use(harness, "a")
+    await harness.pool.load(harness["a"], wait=True)
 
-    assert await use(pooled, "a") == "a"
+    assert await use(harness, "a") == "a"
 
 
-async def test_limits_are_for_a_model_that_is_not_loaded() -> None:
-    """Sizes cannot change under running requests."""
-    pooled = await Pooled(a_known("a")).started()
-    await pooled.pool.load(pooled["a"], RequestedLimits(slots=3), wait=True)
+async def test_the_limits_of_a_loaded_model_cannot_change() -> None:
+    """The same limits are accepted."""
+    harness = await PoolHarness("a").start()
+    await harness.pool.load(harness["a"], RequestedLimits(slots=3), wait=True)
     with pytest.raises(InvalidField, match="unload it first"):
-        await pooled.pool.load(pooled["a"], RequestedLimits(slots=4), wait=True)
-    await pooled.pool.load(pooled["a"], RequestedLimits(slots=3), wait=True)
+        await harness.pool.load(harness["a"], RequestedLimits(slots=4), wait=True)
+    await harness.pool.load(harness["a"], RequestedLimits(slots=3), wait=True)
 
-    assert pooled["a"].requested.slots == 3
+    assert harness["a"].requested.slots == 3
 
 
-async def test_limits_that_cannot_fit_change_nothing() -> None:
-    """The next load is as the last one was."""
-    pooled = await Pooled(a_known("a")).started()
+async def test_limits_that_do_not_fit_are_not_stored() -> None:
+    """The next load uses the previous ones."""
+    harness = await PoolHarness("a").start()
     with pytest.raises(ModelTooLarge):
-        await pooled.pool.load(pooled["a"], RequestedLimits(1, 10**12), wait=True)
+        await harness.pool.load(harness["a"], RequestedLimits(1, 10**12), wait=True)
 
-    assert await use(pooled, "a") == "a"
+    assert await use(harness, "a") == "a"
 
 
 async def test_an_unload_waits_for_the_last_use() -> None:
-    """New calls wait for it too, and load the model again."""
-    pooled = await Pooled(a_known("a")).started()
+    """New calls wait for the unload and load the model again."""
+    harness = await PoolHarness("a").start()
     async with AsyncExitStack() as stack:
-        await use(pooled, "a", stack)
-        unload = asyncio.create_task(pooled.pool.unload(pooled["a"], force=False, wait=True))
-        late = asyncio.create_task(use(pooled, "a"))
+        await use(harness, "a", stack)
+        unload = asyncio.create_task(harness.pool.unload(harness["a"], force=False, wait=True))
+        late = asyncio.create_task(use(harness, "a"))
         await settle()
         assert not unload.done()
-        assert pooled["a"].state is ModelState.UNLOADING
-        assert not pooled.loader.engines[0].is_closed
+        assert harness["a"].state is ModelState.UNLOADING
+        assert not harness.loader.engines[0].is_closed
     await unload
 
     assert await late == "a"
-    assert [engine.is_closed for engine in pooled.loader.engines] == [True, False]
+    assert [engine.is_closed for engine in harness.loader.engines] == [True, False]
 
 
-async def test_who_comes_too_late_to_an_engine_hears_why() -> None:
-    """The server does not shut down; this model was unloaded."""
-    pooled = await Pooled(a_known("a")).started()
-    await use(pooled, "a")
-    await pooled.pool.unload(pooled["a"], force=False, wait=True)
+async def test_an_unloaded_engine_is_closed_with_model_unloaded() -> None:
+    """Late requests get this error, not DRAINING."""
+    harness = await PoolHarness("a").start()
+    await use(harness, "a")
+    await harness.pool.unload(harness["a"], force=False, wait=True)
 
-    assert pooled.loader.engines[0].closed_with == ModelUnloaded(model="a")
+    assert harness.loader.engines[0].closed_with == ModelUnloaded(model="a")
 
 
-async def test_an_operator_loads_a_model_that_is_still_being_unloaded() -> None:
-    """Once it is gone; who does not wait for that is told to come again."""
-    pooled = await Pooled(a_known("a")).started()
+async def test_a_load_by_an_operator_waits_for_a_running_unload() -> None:
+    """Without `wait` it is refused."""
+    harness = await PoolHarness("a").start()
     async with AsyncExitStack() as stack:
-        await use(pooled, "a", stack)
-        await pooled.pool.unload(pooled["a"], force=False, wait=False)
+        await use(harness, "a", stack)
+        await harness.pool.unload(harness["a"], force=False, wait=False)
         with pytest.raises(ModelLoading):
-            await pooled.pool.load(pooled["a"], wait=False)
-        load = asyncio.create_task(pooled.pool.load(pooled["a"], RequestedLimits(3), wait=True))
+            await harness.pool.load(harness["a"], wait=False)
+        load = asyncio.create_task(harness.pool.load(harness["a"], RequestedLimits(3), wait=True))
         await settle()
         assert not load.done()
     await load
 
-    assert (pooled["a"].state, pooled["a"].requested.slots) == (ModelState.READY, 3)
-    assert [engine.is_closed for engine in pooled.loader.engines] == [True, False]
+    assert (harness["a"].state, harness["a"].requested.slots) == (ModelState.READY, 3)
+    assert [engine.is_closed for engine in harness.loader.engines] == [True, False]
 
 
-async def test_a_forced_unload_ends_the_uses() -> None:
-    """Also one that was waiting for them already."""
-    pooled = await Pooled(a_known("a")).started()
+async def test_a_forced_unload_ends_running_uses() -> None:
+    """Even if an unload already waits for them."""
+    harness = await PoolHarness("a").start()
     async with AsyncExitStack() as stack:
-        await use(pooled, "a", stack)
-        await pooled.pool.unload(pooled["a"], force=False, wait=False)
-        assert not pooled.loader.engines[0].is_closed
-        await pooled.pool.unload(pooled["a"], force=True, wait=False)
-        assert pooled.loader.engines[0].closed_with == ModelUnloaded(model="a")
-        assert pooled.states() == {"a": "unloading"}
+        await use(harness, "a", stack)
+        await harness.pool.unload(harness["a"], force=False, wait=False)
+        assert not harness.loader.engines[0].is_closed
+        await harness.pool.unload(harness["a"], force=True, wait=False)
+        assert harness.loader.engines[0].closed_with == ModelUnloaded(model="a")
+        assert harness.states() == {"a": "unloading"}
     await settle()
 
-    assert pooled.states() == {"a": "available"}
+    assert harness.states() == {"a": "available"}
 
 
-async def test_an_unload_stops_a_load() -> None:
-    """Those who wait for it hear so."""
-    pooled = await Pooled(a_known("a")).started(at_once=False)
-    call = asyncio.create_task(use(pooled, "a"))
+async def test_an_unload_cancels_a_load() -> None:
+    """Calls that wait for the load get MODEL_UNLOADED."""
+    harness = await PoolHarness("a").start(loads_immediately=False)
+    call = asyncio.create_task(use(harness, "a"))
     await settle()
-    await pooled.pool.unload(pooled["a"], force=False, wait=True)
+    await harness.pool.unload(harness["a"], force=False, wait=True)
     with pytest.raises(ModelUnloaded):
         await call
 
-    assert pooled["a"].state is ModelState.AVAILABLE
-    assert pooled.loader.alive("a") == []
+    assert harness["a"].state is ModelState.AVAILABLE
+    assert harness.loader.alive("a") == []
 
 
-async def test_a_load_that_follows_is_not_ended_by_force() -> None:
-    """Whoever began it did so after the unload."""
-    pooled = await Pooled(a_known("a")).started(at_once=False)
-    await pooled.pool.load(pooled["a"], wait=False)
+async def test_a_forced_unload_does_not_end_a_load_that_follows_it() -> None:
+    """The load was requested after the unload."""
+    harness = await PoolHarness("a").start(loads_immediately=False)
+    await harness.pool.load(harness["a"], wait=False)
     await settle()
-    (first,) = pooled.loader.engines
-    first.may_end.clear()
-    unload = asyncio.create_task(pooled.pool.unload(pooled["a"], force=True, wait=False))
+    (first,) = harness.loader.engines
+    first.may_close.clear()
+    unload = asyncio.create_task(harness.pool.unload(harness["a"], force=True, wait=False))
     await settle()
-    load = asyncio.create_task(pooled.pool.load(pooled["a"], wait=True))
+    load = asyncio.create_task(harness.pool.load(harness["a"], wait=True))
     await settle()
-    first.may_end.set()
+    first.may_close.set()
     await unload
-    second = pooled.loader.engines[1]
+    second = harness.loader.engines[1]
     assert not second.is_closed
-    second.loads()
+    second.finish_load()
     await load
 
-    assert pooled["a"].state is ModelState.READY
+    assert harness["a"].state is ModelState.READY
 
 
-async def test_what_is_not_loaded_is_unloaded_already() -> None:
-    """No error: that is what was wanted."""
-    pooled = await Pooled(a_known("a")).started()
-    await pooled.pool.unload(pooled["a"], force=False, wait=True)
+async def test_unloading_a_model_that_is_not_loaded_does_nothing() -> None:
+    """It is no error."""
+    harness = await PoolHarness("a").start()
+    await harness.pool.unload(harness["a"], force=False, wait=True)
 
-    assert pooled["a"].state is ModelState.AVAILABLE
+    assert harness["a"].state is ModelState.AVAILABLE
 
 
-async def test_a_drain_lets_calls_end_and_takes_no_new_ones() -> None:
-    """Waiting for a load is a call too."""
-    pooled = await Pooled(a_known("a")).started(at_once=False)
-    call = asyncio.create_task(use(pooled, "a"))
+async def test_a_drain_finishes_running_calls_and_refuses_new_ones() -> None:
+    """A call that waits for a load is running."""
+    harness = await PoolHarness("a").start(loads_immediately=False)
+    call = asyncio.create_task(use(harness, "a"))
     await settle()
-    pooled.pool.drain()
-    idle = asyncio.create_task(pooled.pool.wait_idle())
+    harness.pool.drain()
+    idle = asyncio.create_task(harness.pool.wait_idle())
     with pytest.raises(Draining):
-        await use(pooled, "a")
-    assert (pooled.pool.state, idle.done()) == (EngineState.DRAINING, False)
-    pooled.loader.engines[0].loads()
+        await use(harness, "a")
+    assert (harness.pool.state, idle.done()) == (EngineState.DRAINING, False)
+    harness.loader.engines[0].finish_load()
     await idle
-    pooled.pool.undrain()
+    harness.pool.undrain()
 
-    assert (await call, await use(pooled, "a")) == ("a", "a")
+    assert (await call, await use(harness, "a")) == ("a", "a")
 
 
-async def test_the_service_serves_while_one_engine_does() -> None:
-    """A model whose engine died is loading; the others are not asked."""
-    pooled = await Pooled(a_known("a"), a_known("b")).started()
+async def test_the_pool_serves_while_any_engine_does() -> None:
+    """A model whose engine restarts is shown as loading."""
+    harness = await PoolHarness("a", "b").start()
     for name in "ab":
-        await use(pooled, name)
-    states = [pooled.pool.state]
-    for engine in pooled.loader.engines:
-        engine.dies()
-        states.append(pooled.pool.state)
+        await use(harness, name)
+    states = [harness.pool.state]
+    for engine in harness.loader.engines:
+        engine.crash()
+        states.append(harness.pool.state)
 
     serving, restarting = EngineState.SERVING, EngineState.RESTARTING
     assert states == [serving, serving, restarting]
-    assert pooled["a"].state is ModelState.LOADING
+    assert harness["a"].state is ModelState.LOADING
 
 
-async def test_an_engine_that_died_shows_its_progress_until_it_is_back() -> None:
-    """The pool has no part in its coming back."""
-    pooled = await Pooled(a_known("a")).started()
-    await use(pooled, "a")
-    (engine,) = pooled.loader.engines
-    engine.dies()
-    pooled.loader.progress("a", 0.5)
-    during = pooled["a"].state, pooled["a"].progress
-    engine.recovers()
+async def test_a_restarting_engine_shows_its_progress() -> None:
+    """Until it serves again."""
+    harness = await PoolHarness("a").start()
+    await use(harness, "a")
+    (engine,) = harness.loader.engines
+    engine.crash()
+    harness.loader.report_progress("a", 0.5)
+    during = harness["a"].state, harness["a"].progress
+    engine.recover()
 
     assert during == (ModelState.LOADING, LoadProgress(LoadPhase.WEIGHTS, 0.5))
-    assert (pooled["a"].state, pooled["a"].progress) == (ModelState.READY, None)
+    assert (harness["a"].state, harness["a"].progress) == (ModelState.READY, None)
 
 
-async def test_a_watcher_sees_every_model_and_then_its_changes() -> None:
-    """With the progress of loads, and the end of it."""
-    pooled = await Pooled(a_known("a"), a_known("b")).started(at_once=False)
-    watch = pooled.pool.watch(list(pooled.catalog))
+async def test_a_watch_yields_every_model_and_then_its_changes() -> None:
+    """Including the progress and the end of loads."""
+    harness = await PoolHarness("a", "b").start(loads_immediately=False)
+    watch = harness.pool.watch(list(harness.catalog))
     first = [(await anext(watch)).name for _ in range(2)]
-    load = asyncio.create_task(pooled.pool.load(pooled["b"], wait=True))
-    seen = []
+    load = asyncio.create_task(harness.pool.load(harness["b"], wait=True))
+    changes = []
     for fraction in (0.0, 0.25, 0.5):
         await settle()
         if fraction:
-            pooled.loader.progress("b", fraction)
-        known = await anext(watch)
-        seen.append((known.name, known.state.value, known.progress and known.progress.fraction))
-    pooled.loader.engines[0].loads()
+            harness.loader.report_progress("b", fraction)
+        entry = await anext(watch)
+        changes.append((entry.name, entry.state.value, entry.progress and entry.progress.fraction))
+    harness.loader.engines[0].finish_load()
     await load
     last = await anext(watch)
 
     assert first == ["a", "b"]
-    assert seen == [("b", "loading", fraction) for fraction in (0.0, 0.25, 0.5)]
+    assert changes == [("b", "loading", fraction) for fraction in (0.0, 0.25, 0.5)]
     assert (last.state, last.progress) == (ModelState.READY, None)

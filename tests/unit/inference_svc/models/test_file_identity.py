@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_svc.models.file_identity import FileStamp, digest_of, verify_files
+from inference_svc.models.file_identity import FileStamp, hash_files, verify_files
 from inference_svc.models.metadata import describe_model
 from model_files.gguf import ModelFileInvalid
 from tests.support.gguf_files import write_model, write_split
@@ -41,7 +41,7 @@ def test_the_same_bytes_are_the_same_model(tmp_path: Path) -> None:
     """Once their digest is known: copied back, touched; the new stamps are those to go by."""
     first = write_split(tmp_path)
     model = describe_model(first, "m")
-    digest = digest_of(model.stamps)
+    digest = hash_files(model.stamps)
     content = first.read_bytes()
     first.rename(tmp_path / "away")
     first.write_bytes(content)
@@ -58,7 +58,7 @@ def test_other_bytes_are_another_model(tmp_path: Path, size: str) -> None:
     """Of the same size or not; the file is named with the remedy."""
     path = write_model(tmp_path / "m.gguf")
     stamps = (FileStamp.of(path),)
-    digest = digest_of(stamps)
+    digest = hash_files(stamps)
     content = bytearray(path.read_bytes())
     content[-1:] = bytes([content[-1] ^ 1]) if size == "same" else b""
     path.write_bytes(content)
@@ -75,7 +75,7 @@ def test_a_digest_is_of_the_files_with_these_stamps(tmp_path: Path) -> None:
     stamps = (FileStamp.of(path),)
     touch(path)
     with pytest.raises(ModelFileInvalid, match="written to"):
-        digest_of(stamps)
+        hash_files(stamps)
     path.unlink()
     with pytest.raises(ModelFileInvalid, match="No such file"):
-        digest_of(stamps)
+        hash_files(stamps)

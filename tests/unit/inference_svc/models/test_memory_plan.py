@@ -23,7 +23,7 @@ GIB = 1 << 30
 NOTHING = RequestedLimits()
 
 
-def a_model(**changes: Any) -> ModelFile:
+def make_model_file(**changes: Any) -> ModelFile:
     """A 7 B-shaped model: 4 GiB of weights, 128 KiB of cache a token, trained for 128 k."""
     model = describe_model(BUNDLED_PATH, "m")
     settings: dict[str, Any] = {
@@ -39,7 +39,7 @@ def a_model(**changes: Any) -> ModelFile:
 def planned(
     available: int, requested: RequestedLimits = NOTHING, **changes: Any
 ) -> tuple[int, int]:
-    (limits,) = plan_limits([a_model(**changes)], available, [requested])
+    (limits,) = plan_limits([make_model_file(**changes)], available, [requested])
     return limits.slots, limits.context_tokens
 
 
@@ -77,7 +77,7 @@ def test_what_was_asked_for_is_given() -> None:
 def test_a_context_beyond_the_trained_one_is_given_with_a_warning() -> None:
     """Some models stretch; the log says that it was asked for."""
     (limits,) = plan_limits(
-        [a_model(trained_context_tokens=512)], 64 * GIB, [RequestedLimits(1, 1024)]
+        [make_model_file(trained_context_tokens=512)], 64 * GIB, [RequestedLimits(1, 1024)]
     )
 
     assert limits.context_tokens == 1024
@@ -97,7 +97,7 @@ def test_what_cannot_fit_is_refused_with_both_sums() -> None:
 
 def unified(available: int, requested: RequestedLimits) -> ResolvedLimits:
     """What a model gets that shares its cells."""
-    (limits,) = plan_limits([a_model()], available, [requested])
+    (limits,) = plan_limits([make_model_file()], available, [requested])
     assert limits.shared_cells is not None
     assert limits.kv_bytes == limits.shared_cells * (128 << 10)
     return limits
@@ -110,7 +110,7 @@ def test_what_streams_cannot_reserve_is_shared() -> None:
     assert (limits.slots, limits.context_tokens) == (16, 16_384)
     assert 16_384 < (limits.shared_cells or 0) < 6 * 16_384
     assert "streams would reserve 32,768 MiB" in limits.reason
-    assert planned_bytes(a_model(), limits) <= 16 * GIB
+    assert planned_bytes(make_model_file(), limits) <= 16 * GIB
 
 
 def test_streams_that_are_asked_for_are_not_replaced() -> None:
@@ -129,7 +129,7 @@ def test_sharing_may_be_asked_for() -> None:
 def test_one_whole_context_is_the_least() -> None:
     """A sequence that could never be as long as promised is no use."""
     requested = RequestedLimits(16, 16_384)
-    least = memory_needs(a_model(), requested).least
+    least = memory_needs(make_model_file(), requested).least
 
     assert unified(least, requested).shared_cells == 16_384
     with pytest.raises(ModelTooLarge):
@@ -138,7 +138,7 @@ def test_one_whole_context_is_the_least() -> None:
 
 def test_several_models_share_the_memory() -> None:
     """What all of them take together fits."""
-    models = [a_model(name="a"), a_model(name="b", kv_bytes_per_token=32 << 10)]
+    models = [make_model_file(name="a"), make_model_file(name="b", kv_bytes_per_token=32 << 10)]
 
     limits = plan_limits(models, 18 * GIB, [NOTHING] * len(models))
 
@@ -149,14 +149,14 @@ def test_several_models_share_the_memory() -> None:
 
 def test_an_encoder_needs_no_cache() -> None:
     """Embedding a text leaves nothing behind."""
-    (limits,) = plan_limits([a_model(model_class=ModelClass.ENCODER)], 8 * GIB, [NOTHING])
+    (limits,) = plan_limits([make_model_file(model_class=ModelClass.ENCODER)], 8 * GIB, [NOTHING])
 
     assert limits.kv_bytes == 0
 
 
 def test_the_reason_has_the_figures() -> None:
     """The start-up log shows the sum."""
-    (limits,) = plan_limits([a_model()], 32 * GIB, [NOTHING])
+    (limits,) = plan_limits([make_model_file()], 32 * GIB, [NOTHING])
 
     assert limits.reason == (
         "streams: 16 slots x 8192 tokens take 16,384 MiB of KV cache beside 4,096 MiB of weights; "
@@ -166,7 +166,7 @@ def test_the_reason_has_the_figures() -> None:
 
 def test_what_a_load_needs_is_enough_for_it() -> None:
     """With the least one sequence runs, and with a comfortable amount several do."""
-    model = a_model()
+    model = make_model_file()
     needs = memory_needs(model, NOTHING)
     least, comfortable = (
         plan_limits([model], bytes_free, [NOTHING])[0]
@@ -182,6 +182,6 @@ def test_what_a_load_needs_is_enough_for_it() -> None:
 
 def test_a_quantized_cache_takes_less() -> None:
     """Eight and a half bits a value instead of sixteen."""
-    model = a_model().with_kv_types(KvType.Q8_0, KvType.Q8_0)
+    model = make_model_file().with_kv_types(KvType.Q8_0, KvType.Q8_0)
 
     assert model.kv_bytes_per_token == (128 << 10) * 8.5 / 16

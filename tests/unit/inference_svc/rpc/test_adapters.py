@@ -8,11 +8,11 @@ import pytest
 
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient, EngineState
-from inference_svc.model_pool.catalog import Catalog, KnownModel
+from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from svc_kit.errors import AdapterExists, InvalidField
 from svc_kit.lifecycle import StartupError
-from tests.support.pooled import a_known, settle
+from tests.support.pooled import make_entry, settle
 
 
 class MeetingJobs:
@@ -34,8 +34,8 @@ class SlowEngine:
 
     state = EngineState.SERVING
 
-    def __init__(self, known: KnownModel, may_load: asyncio.Event) -> None:
-        self._known = known
+    def __init__(self, entry: ModelEntry, may_load: asyncio.Event) -> None:
+        self._known = entry
         self._may_load = may_load
         self.is_asked = False
 
@@ -53,10 +53,10 @@ class SlowEngine:
 async def test_one_name_is_given_to_one_model(tmp_path: Path, goes_away: bool) -> None:
     """Also where whoever was first does not wait for the engine's answer."""
     (tmp_path / "voice.gguf").write_text("weights")
-    catalog, may_load = Catalog([a_known("a"), a_known("b")]), asyncio.Event()
-    engines = [SlowEngine(known, may_load) for known in catalog]
-    for known, engine in zip(catalog, engines, strict=True):
-        known.worker = cast(EngineClient, engine)
+    catalog, may_load = Catalog([make_entry("a"), make_entry("b")]), asyncio.Event()
+    engines = [SlowEngine(entry, may_load) for entry in catalog]
+    for entry, engine in zip(catalog, engines, strict=True):
+        entry.engine = cast(EngineClient, engine)
     jobs = MeetingJobs()
     loading = AdapterService(catalog, jobs, [tmp_path], tmp_path)
     orders = [AdapterOrder("voice", name, "voice.gguf") for name in "ab"]
@@ -73,14 +73,14 @@ async def test_one_name_is_given_to_one_model(tmp_path: Path, goes_away: bool) -
     with pytest.raises(AdapterExists):
         await calls[1 - first]
     await asyncio.wait(calls)
-    (named,) = (each for known in catalog for each in known.adapters.current())
+    (named,) = (each for entry in catalog for each in entry.adapters.current())
     assert named.model == "ab"[first]
     named.file.close()
 
 
 async def test_a_file_that_is_not_there_is_missed_where_it_may_lie(tmp_path: Path) -> None:
     """At the start that is anywhere; what callers name, in the operator's folders only."""
-    loading = AdapterService(Catalog([a_known("a")]), MeetingJobs(), [tmp_path], tmp_path)
+    loading = AdapterService(Catalog([make_entry("a")]), MeetingJobs(), [tmp_path], tmp_path)
     at_start = AdapterOrder("voice", "a", "/away/voice.gguf", from_anywhere=True)
 
     with pytest.raises(StartupError, match=r"'voice' \(/away/voice.gguf\): .*no such file$"):

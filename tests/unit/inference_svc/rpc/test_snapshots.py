@@ -24,12 +24,12 @@ from svc_kit.errors import (
     StorageFailed,
     TooLong,
 )
-from tests.support.pooled import FakeEngine, Pooled, a_known
+from tests.support.pooled import FakeEngine, PoolHarness, make_entry
 from tests.support.snapshots import a_snapshot
 
 SAVE = pb.SaveSnapshotRequest(request_id="r")
 RESTORE = pb.RestoreSnapshotRequest(snapshot_id="s")
-Over = Callable[[Pooled], SnapshotService]
+Over = Callable[[PoolHarness], SnapshotService]
 OF_ANOTHER = SnapshotIncompatible(snapshot="s", aspect="model", expected="d1", found="d2")
 
 
@@ -66,24 +66,24 @@ def archive(tmp_path: Path) -> DiskPrefixCache:
 @pytest.fixture
 def over(folder: SnapshotStore, archive: DiskPrefixCache) -> Over:
     """Makes what is tested, over the folders and a server's engines."""
-    return lambda pooled: SnapshotService(pooled.pool, folder, archive)
+    return lambda harness: SnapshotService(harness.pool, folder, archive)
 
 
-async def loaded(answers: Mapping[str, Snapshot | DomainError]) -> Pooled:
-    """A server of models a, b and c; those with an answer are loaded and their digests known."""
-    pooled = Pooled(*(a_known(name, 2) for name in "abc"))
-    await pooled.started()
+async def loaded(answers: Mapping[str, Snapshot | DomainError]) -> PoolHarness:
+    """A server of models a, b and c; those with an answer are loaded and their digests entry."""
+    harness = PoolHarness(*(make_entry(name, 2) for name in "abc"))
+    await harness.start()
     for name, answer in answers.items():
-        await pooled.pool.load(pooled[name], wait=True)
-        engine_of(pooled, name).snapshots = Desk(answer)
-        pooled[name].digest = "d"
-        pooled[name].digest_known.set()
-    return pooled
+        await harness.pool.load(harness[name], wait=True)
+        engine_of(harness, name).snapshots = Desk(answer)
+        harness[name].digest = "d"
+        harness[name].digest_computed.set()
+    return harness
 
 
-def engine_of(pooled: Pooled, name: str) -> FakeEngine:
+def engine_of(harness: PoolHarness, name: str) -> FakeEngine:
     """The engine of a loaded model."""
-    return pooled.loader.alive(name)[-1]
+    return harness.loader.alive(name)[-1]
 
 
 def a_sequence() -> Snapshot:
@@ -94,19 +94,19 @@ def a_sequence() -> Snapshot:
 async def test_the_engine_that_has_the_sequence_saves_it(over: Over) -> None:
     """One that loads, and one that could not be loaded, have nothing to say."""
     nothing = StateNotFound(request="r", index=0)
-    pooled = await loaded({"a": nothing, "b": a_sequence()})
-    pooled.loader.at_once = False
-    await pooled.pool.load(pooled["c"], wait=False)
+    harness = await loaded({"a": nothing, "b": a_sequence()})
+    harness.loader.loads_immediately = False
+    await harness.pool.load(harness["c"], wait=False)
 
-    assert (await over(pooled).save(SAVE)).snapshot.model == "m"
+    assert (await over(harness).save(SAVE)).snapshot.model == "m"
 
 
 async def test_a_model_that_is_being_loaded_is_not_asked(over: Over) -> None:
     """Its digest is not known before its load has come to an end, if ever."""
-    pooled = Pooled(a_known("a", policy=LoadPolicy.MANUAL))
-    await pooled.started(at_once=False)
-    await pooled.pool.load(pooled["a"], wait=False)
-    snapshots = over(pooled)
+    harness = PoolHarness(make_entry("a", policy=LoadPolicy.MANUAL))
+    await harness.start(loads_immediately=False)
+    await harness.pool.load(harness["a"], wait=False)
+    snapshots = over(harness)
 
     with pytest.raises(StateNotFound):
         await snapshots.save(SAVE)
@@ -116,17 +116,17 @@ async def test_a_model_that_is_being_loaded_is_not_asked(over: Over) -> None:
 
 async def test_an_engine_that_is_down_may_be_the_one(over: Over) -> None:
     """Unless another one has it."""
-    pooled = await loaded({"a": OF_ANOTHER, "b": OF_ANOTHER, "c": a_sequence()})
-    snapshots = over(pooled)
-    engine_of(pooled, "a").dies()
+    harness = await loaded({"a": OF_ANOTHER, "b": OF_ANOTHER, "c": a_sequence()})
+    snapshots = over(harness)
+    engine_of(harness, "a").crash()
 
     assert (await snapshots.restore(RESTORE)).snapshot.model == "m"
-    engine_of(pooled, "c").dies()
+    engine_of(harness, "c").crash()
     with pytest.raises(EngineRestarting):
         await snapshots.restore(RESTORE)
     for name in "ac":
-        engine_of(pooled, name).recovers()
-    engine_of(pooled, "c").snapshots = Desk(OF_ANOTHER)
+        engine_of(harness, name).recover()
+    engine_of(harness, "c").snapshots = Desk(OF_ANOTHER)
     with pytest.raises(SnapshotIncompatible):
         await snapshots.restore(RESTORE)
 
@@ -142,9 +142,9 @@ async def test_files_are_dropped_with_no_model_loaded(
         archive.save(a_snapshot(name, kept_for=kept_for), bytearray(40), ())
     asked = pb.DropSnapshotsRequest(snapshot_ids=[names[0], "x"], object_ids=["thread_1", "x"])
 
-    assert (await over(Pooled()).drop(asked)).num_dropped == 2
+    assert (await over(PoolHarness()).drop(asked)).num_dropped == 2
     assert (folder.ids(), archive.use.num_files) == ([names[1]], 1)
-    assert (await over(Pooled()).drop(asked)).num_dropped == 0
+    assert (await over(PoolHarness()).drop(asked)).num_dropped == 0
 
 
 async def test_every_engine_hears_what_is_left_of_the_files(
@@ -153,27 +153,27 @@ async def test_every_engine_hears_what_is_left_of_the_files(
     """For the gauges: whichever of them is asked, they share one folder."""
     name = new_snapshot_id()
     folder.save(a_snapshot(name), bytearray(40))
-    pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
+    harness = await loaded({"a": a_sequence(), "b": a_sequence()})
     desks = [Desk(a_sequence()), Desk(a_sequence())]
     for model, desk in zip("ab", desks, strict=True):
-        engine_of(pooled, model).snapshots = desk
+        engine_of(harness, model).snapshots = desk
         desk.use = folder.use
-    await over(pooled).drop(pb.DropSnapshotsRequest(snapshot_ids=[name]))
+    await over(harness).drop(pb.DropSnapshotsRequest(snapshot_ids=[name]))
 
     assert [desk.use.num_files for desk in desks] == [0, 0]
 
 
 async def test_every_engine_drops_what_it_has_of_an_object(over: Over) -> None:
     """One that is away does not keep the others from it, and the caller hears of it."""
-    pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
-    snapshots, desks = over(pooled), []
+    harness = await loaded({"a": a_sequence(), "b": a_sequence()})
+    snapshots, desks = over(harness), []
     for name in "ab":
         desks.append(Desk(a_sequence()))
-        engine_of(pooled, name).snapshots = desks[-1]
+        engine_of(harness, name).snapshots = desks[-1]
     asked = pb.DropSnapshotsRequest(object_ids=["thread_1", ""])
 
     assert (await snapshots.drop(asked)).num_dropped == 2
-    engine_of(pooled, "a").dies()
+    engine_of(harness, "a").crash()
     with pytest.raises(EngineRestarting):
         await snapshots.drop(asked)
     assert [desk.dropped for desk in desks] == [["thread_1"], ["thread_1"] * 2]
@@ -183,21 +183,21 @@ async def test_every_engine_drops_what_it_has_of_an_object(over: Over) -> None:
 async def test_no_more_are_dropped_at_once_than_a_step_can_bear(over: Over, field: str) -> None:
     """The list is bounded before any engine is asked."""
     with pytest.raises(TooLong) as failure:
-        await over(Pooled()).drop(pb.DropSnapshotsRequest(**{field: ["s"] * 1001}))
+        await over(PoolHarness()).drop(pb.DropSnapshotsRequest(**{field: ["s"] * 1001}))
     assert failure.value.field == field
 
 
 async def test_a_model_without_a_digest_has_no_snapshots(over: Over) -> None:
     """It does not keep others from theirs, and nobody waits for it."""
-    pooled = await loaded({"a": a_sequence(), "b": a_sequence()})
-    snapshots, gone = over(pooled), FileStamp(Path("/nowhere.gguf"), 1, 1, 1)
+    harness = await loaded({"a": a_sequence(), "b": a_sequence()})
+    snapshots, gone = over(harness), FileStamp(Path("/nowhere.gguf"), 1, 1, 1)
     for name in "ab":
-        pooled[name].digest = ""
-        pooled[name].digest_known.clear()
-        pooled[name].file = a_known(name, file={"stamps": (gone,)}).file
-        await compute_digest(pooled[name])
+        harness[name].digest = ""
+        harness[name].digest_computed.clear()
+        harness[name].file = make_entry(name, file={"stamps": (gone,)}).file
+        await compute_digest(harness[name])
     with pytest.raises(StorageFailed, match="the model 'a'"):
         await snapshots.save(SAVE)
-    pooled["b"].digest = "d"
+    harness["b"].digest = "d"
 
     assert (await snapshots.save(SAVE)).snapshot.model == "m"
