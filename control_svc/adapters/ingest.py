@@ -1,13 +1,12 @@
 """Reads the bytes of a new adapter from a stream, a file of the project or an operator's folder.
 
-Bytes are collected in a file that no other process can change, validated in a sandboxed child, and
-stored as validated.
+Bytes are collected in a file that no other process can change, validated in a sandboxed child
+process, and copied to the blob store from there.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from control_svc.adapters.model import NewAdapter
 from control_svc.base.private_file import temporary_file
 from control_svc.blobs.store import Blob, BlobMissing, BlobStore
 from control_svc.db.transaction import Clock, Transactions
-from control_svc.files.model import File, FileLimits
+from control_svc.files.model import File, check_file_size
 from control_svc.files.queries import FileQueries
 from model_files.adapter_facts import AdapterFacts
 from model_files.sandbox_jobs import READ_ADAPTER
@@ -26,16 +25,8 @@ from svc_kit.sandbox.jobs import JobFailed, JobRunner
 _BLOCK_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """A description, and the file that it belongs to."""
-
-    described: NewAdapter
-    file: PrivateFile
-
-
 class AdapterBytes:
-    """Gathers, judges and stores the bytes of adapters of at most `limit` bytes."""
+    """Receives, validates and stores the files of adapters."""
 
     def __init__(
         self,
@@ -47,7 +38,9 @@ class AdapterBytes:
         limit: int,
         clock: Clock,
     ) -> None:
-        """`folders` are those that paths may lead into; `scratch` is where private files lie."""
+        """Paths are resolved in `folders` only. `scratch` is the folder of temporary files, `limit`
+        the maximum size of an adapter in bytes.
+        """
         self._transactions = transactions
         self._blobs = blobs
         self._jobs = jobs
@@ -57,71 +50,69 @@ class AdapterBytes:
         self._clock = clock
 
     @asynccontextmanager
-    async def gathered(
+    async def receive(
         self, project: str, pieces: AsyncIterator[NewAdapter | bytes]
-    ) -> AsyncIterator[Gathered]:
-        """All bytes of an adapter, for as long as the block runs.
+    ) -> AsyncIterator[tuple[NewAdapter, PrivateFile]]:
+        """Receive an adapter; its file is deleted at the end of the `async with` block.
 
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge, FileNotFound,
         ChecksumMismatch or StorageFailed.
         """
         async with temporary_file(self._scratch) as file:
-            described = await self._receive(pieces, file)
-            if described.file_id:
-                await self._copy_file(project, described.file_id, file)
-            elif described.path:
-                await self._copy_path(described.path, file)
+            new = await self._read_stream(pieces, file)
+            if new.file_id:
+                await self._copy_file(project, new.file_id, file)
+            elif new.path:
+                await self._copy_path(new.path, file)
             if not file.size_bytes:
                 raise MissingField(field="file")
-            if described.sha256.lower() not in ("", file.digest):
+            if new.sha256.lower() not in ("", file.digest):
                 raise ChecksumMismatch(field="sha256")
             with disk_errors():
                 await asyncio.to_thread(file.flush)
-            yield Gathered(described, file)
+            yield new, file
 
-    async def judge(self, gathered: Gathered) -> AdapterFacts:
-        """Read and validate the whole file. Raises AdapterInvalid."""
-        payload = {"adapter": str(gathered.file.path)}
+    async def validate(self, name: str, file: PrivateFile) -> AdapterFacts:
+        """Validate the file of the adapter `name`. Raises AdapterInvalid."""
         try:
-            found = await self._jobs.run(READ_ADAPTER, payload, key=gathered.file.digest)
+            facts = await self._jobs.run(READ_ADAPTER, {"adapter": str(file.path)}, key=file.digest)
         except JobFailed as failed:
-            name = gathered.described.name
             raise AdapterInvalid(adapter=name, problem=failed.problem) from None
-        return AdapterFacts(**found)
+        return AdapterFacts(**facts)
 
     async def store(self, file: PrivateFile) -> Blob:
-        """The file in the store. Raises StorageFailed."""
+        """Copy the file to the blob store. Raises StorageFailed."""
         async with self._blobs.create() as sink:
             async for block in _blocks(file.path):
                 await sink.write(block)
             return await sink.commit()
 
-    async def _receive(
+    async def _read_stream(
         self, pieces: AsyncIterator[NewAdapter | bytes], file: PrivateFile
     ) -> NewAdapter:
-        described: NewAdapter | None = None
+        new: NewAdapter | None = None
         async for piece in pieces:
             if isinstance(piece, bytes):
                 await self._write(file, piece)
             else:
                 piece.check()
-                described = piece
-        if described is None:
+                new = piece
+        if new is None:
             raise MissingField(field="header")
-        source = described.file_id or described.path
+        source = new.file_id or new.path
         if source and file.size_bytes:
-            field = "file_id" if described.file_id else "path"
-            raise InvalidField(field=field, problem="it cannot stand beside bytes")
-        return described
+            field = "file_id" if new.file_id else "path"
+            raise InvalidField(field=field, problem="cannot be combined with bytes")
+        return new
 
     async def _copy_file(self, project: str, file_id: str, file: PrivateFile) -> None:
         source = await self._file(project, file_id)
-        FileLimits.check(source.size_bytes, self._limit)
+        check_file_size(source.size_bytes, self._limit)
         try:
             async for chunk in self._blobs.read(source.blob_key, 0, source.size_bytes):
                 await self._write(file, chunk)
         except BlobMissing:
-            # Deleted between the two reads, which is the caller's doing; or lost, which is not.
+            # Raises FileNotFound if the file has been deleted meanwhile; else its blob is lost.
             await self._file(project, file_id)
             raise
 
@@ -130,12 +121,12 @@ class AdapterBytes:
         return await self._transactions.read(lambda tx: FileQueries(tx).get(project, file_id, now))
 
     async def _copy_path(self, path: str, file: PrivateFile) -> None:
-        found = await asyncio.to_thread(self._folders.find, "path", path)
-        async for block in _blocks(found):
+        source = await asyncio.to_thread(self._folders.find, "path", path)
+        async for block in _blocks(source):
             await self._write(file, block)
 
     async def _write(self, file: PrivateFile, block: bytes) -> None:
-        FileLimits.check(file.size_bytes + len(block), self._limit)
+        check_file_size(file.size_bytes + len(block), self._limit)
         with disk_errors():
             await asyncio.to_thread(file.write, block)
 

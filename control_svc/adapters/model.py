@@ -1,4 +1,4 @@
-"""LoRA adapters: the registered object, its changes, and what frontends should load and report."""
+"""LoRA adapters: the registered object, the desired state of frontends, and their reports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +15,8 @@ from svc_kit.errors import InvalidField
 
 MAX_DESCRIPTION_CHARACTERS: Final = 512
 MAX_MODEL_CHARACTERS: Final = 255
-REPORTS_COUNT_FOR: Final = timedelta(minutes=2)
-"""Reports of a frontend that has not reported for so long are ignored."""
+REPORT_TTL: Final = timedelta(minutes=2)
+"""Older reports of a frontend are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,33 +25,31 @@ class Adapter:
 
     id: str
     name: str
-    """What requests of its project call it."""
+    """Model name by which requests of the project select the adapter."""
     model: str
-    """Its base model's name; empty: each frontend's first."""
+    """Name of the base model; empty for the first model of each frontend."""
     description: str
     default_scale: float
     standing_scale: float
-    """What it is applied with where a request names no adapter; 0: it is not."""
-    # its bytes
+    """Scale for requests that name no adapter; 0 disables it."""
     sha256: str
     file_bytes: int
     blob_key: str
     facts: AdapterFacts
-    # its life
     attempt: int = 0
-    """How often a retry was requested."""
+    """Number of requested retries."""
     revision: int = 0
-    """Of the registry, when it last changed."""
+    """Revision of the registry at the last change of this adapter."""
     created_at: datetime
     updated_at: datetime
 
     @property
     def etag(self) -> str:
-        """Another one after each change; the number itself would count other projects' changes."""
+        """Changes with each update, without revealing how often other projects change theirs."""
         return etag_of(self.id, self.revision)
 
     def check_etag(self, etag: str) -> None:
-        """Raises StaleGeneration."""
+        """Raise StaleGeneration unless `etag` is empty or current."""
         check_etag(etag, self.etag, self.name)
 
 
@@ -70,39 +68,40 @@ class NewAdapter:
     request_id: str = ""
 
     def check(self) -> None:
-        """Validate what is known before the bytes. Raises MissingField, TooLong, InvalidField or
-        OutOfRange.
+        """Validate the fields, before any bytes arrive.
+
+        Raises MissingField, TooLong, InvalidField or OutOfRange.
         """
         check_adapter_name(self.name)
         if is_id(self.name, ADAPTER):
-            raise InvalidField(field="name", problem="it looks like an id")
+            raise InvalidField(field="name", problem="must not have the form of an adapter id")
         _check_optional("model", self.model, MAX_MODEL_CHARACTERS)
         _check_optional("description", self.description, MAX_DESCRIPTION_CHARACTERS)
         check_scale("default_scale", self.default_scale)
         check_digest("sha256", self.sha256, SHA256_DIGITS)
         check_request_id(self.request_id)
         if self.file_id and self.path:
-            raise InvalidField(field="path", problem="it cannot stand beside a file_id")
+            raise InvalidField(field="path", problem="cannot be combined with 'file_id'")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterChanges:
-    """What a caller changes of an adapter; None: it stays as it is."""
+    """Changes of an adapter; None leaves a field unchanged."""
 
     default_scale: float | None = None
     standing_scale: float | None = None
     description: str | None = None
 
     def check(self) -> None:
-        """Raises TooLong, InvalidField or OutOfRange."""
+        """Validate the fields that are set. Raises TooLong, InvalidField or OutOfRange."""
         for field in ("default_scale", "standing_scale"):
             scale = getattr(self, field)
             if scale is not None:
                 check_scale(field, scale)
         _check_optional("description", self.description or "", MAX_DESCRIPTION_CHARACTERS)
 
-    def applied_to(self, adapter: Adapter) -> Adapter:
-        """The adapter as it should be."""
+    def apply(self, adapter: Adapter) -> Adapter:
+        """Return the changed adapter."""
         changed = {name: value for name, value in asdict(self).items() if value is not None}
         return replace(adapter, **changed)
 
@@ -112,12 +111,12 @@ def _check_optional(field: str, text: str, limit: int) -> None:
         check_text(field, text, limit)
 
 
-# ---- what frontends should have
+# ---- desired state
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesiredAdapter:
-    """An adapter as every frontend should have it."""
+    """An adapter that every frontend should load."""
 
     id: str
     project: str
@@ -132,14 +131,14 @@ class DesiredAdapter:
 
 @dataclass(frozen=True)
 class DesiredState:
-    """Everything that every frontend should have."""
+    """All adapters that every frontend should load."""
 
     revision: int
     adapters: Mapping[str, DesiredAdapter]
     """By id."""
 
-    def change_from(self, earlier: "DesiredState") -> "DesiredChange":
-        """What is different."""
+    def diff(self, earlier: "DesiredState") -> "DesiredChange":
+        """Return the changes since an earlier state."""
         return DesiredChange(
             self.revision,
             [each for each in self.adapters.values() if earlier.adapters.get(each.id) != each],
@@ -149,18 +148,18 @@ class DesiredState:
 
 @dataclass(frozen=True)
 class DesiredChange:
-    """The difference of two states; several changes may have become one."""
+    """The difference of two states, which may combine several changes."""
 
     revision: int
     adapters: Sequence[DesiredAdapter]
     removed_ids: Sequence[str]
 
 
-# ---- what frontends say
+# ---- reports of frontends
 
 
 class ReportedState(StrEnum):
-    """Where an adapter is in its life in one engine."""
+    """State of an adapter in one engine."""
 
     FETCHING = "fetching"
     LOADING = "loading"
@@ -169,13 +168,13 @@ class ReportedState(StrEnum):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing more happens by itself."""
+        """Whether the state changes only after another update."""
         return self in (ReportedState.READY, ReportedState.FAILED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterReport:
-    """How an adapter is in one engine of a frontend."""
+    """Reported state of an adapter in one engine of a frontend."""
 
     adapter_id: str
     project: str
@@ -191,14 +190,14 @@ class AdapterReport:
 
 @dataclass(frozen=True)
 class AdapterWithReports:
-    """An adapter, and how it is in the engines."""
+    """An adapter and its state in each engine."""
 
     adapter: Adapter
     reports: Sequence[AdapterReport] = ()
 
     @property
     def is_settled(self) -> bool:
-        """Whether a frontend has taken it up and none is still busy with it."""
+        """Whether at least one frontend reports the adapter and all have loaded it or failed."""
         return bool(self.reports) and all(
             report.state.is_settled and report.sha256 == self.adapter.sha256
             for report in self.reports
@@ -206,4 +205,4 @@ class AdapterWithReports:
 
 
 ADAPTERS_TOPIC: Final = "adapters"
-"""What is announced when the registry of adapters changes, or a frontend reports."""
+"""Notification topic for changes of the registry and for reports of frontends."""

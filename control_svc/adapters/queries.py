@@ -1,6 +1,6 @@
 """Tables and SQL of adapters and of the reports of inference frontends."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -41,30 +41,26 @@ from svc_kit.errors import AdapterNotFound
 
 
 class AdapterRow(Table):
-    """A registered adapter; its bytes are in the blob store before the row is here."""
+    """A registered adapter. Its bytes are in the blob store before the row is inserted."""
 
     __tablename__ = "adapters"
     __table_args__ = (UniqueConstraint("project", "name"),)
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    # what its owner says
     name: Mapped[str] = mapped_column(String(128))
     model: Mapped[str] = mapped_column(Text)
     description: Mapped[str] = mapped_column(Text)
     default_scale: Mapped[float] = mapped_column(Float)
     standing_scale: Mapped[float] = mapped_column(Float)
-    # its bytes
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     file_bytes: Mapped[int] = mapped_column(BigInteger)
     blob_key: Mapped[str] = mapped_column(Key, unique=True)
-    # what its file says
     architecture: Mapped[str] = mapped_column(Text)
     base_model: Mapped[str] = mapped_column(Text)
     rank: Mapped[int] = mapped_column(Integer)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     title: Mapped[str] = mapped_column(Text)
-    # its life
     attempt: Mapped[int] = mapped_column(BigInteger)
     revision: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(Instant)
@@ -94,7 +90,7 @@ class AdapterReportRow(Table):
 
 
 REVISION = "adapters"
-"""The counter that grows with every change of the registry."""
+"""Name of the counter of changes of the registry."""
 _FACTS = ("architecture", "base_model", "rank", "size_bytes", "title")
 _DESIRED = (
     *(AdapterRow.id, AdapterRow.project, AdapterRow.name, AdapterRow.model, AdapterRow.sha256),
@@ -104,35 +100,35 @@ _DESIRED = (
 
 
 class AdapterQueries:
-    """The rows of adapters. An adapter is named by its id or by its name."""
+    """Adapters in one transaction. They are looked up by id or by name."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, adapter: Adapter) -> None:
-        """Keep a new adapter."""
+        """Insert an adapter."""
         await self._session.execute(insert(AdapterRow).values(project=project, **_values(adapter)))
 
     async def get(self, project: str, adapter: str) -> Adapter:
-        """By id or name. Raises AdapterNotFound."""
-        return await self._one(adapter, _named(project, adapter))
+        """Return an adapter by id or name. Raises AdapterNotFound."""
+        return await self._fetch(adapter, _select(project, adapter))
 
     async def lock(self, project: str, adapter: str) -> Adapter:
-        """As `get`, locked until the end of the transaction."""
-        return await self._one(adapter, _named(project, adapter).with_for_update())
+        """Like `get`, and lock the row until the end of the transaction."""
+        return await self._fetch(adapter, _select(project, adapter).with_for_update())
 
     async def find(self, project: str, name: str) -> Adapter | None:
-        """The one of this name, locked."""
-        row = await self._session.scalar(_named(project, name).with_for_update())
+        """Return and lock the adapter with this name, if any."""
+        row = await self._session.scalar(_select(project, name).with_for_update())
         return None if row is None else _adapter(row)
 
     async def count(self, project: str) -> int:
-        """How many there are."""
+        """Count the adapters of a project."""
         query = select(func.count()).where(AdapterRow.project == project)
         return await self._session.scalar(query) or 0
 
     async def page(self, project: str, window: Window) -> list[Adapter]:
-        """The adapters of a window."""
+        """Return the adapters of a window."""
         query = select(AdapterRow).where(AdapterRow.project == project)
         newest_first, after = window.newest_first, window.after
         query = query.order_by(AdapterRow.id.desc() if newest_first else AdapterRow.id)
@@ -141,7 +137,7 @@ class AdapterQueries:
         return [_adapter(row) for row in await self._session.scalars(query.limit(window.limit))]
 
     async def update(self, project: str, adapter: Adapter) -> None:
-        """Keep what has changed of a locked adapter."""
+        """Update a locked adapter."""
         await self._session.execute(
             update(AdapterRow)
             .where(AdapterRow.project == project, AdapterRow.id == adapter.id)
@@ -149,13 +145,13 @@ class AdapterQueries:
         )
 
     async def delete(self, project: str, adapter_id: str) -> None:
-        """Forget an adapter; its bytes are the caller's to delete."""
+        """Delete the row of an adapter. The caller deletes the blob."""
         await self._session.execute(
             delete(AdapterRow).where(AdapterRow.project == project, AdapterRow.id == adapter_id)
         )
 
     async def reports(self, project: str, adapter_id: str, since: datetime) -> list[AdapterReport]:
-        """Reports of frontends about it since a time."""
+        """Return the reports about an adapter since a time."""
         rows = await self._session.scalars(
             select(AdapterReportRow)
             .where(
@@ -167,7 +163,7 @@ class AdapterQueries:
         )
         return [_report(row) for row in rows]
 
-    async def _one(self, adapter: str, query: Select[AdapterRow]) -> Adapter:
+    async def _fetch(self, adapter: str, query: Select[AdapterRow]) -> Adapter:
         row = await self._session.scalar(query)
         if row is None:
             raise AdapterNotFound(adapter=adapter)
@@ -175,49 +171,47 @@ class AdapterQueries:
 
 
 class AdapterSyncQueries:
-    """What every frontend should have, over all projects: for our own services alone."""
+    """The desired state over all projects, its revision, and the reports of frontends."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
         self._announce = tx.announce
 
     async def next_revision(self) -> int:
-        """Return the next revision of the registry. Every change takes one first, so that changes
-        are committed in the order of their revisions and no reader misses one.
+        """Increment and return the revision of the registry.
+
+        Every change does this first, so that changes are committed in the order of their revisions
+        and no reader misses one.
         """
-        found = await self._session.scalar(
+        revision = await self._session.scalar(
             update(CounterRow)
             .where(CounterRow.name == REVISION)
             .values(value=CounterRow.value + 1)
             .returning(CounterRow.value)
         )
-        if found is None:
-            found = 1
-            await self._session.execute(insert(CounterRow).values(name=REVISION, value=found))
+        if revision is None:
+            revision = 1
+            await self._session.execute(insert(CounterRow).values(name=REVISION, value=revision))
         self._announce(ADAPTERS_TOPIC)
-        return found
+        return revision
 
     async def revision(self) -> int:
-        """The newest number."""
+        """Return the current revision of the registry."""
         query = select(CounterRow.value).where(CounterRow.name == REVISION)
         return await self._session.scalar(query) or 0
 
     async def state(self) -> DesiredState:
-        """Everything."""
+        """Return the desired state."""
         revision = await self.revision()
         rows = await self._session.execute(select(*_DESIRED))
         desired = [DesiredAdapter(**row._mapping) for row in rows]
         return DesiredState(revision, {each.id: each for each in desired})
 
-    async def blob_of(self, sha256: str) -> tuple[str, int] | None:
-        """The key and size of the bytes of a registered digest."""
-        row = (
-            await self._session.execute(
-                select(AdapterRow.blob_key, AdapterRow.file_bytes)
-                .where(AdapterRow.sha256 == sha256)
-                .limit(1)
-            )
-        ).one_or_none()
+    async def find_blob(self, sha256: str) -> tuple[str, int] | None:
+        """Return key and size of the blob of a registered digest."""
+        query = select(AdapterRow.blob_key, AdapterRow.file_bytes)
+        result = await self._session.execute(query.where(AdapterRow.sha256 == sha256).limit(1))
+        row = result.one_or_none()
         return None if row is None else (row.blob_key, row.file_bytes)
 
     async def replace_reports(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
@@ -225,22 +219,23 @@ class AdapterSyncQueries:
         await self._session.execute(
             delete(AdapterReportRow).where(AdapterReportRow.frontend == frontend)
         )
-        known = await self._known({(report.project, report.adapter_id) for report in reports})
+        keys = {(report.project, report.adapter_id) for report in reports}
+        query = select(AdapterRow.project, AdapterRow.id).where(
+            tuple_(AdapterRow.project, AdapterRow.id).in_(keys)
+        )
+        # Lock the adapters: the foreign key of a report would fail if one was deleted meanwhile.
+        rows = await self._session.execute(query.with_for_update(read=True))
+        known = {(row.project, row.id) for row in rows}
         values = [asdict(r) for r in reports if (r.project, r.adapter_id) in known]
         if values:
             await self._session.execute(insert(AdapterReportRow), values)
         self._announce(ADAPTERS_TOPIC)
 
-    async def _known(self, ids: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        key = tuple_(AdapterRow.project, AdapterRow.id)
-        query = select(AdapterRow.project, AdapterRow.id).where(key.in_(ids))
-        # Locked: one that is deleted meanwhile would leave a report without its adapter.
-        rows = await self._session.execute(query.with_for_update(read=True))
-        return {(row.project, row.id) for row in rows}
 
-
-def _named(project: str, adapter: str) -> Select[AdapterRow]:
-    """What has this id or name. What can be neither is not asked for: a database may refuse it."""
+def _select(project: str, adapter: str) -> Select[AdapterRow]:
+    """Select an adapter by id or name. Raises AdapterNotFound for a malformed name, since a
+    database may reject its characters.
+    """
     if not is_adapter_name(adapter):
         raise AdapterNotFound(adapter=adapter)
     column = AdapterRow.id if is_id(adapter, ADAPTER) else AdapterRow.name

@@ -1,13 +1,12 @@
-"""The gRPC servicer of adapters and its conversion."""
+"""The gRPC servicer of adapters, and its conversion from and to protos."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Final
 
 import grpc
 from corral.control.v1 import adapter_pb2
 from corral.control.v1 import adapter_service_pb2 as adapter_pb
-from corral.control.v1 import adapter_service_pb2 as service_pb
 from corral.control.v1 import adapter_service_pb2_grpc as rpc
 
 from control_svc.adapters.model import (
@@ -56,8 +55,8 @@ def new_adapter(header: adapter_pb2.AdapterHeader) -> NewAdapter:
     )
 
 
-def changes_of(request: service_pb.UpdateAdapterRequest) -> AdapterChanges:
-    """What a caller changes."""
+def adapter_changes(request: adapter_pb.UpdateAdapterRequest) -> AdapterChanges:
+    """Convert the fields that are set."""
     fields = ("default_scale", "standing_scale", "description")
     return AdapterChanges(
         **{field: getattr(request, field) for field in fields if request.HasField(field)}
@@ -65,7 +64,7 @@ def changes_of(request: service_pb.UpdateAdapterRequest) -> AdapterChanges:
 
 
 def adapter_to_pb(adapter: Adapter) -> adapter_pb2.Adapter:
-    """An adapter as callers see it."""
+    """Convert an adapter without its state in engines."""
     facts = adapter.facts
     return adapter_pb2.Adapter(
         id=adapter.id,
@@ -87,45 +86,46 @@ def adapter_to_pb(adapter: Adapter) -> adapter_pb2.Adapter:
     )
 
 
-def found_to_pb(found: AdapterWithReports) -> adapter_pb2.Adapter:
-    """The same, with its state in every engine."""
-    described = adapter_to_pb(found.adapter)
-    described.engines.extend(map(_report_to_pb, found.reports))
-    return described
+def adapter_with_reports_to_pb(adapter: AdapterWithReports) -> adapter_pb2.Adapter:
+    """Convert an adapter with its state in every engine."""
+    message = adapter_to_pb(adapter.adapter)
+    message.engines.extend(map(_report_to_pb, adapter.reports))
+    return message
 
 
-def event_to_pb(event: DesiredState | DesiredChange) -> service_pb.WatchDesiredResponse:
-    """Convert a change of the desired state."""
+def event_to_pb(event: DesiredState | DesiredChange) -> adapter_pb.WatchDesiredResponse:
+    """Convert the desired state or a change of it."""
     revision = str(event.revision)
     if isinstance(event, DesiredState):
         desired = map(_desired_to_pb, event.adapters.values())
-        state = service_pb.DesiredState(adapters=desired)
-        return service_pb.WatchDesiredResponse(state=state, revision=revision)
-    change = service_pb.DesiredChange(
+        state = adapter_pb.DesiredState(adapters=desired)
+        return adapter_pb.WatchDesiredResponse(state=state, revision=revision)
+    change = adapter_pb.DesiredChange(
         adapters=map(_desired_to_pb, event.adapters), removed_ids=event.removed_ids
     )
-    return service_pb.WatchDesiredResponse(change=change, revision=revision)
+    return adapter_pb.WatchDesiredResponse(change=change, revision=revision)
 
 
-def reports_of(request: service_pb.ReportAdaptersRequest, now: datetime) -> list[AdapterReport]:
-    """Convert reports, the last of each adapter. Raises InvalidField or TooLong."""
-    found = {
+def adapter_reports(
+    request: adapter_pb.ReportAdaptersRequest, now: datetime
+) -> list[AdapterReport]:
+    """Convert the last report about each adapter, without those with malformed adapter ids.
+
+    Raises InvalidField or TooLong.
+    """
+    reports = {
         (report.project, report.adapter_id): _report(request, report, now)
-        for report in _sound(request.reports)
+        for report in request.reports
+        if is_id(report.adapter_id, ADAPTER)
     }
-    return list(found.values())
-
-
-def _sound(reports: Iterable[adapter_pb2.AdapterReport]) -> Iterable[adapter_pb2.AdapterReport]:
-    """Those that can be about an adapter."""
-    return (report for report in reports if is_id(report.adapter_id, ADAPTER))
+    return list(reports.values())
 
 
 def _report(
-    request: service_pb.ReportAdaptersRequest, report: adapter_pb2.AdapterReport, now: datetime
+    request: adapter_pb.ReportAdaptersRequest, report: adapter_pb2.AdapterReport, now: datetime
 ) -> AdapterReport:
     if report.state not in _STATES:
-        raise InvalidField(field="reports.state", problem=f"{report.state} is no state")
+        raise InvalidField(field="reports.state", problem=f"{report.state} is not a state")
     for field in ("project", "model", "reason", "sha256"):
         if text := getattr(report, field):
             check_text(f"reports.{field}", text)
@@ -179,45 +179,45 @@ Context = grpc.aio.ServicerContext[object, object]
 
 
 class AdapterServicer(rpc.AdapterServiceServicer):
-    """The registry of adapters over gRPC."""
+    """Adapters over gRPC."""
 
-    def __init__(self, adapters: Adapters, desired: AdapterSync, clock: Clock) -> None:
+    def __init__(self, adapters: Adapters, sync: AdapterSync, clock: Clock) -> None:
         self._adapters = adapters
-        self._desired = desired
+        self._sync = sync
         self._clock = clock
 
     async def CreateAdapter(
         self, request_iterator: AsyncIterator[adapter_pb.CreateAdapterRequest], context: Context
     ) -> adapter_pb.CreateAdapterResponse:
-        """Register the bytes of a stream, of a file or of an operator's folder."""
+        """Register an adapter from a stream, a file or an operator's folder."""
         adapter = await self._adapters.create(_project(), _pieces(request_iterator))
         return adapter_pb.CreateAdapterResponse(adapter=adapter_to_pb(adapter))
 
     async def GetAdapter(
         self, request: adapter_pb.GetAdapterRequest, context: Context
     ) -> adapter_pb.GetAdapterResponse:
-        """Describe one adapter, with its state in every engine."""
-        wait_s = request.wait.seconds + request.wait.nanos / 1e9  # unset is none
-        found = await self._adapters.get(_project(), request.adapter, wait_s)
-        return adapter_pb.GetAdapterResponse(adapter=found_to_pb(found))
+        """Get an adapter with its state in every engine."""
+        wait_s = request.wait.seconds + request.wait.nanos / 1e9
+        adapter = await self._adapters.get(_project(), request.adapter, wait_s)
+        return adapter_pb.GetAdapterResponse(adapter=adapter_with_reports_to_pb(adapter))
 
     async def ListAdapters(
         self, request: adapter_pb.ListAdaptersRequest, context: Context
     ) -> adapter_pb.ListAdaptersResponse:
         """List the project's adapters."""
         newest_first = is_newest_first(request.order)
-        wanted = PageRequest(request.page_size, request.page_token, request.after, newest_first)
-        page = await self._adapters.page(_project(), wanted)
+        cursor = PageRequest(request.page_size, request.page_token, request.after, newest_first)
+        page = await self._adapters.page(_project(), cursor)
         adapters = [adapter_to_pb(adapter) for adapter in page.items]
         return adapter_pb.ListAdaptersResponse(adapters=adapters, next_page_token=page.next_token)
 
     async def UpdateAdapter(
         self, request: adapter_pb.UpdateAdapterRequest, context: Context
     ) -> adapter_pb.UpdateAdapterResponse:
-        """Change scales or description."""
-        changes = changes_of(request)
-        found = await self._adapters.update(_project(), request.adapter, changes, request.etag)
-        return adapter_pb.UpdateAdapterResponse(adapter=found_to_pb(found))
+        """Change the scales or the description of an adapter."""
+        changes = adapter_changes(request)
+        adapter = await self._adapters.update(_project(), request.adapter, changes, request.etag)
+        return adapter_pb.UpdateAdapterResponse(adapter=adapter_with_reports_to_pb(adapter))
 
     async def DeleteAdapter(
         self, request: adapter_pb.DeleteAdapterRequest, context: Context
@@ -229,29 +229,29 @@ class AdapterServicer(rpc.AdapterServiceServicer):
     async def RetryAdapter(
         self, request: adapter_pb.RetryAdapterRequest, context: Context
     ) -> adapter_pb.RetryAdapterResponse:
-        """Have frontends try again what failed."""
-        found = await self._adapters.retry(_project(), request.adapter)
-        return adapter_pb.RetryAdapterResponse(adapter=found_to_pb(found))
+        """Make frontends retry a failed load."""
+        adapter = await self._adapters.retry(_project(), request.adapter)
+        return adapter_pb.RetryAdapterResponse(adapter=adapter_with_reports_to_pb(adapter))
 
     async def WatchDesired(
         self, request: adapter_pb.WatchDesiredRequest, context: Context
     ) -> AsyncIterator[adapter_pb.WatchDesiredResponse]:
-        """What every frontend should have, until the caller has enough."""
-        async for event in self._desired.watch(request.revision):
+        """Stream the desired state and its changes, until the client cancels."""
+        async for event in self._sync.watch(request.revision):
             yield event_to_pb(event)
 
     async def ReportAdapters(
         self, request: adapter_pb.ReportAdaptersRequest, context: Context
     ) -> adapter_pb.ReportAdaptersResponse:
-        """Store the reports of a frontend."""
-        await self._desired.report(request.frontend, reports_of(request, self._clock()))
+        """Replace the reports of a frontend."""
+        await self._sync.report(request.frontend, adapter_reports(request, self._clock()))
         return adapter_pb.ReportAdaptersResponse()
 
     async def DownloadAdapter(
         self, request: adapter_pb.DownloadAdapterRequest, context: Context
     ) -> AsyncIterator[adapter_pb.DownloadAdapterResponse]:
-        """Send the bytes of a registered digest."""
-        async for chunk in self._desired.download(request.sha256):
+        """Stream the bytes of a registered adapter."""
+        async for chunk in self._sync.download(request.sha256):
             yield adapter_pb.DownloadAdapterResponse(chunk=chunk)
 
 
@@ -262,7 +262,7 @@ def _project() -> str:
 async def _pieces(
     requests: AsyncIterator[adapter_pb.CreateAdapterRequest],
 ) -> AsyncIterator[NewAdapter | bytes]:
-    """The pieces of an adapter. Raises ScopeMissing for a path that is not an operator's."""
+    """Convert the stream. Raises ScopeMissing for a path without the scope `admin`."""
     async for request in requests:
         if not request.HasField("header"):
             yield request.chunk

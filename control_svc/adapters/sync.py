@@ -1,7 +1,6 @@
-"""Streams the desired adapters to inference frontends and stores their reports; services only.
+"""Streams the desired adapters to inference frontends and stores their reports.
 
-The desired state is small, so it is read whole and compared with what a frontend has; a frontend
-that reconnects gets the difference from its revision.
+The desired state is small, so it is read as a whole and compared with the state sent before.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -17,11 +16,11 @@ from control_svc.db.transaction import Transactions
 from svc_kit.errors import AdapterNotFound
 
 _POLL_S: Final = 2.0
-"""How soon a change is seen whose notice was lost."""
+"""Maximum delay of a change whose notification was lost."""
 
 
 class AdapterSync:
-    """The desired state of all adapters, for inference frontends."""
+    """The desired state of all adapters of all projects. For inference frontends only."""
 
     def __init__(
         self, transactions: Transactions, blobs: BlobStore, notifications: Notifications
@@ -31,45 +30,46 @@ class AdapterSync:
         self._notifications = notifications
 
     async def watch(self, revision: str) -> AsyncIterator[DesiredState | DesiredChange]:
-        """Yield the desired state, unless `revision` is the newest, and then changes, without end.
-        A caller that is up to date first gets an empty change.
+        """Yield the desired state, then its changes, without end.
+
+        If `revision` is the current one, the first event is an empty change instead of the state.
         """
         with self._notifications.listen(ADAPTERS_TOPIC) as changed:
             sent = await self._state()
-            has_it = revision == str(sent.revision)
-            yield DesiredChange(sent.revision, [], []) if has_it else sent
+            is_current = revision == str(sent.revision)
+            yield DesiredChange(sent.revision, [], []) if is_current else sent
             while True:
                 await wait_for_notification(changed, _POLL_S)
                 if await self._revision() != sent.revision:
                     state = await self._state()
-                    yield state.change_from(sent)
+                    yield state.diff(sent)
                     sent = state
 
     async def report(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
-        """Store the reports of a frontend. Raises MissingField, TooLong or InvalidField."""
+        """Replace the reports of a frontend. Raises MissingField, TooLong or InvalidField."""
         check_text("frontend", frontend, MAX_KEY_CHARACTERS)
         await self._transactions.write(
             lambda tx: AdapterSyncQueries(tx).replace_reports(frontend, reports)
         )
 
     async def download(self, sha256: str) -> AsyncIterator[bytes]:
-        """The bytes of a registered digest. Raises InvalidField or AdapterNotFound."""
+        """Yield the bytes of a registered adapter. Raises InvalidField or AdapterNotFound."""
         digest = check_digest("sha256", sha256, SHA256_DIGITS)
-        key, size_bytes = found = await self._blob_of(digest)
+        key, size_bytes = blob = await self._find_blob(digest)
         try:
             async for chunk in self._blobs.read(key, 0, size_bytes):
                 yield chunk
         except BlobMissing:
-            # Deleted between the two reads, and perhaps another adapter's by now; or lost.
-            if await self._blob_of(digest) != found:
+            # Either the adapter has been deleted or replaced meanwhile, or its blob is lost.
+            if await self._find_blob(digest) != blob:
                 raise AdapterNotFound(adapter=sha256) from None
             raise
 
-    async def _blob_of(self, digest: str) -> tuple[str, int]:
-        found = await self._transactions.read(lambda tx: AdapterSyncQueries(tx).blob_of(digest))
-        if found is None:
+    async def _find_blob(self, digest: str) -> tuple[str, int]:
+        blob = await self._transactions.read(lambda tx: AdapterSyncQueries(tx).find_blob(digest))
+        if blob is None:
             raise AdapterNotFound(adapter=digest)
-        return found
+        return blob
 
     async def _state(self) -> DesiredState:
         return await self._transactions.read(lambda tx: AdapterSyncQueries(tx).state())

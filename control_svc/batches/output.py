@@ -13,7 +13,7 @@ from control_svc.batches.model import Batch
 from control_svc.batches.queries import READ_LIMIT, BatchLineQueries, BatchQueries
 from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.files.model import File, FilePurpose, expiry_of
+from control_svc.files.model import File, FilePurpose, expiry_time
 from control_svc.files.queries import FileQueries
 from control_svc.jobs.handler import JobContext
 
@@ -78,7 +78,7 @@ class BatchWriter:
             sha256=blob.sha256,
             blob_key=blob.key,
             created_at=now,
-            expires_at=expiry_of(FilePurpose.BATCH_OUTPUT, batch.output_ttl, now),
+            expires_at=expiry_time(FilePurpose.BATCH_OUTPUT, batch.output_ttl, now),
         )
 
 

@@ -30,7 +30,7 @@ BATCH_TTL: Final = timedelta(days=30)
 
 
 class FilePurpose(StrEnum):
-    """What a file is for, in OpenAI's words."""
+    """OpenAI's purposes of files."""
 
     ASSISTANTS = "assistants"
     BATCH = "batch"
@@ -44,7 +44,7 @@ class FilePurpose(StrEnum):
 
     @property
     def is_output(self) -> bool:
-        """Whether only the server makes such files."""
+        """Whether only the server creates files with this purpose."""
         return self in _OUTPUTS
 
 
@@ -55,11 +55,11 @@ _OUTPUTS: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """Stored bytes, which never change."""
+    """A stored file. Its bytes never change."""
 
     id: str
     filename: str
-    """What its owner calls it: data, never a path."""
+    """Chosen by the client; never used as a path."""
     purpose: FilePurpose
     size_bytes: int
     sha256: str
@@ -68,13 +68,13 @@ class File:
     expires_at: datetime | None
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether it counts as gone."""
+        """Whether the file is treated as deleted."""
         return self.expires_at is not None and self.expires_at <= now
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewFile:
-    """The description of a new file."""
+    """The metadata of a file that a client creates."""
 
     filename: str
     purpose: FilePurpose | None
@@ -84,20 +84,24 @@ class NewFile:
     request_id: str = ""
 
     def check(self, limits: "FileLimits") -> None:
-        """Validate what is known before the bytes. Raises MissingField, TooLong, InvalidField,
-        OutOfRange or RequestTooLarge.
+        """Validate the fields, before any bytes arrive.
+
+        Raises MissingField, TooLong, InvalidField, OutOfRange or RequestTooLarge.
         """
         check_text("filename", self.filename)
-        limit = limits.of(check_purpose(self.purpose))
+        purpose = check_purpose(self.purpose)
         check_ttl(self.ttl)
         check_digest("sha256", self.sha256, SHA256_DIGITS)
         check_request_id(self.request_id)
         if self.size_bytes is not None:
             check_size(self.size_bytes, minimum=0)
-            limits.check(self.size_bytes, limit)
+            check_file_size(self.size_bytes, limits.limit_for(purpose))
 
     def check_bytes(self, size_bytes: int, sha256: str) -> None:
-        """That what came is what was announced. Raises SizeMismatch or ChecksumMismatch."""
+        """Compare the received bytes with the declared size and checksum.
+
+        Raises SizeMismatch or ChecksumMismatch.
+        """
         if self.size_bytes is not None and self.size_bytes != size_bytes:
             raise SizeMismatch(expected_bytes=self.size_bytes, actual_bytes=size_bytes)
         if self.sha256 and self.sha256.lower() != sha256:
@@ -106,52 +110,55 @@ class NewFile:
 
 @dataclass(frozen=True)
 class FileLimits:
-    """The largest files, in bytes."""
+    """Maximum file sizes in bytes."""
 
     file_bytes: int
     batch_bytes: int
 
-    def of(self, purpose: FilePurpose | None) -> int:
-        """The limit of a purpose; None: it is not known yet."""
+    def limit_for(self, purpose: FilePurpose | None) -> int:
+        """Return the limit for a purpose; None if the purpose is not known yet."""
         return self.batch_bytes if purpose is FilePurpose.BATCH else self.file_bytes
 
-    @staticmethod
-    def check(size_bytes: int, limit: int) -> None:
-        """Raises RequestTooLarge."""
-        if size_bytes > limit:
-            raise RequestTooLarge(size=size_bytes, limit=limit)
+
+def check_file_size(size_bytes: int, limit: int) -> None:
+    """Raise RequestTooLarge if the size is over the limit."""
+    if size_bytes > limit:
+        raise RequestTooLarge(size=size_bytes, limit=limit)
 
 
 def check_purpose(purpose: FilePurpose | None) -> FilePurpose:
-    """A purpose that callers may create files with. Raises MissingField or InvalidField."""
+    """Return a purpose that clients may use. Raises MissingField or InvalidField."""
     if purpose is None:
         raise MissingField(field="purpose")
     if purpose.is_output:
-        raise InvalidField(field="purpose", problem=f"only the server makes {purpose.value} files")
+        raise InvalidField(
+            field="purpose",
+            problem=f"only the server creates files with the purpose {purpose.value}",
+        )
     return purpose
 
 
 def check_size(size_bytes: int, *, minimum: int) -> None:
-    """Raises OutOfRange."""
+    """Raise OutOfRange if a declared size is below the minimum."""
     if size_bytes < minimum:
         raise OutOfRange(field="size_bytes", value=size_bytes, minimum=minimum)
 
 
-def expiry_of(purpose: FilePurpose, ttl: timedelta | None, now: datetime) -> datetime | None:
-    """When a file that is complete now goes away; None: never."""
+def expiry_time(purpose: FilePurpose, ttl: timedelta | None, now: datetime) -> datetime | None:
+    """Return when a file created now expires; None if it never does."""
     if ttl is None and purpose is FilePurpose.BATCH:
         ttl = BATCH_TTL
     return None if ttl is None else now + ttl
 
 
-LIFETIME: Final = timedelta(hours=1)
-"""How long an upload takes parts, as at OpenAI."""
+UPLOAD_TTL: Final = timedelta(hours=1)
+"""How long an upload accepts parts, as at OpenAI."""
 MAX_PARTS: Final = 10_000
 MD5_DIGITS: Final = 32
 
 
 class UploadState(StrEnum):
-    """Where an upload is, in OpenAI's words."""
+    """OpenAI's status of an upload."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -161,7 +168,7 @@ class UploadState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """A file on its way."""
+    """A file that is uploaded in parts."""
 
     id: str
     filename: str
@@ -169,32 +176,32 @@ class Upload:
     size_bytes: int
     mime_type: str
     ttl: timedelta | None
-    """Time to live of the file; None means the default of its purpose."""
+    """Time to live of the file; None for the default of its purpose."""
     state: UploadState
     created_at: datetime
     expires_at: datetime
     file_id: str | None = None
     completion: str = ""
-    """What it was completed with, as `fingerprint` writes it."""
+    """`Completion.fingerprint()` of the completion; empty until then."""
 
-    def at(self, now: datetime) -> "Upload":
-        """The upload as it is now; its stored state follows when the sweeper comes by."""
-        is_late = self.state is UploadState.PENDING and self.expires_at <= now
-        return replace(self, state=UploadState.EXPIRED) if is_late else self
+    def with_expiry(self, now: datetime) -> "Upload":
+        """Return the upload, expired if it is overdue. The sweeper updates the stored state."""
+        is_overdue = self.state is UploadState.PENDING and self.expires_at <= now
+        return replace(self, state=UploadState.EXPIRED) if is_overdue else self
 
     def check_pending(self, now: datetime) -> None:
-        """Raises UploadNotPending."""
-        state = self.at(now).state
+        """Raise UploadNotPending unless the upload accepts parts."""
+        state = self.with_expiry(now).state
         if state is not UploadState.PENDING:
             raise UploadNotPending(upload=self.id, state=state.value)
 
     def complete(self, file_id: str, completion: str, now: datetime) -> "Upload":
-        """The upload once it has become a file. Raises UploadNotPending."""
+        """Return the completed upload. Raises UploadNotPending."""
         self.check_pending(now)
         return replace(self, state=UploadState.COMPLETED, file_id=file_id, completion=completion)
 
     def cancel(self, now: datetime) -> "Upload":
-        """The upload given up; a second time changes nothing. Raises UploadNotPending."""
+        """Return the cancelled upload. Idempotent. Raises UploadNotPending."""
         if self.state is UploadState.CANCELLED:
             return self
         self.check_pending(now)
@@ -214,7 +221,7 @@ class UploadPart:
 
 @dataclass(frozen=True, kw_only=True)
 class NewUpload:
-    """The description of an upload."""
+    """The request to create an upload."""
 
     filename: str
     purpose: FilePurpose | None
@@ -224,12 +231,14 @@ class NewUpload:
     request_id: str = ""
 
     def check(self, limit: int) -> None:
-        """Raises MissingField, TooLong, InvalidField, OutOfRange or RequestTooLarge."""
+        """Validate all fields.
+
+        Raises MissingField, TooLong, InvalidField, OutOfRange or RequestTooLarge.
+        """
         check_text("filename", self.filename)
         check_purpose(self.purpose)
         check_size(self.size_bytes, minimum=1)
-        if self.size_bytes > limit:
-            raise RequestTooLarge(size=self.size_bytes, limit=limit)
+        check_file_size(self.size_bytes, limit)
         check_text("mime_type", self.mime_type)
         check_ttl(self.ttl)
         check_request_id(self.request_id)
@@ -237,13 +246,13 @@ class NewUpload:
 
 @dataclass(frozen=True)
 class Completion:
-    """The parts of a file in their order, and the MD5 it must have; empty: any."""
+    """The parts of a file in order, and its MD5 checksum (empty: not checked)."""
 
     part_ids: Sequence[str]
     md5: str
 
     def check(self) -> None:
-        """Raises MissingField, TooLong or InvalidField."""
+        """Validate the part ids and the checksum. Raises MissingField, TooLong or InvalidField."""
         if not self.part_ids:
             raise MissingField(field="part_ids")
         if len(self.part_ids) > MAX_PARTS:
@@ -252,39 +261,39 @@ class Completion:
         seen: set[str] = set()
         for number, part_id in enumerate(self.part_ids):
             if part_id in seen:
-                raise InvalidField(field=f"part_ids[{number}]", problem="it is named twice")
+                raise InvalidField(field=f"part_ids[{number}]", problem="the part is listed twice")
             seen.add(part_id)
 
     def fingerprint(self) -> str:
-        """The fingerprint of a completion, so that it can be repeated."""
+        """Return a hash that identifies a repeated completion."""
         return hashlib.sha256("\n".join([self.md5.lower(), *self.part_ids]).encode()).hexdigest()
 
     def select(self, upload: Upload, stored: Iterable[UploadPart]) -> list[UploadPart]:
-        """The named parts in the order of the file. Raises InvalidField or SizeMismatch."""
+        """Return the stored parts in the order of the file. Raises InvalidField or SizeMismatch."""
         known = {part.id: part for part in stored}
         for number, part_id in enumerate(self.part_ids):
             if part_id not in known:
                 problem = "the upload has no such part"
                 raise InvalidField(field=f"part_ids[{number}]", problem=problem)
-        chosen = [known[part_id] for part_id in self.part_ids]
-        size = sum(part.size_bytes for part in chosen)
+        parts = [known[part_id] for part_id in self.part_ids]
+        size = sum(part.size_bytes for part in parts)
         if size != upload.size_bytes:
             raise SizeMismatch(expected_bytes=upload.size_bytes, actual_bytes=size)
-        return chosen
+        return parts
 
 
 class PartTotals(NamedTuple):
-    """What the stored parts of an upload take together."""
+    """Number and total size of the stored parts of an upload."""
 
     num_parts: int
     size_bytes: int
 
 
-def max_part_bytes(upload: Upload, taken: PartTotals, part_bytes: int) -> int:
-    """The largest part that the upload still takes. Raises TooLong.
+def max_part_bytes(upload: Upload, stored: PartTotals, part_bytes: int) -> int:
+    """Return the maximum size of the next part. Raises TooLong.
 
-    Parts that were sent again, or that will not be used, may take as much as the file itself.
+    All parts together may have twice the size of the file, to allow for repeated and unused parts.
     """
-    if taken.num_parts >= MAX_PARTS:
-        raise TooLong(field="upload_id", length=taken.num_parts + 1, limit=MAX_PARTS, unit="parts")
-    return min(part_bytes, max(2 * upload.size_bytes - taken.size_bytes, 0))
+    if stored.num_parts >= MAX_PARTS:
+        raise TooLong(field="upload_id", length=stored.num_parts + 1, limit=MAX_PARTS, unit="parts")
+    return min(part_bytes, max(2 * upload.size_bytes - stored.size_bytes, 0))

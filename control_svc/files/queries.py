@@ -21,11 +21,11 @@ class FileQueries:
         self._session = tx.session
 
     async def add(self, project: str, file: File) -> None:
-        """Keep a new file."""
+        """Insert a file."""
         await self._session.execute(insert(FileRow).values(project=project, **asdict(file)))
 
     async def get(self, project: str, file_id: str, now: datetime) -> File:
-        """Raises FileNotFound, also for a file that has expired."""
+        """Return a file. Raises FileNotFound if it does not exist or has expired."""
         _check_form(file_id)
         row = await self._session.get(FileRow, (project, file_id))
         if row is None or _file(row).is_expired(now):
@@ -35,26 +35,25 @@ class FileQueries:
     async def page(
         self, project: str, window: Window, purpose: FilePurpose | None, now: datetime
     ) -> list[File]:
-        """The files of a window that have not expired; `purpose` None: any."""
-        query = select(FileRow).where(FileRow.project == project, _is_alive(now))
+        """Return the unexpired files of a window; `purpose` None matches any."""
+        query = select(FileRow).where(FileRow.project == project, _is_unexpired(now))
         if purpose is not None:
             query = query.where(FileRow.purpose == purpose.value)
-        if window.newest_first:
-            query = query.order_by(FileRow.id.desc())
-            beyond = FileRow.id < window.after
-        else:
-            query = query.order_by(FileRow.id)
-            beyond = FileRow.id > window.after
-        if window.after:
-            query = query.where(beyond)
+        newest_first, after = window.newest_first, window.after
+        query = query.order_by(FileRow.id.desc() if newest_first else FileRow.id)
+        if after:
+            query = query.where(FileRow.id < after if newest_first else FileRow.id > after)
         return [_file(row) for row in await self._session.scalars(query.limit(window.limit))]
 
     async def delete(self, project: str, file_id: str, now: datetime) -> File:
-        """Forget a file; its bytes are the caller's to delete. Raises FileNotFound."""
+        """Delete the row of a file and return the file. Raises FileNotFound.
+
+        The caller deletes the blob.
+        """
         _check_form(file_id)
         row = await self._session.scalar(
             delete(FileRow)
-            .where(FileRow.project == project, FileRow.id == file_id, _is_alive(now))
+            .where(FileRow.project == project, FileRow.id == file_id, _is_unexpired(now))
             .returning(FileRow)
         )
         if row is None:
@@ -63,12 +62,12 @@ class FileQueries:
 
 
 def _check_form(file_id: str) -> None:
-    """What is no id is not asked for: a database may refuse its characters."""
+    """Raise FileNotFound for a malformed id: a database may reject its characters."""
     if not is_id(file_id, FILE):
         raise FileNotFound(file=file_id)
 
 
-def _is_alive(now: datetime) -> ColumnElement[bool]:
+def _is_unexpired(now: datetime) -> ColumnElement[bool]:
     return or_(FileRow.expires_at.is_(None), FileRow.expires_at > now)
 
 
@@ -86,25 +85,25 @@ def _file(row: FileRow) -> File:
 
 
 class UploadQueries:
-    """The rows of uploads and their parts."""
+    """Uploads and their parts in one transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, upload: Upload) -> None:
-        """Keep a new upload."""
+        """Insert an upload."""
         await self._session.execute(insert(UploadRow).values(project=project, **asdict(upload)))
 
     async def get(self, project: str, upload_id: str) -> Upload:
-        """Raises UploadNotFound."""
+        """Return an upload. Raises UploadNotFound."""
         return await self._get(project, upload_id, locked=False)
 
     async def lock(self, project: str, upload_id: str) -> Upload:
-        """As `get`, with the upload locked until the end of the transaction."""
+        """Like `get`, and lock the row until the end of the transaction."""
         return await self._get(project, upload_id, locked=True)
 
     async def update(self, project: str, upload: Upload) -> None:
-        """Keep what has changed of a locked upload: its state and its file."""
+        """Update the state and the file of a locked upload."""
         await self._session.execute(
             update(UploadRow)
             .where(UploadRow.project == project, UploadRow.id == upload.id)
@@ -112,21 +111,21 @@ class UploadQueries:
         )
 
     async def add_part(self, project: str, part: UploadPart) -> None:
-        """Keep a new part."""
+        """Insert a part."""
         await self._session.execute(insert(UploadPartRow).values(project=project, **asdict(part)))
 
-    async def taken(self, project: str, upload_id: str) -> PartTotals:
-        """How many parts there are, and their bytes."""
+    async def part_totals(self, project: str, upload_id: str) -> PartTotals:
+        """Return the number and the total size of the stored parts."""
         row = await self._session.execute(
             select(func.count(), func.coalesce(func.sum(UploadPartRow.size_bytes), 0)).where(
                 UploadPartRow.project == project, UploadPartRow.upload_id == upload_id
             )
         )
         num_parts, size_bytes = row.one()
-        return PartTotals(num_parts, int(size_bytes))  # PostgreSQL adds integers up to a decimal
+        return PartTotals(num_parts, int(size_bytes))  # PostgreSQL sums to a Decimal
 
     async def parts(self, project: str, upload_id: str) -> list[UploadPart]:
-        """The parts, oldest first."""
+        """Return the parts, oldest first."""
         rows = await self._session.scalars(
             select(UploadPartRow)
             .where(UploadPartRow.project == project, UploadPartRow.upload_id == upload_id)
@@ -134,8 +133,8 @@ class UploadQueries:
         )
         return [_part(row) for row in rows]
 
-    async def drop_parts(self, project: str, upload_id: str) -> list[str]:
-        """Forget all parts; the keys of their bytes, which are the caller's to delete."""
+    async def delete_parts(self, project: str, upload_id: str) -> list[str]:
+        """Delete the rows of all parts. Return their blob keys; the caller deletes the blobs."""
         keys = await self._session.scalars(
             delete(UploadPartRow)
             .where(UploadPartRow.project == project, UploadPartRow.upload_id == upload_id)
@@ -145,7 +144,7 @@ class UploadQueries:
 
     async def _get(self, project: str, upload_id: str, *, locked: bool) -> Upload:
         if not is_id(upload_id, UPLOAD):
-            # Not asked for: a database may refuse its characters.
+            # A database may reject the characters of a malformed id.
             raise UploadNotFound(upload=upload_id)
         key = (project, upload_id)
         row = await self._session.get(UploadRow, key, with_for_update=locked)

@@ -1,10 +1,10 @@
-"""The gRPC servicers of files and uploads and their conversion."""
+"""The gRPC servicers of files and uploads, and their conversion from and to protos."""
 
 from collections.abc import AsyncIterator
 from typing import Final
 
 import grpc
-from corral.control.v1 import file_pb2, upload_service_pb2
+from corral.control.v1 import file_pb2
 from corral.control.v1 import file_service_pb2 as file_pb
 from corral.control.v1 import file_service_pb2_grpc as file_rpc
 from corral.control.v1 import upload_service_pb2 as upload_pb
@@ -22,17 +22,17 @@ _PURPOSE: Final = "FILE_PURPOSE_"
 
 
 def purpose_from_pb(value: int) -> FilePurpose | None:
-    """None for an unset one. Raises InvalidField for a value that this release does not know."""
+    """Convert a purpose; None if unset. Raises InvalidField for an unknown value."""
     if value == file_pb2.FILE_PURPOSE_UNSPECIFIED:
         return None
     known = file_pb2.FilePurpose.DESCRIPTOR.values_by_number.get(value)
     if known is None:
-        raise InvalidField(field="purpose", problem=f"{value} is no purpose")
+        raise InvalidField(field="purpose", problem=f"{value} is not a file purpose")
     return FilePurpose[known.name.removeprefix(_PURPOSE)]
 
 
 def new_file(header: file_pb2.FileHeader) -> NewFile:
-    """Convert the description of a file."""
+    """Convert the header of a new file."""
     return NewFile(
         filename=header.filename,
         purpose=purpose_from_pb(header.purpose),
@@ -43,8 +43,8 @@ def new_file(header: file_pb2.FileHeader) -> NewFile:
     )
 
 
-def new_upload(request: upload_service_pb2.CreateUploadRequest) -> NewUpload:
-    """Convert the description of an upload."""
+def new_upload(request: upload_pb.CreateUploadRequest) -> NewUpload:
+    """Convert the request to create an upload."""
     return NewUpload(
         filename=request.filename,
         purpose=purpose_from_pb(request.purpose),
@@ -56,7 +56,7 @@ def new_upload(request: upload_service_pb2.CreateUploadRequest) -> NewUpload:
 
 
 def file_to_pb(file: File) -> file_pb2.File:
-    """A file as callers see it."""
+    """Convert a file."""
     return file_pb2.File(
         id=file.id,
         filename=file.filename,
@@ -68,10 +68,10 @@ def file_to_pb(file: File) -> file_pb2.File:
     )
 
 
-def upload_to_pb(found: UploadWithFile) -> upload_service_pb2.Upload:
-    """An upload as callers see it."""
-    upload = found.upload
-    return upload_service_pb2.Upload(
+def upload_to_pb(upload_with_file: UploadWithFile) -> upload_pb.Upload:
+    """Convert an upload."""
+    upload, file = upload_with_file
+    return upload_pb.Upload(
         id=upload.id,
         filename=upload.filename,
         purpose=f"{_PURPOSE}{upload.purpose.name}",
@@ -80,13 +80,13 @@ def upload_to_pb(found: UploadWithFile) -> upload_service_pb2.Upload:
         state=f"STATE_{upload.state.name}",
         create_time=timestamp(upload.created_at),
         expire_time=timestamp(upload.expires_at),
-        file=None if found.file is None else file_to_pb(found.file),
+        file=None if file is None else file_to_pb(file),
     )
 
 
-def part_to_pb(part: UploadPart) -> upload_service_pb2.UploadPart:
-    """A part as callers see it."""
-    return upload_service_pb2.UploadPart(
+def part_to_pb(part: UploadPart) -> upload_pb.UploadPart:
+    """Convert a part of an upload."""
+    return upload_pb.UploadPart(
         id=part.id,
         upload_id=part.upload_id,
         size_bytes=part.size_bytes,
@@ -106,14 +106,14 @@ class FileServicer(file_rpc.FileServiceServicer):
     async def CreateFile(
         self, request_iterator: AsyncIterator[file_pb.CreateFileRequest], context: Context
     ) -> file_pb.CreateFileResponse:
-        """Store the bytes of a stream."""
+        """Create a file from a stream of bytes."""
         file = await self._files.create(current_principal().project, _pieces(request_iterator))
         return file_pb.CreateFileResponse(file=file_to_pb(file))
 
     async def GetFile(
         self, request: file_pb.GetFileRequest, context: Context
     ) -> file_pb.GetFileResponse:
-        """Describe one file."""
+        """Get a file."""
         file = await self._files.get(current_principal().project, request.file_id)
         return file_pb.GetFileResponse(file=file_to_pb(file))
 
@@ -121,14 +121,10 @@ class FileServicer(file_rpc.FileServiceServicer):
         self, request: file_pb.ListFilesRequest, context: Context
     ) -> file_pb.ListFilesResponse:
         """List the project's files."""
-        wanted = PageRequest(
-            request.page_size,
-            request.page_token,
-            request.after,
-            is_newest_first(request.order),
-        )
+        newest_first = is_newest_first(request.order)
+        cursor = PageRequest(request.page_size, request.page_token, request.after, newest_first)
         purpose = purpose_from_pb(request.purpose)
-        page = await self._files.page(current_principal().project, wanted, purpose)
+        page = await self._files.page(current_principal().project, cursor, purpose)
         files = [file_to_pb(file) for file in page.items]
         return file_pb.ListFilesResponse(files=files, next_page_token=page.next_token)
 
@@ -142,7 +138,7 @@ class FileServicer(file_rpc.FileServiceServicer):
     async def DownloadFile(
         self, request: file_pb.DownloadFileRequest, context: Context
     ) -> AsyncIterator[file_pb.DownloadFileResponse]:
-        """Send the bytes of a file."""
+        """Stream a file and the bytes of a range of it."""
         file, chunks = await self._files.download(
             current_principal().project,
             request.file_id,
@@ -173,22 +169,21 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
     async def CreateUpload(
         self, request: upload_pb.CreateUploadRequest, context: Context
     ) -> upload_pb.CreateUploadResponse:
-        """Announce a file."""
-        described = new_upload(request)
-        found = await self._uploads.create(current_principal().project, described)
-        return upload_pb.CreateUploadResponse(upload=upload_to_pb(found))
+        """Create an upload."""
+        upload = await self._uploads.create(current_principal().project, new_upload(request))
+        return upload_pb.CreateUploadResponse(upload=upload_to_pb(upload))
 
     async def GetUpload(
         self, request: upload_pb.GetUploadRequest, context: Context
     ) -> upload_pb.GetUploadResponse:
-        """Describe an upload."""
-        found = await self._uploads.get(current_principal().project, request.upload_id)
-        return upload_pb.GetUploadResponse(upload=upload_to_pb(found))
+        """Get an upload."""
+        upload = await self._uploads.get(current_principal().project, request.upload_id)
+        return upload_pb.GetUploadResponse(upload=upload_to_pb(upload))
 
     async def AddUploadPart(
         self, request_iterator: AsyncIterator[upload_pb.AddUploadPartRequest], context: Context
     ) -> upload_pb.AddUploadPartResponse:
-        """Store a part."""
+        """Store a part of an upload."""
         upload_id = await _upload_id(request_iterator)
         part = await self._uploads.add_part(
             current_principal().project, upload_id, _chunks(request_iterator)
@@ -198,20 +193,20 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
     async def CompleteUpload(
         self, request: upload_pb.CompleteUploadRequest, context: Context
     ) -> upload_pb.CompleteUploadResponse:
-        """Make a file of parts."""
-        found = await self._uploads.complete(
+        """Concatenate the parts of an upload to a file."""
+        upload = await self._uploads.complete(
             current_principal().project,
             request.upload_id,
             Completion(list(request.part_ids), request.md5),
         )
-        return upload_pb.CompleteUploadResponse(upload=upload_to_pb(found))
+        return upload_pb.CompleteUploadResponse(upload=upload_to_pb(upload))
 
     async def CancelUpload(
         self, request: upload_pb.CancelUploadRequest, context: Context
     ) -> upload_pb.CancelUploadResponse:
-        """Give an upload up."""
-        found = await self._uploads.cancel(current_principal().project, request.upload_id)
-        return upload_pb.CancelUploadResponse(upload=upload_to_pb(found))
+        """Cancel an upload."""
+        upload = await self._uploads.cancel(current_principal().project, request.upload_id)
+        return upload_pb.CancelUploadResponse(upload=upload_to_pb(upload))
 
 
 async def _upload_id(requests: AsyncIterator[upload_pb.AddUploadPartRequest]) -> str:
@@ -225,5 +220,5 @@ async def _upload_id(requests: AsyncIterator[upload_pb.AddUploadPartRequest]) ->
 async def _chunks(requests: AsyncIterator[upload_pb.AddUploadPartRequest]) -> AsyncIterator[bytes]:
     async for request in requests:
         if request.HasField("upload_id"):
-            raise InvalidField(field="upload_id", problem="it comes first, and once")
+            raise InvalidField(field="upload_id", problem="must be set in the first message only")
         yield request.chunk

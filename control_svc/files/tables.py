@@ -9,50 +9,45 @@ from control_svc.db.tables import Instant, Key, Project, Table
 
 
 class FileRow(Table):
-    """A file; its bytes are in the blob store before the row is here."""
+    """A file. Its bytes are in the blob store before the row is inserted."""
 
     __tablename__ = "files"
     __table_args__ = (Index(None, "project", "purpose", "id"),)
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    # what its owner says
     filename: Mapped[str] = mapped_column(Text)
     purpose: Mapped[str] = mapped_column(String(32))
-    # its bytes
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64))
     blob_key: Mapped[str] = mapped_column(Key, unique=True)
-    # its life
     created_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
 
 
 class UploadRow(Table):
-    """A file that comes in parts."""
+    """A file that is uploaded in parts."""
 
     __tablename__ = "uploads"
     __table_args__ = (Index(None, "state", "expires_at"),)
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    # what its owner says
     filename: Mapped[str] = mapped_column(Text)
     purpose: Mapped[str] = mapped_column(String(32))
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     mime_type: Mapped[str] = mapped_column(Text)
     ttl: Mapped[timedelta | None] = mapped_column(Interval)
-    # its life
     state: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime] = mapped_column(Instant)
-    # what it has become; no foreign key, because the file may be deleted and the upload stays
+    # No foreign key: the upload outlives its file.
     file_id: Mapped[str | None] = mapped_column(Key)
     completion: Mapped[str] = mapped_column(String(64))
 
 
 class UploadPartRow(Table):
-    """A part of an upload that is still pending."""
+    """A part of a pending upload."""
 
     __tablename__ = "upload_parts"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Uploads: parts are stored one by one; completion concatenates them to a file."""
+"""Uploads: parts are stored separately and concatenated to a file on completion."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from control_svc.base.ids import FILE, PART, UPLOAD, IdSource
 from control_svc.blobs.store import Blob, BlobMissing, BlobStore
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.files.model import (
-    LIFETIME,
+    UPLOAD_TTL,
     Completion,
     File,
     FileLimits,
@@ -20,8 +20,9 @@ from control_svc.files.model import (
     Upload,
     UploadPart,
     UploadState,
+    check_file_size,
     check_purpose,
-    expiry_of,
+    expiry_time,
     max_part_bytes,
 )
 from control_svc.files.queries import FileQueries, UploadQueries
@@ -32,14 +33,14 @@ CREATE = "CreateUpload"
 
 
 class UploadWithFile(NamedTuple):
-    """An upload, and the file it has become where that still exists."""
+    """An upload, and its file if that exists."""
 
     upload: Upload
     file: File | None = None
 
 
 class Uploads:
-    """What callers do with uploads."""
+    """Creates, completes and cancels uploads."""
 
     def __init__(
         self,
@@ -50,38 +51,36 @@ class Uploads:
         part_bytes: int,
         clock: Clock,
     ) -> None:
-        """`limits` are those of files that come in parts, `part_bytes` that of one part."""
+        """`limits` apply to uploaded files, `part_bytes` to one part."""
         self._transactions = transactions
         self._blobs = blobs
         self._ids = ids
         self._limits = limits
         self._part_bytes = part_bytes
         self._clock = clock
-        self._joining: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """Locks by project and upload, for the completion."""
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """Locks of completions, by project and upload id."""
 
-    async def create(self, project: str, described: NewUpload) -> UploadWithFile:
-        """Announce a file.
+    async def create(self, project: str, new: NewUpload) -> UploadWithFile:
+        """Create an upload.
 
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge or RequestIdReused.
         """
-        described.check(self._limits.of(described.purpose))
-        upload = self._new_upload(described)
-        request = IdempotencyRecord.of(
-            CREATE, described.request_id, upload.id, upload.created_at, described
-        )
+        new.check(self._limits.limit_for(new.purpose))
+        upload = self._new_upload(new)
+        request = IdempotencyRecord.of(CREATE, new.request_id, upload.id, upload.created_at, new)
 
         async def add(tx: Transaction) -> UploadWithFile:
-            created = await record_request(tx, project, request)
-            if created != upload.id:
-                return await self._with_file(tx, project, created)
+            upload_id = await record_request(tx, project, request)
+            if upload_id != upload.id:
+                return await self._with_file(tx, project, upload_id)
             await UploadQueries(tx).add(project, upload)
             return UploadWithFile(upload)
 
         return await self._transactions.write(add)
 
     async def get(self, project: str, upload_id: str) -> UploadWithFile:
-        """Raises UploadNotFound."""
+        """Return an upload with its file. Raises UploadNotFound."""
         return await self._transactions.read(lambda tx: self._with_file(tx, project, upload_id))
 
     async def add_part(
@@ -89,17 +88,20 @@ class Uploads:
     ) -> UploadPart:
         """Store the bytes of a stream as a part.
 
-        Raises UploadNotFound, UploadNotPending, TooLong, RequestTooLarge, MissingField where there
-        are no bytes, or StorageFailed.
+        Raises UploadNotFound, UploadNotPending, TooLong, RequestTooLarge, MissingField if the part
+        is empty, or StorageFailed.
         """
-        upload, taken = await self._transactions.read(
-            lambda tx: _with_taken(tx, project, upload_id)
-        )
+
+        async def read(tx: Transaction) -> tuple[Upload, PartTotals]:
+            upload = await UploadQueries(tx).get(project, upload_id)
+            return upload, await UploadQueries(tx).part_totals(project, upload_id)
+
+        upload, stored = await self._transactions.read(read)
         upload.check_pending(self._clock())
-        limit = max_part_bytes(upload, taken, self._part_bytes)
+        limit = max_part_bytes(upload, stored, self._part_bytes)
         async with self._blobs.create() as sink:
             async for chunk in chunks:
-                self._limits.check(sink.size_bytes + len(chunk), limit)
+                check_file_size(sink.size_bytes + len(chunk), limit)
                 await sink.write(chunk)
             if not sink.size_bytes:
                 raise MissingField(field="chunk")
@@ -113,12 +115,13 @@ class Uploads:
         )
 
         async def add(tx: Transaction) -> None:
-            locked = await UploadQueries(tx).lock(project, upload_id)
-            locked.check_pending(part.created_at)
-            # Others may have come since the bytes began to stream in.
-            taken = await UploadQueries(tx).taken(project, upload_id)
-            self._limits.check(part.size_bytes, max_part_bytes(locked, taken, self._part_bytes))
-            await UploadQueries(tx).add_part(project, part)
+            queries = UploadQueries(tx)
+            upload = await queries.lock(project, upload_id)
+            upload.check_pending(part.created_at)
+            # Other parts may have been added while this one was received.
+            stored = await queries.part_totals(project, upload_id)
+            check_file_size(part.size_bytes, max_part_bytes(upload, stored, self._part_bytes))
+            await queries.add_part(project, part)
 
         async with delete_if_rejected(self._blobs, blob):
             await self._transactions.write(add)
@@ -127,64 +130,67 @@ class Uploads:
     async def complete(
         self, project: str, upload_id: str, completion: Completion
     ) -> UploadWithFile:
-        """Make a file of parts.
+        """Concatenate parts to a file. Can be repeated with the same completion.
 
         Raises UploadNotFound, UploadNotPending, MissingField, TooLong, InvalidField, SizeMismatch,
-        ChecksumMismatch or StorageFailed. A completion that fails leaves the upload as it was.
+        ChecksumMismatch or StorageFailed. A failed completion does not change the upload.
         """
         completion.check()
-        # Each would write a copy of the whole file, of which one is kept: who comes second waits.
-        lock = self._joining.setdefault((project, upload_id), asyncio.Lock())
+        # Serialize concurrent completions, each of which would write a copy of the whole file.
+        lock = self._locks.setdefault((project, upload_id), asyncio.Lock())
         try:
             async with lock:
                 return await self._complete(project, upload_id, completion)
         except (UploadNotPending, BlobMissing):
-            # The same call may have come before, or be a step ahead and have freed the parts.
-            found = await self.get(project, upload_id)
-            if found.upload.completion == completion.fingerprint():
-                return found
-            found.upload.check_pending(self._clock())
+            # The same completion may have succeeded before, or in another process meanwhile.
+            current = await self.get(project, upload_id)
+            if current.upload.completion == completion.fingerprint():
+                return current
+            current.upload.check_pending(self._clock())
             raise
 
     async def cancel(self, project: str, upload_id: str) -> UploadWithFile:
-        """Give an upload up. Raises UploadNotFound or UploadNotPending."""
+        """Cancel an upload and delete its parts. Raises UploadNotFound or UploadNotPending."""
         now = self._clock()
 
-        async def drop(tx: Transaction) -> tuple[Upload, list[str]]:
-            locked = await UploadQueries(tx).lock(project, upload_id)
-            cancelled = locked.cancel(now)
-            await UploadQueries(tx).update(project, cancelled)
-            return cancelled, await UploadQueries(tx).drop_parts(project, upload_id)
+        async def cancel(tx: Transaction) -> tuple[Upload, list[str]]:
+            queries = UploadQueries(tx)
+            cancelled = (await queries.lock(project, upload_id)).cancel(now)
+            await queries.update(project, cancelled)
+            return cancelled, await queries.delete_parts(project, upload_id)
 
-        upload, dropped = await self._transactions.write(drop)
-        await self._blobs.delete(dropped)
+        upload, blob_keys = await self._transactions.write(cancel)
+        await self._blobs.delete(blob_keys)
         return UploadWithFile(upload)
 
     async def _complete(
         self, project: str, upload_id: str, completion: Completion
     ) -> UploadWithFile:
-        upload, stored = await self._transactions.read(
-            lambda tx: _with_parts(tx, project, upload_id)
-        )
+        async def read(tx: Transaction) -> tuple[Upload, list[UploadPart]]:
+            queries = UploadQueries(tx)
+            return await queries.get(project, upload_id), await queries.parts(project, upload_id)
+
+        upload, stored = await self._transactions.read(read)
         upload.check_pending(self._clock())
-        blob = await self._join(completion.select(upload, stored), completion.md5.lower())
+        blob = await self._concatenate(completion.select(upload, stored), completion.md5.lower())
         file = self._new_file(upload, blob)
 
         async def finish(tx: Transaction) -> tuple[UploadWithFile, list[str]]:
-            locked = await UploadQueries(tx).lock(project, upload_id)
-            done = locked.complete(file.id, completion.fingerprint(), file.created_at)
+            queries = UploadQueries(tx)
+            locked = await queries.lock(project, upload_id)
+            completed = locked.complete(file.id, completion.fingerprint(), file.created_at)
             await FileQueries(tx).add(project, file)
-            await UploadQueries(tx).update(project, done)
-            dropped = await UploadQueries(tx).drop_parts(project, upload_id)
-            return UploadWithFile(done, file), dropped
+            await queries.update(project, completed)
+            blob_keys = await queries.delete_parts(project, upload_id)
+            return UploadWithFile(completed, file), blob_keys
 
         async with delete_if_rejected(self._blobs, blob):
-            result, dropped = await self._transactions.write(finish)
-        await self._blobs.delete(dropped)
+            result, blob_keys = await self._transactions.write(finish)
+        await self._blobs.delete(blob_keys)
         return result
 
-    async def _join(self, parts: Sequence[UploadPart], md5: str) -> Blob:
-        """One blob out of several. Raises ChecksumMismatch or StorageFailed."""
+    async def _concatenate(self, parts: Sequence[UploadPart], md5: str) -> Blob:
+        """Write the parts to one blob. Raises ChecksumMismatch or StorageFailed."""
         digest = hashlib.md5(usedforsecurity=False)
         async with self._blobs.create() as sink:
             for part in parts:
@@ -198,7 +204,7 @@ class Uploads:
 
     async def _with_file(self, tx: Transaction, project: str, upload_id: str) -> UploadWithFile:
         now = self._clock()
-        upload = (await UploadQueries(tx).get(project, upload_id)).at(now)
+        upload = (await UploadQueries(tx).get(project, upload_id)).with_expiry(now)
         if upload.file_id is None:
             return UploadWithFile(upload)
         try:
@@ -207,18 +213,18 @@ class Uploads:
             return UploadWithFile(upload)
         return UploadWithFile(upload, file)
 
-    def _new_upload(self, described: NewUpload) -> Upload:
+    def _new_upload(self, new: NewUpload) -> Upload:
         now = self._clock()
         return Upload(
             id=self._ids.new(UPLOAD),
-            filename=described.filename,
-            purpose=check_purpose(described.purpose),
-            size_bytes=described.size_bytes,
-            mime_type=described.mime_type,
-            ttl=described.ttl,
+            filename=new.filename,
+            purpose=check_purpose(new.purpose),
+            size_bytes=new.size_bytes,
+            mime_type=new.mime_type,
+            ttl=new.ttl,
             state=UploadState.PENDING,
             created_at=now,
-            expires_at=now + LIFETIME,
+            expires_at=now + UPLOAD_TTL,
         )
 
     def _new_file(self, upload: Upload, blob: Blob) -> File:
@@ -231,17 +237,5 @@ class Uploads:
             sha256=blob.sha256,
             blob_key=blob.key,
             created_at=now,
-            expires_at=expiry_of(upload.purpose, upload.ttl, now),
+            expires_at=expiry_time(upload.purpose, upload.ttl, now),
         )
-
-
-async def _with_taken(tx: Transaction, project: str, upload_id: str) -> tuple[Upload, PartTotals]:
-    upload = await UploadQueries(tx).get(project, upload_id)
-    return upload, await UploadQueries(tx).taken(project, upload_id)
-
-
-async def _with_parts(
-    tx: Transaction, project: str, upload_id: str
-) -> tuple[Upload, list[UploadPart]]:
-    upload = await UploadQueries(tx).get(project, upload_id)
-    return upload, await UploadQueries(tx).parts(project, upload_id)

@@ -16,8 +16,9 @@ Metadata = Sequence[tuple[str, str]]
 def call_metadata(
     token: ServiceToken | None, project: str, priority: Priority, key_id: str
 ) -> Metadata:
-    """The metadata of a call on behalf of a project; `key_id` names the kind of work in logs.
-    Without a token the service must accept callers without a key.
+    """Return the metadata of a call on behalf of a project; `key_id` names the work in logs.
+
+    Without a token no metadata is sent, and the service must accept callers without a key.
     """
     if token is None:
         return ()
@@ -28,13 +29,13 @@ def call_metadata(
 
 
 @contextmanager
-def stream_messages(calling: Any) -> Iterator[AsyncIterator[Any]]:
-    """The messages of a stream; left early, also by a cancellation, the call is cancelled.
+def stream_messages(call: Any) -> Iterator[AsyncIterator[Any]]:
+    """Iterate over the messages of a streaming call, and cancel the call on exit.
 
     Raises the service's errors.
     """
     try:
         with translate_errors(SERVICE):
-            yield calling.__aiter__()
+            yield aiter(call)
     finally:
-        calling.cancel()
+        call.cancel()

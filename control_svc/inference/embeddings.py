@@ -16,22 +16,19 @@ from svc_kit.rpc.client import translate_errors
 
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
-"""A vector a row."""
-
-
-# ---- other services
+"""Shape (vectors, dimensions)."""
 
 
 class EmbeddingModel(NamedTuple):
-    """What is known of a model."""
+    """Properties of an embedding model."""
 
     name: str
     max_tokens: int
-    """The longest text that it takes at once."""
+    """Maximum length of a text that is embedded as one piece."""
 
 
 class EmbeddingResult(NamedTuple):
-    """Vectors, and the model that they are of."""
+    """Vectors and the model that computed them."""
 
     vectors: Vectors
     digest: str
@@ -39,72 +36,68 @@ class EmbeddingResult(NamedTuple):
 
 
 class Embedder(Protocol):
-    """The inference service, as far as it makes vectors.
+    """Computes embeddings.
 
-    All methods raise Unavailable and ResourceExhausted where another try may do better,
-    EngineRestarting with a phase where an engine died, ModelNotFound, and what the model refuses.
+    All methods raise Unavailable and ResourceExhausted, which can be retried, EngineRestarting with
+    a phase if an engine died, ModelNotFound, and errors of the request.
     """
 
     async def model(self, project: str, name: str) -> EmbeddingModel:
-        """Describe a model."""
+        """Look up a model."""
 
     async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
-        """How long texts are."""
+        """Return the number of tokens of each text."""
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
     ) -> EmbeddingResult:
-        """The vectors of texts, each of length 1, and whose they are."""
+        """Embed texts; the vectors are normalized."""
 
 
-_LONGEST_WINDOW: Final = 512
-"""Tokens of a text that is computed at once: what encoders are made for; more costs its square."""
-_SPECIAL_TOKENS: Final = 16
-"""Left for what the model puts around a text, and for seams between its pieces."""
+_MAX_WINDOW_TOKENS: Final = 512
+"""The usual context of encoders. The cost of attention grows with the square of the length."""
+_RESERVED_TOKENS: Final = 16
+"""For special tokens and for differences in tokenization at the ends of a piece."""
 
 
 class EmbeddingClient:
-    """Calls on behalf of projects, over one channel."""
+    """An `Embedder` over a channel."""
 
     def __init__(
         self, channel: grpc.aio.Channel, token: ServiceToken | None, timeout_s: float
     ) -> None:
-        """Without a token the service must serve callers without a key, all as one project."""
+        """Without a token the service must accept callers without a key, all as one project."""
         self._stub = InferenceServiceStub(channel)
         self._token = token
         self._timeout_s = timeout_s
 
     async def model(self, project: str, name: str) -> EmbeddingModel:
-        """Describe a model."""
+        """Look up a model."""
         request = pb.GetModelRequest(model=name)
-        answer = await self._ask(self._stub.GetModel, request, project, Priority.BATCH)
-        trained = answer.model.trained_context_tokens or _LONGEST_WINDOW
-        window = min(trained, _LONGEST_WINDOW) - _SPECIAL_TOKENS
-        return EmbeddingModel(answer.model.name, window)
+        response = await self._call(self._stub.GetModel, request, project, Priority.BATCH)
+        trained = response.model.trained_context_tokens or _MAX_WINDOW_TOKENS
+        window = min(trained, _MAX_WINDOW_TOKENS) - _RESERVED_TOKENS
+        return EmbeddingModel(response.model.name, window)
 
     async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
-        """How long texts are."""
+        """Return the number of tokens of each text."""
         request = pb.CountTokensRequest(model=model, texts=texts)
-        answer = await self._ask(self._stub.CountTokens, request, project, Priority.BATCH)
-        return list(answer.text_tokens)
+        response = await self._call(self._stub.CountTokens, request, project, Priority.BATCH)
+        return list(response.text_tokens)
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
     ) -> EmbeddingResult:
-        """The vectors of texts, each of length 1, and whose they are."""
+        """Embed texts; the vectors are normalized."""
         inputs = [pb.TextOrTokens(text=text) for text in texts]
         priority = Priority.BATCH if is_background else Priority.NORMAL
         request = pb.EmbedRequest(model=model, inputs=inputs, with_digest=True)
-        answer = await self._ask(self._stub.Embed, request, project, priority)
-        vectors = np.array([each.values for each in answer.embeddings], np.float32)
-        return EmbeddingResult(vectors, answer.model_digest)
+        response = await self._call(self._stub.Embed, request, project, priority)
+        vectors = np.array([each.values for each in response.embeddings], np.float32)
+        return EmbeddingResult(vectors, response.model_digest)
 
-    async def _ask(
-        self,
-        method: Callable[..., Awaitable[Any]],
-        request: Any,
-        project: str,
-        priority: Priority,
+    async def _call(
+        self, method: Callable[..., Awaitable[Any]], request: Any, project: str, priority: Priority
     ) -> Any:
         metadata = call_metadata(self._token, project, priority, "vectors")
         with translate_errors(SERVICE):

@@ -8,7 +8,7 @@ from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.inference.client import SERVICE, Metadata, call_metadata
+from control_svc.inference.client import SERVICE, call_metadata
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.rpc.client import translate_errors
@@ -16,26 +16,29 @@ from svc_kit.rpc.client import translate_errors
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """What a response shows of the model that answers it."""
+    """Model, options and seed as a response shows them."""
 
     model: str
-    """The name it is served under."""
+    """Served model name."""
     options: bytes
-    """The caller's options, with the model's default sampling."""
+    """The options of the request, with default sampling of the model."""
     seed: int | None
-    """The caller's seed, if any."""
+    """The seed of the request, if any."""
 
 
 class Models(Protocol):
-    """What the inference service knows without computing."""
+    """Looks up models."""
 
-    async def describe(self, project: str, model: str, options: bytes) -> ResolvedModel:
-        """Raises ModelNotFound, and what makes the service unreachable."""
+    async def resolve(self, project: str, model: str, options: bytes) -> ResolvedModel:
+        """Resolve the model of a request and complete its options.
+
+        Raises ModelNotFound, and retryable errors if the service is not reachable.
+        """
 
 
 _TIMEOUT_S: Final = 60.0
 _SHOWN_SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
-"""Sampling fields that a response always shows."""
+"""Sampling fields that a response always contains."""
 
 
 class RpcModels:
@@ -45,25 +48,18 @@ class RpcModels:
         self._stub = InferenceServiceStub(channel)
         self._token = token
 
-    async def describe(self, project: str, model: str, options: bytes) -> ResolvedModel:
-        """Raises ModelNotFound, and what makes the service unreachable."""
+    async def resolve(self, project: str, model: str, options: bytes) -> ResolvedModel:
+        """See `Models.resolve`."""
+        metadata = call_metadata(self._token, project, Priority.INTERACTIVE, "responses")
         with translate_errors(SERVICE):
-            found = await self._stub.GetModel(
-                pb.GetModelRequest(model=model),
-                metadata=self._metadata(project),
-                timeout=_TIMEOUT_S,
+            response = await self._stub.GetModel(
+                pb.GetModelRequest(model=model), metadata=metadata, timeout=_TIMEOUT_S
             )
         resolved = generation_pb2.GenerationOptions.FromString(options)
-        defaults, sampling = found.model.default_sampling, resolved.sampling
+        defaults, sampling = response.model.default_sampling, resolved.sampling
         for name in _SHOWN_SAMPLING:
             if not sampling.HasField(name):
                 setattr(sampling, name, getattr(defaults, name))
         seed = sampling.seed if sampling.HasField("seed") else None
-        return ResolvedModel(
-            model or found.model.name,
-            resolved.SerializeToString(deterministic=True),
-            seed,
-        )
-
-    def _metadata(self, project: str) -> Metadata:
-        return call_metadata(self._token, project, Priority.INTERACTIVE, "responses")
+        options = resolved.SerializeToString(deterministic=True)
+        return ResolvedModel(model or response.model.name, options, seed)

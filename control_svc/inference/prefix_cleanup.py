@@ -1,7 +1,7 @@
-"""Deletes what the inference service has stored for deleted objects in its disk prefix cache.
+"""Deletes the prefixes of deleted objects from the disk prefix cache of the inference service.
 
-Objects are named with each turn (`TurnRequest.keep_for`); a job deletes their prefixes later, when
-the service can be reached.
+Each turn names its object (`TurnRequest.keep_for`). A job deletes the prefixes of the object when
+the service is reachable.
 """
 
 import logging
@@ -24,43 +24,39 @@ from svc_kit.rpc.client import translate_errors
 
 
 class DiskPrefixCache(Protocol):
-    """What is kept for stored objects."""
+    """The prefixes that the inference service stores for objects."""
 
-    async def drop(self, object_id: str) -> None:
-        """Delete it, wherever it is, and keep no more of what runs; there need be nothing.
+    async def delete(self, object_id: str) -> None:
+        """Delete all prefixes of an object, if any, and store none of its running turns.
 
-        Raises Unavailable while the service cannot be asked.
+        Raises Unavailable if the service is not reachable.
         """
 
 
 _log = logging.getLogger(__name__)
 KIND: Final = "forget-archive"
-"""The jobs that delete what is archived."""
+"""Job kind."""
 MAX_POSTPONED: Final = 1440
-"""A day or so, at a minute between two attempts. What is archived then goes when there is no room
-for it, and the queue does not fill up with jobs for a service that was given up."""
-_WORKERS_LEAVE: Final = timedelta(seconds=5)
-_MARK_CHARACTERS: Final = 18
+"""About a day, at a minute between attempts. Then the job gives up, so that the queue does not fill
+up; the inference service evicts the prefixes when it needs the space."""
+_STOP_DELAY: Final = timedelta(seconds=5)
+_SUFFIX_CHARACTERS: Final = 18
 
 
 class PrefixCleanup:
-    """Has deleted objects forgotten."""
+    """Queues the deletion of prefixes."""
 
     def __init__(self, ids: IdSource, *, is_used: bool) -> None:
-        """`is_used`: objects are named to the inference service, so it may have kept something."""
+        """`is_used`: whether turns name their objects, so that prefixes may be stored."""
         self._ids = ids
         self._is_used = is_used
 
     async def enqueue(
-        self,
-        tx: Transaction,
-        project: str,
-        object_id: str,
-        *,
-        is_running: bool = False,
+        self, tx: Transaction, project: str, object_id: str, *, is_running: bool = False
     ) -> None:
-        """Queue the deletion of an object's stored prefixes, in the transaction that deletes the
-        object. `is_running` delays it while a worker may still compute.
+        """Queue a deletion in the transaction that deletes the object.
+
+        `is_running` delays it, since a worker may still run a turn of the object.
         """
         if not self._is_used:
             return
@@ -68,52 +64,52 @@ class PrefixCleanup:
         job = NewJob(
             id=job_id,
             kind=KIND,
-            # With a mark of its own: of a chain of responses one after the other is deleted.
-            subject=f"{object_id}/{job_id[-_MARK_CHARACTERS:]}",
+            # Unique, because several responses of one chain may be deleted.
+            subject=f"{object_id}/{job_id[-_SUFFIX_CHARACTERS:]}",
             priority=JobPriority.BATCH,
-            delay=_WORKERS_LEAVE if is_running else timedelta(),
+            delay=_STOP_DELAY if is_running else timedelta(),
         )
         await JobQueries(tx).add(project, job)
 
 
 class PrefixCleanupWorker:
-    """Does the jobs."""
+    """The job handler."""
 
     kind = KIND
     concurrency = 1
 
-    def __init__(self, archive: DiskPrefixCache) -> None:
-        self._archive = archive
+    def __init__(self, prefixes: DiskPrefixCache) -> None:
+        self._prefixes = prefixes
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Delete what is kept for an object; while the service is away, later."""
+        """Delete the prefixes of an object. Raises Unavailable to retry later."""
         object_id = claim.subject.split("/")[0]
         try:
-            await self._archive.drop(object_id)
+            await self._prefixes.delete(object_id)
         except Unavailable:
             if claim.num_postponed < MAX_POSTPONED:
                 raise
             _log.warning(
-                "the archived prefixes of %s are left for the inference service to expire",
+                "stored prefixes of %s are not deleted: the inference service is not reachable",
                 object_id,
             )
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Nothing: the object is gone."""
+        """Do nothing: the object has been deleted."""
 
 
 _TIMEOUT_S: Final = 30.0
 
 
 class RpcDiskPrefixCache:
-    """An `Archive` over a channel."""
+    """A `DiskPrefixCache` over a channel."""
 
     def __init__(self, channel: grpc.aio.Channel, token: ServiceToken) -> None:
         self._stub = EngineServiceStub(channel)
         self._metadata = (("authorization", f"Bearer {token.secret}"),)
 
-    async def drop(self, object_id: str) -> None:
-        """Delete what is kept for an object. Raises what the service answers."""
+    async def delete(self, object_id: str) -> None:
+        """Delete the prefixes of an object. Raises the service's errors."""
         request = pb.DropSnapshotsRequest(object_ids=[object_id])
         with translate_errors(SERVICE):
             await self._stub.DropSnapshots(request, metadata=self._metadata, timeout=_TIMEOUT_S)

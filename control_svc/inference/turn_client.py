@@ -1,6 +1,6 @@
 """Runs turns and counts prompt tokens over gRPC, on behalf of an object's project.
 
-Token ids are always requested, since the next attempt resumes from them.
+Token ids are always requested: the next attempt resumes from them.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -73,24 +73,24 @@ _REASONS: Final[Mapping[int, FinishReason]] = {
 
 
 class RpcTurnClient:
-    """A `TurnClient` over a channel that must not retry: workers count engines that died."""
+    """A `TurnClient` over a channel. The channel must not retry: workers count engine deaths."""
 
     def __init__(
         self, channel: grpc.aio.Channel, token: ServiceToken | None, *, timeout_s: float
     ) -> None:
-        """`timeout_s` bounds a turn, waiting included."""
+        """`timeout_s` limits a turn, including time in queues."""
         self._stub = InferenceServiceStub(channel)
         self._token = token
         self._timeout_s = timeout_s
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
-        """The events of a turn. Raises what the service answers, and EngineDied.
+        """Run a turn and yield its events. Raises the service's errors and EngineDied.
 
-        Fields have OpenAI's names: what a run or a response failed with is kept, and read later.
+        Errors name fields as OpenAI does, since runs and responses store and show them.
         """
-        if self._token is None:  # objects are named by services alone
+        if self._token is None:  # only services may set `keep_for`
             request = replace(request, keep_for="")
-        calling = self._stub.Chat(
+        call = self._stub.Chat(
             chat_request(request),
             metadata=call_metadata(
                 self._token, request.project, PRIORITIES[request.priority], _KEY_ID
@@ -98,13 +98,13 @@ class RpcTurnClient:
             timeout=self._timeout_s,
         )
         accepted: generation.Accepted | None = None
-        with openai_names(CHAT_PARAMS), _deaths_told(), stream_messages(calling) as messages:
+        with openai_names(CHAT_PARAMS), _engine_deaths(), stream_messages(call) as messages:
             async for message in messages:
                 kind = message.WhichOneof("event")
                 if kind == "accepted":
                     accepted = message.accepted
                     continue
-                if accepted is not None:  # one that had ended already is over without a start
+                if accepted is not None:  # a resumed turn that is complete sends no `started`
                     yield _started(accepted, message.started)
                     accepted = None
                 if kind != "started":
@@ -112,7 +112,8 @@ class RpcTurnClient:
 
 
 @contextmanager
-def _deaths_told() -> Iterator[None]:
+def _engine_deaths() -> Iterator[None]:
+    """Raise EngineDied for an engine that restarts because of this turn."""
     try:
         yield
     except EngineRestarting as error:
@@ -121,11 +122,11 @@ def _deaths_told() -> Iterator[None]:
         raise EngineDied(error) from error
 
 
-# ---- to the wire
+# ---- requests
 
 
 def chat_request(request: TurnRequest) -> pb.ChatRequest:
-    """A turn as the inference service takes it."""
+    """Convert a turn."""
     return pb.ChatRequest(
         model=request.model,
         conversation=pb.Conversation(
@@ -155,7 +156,7 @@ def _options(request: TurnRequest) -> generation.GenerationOptions:
     options.sampling.seed = request.seed
     options.output.token_ids = True
     options.label = request.label
-    _keep(options, request.keep_for)
+    _set_keep_for(options, request.keep_for)
     if request.max_tokens is not None:
         options.stopping.max_tokens = request.max_tokens
     if request.format is not None:
@@ -165,10 +166,10 @@ def _options(request: TurnRequest) -> generation.GenerationOptions:
     return options
 
 
-def _keep(options: generation.GenerationOptions, object_id: str) -> None:
-    """Name the object that a turn is a part of, where its state may be reused at all.
+def _set_keep_for(options: generation.GenerationOptions, object_id: str) -> None:
+    """Set the object of a turn, if its state may be reused; otherwise clear the field.
 
-    What a caller's options name is never passed on: it would be believed of us.
+    A client's own value is never passed on, since the inference service trusts this service.
     """
     reuse = options.cache.reuse or not options.cache.HasField("reuse")
     if object_id and reuse and not options.deterministic:
@@ -177,9 +178,9 @@ def _keep(options: generation.GenerationOptions, object_id: str) -> None:
         options.cache.ClearField("keep_for")
 
 
-def _constraint(wanted: TurnFormat) -> generation.Constraint:
-    if isinstance(wanted, JsonSchema):
-        return generation.Constraint(json_schema=wanted.schema)
+def _constraint(format: TurnFormat) -> generation.Constraint:
+    if isinstance(format, JsonSchema):
+        return generation.Constraint(json_schema=format.schema)
     return generation.Constraint(json_object=True)
 
 
@@ -216,7 +217,7 @@ def _choice(choice: TurnChoice) -> chat.ToolChoice:
     )
 
 
-# ---- from the wire
+# ---- events
 
 
 def _started(accepted: generation.Accepted, started: generation.Started) -> Started:
@@ -233,13 +234,13 @@ def _delta(delta: pb.ChatDelta) -> Delta:
         ),
         tuple(delta.token_ids),
         tuple(
-            TokenLogprob(_likely(each.chosen), tuple(map(_likely, each.top)))
-            for each in delta.logprobs
+            TokenLogprob(_token(logprob.chosen), tuple(map(_token, logprob.top)))
+            for logprob in delta.logprobs
         ),
     )
 
 
-def _likely(token: generation.TokenLogprob) -> LikelyToken:
+def _token(token: generation.TokenLogprob) -> LikelyToken:
     return LikelyToken(token.token, token.logprob)
 
 
@@ -267,21 +268,21 @@ class RpcTokenCounter:
         self._timeout_s = timeout_s
 
     async def count(self, request: TurnRequest) -> int:
-        """The tokens of the prompt of a turn. Raises what the service answers."""
-        wanted = chat_request(request)
-        counting = pb.CountTokensRequest(model=wanted.model, conversation=wanted.conversation)
+        """Count the tokens of the prompt of a turn. Raises the service's errors."""
+        turn = chat_request(request)
+        count_request = pb.CountTokensRequest(model=turn.model, conversation=turn.conversation)
         metadata = call_metadata(
             self._token, request.project, PRIORITIES[request.priority], _KEY_ID
         )
         with translate_errors(SERVICE):
-            counted = await self._stub.CountTokens(
-                counting, metadata=metadata, timeout=self._timeout_s
+            response = await self._stub.CountTokens(
+                count_request, metadata=metadata, timeout=self._timeout_s
             )
-        return counted.prompt_tokens
+        return response.prompt_tokens
 
 
 class TokenCounter(Protocol):
-    """Counts what a model would be shown."""
+    """Counts prompt tokens."""
 
     async def count(self, request: TurnRequest) -> int:
-        """The tokens of the prompt of a turn. Raises what `TurnClient.run` does."""
+        """Count the tokens of the prompt of a turn. Raises the errors of `TurnClient.run`."""

@@ -1,6 +1,6 @@
-"""Requests, events and the client interface of a turn: one call of a model.
+"""Requests, events and the client interface of a turn, which is one call of a model.
 
-Messages are those of chat, not items; `agent/prompt.py` converts.
+Messages are chat messages; `agent/prompt.py` converts items to them.
 """
 
 from collections.abc import AsyncGenerator
@@ -12,7 +12,7 @@ from control_svc.jobs.model import JobPriority
 
 
 class ChoiceMode(StrEnum):
-    """Whether tools are called."""
+    """Whether the model may or must call tools."""
 
     NONE = "none"
     AUTO = "auto"
@@ -36,13 +36,13 @@ class TextPart(NamedTuple):
 
 
 class RefusalPart(NamedTuple):
-    """An assistant's refusal."""
+    """A refusal of the assistant."""
 
     text: str
 
 
 class ImagePart(NamedTuple):
-    """A picture."""
+    """An image."""
 
     data: bytes
     media_type: str
@@ -51,7 +51,7 @@ class ImagePart(NamedTuple):
 
 
 class AudioPart(NamedTuple):
-    """A sound."""
+    """Audio."""
 
     data: bytes
     media_type: str
@@ -61,7 +61,7 @@ TurnPart = TextPart | RefusalPart | ImagePart | AudioPart
 
 
 class TurnCall(NamedTuple):
-    """A call that an assistant's message made."""
+    """A tool call of an assistant message."""
 
     id: str
     name: str
@@ -77,11 +77,11 @@ class TurnMessage:
     parts: tuple[TurnPart, ...] = ()
     calls: tuple[TurnCall, ...] = ()
     call_id: str = ""
-    """The call that a tool's message answers."""
+    """For a tool message: the call that it answers."""
     name: str = ""
-    """The speaker's or the tool's. Empty: none."""
+    """Name of the participant or the tool; empty for none."""
     reasoning: str = ""
-    """The reasoning of an assistant; may be empty."""
+    """For an assistant message: its reasoning; may be empty."""
 
 
 class TurnTool(NamedTuple):
@@ -90,31 +90,31 @@ class TurnTool(NamedTuple):
     name: str
     description: str = ""
     parameters: str = ""
-    """The JSON Schema of its arguments, as JSON text. Empty: it has none."""
+    """JSON Schema of the arguments as JSON text; empty for a function without arguments."""
     strict: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChoice:
-    """Which tools are called."""
+    """The `tool_choice` of a turn."""
 
     mode: ChoiceMode | None = None
-    """None: automatic where there are tools."""
+    """None means automatic if there are tools."""
     allowed: tuple[str, ...] = ()
-    """Only these. Empty: all."""
+    """Names of the allowed tools; empty allows all."""
     parallel: bool | None = None
-    """Whether there may be several calls. None: there may."""
+    """Whether several calls are allowed; None allows them."""
 
 
 DEFAULT_CHOICE: Final = TurnChoice()
 
 
 class JsonObject(NamedTuple):
-    """The answer is a JSON object, whichever."""
+    """The answer is any JSON object."""
 
 
 class JsonSchema(NamedTuple):
-    """The answer is JSON by a schema."""
+    """The answer is JSON that matches a schema."""
 
     schema: str
     """JSON text."""
@@ -128,42 +128,42 @@ class TurnRequest:
     """One call of a model."""
 
     project: str
-    """On whose behalf it is made."""
+    """Project on whose behalf the call is made."""
     model: str
-    """Empty: the inference service's first."""
+    """Empty for the first model of the inference service."""
     messages: tuple[TurnMessage, ...]
     tools: tuple[TurnTool, ...] = ()
     choice: TurnChoice = DEFAULT_CHOICE
     format: TurnFormat | None = None
-    """None means the format of `options`, free text by default."""
+    """None for the format in `options`, by default free text."""
     options: bytes = b""
-    """A serialised `corral.inference.v1.GenerationOptions`. Empty: the model's defaults."""
+    """Serialized `corral.inference.v1.GenerationOptions`; empty for the defaults of the model."""
     max_tokens: int | None = None
-    """Limits the answer, including tokens before an interruption. None means that of `options`."""
+    """Limit of the answer, including `token_ids`; None for the limit in `options`."""
     enable_thinking: bool | None = None
-    """Asks for, or against, a phase of thinking. None: the model's template decides."""
+    """Whether the model reasons first; None leaves it to the chat template."""
     template_values: str = ""
-    """Further values for the template, as the JSON text of an object. Empty: none."""
+    """Further values for the chat template, as the JSON text of an object; empty for none."""
     seed: int
-    """The seed; an interrupted turn continues with its own."""
+    """A resumed turn has the seed of its first attempt."""
     token_ids: tuple[int, ...] = ()
-    """What the turn had sampled before it was interrupted. Empty: it begins."""
+    """Tokens sampled by earlier attempts; empty for the first attempt."""
     priority: JobPriority = JobPriority.INTERACTIVE
     label: str = ""
     """The id of the object, for the logs of the inference service."""
     keep_for: str = ""
-    """The stored object that this is a part of, whose past and future turns begin alike: what is
-    computed may be archived for it. Empty: nothing of the turn is kept."""
+    """Id of the stored object that the turn belongs to. The inference service may store the prefix
+    for further turns of the object. Empty to store nothing."""
 
 
 class Started(NamedTuple):
-    """The first event: the model computes."""
+    """The first event: prompt processing has started."""
 
     model: str
     """The name of the model that answers."""
     prompt_tokens: int
     cached_tokens: int
-    """Those of the prompt that need not be computed."""
+    """Prompt tokens that were found in the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +171,9 @@ class ToolCallDelta:
     """The next piece of a tool call."""
 
     index: int
-    """The call's place in the turn."""
+    """Index of the call in the turn."""
     id: str
-    """Empty but in the first piece, as the name is."""
+    """Like the name, set in the first piece only."""
     name: str
     arguments: str
 
@@ -186,7 +186,7 @@ class LikelyToken(NamedTuple):
 
 
 class TokenLogprob(NamedTuple):
-    """A sampled token's probability, and the most probable ones, best first."""
+    """A sampled token and the most probable tokens, best first."""
 
     chosen: LikelyToken
     top: tuple[LikelyToken, ...]
@@ -194,14 +194,14 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What the turn gained. Some tokens come before their text, which may be held back."""
+    """New output of a turn. The text of a token may arrive in a later delta than its id."""
 
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of these tokens, where asked for."""
+    """Of the tokens of this delta, if requested."""
 
 
 class FinishReason(StrEnum):
@@ -209,7 +209,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
-    """The limit of tokens, or the model's context."""
+    """The token limit or the context length of the model is reached."""
     TOOL_CALLS = "tool_calls"
 
 
@@ -220,13 +220,13 @@ class Finished(NamedTuple):
 
 
 class TurnUsage(NamedTuple):
-    """The tokens of a turn, with those before it was interrupted, each counted once."""
+    """Tokens of a turn over all its attempts, each counted once."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int
-    """Those of the completion that were reasoning."""
+    """Completion tokens that are reasoning."""
 
 
 class Done(NamedTuple):
@@ -242,10 +242,9 @@ class TurnClient(Protocol):
     """Calls models."""
 
     def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
-        """The events of a turn: Started, any number of Delta, Finished, Done.
+        """Run a turn and yield Started, any number of Delta, Finished and Done.
 
-        Closed early, also by a cancellation, it is cancelled at the inference service. Raises what
-        the service answers: errors of the request, and what another try may end better:
-        ResourceExhausted, Unavailable, Aborted. `EngineDied` (`domain.jobs`) where an engine ended
-        while it computed the turn.
+        Closing the generator cancels the turn. Raises errors of the request; ResourceExhausted,
+        Unavailable or Aborted, which can be retried; and `EngineDied` (`jobs.model`) if an engine
+        died while it computed the turn.
         """

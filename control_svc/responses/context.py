@@ -184,9 +184,7 @@ class Requests:
         request.check()
         self.tools.check(request.settings.tools)
         self.check_seals(project, request.input)
-        facts = await self.models.describe(
-            project, request.settings.model, request.settings.options
-        )
+        facts = await self.models.resolve(project, request.settings.model, request.settings.options)
         now = self.clock()
         keeps = self.keep if request.settings.store else None
         return Response(

@@ -28,7 +28,7 @@ class ScriptedModels:
 
     counted: list[TurnRequest] = field(default_factory=list)
 
-    async def describe(self, project: str, model: str, options: bytes) -> ResolvedModel:
+    async def resolve(self, project: str, model: str, options: bytes) -> ResolvedModel:
         """Every model is there."""
         return ResolvedModel(model or "scripted", options, None)
 

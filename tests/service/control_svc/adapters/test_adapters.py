@@ -180,7 +180,7 @@ async def test_a_header_and_one_source_must_be_there(registry: Registry) -> None
         await registry.send([an_adapter()])
     with pytest.raises(errors.MissingField, match="file"):
         await registry.send([header])
-    with pytest.raises(errors.InvalidField, match="beside bytes"):
+    with pytest.raises(errors.InvalidField, match="combined with bytes"):
         await registry.send([b"x", adapter_pb2.AdapterHeader(name="voice", file_id="file-1")])
 
     assert (await registry.send([an_adapter(), header])).name == "voice"

@@ -168,7 +168,7 @@ async def test_what_could_not_be_forgotten_is_when_its_job_begins_again(world: W
 class Away:
     """An archive that cannot be asked."""
 
-    async def drop(self, object_id: str) -> None:
+    async def delete(self, object_id: str) -> None:
         """Raises Unavailable."""
         raise EngineRestarting()
 
