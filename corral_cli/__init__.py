@@ -1,1 +1,1 @@
-"""The `corral` command: what people type, above all services and imported by none of them."""
+"""The `corral` command. It imports the services; no service imports it."""

@@ -1,4 +1,4 @@
-"""The `corral` command: every subcommand in one group, and failures as one line."""
+"""The `corral` command: all subcommands in one group, failures printed as one line."""
 
 import errno
 import platform
@@ -41,18 +41,20 @@ _FILE_ERRORS = frozenset(
 
 
 class Commands(click.Group):
-    """Subcommands, of which those for operators tell of a full disk, or of a file that they may not
-    read or write, in one line. Of a server it is the traceback that helps."""
+    """A group whose subcommands report file errors, such as a full disk, as one line.
+
+    Servers are excluded: their traceback is needed to find the cause.
+    """
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the subcommand. Raises click.ClickException."""
         try:
             return super().invoke(ctx)
-        except OSError as problem:
-            if ctx.invoked_subcommand in _SERVERS or problem.errno not in _FILE_ERRORS:
+        except OSError as error:
+            if ctx.invoked_subcommand in _SERVERS or error.errno not in _FILE_ERRORS:
                 raise
-            where = f"{problem.filename}: " if problem.filename else ""
-            raise click.ClickException(f"{where}{problem.strerror}") from problem
+            path = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{path}{error.strerror}") from error
 
 
 @click.group(cls=Commands)
@@ -62,7 +64,7 @@ def cli() -> None:
 
 @cli.command("version")
 def version() -> None:
-    """Print the versions that a bug report needs."""
+    """Print the versions to include in a bug report."""
     names = ("corral", "llama-cpp-python", "grpcio", "protobuf")
     versions = [f"{name} {installed_version(name)}" for name in names]
     click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
@@ -89,7 +91,7 @@ for command in (
 
 
 def main() -> None:
-    """Run the command; what keeps it from starting is one message and exit code 1."""
+    """Run the command. A StartupError is printed as one message, with exit code 1."""
     try:
         cli()
     except StartupError as error:

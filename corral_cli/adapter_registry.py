@@ -1,125 +1,125 @@
-"""`corral adapters add|remove|list`: the adapters that the control service keeps."""
+"""`corral adapters add|remove|list`: adapters stored by the control service."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+import grpc.aio
 from corral.control.v1 import adapter_pb2
 from corral.control.v1 import adapter_service_pb2 as pb
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from corral_cli.connection import CONNECT_PATIENCE_S, CONTROL, explain_failures, target_option
-from svc_kit.rpc.client import open_channel
+from corral_cli.connection import (
+    CALL_TIMEOUT_S,
+    CONTROL_TARGET,
+    ResultT,
+    api_key_option,
+    call_server,
+    list_all,
+    target_option,
+)
 
 if TYPE_CHECKING:
     from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceAsyncStub
 
 
-SEND_PATIENCE_S = 3600.0
-_ENGINES_PATIENCE_S = 30
+_UPLOAD_TIMEOUT_S = 3600.0
+_ENGINES_TIMEOUT_S = 30
 _CHUNK_BYTES = 1 << 20
-_DIGEST_SHOWN = 12
-_STATE = "STATE_"
-Answer = TypeVar("Answer")
+DIGEST_CHARS = 12
+"""Characters of a SHA-256 that are shown."""
 
 
 def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for the address and the key of the control service."""
-    control = target_option(CONTROL, "The control service.", name="--control")
-    key = click.option("--api-key", envvar="CORRAL_API_KEY", help="A key, where one is asked.")
-    return control(key(command))
+    """Add the options for the address and the key of the control service."""
+    control = target_option(CONTROL_TARGET, "Address of the control service.", name="--control")
+    return control(api_key_option()(command))
 
 
 @click.command("add")
 @click.argument("name")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--model", default="", help="The base model. Default: each server's first.")
-@click.option("--description", default="", help="A text for people.")
-@click.option("--scale", type=float, help="What its effect is multiplied by. Default: 1.")
-@click.option("--replace", is_flag=True, help="Take the name from an adapter that has it.")
+@click.option("--model", default="", help="The base model. Default: each server's first model.")
+@click.option("--description", default="", help="A description of the adapter.")
+@click.option("--scale", type=float, help="Factor for the adapter's effect. Default: 1.")
+@click.option("--replace", is_flag=True, help="Replace an adapter that has this name.")
 @control_options
-def add(name: str, file: Path, control: str, api_key: str | None, **header: Any) -> None:
-    """Register FILE as NAME; every inference server loads it, now and after each start."""
-    scale = header.pop("scale")
-    about = adapter_pb2.AdapterHeader(name=name, default_scale=scale, **header)
+def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any) -> None:
+    """Register FILE as NAME. Every inference server loads it, now and after each start."""
+    scale = fields.pop("scale")
+    header = adapter_pb2.AdapterHeader(name=name, default_scale=scale, **fields)
 
     async def call(stub: "AdapterServiceAsyncStub") -> adapter_pb2.Adapter:
-        created = await stub.CreateAdapter(_pieces(about, file), timeout=SEND_PATIENCE_S)
+        created = await stub.CreateAdapter(_upload(header, file), timeout=_UPLOAD_TIMEOUT_S)
         request = pb.GetAdapterRequest(
-            adapter=created.adapter.id, wait=Duration(seconds=_ENGINES_PATIENCE_S)
+            adapter=created.adapter.id, wait=Duration(seconds=_ENGINES_TIMEOUT_S)
         )
-        timeout_s = _ENGINES_PATIENCE_S + CONNECT_PATIENCE_S
+        timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
         return (await stub.GetAdapter(request, timeout=timeout_s)).adapter
 
-    click.echo(describe(ask(control, api_key, call)))
+    click.echo(describe(call_registry(control, api_key, call)))
 
 
 @click.command("remove")
 @click.argument("name")
 @control_options
 def remove(name: str, control: str, api_key: str | None) -> None:
-    """Delete NAME everywhere; what runs with it goes on to its end."""
+    """Delete NAME on all servers. Running requests that use it are completed."""
 
     async def call(stub: "AdapterServiceAsyncStub") -> pb.DeleteAdapterResponse:
         request = pb.DeleteAdapterRequest(adapter=name)
-        return await stub.DeleteAdapter(request, timeout=CONNECT_PATIENCE_S)
+        return await stub.DeleteAdapter(request, timeout=CALL_TIMEOUT_S)
 
-    click.echo(f"{name} ({ask(control, api_key, call).adapter_id}) is deleted")
-
-
-async def registered(stub: "AdapterServiceAsyncStub") -> list[adapter_pb2.Adapter]:
-    """The adapters of the caller's project, newest first, with their engines."""
-    found: list[adapter_pb2.Adapter] = []
-    request = pb.ListAdaptersRequest()
-    while True:
-        page = await stub.ListAdapters(request, timeout=CONNECT_PATIENCE_S)
-        for adapter in page.adapters:
-            wanted = pb.GetAdapterRequest(adapter=adapter.id)
-            found.append((await stub.GetAdapter(wanted, timeout=CONNECT_PATIENCE_S)).adapter)
-        if not page.next_page_token:
-            return found
-        request.page_token = page.next_page_token
+    click.echo(f"{name} ({call_registry(control, api_key, call).adapter_id}) is deleted")
 
 
-def ask(
+async def list_registered(stub: "AdapterServiceAsyncStub") -> list[adapter_pb2.Adapter]:
+    """List the adapters of the caller's project, newest first, with the state in each engine."""
+    return [
+        (
+            await stub.GetAdapter(pb.GetAdapterRequest(adapter=adapter.id), timeout=CALL_TIMEOUT_S)
+        ).adapter
+        async for adapter in list_all(stub.ListAdapters, pb.ListAdaptersRequest(), "adapters")
+    ]
+
+
+def call_registry(
     control: str,
     api_key: str | None,
-    call: "Callable[[AdapterServiceAsyncStub], Awaitable[Answer]]",
-) -> Answer:
+    call: "Callable[[AdapterServiceAsyncStub], Awaitable[ResultT]]",
+) -> ResultT:
     """Call the control service. Raises click.ClickException."""
 
-    async def asked() -> Answer:
-        async with open_channel(control, token=api_key) as channel:
-            with explain_failures(control):
-                return await call(AdapterServiceStub(channel))
+    def call_stub(channel: grpc.aio.Channel) -> Awaitable[ResultT]:
+        return call(AdapterServiceStub(channel))
 
-    return asyncio.run(asked())
+    return call_server(control, api_key, call_stub)
 
 
 def describe(adapter: adapter_pb2.Adapter) -> str:
-    """One adapter in one line, and a line for each engine that cannot use it."""
-    states = [adapter_pb2.AdapterReport.State.Name(each.state) for each in adapter.engines]
-    words = [state.removeprefix(_STATE).lower() for state in states] or ["in no engine yet"]
+    """Format an adapter as one line, followed by a line for each engine that cannot use it."""
+    names = [adapter_pb2.AdapterReport.State.Name(report.state) for report in adapter.engines]
+    states = [name.removeprefix("STATE_").lower() for name in names] or ["in no engine yet"]
     line = (
         f"{adapter.name}    {adapter.id}, for {adapter.model or 'the first model'}, "
-        f"{', '.join(words)}, rank {adapter.rank}, scale {adapter.default_scale:g}, "
-        f"{adapter.size_bytes / 1e6:.1f} MB, SHA-256 {adapter.sha256[:_DIGEST_SHOWN]}"
+        f"{', '.join(states)}, rank {adapter.rank}, scale {adapter.default_scale:g}, "
+        f"{adapter.size_bytes / 1e6:.1f} MB, SHA-256 {adapter.sha256[:DIGEST_CHARS]}"
     )
     problems = [
-        f"    {each.address or each.frontend}: {each.problem}"
-        for each in adapter.engines
-        if each.problem
+        f"    {report.address or report.frontend}: {report.problem}"
+        for report in adapter.engines
+        if report.problem
     ]
     return "\n".join([line, *problems])
 
 
-async def _pieces(
-    about: adapter_pb2.AdapterHeader, file: Path
+async def _upload(
+    header: adapter_pb2.AdapterHeader, file: Path
 ) -> AsyncIterator[pb.CreateAdapterRequest]:
-    yield pb.CreateAdapterRequest(header=about)
+    yield pb.CreateAdapterRequest(header=header)
     with await asyncio.to_thread(file.open, "rb") as source:
         while chunk := await asyncio.to_thread(source.read, _CHUNK_BYTES):
             yield pb.CreateAdapterRequest(chunk=chunk)

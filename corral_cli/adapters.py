@@ -1,38 +1,39 @@
 """`corral adapters load|unload|list`: the adapters of a running server and of the registry."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+import grpc.aio
 from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
 from corral_cli import adapter_registry
-from corral_cli.connection import CONNECT_PATIENCE_S, INFERENCE, explain_failures, target_option
-from svc_kit.rpc.client import open_channel
+from corral_cli.connection import (
+    CALL_TIMEOUT_S,
+    INFERENCE_TARGET,
+    ResultT,
+    api_key_option,
+    call_server,
+    target_option,
+)
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub
 
-LOAD_PATIENCE_S = 300.0
-_DIGEST_SHOWN = 12
-
-Answer = TypeVar("Answer")
+_LOAD_TIMEOUT_S = 300.0
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for the address of the server."""
-    key = click.option(
-        "--api-key", envvar="CORRAL_API_KEY", help="A key with the scope admin, where one is asked."
-    )
-    return target_option(INFERENCE)(key(command))
+    """Add the options for the address and the key of an inference server."""
+    key = api_key_option("An API key with the scope admin, if the server requires one.")
+    return target_option(INFERENCE_TARGET)(key(command))
 
 
 @click.group("adapters")
 def adapters() -> None:
-    """Register LoRA adapters for all servers, or load them into one that runs."""
+    """Register LoRA adapters for all servers, or load them into a running one."""
 
 
 adapters.add_command(adapter_registry.add)
@@ -40,28 +41,32 @@ adapters.add_command(adapter_registry.remove)
 
 
 @adapters.command("list")
-@target_option(None, "Show what this inference server has in memory instead.")
+@target_option(None, "List the adapters in the memory of this inference server instead.")
 @adapter_registry.control_options
 def list_adapters(target: str | None, control: str, api_key: str | None) -> None:
-    """Show the registered adapters, or every one in a server's memory, draining ones too."""
+    """List the registered adapters, or with --target those in a server's memory, including
+    draining ones."""
     if target is None:
-        for registered in adapter_registry.ask(control, api_key, adapter_registry.registered):
-            click.echo(adapter_registry.describe(registered))
+        registered = adapter_registry.call_registry(
+            control, api_key, adapter_registry.list_registered
+        )
+        for adapter in registered:
+            click.echo(adapter_registry.describe(adapter))
         return
 
     async def call(stub: "EngineServiceAsyncStub") -> pb.ListAdaptersResponse:
-        return await stub.ListAdapters(pb.ListAdaptersRequest(), timeout=CONNECT_PATIENCE_S)
+        return await stub.ListAdapters(pb.ListAdaptersRequest(), timeout=CALL_TIMEOUT_S)
 
-    for adapter in asyncio.run(_ask(target, api_key, call)).adapters:
-        click.echo(describe(adapter))
+    for loaded in _call_engine(target, api_key, call).adapters:
+        click.echo(describe(loaded))
 
 
 @adapters.command("load")
 @click.argument("name")
 @click.argument("file")
-@click.option("--model", default="", help="The base model. Default: the server's first.")
-@click.option("--digest", default="", help="The SHA-256 that the file must have.")
-@click.option("--scale", type=float, help="What its effect is multiplied by. Default: 1.")
+@click.option("--model", default="", help="The base model. Default: the server's first model.")
+@click.option("--digest", default="", help="The expected SHA-256 of the file.")
+@click.option("--scale", type=float, help="Factor for the adapter's effect. Default: 1.")
 @server_options
 def load(
     name: str,
@@ -72,47 +77,48 @@ def load(
     target: str,
     api_key: str | None,
 ) -> None:
-    """Load FILE, from a folder that the server allows, as NAME."""
+    """Load FILE as NAME. The file must be in a folder that the server allows."""
     request = pb.LoadAdapterRequest(
         name=name, model=model, path=file, digest=digest, default_scale=scale
     )
 
     async def call(stub: "EngineServiceAsyncStub") -> pb.LoadAdapterResponse:
-        return await stub.LoadAdapter(request, timeout=LOAD_PATIENCE_S)
+        return await stub.LoadAdapter(request, timeout=_LOAD_TIMEOUT_S)
 
-    click.echo(describe(asyncio.run(_ask(target, api_key, call)).adapter))
+    click.echo(describe(_call_engine(target, api_key, call).adapter))
 
 
 @adapters.command("unload")
 @click.argument("name")
 @server_options
 def unload(name: str, target: str, api_key: str | None) -> None:
-    """Forget NAME; what runs with it goes on to its end."""
+    """Unload NAME. Running requests that use it are completed."""
 
     async def call(stub: "EngineServiceAsyncStub") -> pb.UnloadAdapterResponse:
         request = pb.UnloadAdapterRequest(name=name)
-        return await stub.UnloadAdapter(request, timeout=CONNECT_PATIENCE_S)
+        return await stub.UnloadAdapter(request, timeout=CALL_TIMEOUT_S)
 
-    click.echo(describe(asyncio.run(_ask(target, api_key, call)).adapter))
+    click.echo(describe(_call_engine(target, api_key, call).adapter))
 
 
-async def _ask(
+def _call_engine(
     target: str,
     api_key: str | None,
-    call: "Callable[[EngineServiceAsyncStub], Awaitable[Answer]]",
-) -> Answer:
-    async with open_channel(target, token=api_key) as channel:
-        with explain_failures(target):
-            return await call(EngineServiceStub(channel))
+    call: "Callable[[EngineServiceAsyncStub], Awaitable[ResultT]]",
+) -> ResultT:
+    def call_stub(channel: grpc.aio.Channel) -> Awaitable[ResultT]:
+        return call(EngineServiceStub(channel))
+
+    return call_server(target, api_key, call_stub)
 
 
 def describe(adapter: adapter_pb2.Adapter) -> str:
-    """One adapter in one line."""
+    """Format an adapter in an engine as one line."""
     state = adapter_pb2.Adapter.State.Name(adapter.state).removeprefix("STATE_").lower()
     facts = (
         f"generation {adapter.generation}, {state}, {adapter.num_running} running, "
         f"rank {adapter.rank}, scale {adapter.default_scale:g}, {adapter.size_bytes / 1e6:.1f} MB, "
-        f"SHA-256 {adapter.digest[:_DIGEST_SHOWN]}"
+        f"SHA-256 {adapter.digest[: adapter_registry.DIGEST_CHARS]}"
     )
     problem = f": {adapter.problem}" if adapter.problem else ""
     return f"{adapter.name}    for {adapter.model}, {facts}{problem}"

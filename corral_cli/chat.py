@@ -1,4 +1,4 @@
-"""`corral chat`: a conversation in the terminal with a running server, over gRPC."""
+"""`corral chat`: a chat in the terminal with a running server, over gRPC."""
 
 import asyncio
 import sys
@@ -12,7 +12,13 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2,
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.bundled import is_bundled, real_model_command
-from corral_cli.connection import CONNECT_PATIENCE_S, INFERENCE, explain_failures, target_option
+from corral_cli.connection import (
+    CALL_TIMEOUT_S,
+    INFERENCE_TARGET,
+    api_key_option,
+    explain_failures,
+    target_option,
+)
 from svc_kit.errors import DomainError
 from svc_kit.rpc.client import open_channel, translate_errors
 
@@ -20,26 +26,26 @@ if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers o
     from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceAsyncStub
 
 HELP = """\
-/help          this list
-/reset         forget the conversation, keep the system message
-/system TEXT   set the system message and start anew; without TEXT: none
-/exit          leave (so does Ctrl-D)
+/help          show this list
+/reset         clear the conversation, keep the system message
+/system TEXT   set the system message and clear the conversation; without TEXT: no system message
+/exit          quit (also Ctrl-D)
 Ctrl-C         stop the answer"""
 
 
 class Terminal(Protocol):
-    """Where the answer goes."""
+    """Output of an answer."""
 
     def content(self, text: str) -> None:
-        """Show a piece of the answer."""
+        """Show a part of the answer."""
 
     def reasoning(self, text: str) -> None:
-        """Show a piece of what the model thinks first."""
+        """Show a part of the reasoning."""
 
 
 @dataclass
 class Conversation:
-    """The messages so far, and the options of the next request."""
+    """The messages so far, and the options of requests."""
 
     model: str
     system: str = ""
@@ -48,7 +54,7 @@ class Conversation:
     turns: list[chat_pb2.ChatMessage] = field(default_factory=list)
 
     def reset(self) -> None:
-        """Forget every turn; the system message stays."""
+        """Remove all turns. The system message stays."""
         self.turns.clear()
 
     def add(self, role: chat_pb2.Role, text: str) -> None:
@@ -56,7 +62,7 @@ class Conversation:
         self.turns.append(_message(role, text))
 
     def request(self) -> inference_service_pb2.ChatRequest:
-        """The request for the next turn."""
+        """Build the request for the next turn."""
         system = [_message(chat_pb2.ROLE_SYSTEM, self.system)] if self.system else []
         request = inference_service_pb2.ChatRequest(
             model=self.model,
@@ -70,15 +76,18 @@ class Conversation:
         return request
 
 
-async def answer(stub: "InferenceServiceAsyncStub", talk: Conversation, terminal: Terminal) -> str:
-    """Stream the next turn to the terminal, and return why it ended, where that is not plain.
+async def stream_answer(
+    stub: "InferenceServiceAsyncStub", conversation: Conversation, terminal: Terminal
+) -> str:
+    """Stream the next turn to the terminal. Return a notice about how it ended, empty if it ended
+    normally.
 
-    What arrived joins the conversation even when the answer is stopped in the middle, because the
-    user has read it. Raises DomainError.
+    A partial answer is added to the conversation too, because the user has read it. Raises
+    DomainError.
     """
     pieces: list[str] = []
-    remark = ""
-    call = stub.Chat(talk.request())
+    notice = ""
+    call = stub.Chat(conversation.request())
     try:
         with translate_errors():
             async for event in call:
@@ -88,17 +97,17 @@ async def answer(stub: "InferenceServiceAsyncStub", talk: Conversation, terminal
                         terminal.reasoning(event.delta.reasoning)
                     terminal.content(event.delta.content)
                 elif event.HasField("finished"):
-                    remark = _remark(event.finished)
+                    notice = _notice(event.finished)
     finally:
-        call.cancel()  # after the end it does nothing; after Ctrl-C it frees the slot
+        call.cancel()  # no effect on a finished call; frees the slot after Ctrl-C
         if any(pieces):
-            talk.add(chat_pb2.ROLE_ASSISTANT, "".join(pieces))
+            conversation.add(chat_pb2.ROLE_ASSISTANT, "".join(pieces))
         else:
-            del talk.turns[-1:]  # the question has no answer: ask it again, do not pile it up
-    return remark
+            del conversation.turns[-1:]  # the question was not answered; the user can repeat it
+    return notice
 
 
-def _remark(finished: generation_pb2.ChoiceFinished) -> str:
+def _notice(finished: generation_pb2.ChoiceFinished) -> str:
     if finished.reason == generation_pb2.FINISH_REASON_LENGTH:
         return f"cut off after {finished.completion_tokens} tokens"
     return ""
@@ -109,26 +118,26 @@ def _message(role: chat_pb2.Role, text: str) -> chat_pb2.ChatMessage:
 
 
 class Screen:
-    """The Terminal of a person: answers as they are, thoughts dimmed."""
+    """Terminal output of the answer, with the reasoning dimmed."""
 
     def content(self, text: str) -> None:
-        """Print without a line end; the pieces join."""
+        """Print without a newline."""
         click.echo(text, nl=False)
 
     def reasoning(self, text: str) -> None:
-        """Print dimmed; click leaves the colour out where the output is a file."""
+        """Print dimmed. click omits the style if the output is not a terminal."""
         click.secho(text, nl=False, dim=True)
 
 
 @dataclass
 class Repl:
-    """Reads lines, obeys commands, asks for answers. One event loop carries the whole talk."""
+    """Reads lines, runs commands and sends messages, all on the event loop of `runner`."""
 
     runner: asyncio.Runner
     stub: "InferenceServiceAsyncStub"
-    talk: Conversation
+    conversation: Conversation
     read: Callable[[], str]
-    """The next line. Raises EOFError at the end of the input."""
+    """Returns the next line. Raises EOFError at the end of the input."""
 
     def run(self) -> None:
         """Run until /exit or the end of the input."""
@@ -138,36 +147,36 @@ class Repl:
             except EOFError:
                 return
             except KeyboardInterrupt:
-                click.echo("\n(/exit leaves)")
+                click.echo("\n(type /exit to quit)")
                 continue
             if line in ("/exit", "/quit"):
                 return
             if line.startswith("/"):
-                self.obey(*line.partition(" ")[::2])
+                self.run_command(*line.partition(" ")[::2])
             elif line:
-                self.say(line)
+                self.send(line)
 
-    def obey(self, command: str, argument: str) -> None:
-        """Carry out one command."""
+    def run_command(self, command: str, argument: str) -> None:
+        """Run one command."""
         match command:
             case "/help":
                 click.echo(HELP)
             case "/reset":
-                self.talk.reset()
-                click.echo("(forgotten)")
+                self.conversation.reset()
+                click.echo("(conversation cleared)")
             case "/system":
-                self.talk.system = argument.strip()
-                self.talk.reset()
-                click.echo("(set; the conversation starts anew)")
+                self.conversation.system = argument.strip()
+                self.conversation.reset()
+                click.echo("(system message set, conversation cleared)")
             case _:
-                click.echo(f"{command} is no command; /help lists them")
+                click.echo(f"{command} is not a command; /help lists the commands")
 
-    def say(self, text: str) -> None:
-        """Send a user message and print the answer; an error is one line."""
-        self.talk.add(chat_pb2.ROLE_USER, text)
+    def send(self, text: str) -> None:
+        """Send a user message and print the answer, or one line if it fails."""
+        self.conversation.add(chat_pb2.ROLE_USER, text)
         try:
-            remark = self.runner.run(answer(self.stub, self.talk, Screen()))
-            click.echo(f"\n({remark})" if remark else "")
+            notice = self.runner.run(stream_answer(self.stub, self.conversation, Screen()))
+            click.echo(f"\n({notice})" if notice else "")
         except KeyboardInterrupt:
             click.echo("\n(stopped)")
         except DomainError as error:
@@ -175,12 +184,12 @@ class Repl:
 
 
 @click.command("chat")
-@target_option(INFERENCE)
-@click.option("--model", default="", help="The model's name. Default: the server's first.")
+@target_option(INFERENCE_TARGET)
+@click.option("--model", default="", help="Name of the model. Default: the server's first model.")
 @click.option("--system", default="", help="The system message.")
-@click.option("--temperature", type=float, help="Default: the model's.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Default: what the context holds.")
-@click.option("--api-key", envvar="CORRAL_API_KEY", help="The key, where the server asks for one.")
+@click.option("--temperature", type=float, help="Default: that of the model.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Default: the rest of the context.")
+@api_key_option()
 def chat(
     target: str,
     model: str,
@@ -189,46 +198,46 @@ def chat(
     max_tokens: int | None,
     api_key: str | None,
 ) -> None:
-    """Talk to a running server; /help lists what can be typed."""
+    """Chat with a model of a running server. /help lists the commands."""
     with asyncio.Runner() as runner:
         channel = runner.run(_open(target, api_key))
         try:
             stub = InferenceServiceStub(channel)
-            found = runner.run(find_model(stub, model, target))
-            click.echo(introduction(found))
-            talk = Conversation(found.name, system, temperature, max_tokens)
-            Repl(runner, stub, talk, read_line).run()
+            served = runner.run(get_model(stub, model, target))
+            click.echo(introduction(served))
+            conversation = Conversation(served.name, system, temperature, max_tokens)
+            Repl(runner, stub, conversation, read_line).run()
         finally:
             runner.run(channel.close())
 
 
 async def _open(target: str, api_key: str | None) -> grpc.aio.Channel:
-    """Open the channel inside the loop that will use it."""
+    """Open the channel on the event loop that uses it."""
     return open_channel(target, token=api_key)
 
 
-async def find_model(stub: "InferenceServiceAsyncStub", name: str, target: str) -> model_pb2.Model:
-    """The model to talk to. Raises click.ClickException with the remedy where there is none."""
+async def get_model(stub: "InferenceServiceAsyncStub", name: str, target: str) -> model_pb2.Model:
+    """Get a model by name, the first one if empty. Raises click.ClickException."""
     request = inference_service_pb2.GetModelRequest(model=name)
     with explain_failures(target):
-        return (await stub.GetModel(request, timeout=CONNECT_PATIENCE_S)).model
+        return (await stub.GetModel(request, timeout=CALL_TIMEOUT_S)).model
 
 
 def introduction(model: model_pb2.Model) -> str:
-    """The introduction of the model, in one to three lines."""
+    """Describe the model in one to three lines."""
     size = f"{model.num_parameters / 1e6:,.0f} million parameters"
-    context = "loaded by the first question"
+    context = "loaded on the first message"
     if model.HasField("resolved_limits"):
         context = f"{model.resolved_limits.context_tokens:,} tokens of context"
     lines = [f"{model.name}: {size}, {context}. /help lists the commands."]
     if is_bundled(model.name):
         lines.append(
-            "This is the tiny demo model that comes with Corral: it shows that everything works,\n"
-            f"and it knows very little. A real one: {real_model_command()}"
+            "This is the tiny demo model that comes with Corral. It shows that everything works,\n"
+            f"but knows very little. To serve a real model: {real_model_command()}"
         )
     return "\n".join(lines)
 
 
 def read_line() -> str:
-    """One line from the user; no prompt where the input is a file or a pipe."""
+    """Read a line from the user, with a prompt if the input is a terminal."""
     return input("> " if sys.stdin.isatty() else "")

@@ -1,4 +1,4 @@
-"""`corral config check`: the settings in force, or every mistake."""
+"""`corral config check`: prints the effective settings, or every problem with them."""
 
 from pathlib import Path
 
@@ -11,20 +11,21 @@ from svc_kit.settings.groups import settings_toml
 
 @click.group("config")
 def config() -> None:
-    """Look at the settings."""
+    """Inspect the settings."""
 
 
 @config.command("check")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
 @click.option("--service", "services", type=click.Choice(SERVICES), multiple=True)
 def check(config: Path | None, services: tuple[str, ...]) -> None:
-    """Print the settings in force with secrets hidden, or every problem; then the code is 1."""
-    shown, problems = [], []
+    """Print the effective settings with secrets hidden. If they have problems, print all of them
+    and exit with code 1."""
+    tables, problems = [], []
     for service in services or SERVICES:
         try:
-            shown.append(settings_toml(load(service, config)))
+            tables.append(settings_toml(load(service, config)))
         except StartupError as error:
             problems.append(str(error))
     if problems:
         raise StartupError("\n".join(problems))
-    click.echo("\n".join(shown), nl=False)
+    click.echo("\n".join(tables), nl=False)

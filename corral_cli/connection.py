@@ -1,23 +1,32 @@
-"""Addresses of services in options, and hints when a service does not answer."""
+"""Addresses of services in options, calls to them, and hints when a service does not answer."""
 
+import asyncio
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
+import grpc.aio
 
 from svc_kit.errors import DomainError, Unauthenticated, UpstreamUnavailable
-from svc_kit.rpc.client import translate_errors
+from svc_kit.rpc.client import open_channel, translate_errors
+
+INFERENCE_TARGET: Final = "127.0.0.1:50051"
+CONTROL_TARGET: Final = "127.0.0.1:50052"
+CALL_TIMEOUT_S: Final = 5.0
+ResultT = TypeVar("ResultT")
 
 
 def command_name() -> str:
-    """`corral` where the shell finds it, else its path, short where it is below this folder."""
+    """Return `corral` if it is on the PATH, else its path, relative to the working directory if it
+    is inside it.
+    """
     program = Path(sys.argv[0])
-    found = shutil.which("corral")
-    if program.name != "corral" or (found and Path(found).resolve() == program.resolve()):
+    installed = shutil.which("corral")
+    if program.name != "corral" or (installed and Path(installed).resolve() == program.resolve()):
         return "corral"
     try:
         return str(program.resolve().relative_to(Path.cwd()))
@@ -25,18 +34,13 @@ def command_name() -> str:
         return str(program)
 
 
-INFERENCE: Final = "127.0.0.1:50051"
-CONTROL: Final = "127.0.0.1:50052"
-
-
 class _Target(click.ParamType[str]):
-    """An address, whatever gRPC makes of it; an empty one is a mistake, such as of a shell's
-    variable that is not set."""
+    """A gRPC address. An empty one is refused: usually a shell variable that is not set."""
 
     name = "text"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The address as it is."""
+        """Return the address unchanged. Raises click.BadParameter if it is empty."""
         if not value.strip():
             self.fail("it is empty; give host:port", param, ctx)
         return value
@@ -45,29 +49,62 @@ class _Target(click.ParamType[str]):
 def target_option(
     default: str | None, text: str = "The gRPC address.", *, name: str = "--target"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option `name`, which `text` explains."""
-    shown = default is not None
-    return click.option(name, type=_Target(), default=default, show_default=shown, help=text)
+    """Return a decorator that adds the address option `name` with the help `text`."""
+    has_default = default is not None
+    return click.option(name, type=_Target(), default=default, show_default=has_default, help=text)
 
 
-CONNECT_PATIENCE_S = 5.0
+def api_key_option(
+    text: str = "The API key, if the server requires one.",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the option `--api-key` with the help `text`."""
+    return click.option("--api-key", envvar="CORRAL_API_KEY", help=text)
+
+
+def call_server(
+    target: str, token: str | None, call: Callable[[grpc.aio.Channel], Awaitable[ResultT]]
+) -> ResultT:
+    """Run `call` on a new channel to `target`. Raises click.ClickException."""
+
+    async def connect_and_call() -> ResultT:
+        async with open_channel(target, token=token) as channel:
+            with explain_failures(target):
+                return await call(channel)
+
+    return asyncio.run(connect_and_call())
+
+
+async def list_all(
+    method: Callable[..., Awaitable[Any]],
+    request: Any,
+    field: str,
+    timeout_s: float | None = CALL_TIMEOUT_S,
+) -> AsyncIterator[Any]:
+    """Yield the objects of all pages of a list; `field` is the repeated field of the response."""
+    while True:
+        page = await method(request, timeout=timeout_s)
+        for item in getattr(page, field):
+            yield item
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
 
 
 @contextmanager
 def explain_failures(target: str) -> Iterator[None]:
-    """Around calls to the server at `target`. Raises click.ClickException."""
+    """Convert errors of calls to the server at `target` to click.ClickException."""
     try:
         with translate_errors(target):
             yield
     except DomainError as error:
-        raise click.ClickException(_line(error, target)) from error
+        raise click.ClickException(_message(error, target)) from error
 
 
-def _line(error: DomainError, target: str) -> str:
+def _message(error: DomainError, target: str) -> str:
     match error:
         case Unauthenticated():
             return f"{error.message} Give a key with --api-key or CORRAL_API_KEY."
-        # A server that answers may be without another one, or have no time just now: it says so.
+        # The server itself may report that a service behind it is unavailable, hence the check.
         case UpstreamUnavailable() if error.service == target:
             start = f"{command_name()} up"
             return f"no server answers at {target}. Start one in another terminal: {start}"

@@ -1,55 +1,52 @@
 """Options and the client of commands that call the control service."""
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import grpc.aio
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.connection import CONTROL, explain_failures, target_option
-from svc_kit.rpc.client import open_channel
+from corral_cli.connection import (
+    CONTROL_TARGET,
+    ResultT,
+    api_key_option,
+    call_server,
+    target_option,
+)
 from svc_kit.settings.groups import read_secret
 
-Answer = TypeVar("Answer")
 DAYS: Final = click.IntRange(min=1, max=36500)
-"""A span of days: a hundred years, on either side of now, are dates."""
+"""A number of days. The limit keeps dates before and after now within the range of datetime."""
 
 
 @dataclass(frozen=True)
 class ControlAccess:
-    """A control service, and the credential to show it."""
+    """Address of a control service, and the API key or service token for it."""
 
     target: str
     credential: str | None = field(repr=False)
 
-    def ask(self, call: Callable[[grpc.aio.Channel], Awaitable[Answer]]) -> Answer:
-        """Connect, call and disconnect. Raises click.ClickException with the remedy."""
-        return asyncio.run(self._ask(call))
-
-    async def _ask(self, call: Callable[[grpc.aio.Channel], Awaitable[Answer]]) -> Answer:
-        async with open_channel(self.target, token=self.credential) as channel:
-            with explain_failures(self.target):
-                return await call(channel)
+    def call(self, call: Callable[[grpc.aio.Channel], Awaitable[ResultT]]) -> ResultT:
+        """Run `call` on a new channel. Raises click.ClickException."""
+        return call_server(self.target, self.credential, call)
 
 
 def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for the control service; the command receives them as `control`."""
+    """Add the options for the control service; the command receives them as `control`."""
 
-    @target_option(CONTROL, "Its gRPC address.")
-    @click.option(
-        "--api-key", envvar="CORRAL_API_KEY", help="A key with the scope admin, where one is asked."
-    )
+    @target_option(CONTROL_TARGET, "Address of the control service (gRPC).")
+    @api_key_option("An API key with the scope admin, if the server requires one.")
     @click.option(
         "--service-token-file",
         envvar="CORRAL_SERVICE_TOKEN_FILE",
         type=click.Path(path_type=Path),
-        help="Instead of a key: service-token in the data folder, for the installation's owner.",
+        help="Instead of a key: the file service-token in the data folder, readable by the"
+        " installation's owner.",
     )
     @functools.wraps(command)
     def with_access(
@@ -63,6 +60,6 @@ def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_access
 
 
-def moment(stamp: Timestamp) -> str:
-    """A time as people read it, in UTC."""
+def format_time(stamp: Timestamp) -> str:
+    """Format a time to the minute, in UTC."""
     return stamp.ToDatetime(UTC).strftime("%Y-%m-%d %H:%M")

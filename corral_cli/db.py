@@ -10,7 +10,7 @@ from corral_cli.serve import load
 
 @click.group("db")
 def db() -> None:
-    """Look after the database of the control service."""
+    """Check and upgrade the database of the control service."""
 
 
 _config = click.option(
@@ -21,8 +21,8 @@ _config = click.option(
 @db.command("upgrade")
 @_config
 def upgrade(config: Path | None) -> None:
-    """Bring the database to the schema of this release; nothing happens where it has it."""
-    # Here, because most commands need no database.
+    """Upgrade the database to the schema of this release. Does nothing if it is up to date."""
+    # Imported here because it is slow, and most commands need no database.
     from control_svc.app import upgrade_database
 
     revision = asyncio.run(upgrade_database(load("control", config)))
@@ -32,7 +32,7 @@ def upgrade(config: Path | None) -> None:
 @db.command("check")
 @_config
 def check(config: Path | None) -> None:
-    """Say whether the database has the schema of this release; if not, the code is 1."""
+    """Check that the database has the schema of this release. If not, exit with code 1."""
     from control_svc.app import check_database
 
     revision = asyncio.run(check_database(load("control", config)))

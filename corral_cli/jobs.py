@@ -7,37 +7,29 @@ import grpc.aio
 from corral.control.v1 import job_service_pb2 as pb
 from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 
-from corral_cli.connection import CONNECT_PATIENCE_S
-from corral_cli.control_access import ControlAccess, control_options, moment
+from corral_cli.connection import CALL_TIMEOUT_S, list_all
+from corral_cli.control_access import ControlAccess, control_options, format_time
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.control.v1.job_service_pb2_grpc import JobServiceAsyncStub
 
-_STATE = "STATE_"
-
 
 @click.group("jobs")
 def jobs() -> None:
-    """Look after work in the background."""
+    """List and retry failed background jobs."""
 
 
 @jobs.command("dead")
-@click.option("--project", default="", help="Only this project's. Default: all.")
+@click.option("--project", default="", help="Only jobs of this project. Default: all projects.")
 @control_options
-def dead(control: ControlAccess, project: str) -> None:
-    """Show what is not tried again by itself, and why, newest first."""
+def list_dead(control: ControlAccess, project: str) -> None:
+    """List the jobs that are not retried automatically, with their errors, newest first."""
     request = pb.ListJobsRequest(project_id=project, state=pb.Job.STATE_DEAD)
 
     async def call(channel: grpc.aio.Channel) -> list[pb.Job]:
-        found: list[pb.Job] = []
-        while True:
-            page = await _stub(channel).ListJobs(request, timeout=CONNECT_PATIENCE_S)
-            found += page.jobs
-            if not page.next_page_token:
-                return found
-            request.page_token = page.next_page_token
+        return [job async for job in list_all(_stub(channel).ListJobs, request, "jobs")]
 
-    for job in control.ask(call):
+    for job in control.call(call):
         click.echo(describe(job))
 
 
@@ -45,21 +37,21 @@ def dead(control: ControlAccess, project: str) -> None:
 @click.argument("job_id")
 @control_options
 def retry(control: ControlAccess, job_id: str) -> None:
-    """Let the dead JOB_ID begin again, with what it works for."""
+    """Queue the dead job JOB_ID again, and reopen the object that it belongs to."""
 
     async def call(channel: grpc.aio.Channel) -> pb.RetryJobResponse:
         request = pb.RetryJobRequest(job_id=job_id)
-        return await _stub(channel).RetryJob(request, timeout=CONNECT_PATIENCE_S)
+        return await _stub(channel).RetryJob(request, timeout=CALL_TIMEOUT_S)
 
-    click.echo(describe(control.ask(call).job))
+    click.echo(describe(control.call(call).job))
 
 
 def describe(job: pb.Job) -> str:
-    """One job in one line."""
-    state = pb.Job.State.Name(job.state).removeprefix(_STATE).lower()
-    facts = [f"project {job.project}", state, f"made {moment(job.create_time)}"]
+    """Format a job as one line."""
+    state = pb.Job.State.Name(job.state).removeprefix("STATE_").lower()
+    facts = [f"project {job.project}", state, f"made {format_time(job.create_time)}"]
     if job.HasField("end_time"):
-        facts.append(f"ended {moment(job.end_time)}")
+        facts.append(f"ended {format_time(job.end_time)}")
     if job.error_reason:
         facts.append(f"{job.error_reason}: {job.error_message}")
     return f"{job.id}    {job.kind}    {job.subject}    {', '.join(facts)}"

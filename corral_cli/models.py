@@ -1,10 +1,10 @@
 """`corral models`: list, load and unload models of a running server."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
+import grpc.aio
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as inference_pb
 from corral.inference.v1 import model_pb2
@@ -12,39 +12,43 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf import text_format
 
-from corral_cli.connection import INFERENCE, explain_failures, target_option
-from svc_kit.rpc.client import open_channel
+from corral_cli.connection import (
+    INFERENCE_TARGET,
+    ResultT,
+    api_key_option,
+    call_server,
+    list_all,
+    target_option,
+)
 
 if TYPE_CHECKING:  # stubs over an aio channel have a name for type checkers only
     from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub
     from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceAsyncStub
 
-ResultT = TypeVar("ResultT")
-
-_HEAD = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
+_HEADER = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
 _MIB = 1 << 20
 
 
 class Server(NamedTuple):
-    """Both planes of a running server."""
+    """Stubs of a running inference server."""
 
     inference: "InferenceServiceAsyncStub"
     engine: "EngineServiceAsyncStub"
 
 
 @click.group("models")
-@target_option(INFERENCE)
-@click.option("--api-key", envvar="CORRAL_API_KEY", help="The key, where the server asks for one.")
+@target_option(INFERENCE_TARGET)
+@api_key_option()
 @click.pass_context
 def models(context: click.Context, target: str, api_key: str | None) -> None:
-    """See, load and unload the models of a running server."""
+    """List, load and unload the models of a running server."""
     context.obj = (target, api_key)
 
 
 @models.command("list")
 @click.pass_obj
 def list_models(connection: tuple[str, str | None]) -> None:
-    """Print every model with its state."""
+    """List every model with its state."""
     click.echo(table(_call(connection, _list)))
 
 
@@ -52,63 +56,67 @@ def list_models(connection: tuple[str, str | None]) -> None:
 @click.argument("model")
 @click.pass_obj
 def show(connection: tuple[str, str | None], model: str) -> None:
-    """Print all that the server says of a model."""
+    """Print all fields of a model."""
 
-    async def get(server: Server) -> model_pb2.Model:
+    async def get_model(server: Server) -> model_pb2.Model:
         request = inference_pb.GetModelRequest(model=model)
         return (await server.inference.GetModel(request)).model
 
-    click.echo(text_format.MessageToString(_call(connection, get), as_utf8=True), nl=False)
+    click.echo(text_format.MessageToString(_call(connection, get_model), as_utf8=True), nl=False)
 
 
 @models.command("load")
 @click.argument("model")
-@click.option("--slots", type=click.IntRange(min=1), help="Sequences that run at once.")
-@click.option("--context", type=click.IntRange(min=1), help="Tokens of one sequence.")
+@click.option("--slots", type=click.IntRange(min=1), help="Sequences that run concurrently.")
+@click.option(
+    "--context", type=click.IntRange(min=1), help="Context size of a sequence, in tokens."
+)
 @click.pass_obj
 def load(
     connection: tuple[str, str | None], model: str, slots: int | None, context: int | None
 ) -> None:
-    """Load a model and say how far it is, until it is ready."""
+    """Load a model, and print the progress until it is ready."""
     limits = model_pb2.ModelLimits(slots=slots, context_tokens=context)
 
     async def follow(server: Server) -> model_pb2.Model:
         request = engine_pb.LoadModelRequest(model=model)
         if slots or context:
             request.limits.CopyFrom(limits)
-        found = (await server.engine.LoadModel(request)).model
-        watch = server.engine.WatchModels(engine_pb.WatchModelsRequest(model=found.name))
-        async for answer in watch:
-            found = answer.model
-            click.echo(progress(found), err=True)
-            if found.state != model_pb2.Model.STATE_LOADING:
+        latest = (await server.engine.LoadModel(request)).model
+        watch = server.engine.WatchModels(engine_pb.WatchModelsRequest(model=latest.name))
+        async for response in watch:
+            latest = response.model
+            click.echo(format_progress(latest), err=True)
+            if latest.state != model_pb2.Model.STATE_LOADING:
                 break
         watch.cancel()
-        return found
+        return latest
 
     loaded = _call(connection, follow)
     if loaded.state != model_pb2.Model.STATE_READY:
-        raise click.ClickException(loaded.problem or "the load was stopped, or found no memory")
+        raise click.ClickException(
+            loaded.problem or "the load was cancelled, or there was not enough memory"
+        )
     click.echo(table([loaded]))
 
 
 @models.command("unload")
 @click.argument("model")
-@click.option("--force", is_flag=True, help="End the requests that use it.")
+@click.option("--force", is_flag=True, help="Abort the requests that use it.")
 @click.pass_obj
 def unload(connection: tuple[str, str | None], model: str, force: bool) -> None:
-    """Free a model once its requests have ended."""
+    """Unload a model after its requests have finished."""
 
-    async def free(server: Server) -> model_pb2.Model:
+    async def unload_model(server: Server) -> model_pb2.Model:
         request = engine_pb.UnloadModelRequest(model=model, force=force)
         return (await server.engine.UnloadModel(request)).model
 
-    click.echo(table([_call(connection, free)]))
+    click.echo(table([_call(connection, unload_model)]))
 
 
-def table(found: Iterable[model_pb2.Model]) -> str:
-    """A line for each model, in columns."""
-    rows = [_HEAD, *map(_row, found)]
+def table(models: Iterable[model_pb2.Model]) -> str:
+    """Format the models as aligned columns below a header."""
+    rows = [_HEADER, *map(_row, models)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -117,17 +125,17 @@ def table(found: Iterable[model_pb2.Model]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def progress(model: model_pb2.Model) -> str:
-    """How far a load is, in a few words."""
+def format_progress(model: model_pb2.Model) -> str:
+    """Format the phase and percentage of a load, or the state if the model is not loading."""
     if not model.HasField("load_progress"):
-        return state(model)
+        return format_state(model)
     phase = model_pb2.LoadProgress.Phase.Name(model.load_progress.phase)
-    words = phase.removeprefix("PHASE_").lower().replace("_", " ")
-    return f"{words} {model.load_progress.fraction:.0%}"
+    label = phase.removeprefix("PHASE_").lower().replace("_", " ")
+    return f"{label} {model.load_progress.fraction:.0%}"
 
 
-def state(model: model_pb2.Model) -> str:
-    """A model's state in a word."""
+def format_state(model: model_pb2.Model) -> str:
+    """Format the state of a model."""
     return model_pb2.Model.State.Name(model.state).removeprefix("STATE_").lower()
 
 
@@ -136,29 +144,20 @@ def _row(model: model_pb2.Model) -> tuple[str, ...]:
     context = f"{limits.slots} x {limits.context_tokens}" if limits.slots else ""
     memory = f"{model.memory_bytes / _MIB:,.0f} MiB" if model.memory_bytes else ""
     uses = str(model.num_uses or "")
-    return (model.name, state(model), memory, uses, context, ", ".join(model.aliases))
+    return (model.name, format_state(model), memory, uses, context, ", ".join(model.aliases))
 
 
 async def _list(server: Server) -> list[model_pb2.Model]:
-    found: list[model_pb2.Model] = []
-    request = inference_pb.ListModelsRequest()
-    while True:
-        page = await server.inference.ListModels(request)
-        found.extend(page.models)
-        if not page.next_page_token:
-            return found
-        request.page_token = page.next_page_token
+    method, request = server.inference.ListModels, inference_pb.ListModelsRequest()
+    return [model async for model in list_all(method, request, "models", timeout_s=None)]
 
 
 def _call(
-    connection: tuple[str, str | None], ask: Callable[[Server], Awaitable[ResultT]]
+    connection: tuple[str, str | None], call: Callable[[Server], Awaitable[ResultT]]
 ) -> ResultT:
-    """Ask the server one thing. Raises click.ClickException with its error."""
+    """Call the server at `connection` (address and key). Raises click.ClickException."""
 
-    async def connected() -> ResultT:
-        target, api_key = connection
-        async with open_channel(target, token=api_key) as channel:
-            with explain_failures(target):
-                return await ask(Server(InferenceServiceStub(channel), EngineServiceStub(channel)))
+    def call_stubs(channel: grpc.aio.Channel) -> Awaitable[ResultT]:
+        return call(Server(InferenceServiceStub(channel), EngineServiceStub(channel)))
 
-    return asyncio.run(connected())
+    return call_server(*connection, call_stubs)

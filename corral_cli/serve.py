@@ -1,4 +1,4 @@
-"""`corral serve`: runs one service, imported only when it is asked for."""
+"""`corral serve`: runs one service. Each service is imported only when it is needed."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -24,7 +24,7 @@ SERVICES = ("inference", "control", "gateway")
 def settings_class(
     name: str,
 ) -> "type[ControlSettings] | type[GatewaySettings] | type[InferenceSettings]":
-    """The settings class of a service."""
+    """Import the settings class of a service."""
     if name == "inference":
         from inference_svc.config import InferenceSettings
 
@@ -39,10 +39,10 @@ def settings_class(
 
 
 def load(name: str, config: Path | None) -> Any:
-    """The settings of a service that runs alone, from its file and the environment.
+    """Load the settings of a service that runs alone, from its file and the environment.
 
-    The control service finds its data where `corral up` keeps it: unless told otherwise, in the
-    inference service's folder. Raises StartupError.
+    The default data folder of the control service is that of the inference service, as with
+    `corral up`. Raises StartupError.
     """
     settings = load_settings(settings_class(name), toml=config)
     if name != "control" or "data_dir" in settings.model_fields_set:
@@ -53,7 +53,7 @@ def load(name: str, config: Path | None) -> Any:
 
 
 def serve_function(name: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """The function that runs a service with its settings until it is stopped."""
+    """Import the function that runs a service until it is stopped."""
     if name == "inference":
         from inference_svc.app import serve
     elif name == "control":
@@ -66,9 +66,14 @@ def serve_function(name: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
 @click.command("serve")
 @click.argument("service", type=click.Choice(SERVICES))
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with its settings.")
-@click.option("--lifeline", type=int, hidden=True, help="Of `corral up`: a pipe that ends with it.")
+@click.option(
+    "--lifeline",
+    type=int,
+    hidden=True,
+    help="Set by `corral up`: a pipe that closes when it exits.",
+)
 def serve(service: str, config: Path | None, lifeline: int | None) -> None:
-    """Run one service alone; its settings come from the file and the environment."""
+    """Run one service. Its settings come from the file and the environment."""
     if lifeline is not None:
         exit_with_parent(lifeline)
     settings = load(service, config)

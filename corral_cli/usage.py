@@ -10,15 +10,14 @@ from corral.control.v1 import usage_service_pb2 as pb
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.connection import CONNECT_PATIENCE_S
-from corral_cli.control_access import DAYS, ControlAccess, control_options, moment
+from corral_cli.connection import list_all
+from corral_cli.control_access import DAYS, ControlAccess, control_options, format_time
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.control.v1.usage_service_pb2_grpc import UsageServiceAsyncStub
 
-_HEAD = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion")
-_NUM_TEXTS = 3
-"""Columns that are no numbers."""
+_HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion")
+_NUM_TEXT_COLUMNS = 3
 
 
 @click.command("usage")
@@ -39,40 +38,34 @@ def usage(control: ControlAccess, project: str, model: str, days: int, period: s
 
     async def call(channel: grpc.aio.Channel) -> list[pb.UsageSum]:
         stub: UsageServiceAsyncStub = UsageServiceStub(channel)
-        found: list[pb.UsageSum] = []
-        while True:
-            page = await stub.ListUsage(request, timeout=CONNECT_PATIENCE_S)
-            found += page.sums
-            if not page.next_page_token:
-                return found
-            request.page_token = page.next_page_token
+        return [item async for item in list_all(stub.ListUsage, request, "sums")]
 
-    for line in table(control.ask(call)):
+    for line in table(control.call(call)):
         click.echo(line)
 
 
 def table(sums: Iterable[pb.UsageSum]) -> list[str]:
-    """Aligned lines under a head; numbers to the right."""
-    rows = [_HEAD, *map(_row, sums)]
+    """Format the sums as aligned lines below a header, numbers to the right."""
+    rows = [_HEADER, *map(_row, sums)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [_aligned(row, widths) for row in rows]
+    return [_align(row, widths) for row in rows]
 
 
-def _row(found: pb.UsageSum) -> tuple[str, ...]:
-    counts = found.counts
+def _row(item: pb.UsageSum) -> tuple[str, ...]:
+    counts = item.counts
     numbers = (
         counts.requests,
         counts.prompt_tokens,
         counts.cached_tokens,
         counts.completion_tokens,
     )
-    texts = (moment(found.start_time), found.project, found.model)
+    texts = (format_time(item.start_time), item.project, item.model)
     return (*texts, *(f"{number:,}" for number in numbers))
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+def _align(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [
-        cell.ljust(width) if number < _NUM_TEXTS else cell.rjust(width)
-        for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        cell.ljust(width) if column < _NUM_TEXT_COLUMNS else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
     return "  ".join(cells).rstrip()

@@ -9,28 +9,34 @@ import click
 from corral.control.v1 import thread_service_pb2
 
 from corral_cli.adapter_registry import control_options
-from corral_cli.migration.export_file import Export, Json, look_through, naming, read
+from corral_cli.migration.export_file import (
+    Export,
+    Json,
+    explain_object_errors,
+    index_export,
+    read,
+)
 from corral_cli.migration.exporter import Exporter
 from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.importer import Importer
-from corral_cli.migration.server import CALL_S, Server, every, with_server
+from corral_cli.migration.server import CALL_TIMEOUT_S, Server, call_control, list_objects
 from corral_cli.migration.translator import Translator
 from svc_kit.local_files import atomic_file
 
 
 @click.group("export")
 def export_group() -> None:
-    """Write what a server keeps to a file."""
+    """Export objects of a server to a file."""
 
 
 @click.group("import")
 def import_group() -> None:
-    """Bring what another server kept."""
+    """Import objects from another server."""
 
 
 @click.group("threads")
 def threads() -> None:
-    """Threads of the Assistants API."""
+    """Migrate threads of the Assistants API."""
 
 
 @export_group.command("assistants")
@@ -39,24 +45,24 @@ def threads() -> None:
     "--bytes/--no-bytes",
     "with_bytes",
     default=True,
-    help="Whether the bytes of files are written too.",
+    help="Whether to export the contents of files too.",
 )
 @control_options
 def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str | None) -> None:
-    """Write assistants, threads, messages, vector stores and their files to FILE, a JSON object a
-    line, as OpenAI writes them.
+    """Export assistants, threads, messages, vector stores and their files to FILE, one JSON object
+    per line in the format of OpenAI's API.
 
-    The bytes of files go into the folder FILE.files, each under the file's id; those that are there
-    are not fetched again.
+    The contents of files are written to the folder FILE.files, each named by the file's id.
+    Existing ones are not downloaded again.
     """
 
     async def work(server: Server) -> Mapping[str, int]:
-        with atomic_file(file) as written:
-            exporter = Exporter(server, written, _beside(file, ".files") if with_bytes else None)
-            await _shown(exporter.steps(), None)
+        with atomic_file(file) as output:
+            exporter = Exporter(server, output, _sibling(file, ".files") if with_bytes else None)
+            await _show_progress(exporter.steps(), None)
         return exporter.counts
 
-    click.echo(f"{file}    {_summed(with_server(control, api_key, work))}")
+    click.echo(f"{file}    {_format_counts(call_control(control, api_key, work))}")
 
 
 @import_group.command("assistants")
@@ -65,19 +71,18 @@ def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str |
     "--model",
     "models",
     multiple=True,
-    help="A model here, for every assistant, or THERE=HERE for those of one. Default: their own.",
+    help="The model for all assistants, or OLD=NEW to replace one model. Default: unchanged.",
 )
 @click.option(
     "--search/--no-search",
     default=True,
-    help="Whether files can be searched, and vector stores are brought; that needs an embedding "
-    "model here.",
+    help="Whether to import vector stores and file search. The server needs an embedding model.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be brought and left out.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be imported and skipped.")
 @click.option(
     "--id-map",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where old and new ids are kept. Default: EXPORT with .ids behind its name.",
+    help="File that maps old ids to new ids. Default: EXPORT.ids.",
 )
 @control_options
 def import_assistants(
@@ -89,67 +94,66 @@ def import_assistants(
     control: str,
     api_key: str | None,
 ) -> None:
-    """Bring assistants, threads, messages, vector stores and their files from EXPORT, a file of
-    JSON lines or a folder of them. What is here already is not brought again.
+    """Import assistants, threads, messages, vector stores and their files from EXPORT, a file of
+    JSON lines or a folder of such files. Objects that have been imported before are skipped.
 
-    The bytes of files are taken from the folder EXPORT.files, where each has its id as its name.
+    The contents of files are read from the folder EXPORT.files, each named by the file's id.
     """
-    found = look_through(export)
-    default, names = _models(models)
+    index = index_export(export)
+    default, names = _parse_models(models)
     if dry_run:
         translator = Translator(
             names,
             default,
-            lambda old: old if old in found.files or old in found.stores else None,
+            lambda old: old if old in index.files or old in index.stores else None,
             with_search=search,
         )
-        _rehearse(found, translator)
-        click.echo(f"would bring {_summed(_counts(found))}")
-        _report_left_out(translator.left_out, found)
+        _convert_all(index, translator)
+        click.echo(f"would import {_format_counts(_counts(index))}")
+        _report_skipped(translator.skipped, index)
         return
 
     async def work(server: Server) -> tuple[Mapping[str, int], Translator]:
-        with IdMap(id_map or _beside(export, ".ids"), control) as ids:
+        with IdMap(id_map or _sibling(export, ".ids"), control) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
-            importer = Importer(server, found, ids, translator, _beside(export, ".files"))
-            kinds = (found.files, found.stores, found.assistants, found.threads)
-            total = sum(map(len, kinds))
-            await _shown(importer.steps(), total)
-        return importer.brought, translator
+            importer = Importer(server, index, ids, translator, _sibling(export, ".files"))
+            kinds = (index.files, index.stores, index.assistants, index.threads)
+            await _show_progress(importer.steps(), sum(map(len, kinds)))
+        return importer.counts, translator
 
-    brought, translator = with_server(control, api_key, work)
-    click.echo(f"brought {_summed(brought)}")
-    _report_left_out(translator.left_out, found)
+    counts, translator = call_control(control, api_key, work)
+    click.echo(f"imported {_format_counts(counts)}")
+    _report_skipped(translator.skipped, index)
 
 
 @threads.command("migrate")
 @click.argument("thread_ids", nargs=-1)
-@click.option("--all", "is_all", is_flag=True, help="Every thread of the project.")
+@click.option("--all", "is_all", is_flag=True, help="All threads of the project.")
 @control_options
 def migrate(thread_ids: tuple[str, ...], is_all: bool, control: str, api_key: str | None) -> None:
-    """Make a conversation of each of THREAD_IDS, for the Responses API to go on from. The thread
-    stays; both have the same items. Prints the thread and its conversation, a pair a line."""
+    """Create a conversation for the Responses API from each of THREAD_IDS. The thread stays, with
+    the same items. Prints the ids of each thread and its conversation on a line."""
     if is_all == bool(thread_ids):
-        raise click.UsageError("Name threads, or say --all.")
+        raise click.UsageError("Give either thread ids or --all.")
 
     async def work(server: Server) -> None:
         ids = thread_ids
         if is_all:
             request = thread_service_pb2.ListThreadsRequest(page_size=100)
-            found = every(server.threads.ListThreads, request, "threads")
-            ids = tuple([thread.id async for thread in found])
+            listed = list_objects(server.threads.ListThreads, request, "threads")
+            ids = tuple([thread.id async for thread in listed])
         for thread_id in ids:
-            wanted = thread_service_pb2.MigrateThreadRequest(
+            migration = thread_service_pb2.MigrateThreadRequest(
                 thread_id=thread_id, request_id=f"migrate {thread_id}"
             )
-            answer = await server.threads.MigrateThread(wanted, timeout=CALL_S)
-            click.echo(f"{thread_id} {answer.conversation.id}")
+            response = await server.threads.MigrateThread(migration, timeout=CALL_TIMEOUT_S)
+            click.echo(f"{thread_id} {response.conversation.id}")
 
-    with_server(control, api_key, work)
+    call_control(control, api_key, work)
 
 
-async def _shown(steps: AsyncIterator[str], total: int | None) -> None:
-    """Take the steps, with a bar on a terminal."""
+async def _show_progress(steps: AsyncIterator[str], total: int | None) -> None:
+    """Iterate over the steps, with a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         async for _ in steps:
             pass
@@ -161,39 +165,40 @@ async def _shown(steps: AsyncIterator[str], total: int | None) -> None:
             bar.update(1)
 
 
-def _rehearse(export: Export, translator: Translator) -> None:
-    """Translate everything, for what is wrong to show. Raises click.ClickException."""
+def _convert_all(export: Export, translator: Translator) -> None:
+    """Convert everything, to find what is invalid or skipped. Raises click.ClickException."""
     kinds = (export.stores, export.assistants, export.threads)
-    for found in (read(place) for places in kinds for place in places.values()):
-        with naming(found):
-            if found["object"] == "vector_store":
-                _rehearse_store(found, export, translator)
-            elif found["object"] == "assistant":
-                translator.assistant(found, "")
-            else:
-                translator.thread(found)
-                for message in export.messages_of(found["id"]):
-                    translator.message(message)
+    for obj in (read(location) for locations in kinds for location in locations.values()):
+        with explain_object_errors(obj):
+            _convert(obj, export, translator)
 
 
-def _rehearse_store(found: Json, export: Export, translator: Translator) -> None:
-    if translator.store(found) is not None:
-        for file in export.files_of(found["id"]):
-            translator.store_file(file, found["id"])
+def _convert(obj: Json, export: Export, translator: Translator) -> None:
+    if obj["object"] == "vector_store":
+        if translator.store(obj) is not None:
+            for file in export.files_of(obj["id"]):
+                translator.store_file(file, obj["id"])
+    elif obj["object"] == "assistant":
+        translator.assistant(obj, "")
+    else:
+        translator.thread(obj)
+        for message in export.messages_of(obj["id"]):
+            translator.message(message)
 
 
-def _models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
-    """The model for all, empty for none, and those for some."""
-    named = dict(each.split("=", 1) for each in models if "=" in each)
-    others = [each for each in models if "=" not in each]
-    if len(others) > 1:
-        raise click.UsageError("--model without THERE= is for every assistant: say it once.")
-    return "".join(others), named
+def _parse_models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
+    """Return the model for all assistants (empty if not given), and new names by old names."""
+    renamed = dict(each.split("=", 1) for each in models if "=" in each)
+    defaults = [each for each in models if "=" not in each]
+    if len(defaults) > 1:
+        raise click.UsageError("--model without OLD= applies to all assistants: give it once.")
+    return "".join(defaults), renamed
 
 
-def _beside(export: Path, suffix: str) -> Path:
-    named = export.resolve() if export.name in ("", "..") else export
-    return named.with_name(named.name + suffix)
+def _sibling(export: Path, suffix: str) -> Path:
+    """The path of the export with a suffix added to its name."""
+    path = export.resolve() if export.name in ("", "..") else export
+    return path.with_name(path.name + suffix)
 
 
 def _counts(export: Export) -> Mapping[str, int]:
@@ -206,14 +211,14 @@ def _counts(export: Export) -> Mapping[str, int]:
     }
 
 
-def _summed(counts: Mapping[str, int]) -> str:
+def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
-def _report_left_out(left_out: Counter[str], export: Export) -> None:
-    left_out["lines with other objects"] += export.num_others
-    left_out["messages without their thread"] += export.num_lost
-    left_out["files of vector stores that are not there"] += export.num_lost_files
-    for what, count in sorted(left_out.items()):
+def _report_skipped(skipped: Counter[str], export: Export) -> None:
+    skipped["lines with other objects"] += export.num_others
+    skipped["messages whose thread is not in the export"] += export.num_orphan_messages
+    skipped["files whose vector store is not in the export"] += export.num_orphan_files
+    for description, count in sorted(skipped.items()):
         if count:
-            click.echo(f"left out: {count} {what}", err=True)
+            click.echo(f"skipped: {count} {description}", err=True)

@@ -1,4 +1,4 @@
-"""Reads an export: JSON lines of OpenAI's objects, in any order."""
+"""Reads an export: one OpenAI object per line as JSON, in any order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ KINDS = {
     "vector_store": "stores",
     "vector_store.file": "store files",
 }
-"""Of the objects that an export can have, by their `object`; others are passed over."""
-COUNTED = ("assistants", "threads", "messages", "files", "vector stores")
+"""Kinds of objects in an export, by their field `object`. Others are skipped."""
+COUNTED_KINDS = ("assistants", "threads", "messages", "files", "vector stores")
 """Kinds that exports and imports count."""
 
 
-class Place(NamedTuple):
-    """Where a line is."""
+class Location(NamedTuple):
+    """Position of an object in an export."""
 
     file: Path
     offset: int
@@ -38,125 +38,122 @@ class Place(NamedTuple):
 
 @dataclass
 class Export:
-    """What an export has, in order, by id: of an object that stands there twice, the first."""
+    """Locations of the objects of an export by id, in order. Of duplicates the first counts."""
 
-    assistants: dict[str, Place] = field(default_factory=dict)
-    threads: dict[str, Place] = field(default_factory=dict)
-    files: dict[str, Place] = field(default_factory=dict)
-    messages: dict[str, dict[str, Place]] = field(default_factory=lambda: defaultdict(dict))
-    """By the id of their thread."""
-    stores: dict[str, Place] = field(default_factory=dict)
-    store_files: dict[str, dict[str, Place]] = field(default_factory=lambda: defaultdict(dict))
-    """By the id of their store."""
+    assistants: dict[str, Location] = field(default_factory=dict)
+    threads: dict[str, Location] = field(default_factory=dict)
+    files: dict[str, Location] = field(default_factory=dict)
+    messages: dict[str, dict[str, Location]] = field(default_factory=lambda: defaultdict(dict))
+    """By thread id, then message id."""
+    stores: dict[str, Location] = field(default_factory=dict)
+    store_files: dict[str, dict[str, Location]] = field(default_factory=lambda: defaultdict(dict))
+    """By vector store id, then file id."""
     num_others: int = 0
-    """Lines with objects of other kinds."""
+    """Number of lines with objects of other kinds."""
 
     def messages_of(self, thread_id: str) -> list[Json]:
-        """The messages of a thread, oldest first."""
-        places = list(self.messages.get(thread_id, {}).values())
-        if (_direction(places) or self._direction) < 0:
-            places.reverse()  # sorting leaves those of one second as they stand
-        return [read(place) for place in sorted(places, key=lambda place: place.created_at)]
+        """Read the messages of a thread, oldest first."""
+        locations = list(self.messages.get(thread_id, {}).values())
+        if (_direction(locations) or self._direction) < 0:
+            locations.reverse()  # the stable sort below keeps the order within a second
+        return [read(each) for each in sorted(locations, key=lambda each: each.created_at)]
 
     def files_of(self, store_id: str) -> list[Json]:
-        """The files of a vector store."""
-        return [read(place) for place in self.store_files.get(store_id, {}).values()]
+        """Read the files of a vector store."""
+        return [read(location) for location in self.store_files.get(store_id, {}).values()]
 
     @property
     def num_messages(self) -> int:
-        """How many there are in all threads."""
+        """Number of messages in all threads."""
         return sum(len(self.messages.get(thread, ())) for thread in self.threads)
 
     @property
-    def num_lost(self) -> int:
-        """How many messages are of threads that are not there."""
+    def num_orphan_messages(self) -> int:
+        """Number of messages whose thread is not in the export."""
         return sum(map(len, self.messages.values())) - self.num_messages
 
     @property
-    def num_lost_files(self) -> int:
-        """How many files are of vector stores that are not there."""
-        lost = self.store_files.keys() - self.stores.keys()
-        return sum(len(self.store_files[store]) for store in lost)
+    def num_orphan_files(self) -> int:
+        """Number of files whose vector store is not in the export."""
+        missing = self.store_files.keys() - self.stores.keys()
+        return sum(len(self.store_files[store]) for store in missing)
 
     @cached_property
     def _direction(self) -> int:
-        """That of most threads, for those whose own messages are all of one second."""
-        return sum(_direction(list(places.values())) for places in self.messages.values())
+        """Direction of most threads, for a thread whose messages are all of the same second."""
+        return sum(_direction(list(each.values())) for each in self.messages.values())
 
 
-def _direction(places: Sequence[Place]) -> int:
-    """1: oldest first; -1: newest first, as in lists; 0: unknown."""
-    if not places:
+def _direction(locations: Sequence[Location]) -> int:
+    """Return 1 for oldest first, -1 for newest first (as in lists), 0 if unknown."""
+    if not locations:
         return 0
-    first, last = places[0].created_at, places[-1].created_at
+    first, last = locations[0].created_at, locations[-1].created_at
     return (first < last) - (first > last)
 
 
-def look_through(path: Path) -> Export:
-    """An export that is a file, or a folder of files `*.jsonl`. Raises click.ClickException."""
+def index_export(path: Path) -> Export:
+    """Index an export: a file, or a folder of files `*.jsonl`. Raises click.ClickException."""
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise click.ClickException(f"{path} has no file that ends with .jsonl")
     export = Export()
     for file in files:
         for number, offset, line in _lines(file):
-            _note(export, Place(file, offset, 0), _parsed(file, number, line))
+            _add(export, file, offset, _parse(file, number, line))
     return export
 
 
-def read(place: Place) -> Json:
-    """The object of a line that has been looked through."""
-    with place.file.open("rb") as opened:
-        opened.seek(place.offset)
-        found: Json = orjson.loads(opened.readline())
-    return found
+def read(location: Location) -> Json:
+    """Read an object of the index."""
+    with location.file.open("rb") as source:
+        source.seek(location.offset)
+        obj: Json = orjson.loads(source.readline())
+    return obj
 
 
 @contextmanager
-def naming(found: Json) -> Iterator[None]:
-    """Around what is done with an object: what is wrong with it is said with its id.
-
-    Raises click.ClickException.
-    """
+def explain_object_errors(obj: Json) -> Iterator[None]:
+    """Convert errors that an object causes to click.ClickException with the object's id."""
     try:
         with translate_errors():
             yield
-    except (Unauthenticated, Unavailable):  # of every object, and explained elsewhere
+    except (Unauthenticated, Unavailable):  # not caused by the object
         raise
     except DomainError as error:
-        raise click.ClickException(f"{found['id']}: {error.message}") from error
+        raise click.ClickException(f"{obj['id']}: {error.message}") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{found['id']}: it has not the shape of OpenAI's") from error
+        raise click.ClickException(f"{obj['id']}: not a valid OpenAI object") from error
 
 
-def _note(export: Export, place: Place, found: Json) -> None:
-    kind = KINDS.get(str(found.get("object")))
-    created_at = found.get("created_at")
-    place = place._replace(created_at=created_at if isinstance(created_at, int) else 0)
-    if kind is None:
-        export.num_others += 1
-    elif kind == "messages":
-        export.messages[str(found.get("thread_id"))].setdefault(found["id"], place)
-    elif kind == "store files":
-        export.store_files[str(found.get("vector_store_id"))].setdefault(found["id"], place)
-    else:
-        getattr(export, kind).setdefault(found["id"], place)
+def _add(export: Export, file: Path, offset: int, obj: Json) -> None:
+    created_at = obj.get("created_at")
+    location = Location(file, offset, created_at if isinstance(created_at, int) else 0)
+    match KINDS.get(str(obj.get("object"))):
+        case None:
+            export.num_others += 1
+        case "messages":
+            export.messages[str(obj.get("thread_id"))].setdefault(obj["id"], location)
+        case "store files":
+            export.store_files[str(obj.get("vector_store_id"))].setdefault(obj["id"], location)
+        case kind:
+            getattr(export, kind).setdefault(obj["id"], location)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
     offset = 0
-    with file.open("rb") as opened:
-        for number, line in enumerate(opened, 1):
+    with file.open("rb") as source:
+        for number, line in enumerate(source, 1):
             if line.strip():
                 yield number, offset, line
             offset += len(line)
 
 
-def _parsed(file: Path, number: int, line: bytes) -> Json:
+def _parse(file: Path, number: int, line: bytes) -> Json:
     try:
-        found = orjson.loads(line)
+        obj = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise click.ClickException(f"{file}, line {number}: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("id"), str):
-        raise click.ClickException(f"{file}, line {number}: it is no object with an id")
-    return found
+    if not isinstance(obj, dict) or not isinstance(obj.get("id"), str):
+        raise click.ClickException(f"{file}, line {number}: not an object with an id")
+    return obj

@@ -1,4 +1,7 @@
-"""Files of an export, in a folder beside it; ids cannot lead out of the folder."""
+"""Downloads and uploads the files of an export, which are in a folder named by their ids.
+
+Ids cannot point outside the folder.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from corral.control.v1 import file_pb2, file_service_pb2
 
-from corral_cli.migration.server import named_once
+from corral_cli.migration.server import call_once
 from svc_kit.errors import FileNotFound
 from svc_kit.local_files import atomic_file
 
@@ -19,14 +22,14 @@ _PURPOSES = {
     "vision": file_pb2.FILE_PURPOSE_VISION,
     "user_data": file_pb2.FILE_PURPOSE_USER_DATA,
 }
-"""Of files that messages name; what was made by an assistant is for assistants here."""
+"""Purposes that are kept. All others, such as assistants_output, become assistants."""
 _CHUNK_BYTES = 256 * 1024
 _MAX_NAME_BYTES = 200
-"""File systems take a little more, and a name is longer while its file is written."""
+"""Below the limit of file systems (255), because temporary files have longer names."""
 
 
-def bytes_at(folder: Path, file_id: str) -> Path | None:
-    """Where a file's bytes are, or would be; None: its id is no name of a file."""
+def file_path(folder: Path, file_id: str) -> Path | None:
+    """Return the path for a file's bytes, or None if its id is not a valid file name."""
     is_name = file_id not in ("", ".", "..") and not {"/", "\0"} & set(file_id)
     if not is_name or len(file_id.encode()) > _MAX_NAME_BYTES:
         return None
@@ -34,40 +37,39 @@ def bytes_at(folder: Path, file_id: str) -> Path | None:
 
 
 async def download(files: "FileServiceAsyncStub", file: file_pb2.File, folder: Path) -> None:
-    """Write a file's bytes to `folder`, unless they are there already: a file's content is
-    immutable.
+    """Write a file's bytes to `folder`, unless they exist there: files are immutable.
 
-    Raises click.ClickException for an id that cannot be a file name.
+    Raises click.ClickException if the id is not a valid file name.
     """
-    target = bytes_at(folder, file.id)
+    target = file_path(folder, file.id)
     if target is None:
-        raise click.ClickException(f"the server has a file whose id is no name: {file.id!r}")
+        raise click.ClickException(f"the server has a file whose id is no file name: {file.id!r}")
     if target.exists() and target.stat().st_size == file.size_bytes:
         return
     request = file_service_pb2.DownloadFileRequest(file_id=file.id)
-    with atomic_file(target) as written:
-        async for piece in files.DownloadFile(request):
-            written.write(piece.chunk)
+    with atomic_file(target) as output:
+        async for response in files.DownloadFile(request):
+            output.write(response.chunk)
 
 
 async def upload(
-    files: "FileServiceAsyncStub", found: dict[str, Any], bytes_there: Path
+    files: "FileServiceAsyncStub", exported: dict[str, Any], path: Path
 ) -> file_pb2.File:
-    """Make a file of an export here."""
+    """Create a file of an export on the server. `path` has its bytes."""
     header = file_pb2.FileHeader(
-        filename=found.get("filename") or found["id"],
-        purpose=_PURPOSES.get(str(found.get("purpose")), file_pb2.FILE_PURPOSE_ASSISTANTS),
+        filename=exported.get("filename") or exported["id"],
+        purpose=_PURPOSES.get(str(exported.get("purpose")), file_pb2.FILE_PURPOSE_ASSISTANTS),
     )
 
-    async def make(request_id: str) -> file_pb2.File:
+    async def create(request_id: str) -> file_pb2.File:
         header.request_id = request_id
-        return (await files.CreateFile(_pieces(header, bytes_there))).file
+        return (await files.CreateFile(_requests(header, path))).file
 
-    return await named_once(make, found["id"], header, FileNotFound)
+    return await call_once(create, exported["id"], header, FileNotFound)
 
 
-async def _pieces(header: file_pb2.FileHeader, file: Path) -> AsyncIterator[Any]:
+async def _requests(header: file_pb2.FileHeader, path: Path) -> AsyncIterator[Any]:
     yield file_service_pb2.CreateFileRequest(header=header)
-    with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK_BYTES):
+    with path.open("rb") as source:
+        while chunk := source.read(_CHUNK_BYTES):
             yield file_service_pb2.CreateFileRequest(chunk=chunk)

@@ -1,6 +1,4 @@
-"""Maps ids of an export to the ids of imported objects, in a file, so that an import can be
-repeated.
-"""
+"""Maps ids of an export to ids of imported objects, in a file, so that imports can be repeated."""
 
 from pathlib import Path
 from types import TracebackType
@@ -10,22 +8,22 @@ import orjson
 
 
 class IdMap:
-    """The map of an export for one server and project; others' lines in the file stay."""
+    """The map of an export for one server and project. Lines of other targets stay in the file."""
 
     def __init__(self, path: Path, target: str) -> None:
         """`target` identifies the server and project."""
         self.path = path
         self._target = target
-        self._known: dict[str, str] = {}
-        there = path.read_bytes() if path.exists() else b""
-        for line in there.splitlines():
-            self._take(line)
-        # A line that was being written when an import was killed must not take the next one along.
-        self._gap = b"" if there.endswith(b"\n") or not there else b"\n"
+        self._new_ids: dict[str, str] = {}
+        content = path.read_bytes() if path.exists() else b""
+        for line in content.splitlines():
+            self._load_line(line)
+        # Completes a line that was cut off when an import was killed.
+        self._separator = b"" if content.endswith(b"\n") or not content else b"\n"
 
     def __enter__(self) -> Self:
-        self._written = self.path.open("ab")
-        self._written.write(self._gap)
+        self._file = self.path.open("ab")
+        self._file.write(self._separator)
         return self
 
     def __exit__(
@@ -34,27 +32,27 @@ class IdMap:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._written.close()
+        self._file.close()
 
     def get(self, old: str) -> str | None:
-        """What an object has become; None: it is not here yet."""
-        return self._known.get(old)
+        """Return the id of the imported object, or None if it was not imported."""
+        return self._new_ids.get(old)
 
     def add(self, pairs: dict[str, str]) -> None:
-        """Objects are here now, by their old ids."""
-        self._known |= pairs
+        """Record imported objects: new ids by old ids."""
+        self._new_ids |= pairs
         lines = [
             orjson.dumps({"target": self._target, "from": old, "to": new}) + b"\n"
             for old, new in pairs.items()
         ]
-        self._written.write(b"".join(lines))
-        self._written.flush()
+        self._file.write(b"".join(lines))
+        self._file.flush()
 
-    def _take(self, line: bytes) -> None:
+    def _load_line(self, line: bytes) -> None:
         try:
             pair = orjson.loads(line)
             target, old, new = pair["target"], pair["from"], pair["to"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):  # it was being written
+        except (orjson.JSONDecodeError, KeyError, TypeError):  # the line was cut off
             return
         if target == self._target:
-            self._known[old] = new
+            self._new_ids[old] = new

@@ -1,10 +1,10 @@
 """The client of the control service for exports and imports."""
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+import grpc.aio
 from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
@@ -12,9 +12,9 @@ from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
 from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFileServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 
-from corral_cli.connection import explain_failures
+from corral_cli.connection import ResultT, call_server, list_all
 from svc_kit.errors import NotFound
-from svc_kit.rpc.client import open_channel, translate_errors
+from svc_kit.rpc.client import translate_errors
 
 if TYPE_CHECKING:
     from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceAsyncStub
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceAsyncStub
 
 
-ResultT = TypeVar("ResultT")
-CALL_S = 60.0
-"""Patience with one call; that of a thread with many messages is the longest."""
+CALL_TIMEOUT_S: Final = 60.0
+"""Timeout of one call; creating a thread with many messages takes longest."""
 
 
 class Server(NamedTuple):
-    """What the commands talk to."""
+    """Stubs of a control service."""
 
     assistants: "AssistantServiceAsyncStub"
     threads: "ThreadServiceAsyncStub"
@@ -40,67 +39,67 @@ class Server(NamedTuple):
     stores: "VectorStoreServiceAsyncStub"
     store_files: "VectorStoreFileServiceAsyncStub"
 
+    @classmethod
+    def on_channel(cls, channel: grpc.aio.Channel) -> Self:
+        """Create the stubs."""
+        return cls(
+            AssistantServiceStub(channel),
+            ThreadServiceStub(channel),
+            MessageServiceStub(channel),
+            FileServiceStub(channel),
+            VectorStoreServiceStub(channel),
+            VectorStoreFileServiceStub(channel),
+        )
 
-def with_server(
-    control: str, api_key: str | None, work: Callable[[Server], Awaitable[ResultT]]
+
+def call_control(
+    control: str, api_key: str | None, call: Callable[[Server], Awaitable[ResultT]]
 ) -> ResultT:
-    """Work with the server at `control`. Raises click.ClickException."""
-
-    async def connected() -> ResultT:
-        async with open_channel(control, token=api_key) as channel:
-            with explain_failures(control):
-                return await work(
-                    Server(
-                        AssistantServiceStub(channel),
-                        ThreadServiceStub(channel),
-                        MessageServiceStub(channel),
-                        FileServiceStub(channel),
-                        VectorStoreServiceStub(channel),
-                        VectorStoreFileServiceStub(channel),
-                    )
-                )
-
-    return asyncio.run(connected())
+    """Run `call` with stubs of the server at `control`. Raises click.ClickException."""
+    return call_server(control, api_key, lambda channel: call(Server.on_channel(channel)))
 
 
-async def every(
+def list_objects(
     method: Callable[..., Awaitable[Any]], request: Any, field: str
 ) -> AsyncIterator[Any]:
-    """The objects of a list, page after page; `field` is where a page has them."""
-    while True:
-        page = await method(request, timeout=CALL_S)
-        for each in getattr(page, field):
-            yield each
-        if not page.next_page_token:
-            return
-        request.page_token = page.next_page_token
+    """Like `list_all`, with the timeout of this module."""
+    return list_all(method, request, field, CALL_TIMEOUT_S)
 
 
-async def created_once(
-    method: Callable[..., Awaitable[Any]], request: Any, old: str, missing: type[NotFound]
+async def create_once(
+    method: Callable[..., Awaitable[Any]],
+    request: Any,
+    export_id: str,
+    not_found: type[NotFound],
 ) -> Any:
-    """The answer of a call that makes what an object of the export becomes; `missing` is what it
-    raises where an object that it has made is not there any more."""
+    """Create the object for `export_id`, unless this request has already created it.
 
-    async def make(request_id: str) -> Any:
+    `not_found` is the error of `method` if it created the object before and it was deleted since.
+    """
+
+    async def create(request_id: str) -> Any:
         request.request_id = request_id
-        return await method(request, timeout=CALL_S)
+        return await method(request, timeout=CALL_TIMEOUT_S)
 
-    return await named_once(make, old, request, missing)
+    return await call_once(create, export_id, request, not_found)
 
 
-async def named_once(
-    make: Callable[[str], Awaitable[ResultT]], old: str, about: Any, missing: type[NotFound]
+async def call_once(
+    create: Callable[[str], Awaitable[ResultT]],
+    export_id: str,
+    content: Any,
+    not_found: type[NotFound],
 ) -> ResultT:
-    """As `created_once`, for calls of another form: `make` is given the name of the request, which
-    says what `about` does."""
-    name = old.encode() + about.SerializeToString(deterministic=True)
+    """Like `create_once`, for other calls: `create` receives the request id, which is a digest of
+    the message `content`.
+    """
+    key = export_id.encode() + content.SerializeToString(deterministic=True)
     num_deleted = 0
     while True:
-        digest = hashlib.sha256(b"%d %b" % (num_deleted, name)).hexdigest()
+        digest = hashlib.sha256(b"%d %b" % (num_deleted, key)).hexdigest()
         try:
             with translate_errors():
-                return await make(f"import {digest}")
-        except missing:
-            # A request of this name made it not long ago, and it has been deleted since.
+                return await create(f"import {digest}")
+        except not_found:
+            # The server remembers the request id, but the object has been deleted since.
             num_deleted += 1

@@ -1,4 +1,4 @@
-"""Prints the addresses and a sample request once all services are ready."""
+"""The message of `corral up` when all services are ready: addresses and a sample request."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from corral.inference.v1 import model_pb2
 
 from corral_cli.bundled import is_bundled, real_model_command
-from corral_cli.connection import command_name
+from corral_cli.connection import INFERENCE_TARGET, command_name
 from corral_cli.up.ports import reachable
 from svc_kit.network import Address
 
@@ -17,7 +17,7 @@ QUESTION = "What is the capital of France?"
 
 @dataclass(frozen=True)
 class Announcement:
-    """The facts to print."""
+    """The content of the message."""
 
     gateway: Address
     inference: Address
@@ -29,12 +29,13 @@ class Announcement:
     data_dir: Path
     elapsed_s: float
     needs_key: bool
-    """Whether callers must show an API key."""
+    """Whether callers must send an API key."""
     token_file: Path | None = None
-    """What its owner shows instead of a key to make the first; None: keys are in the settings."""
+    """The service token with which the owner creates the first key; None if keys are in the
+    settings, or not required."""
 
     def text(self) -> str:
-        """Everything, ready to print."""
+        """Format the message."""
         base = f"http://{reachable(self.gateway)}"
         management = (self.gateway_management, self.inference_management, self.control_management)
         metrics = [f"http://{address}/metrics" for address in management]
@@ -44,22 +45,27 @@ class Announcement:
             ("", f"{reachable(self.control)}    (files, uploads, batches)"),
             ("metrics", "  ".join(metrics)),
             ("data", str(self.data_dir)),
-            *([] if self.token_file is None else [("keys", self.key_command())]),
+            *([] if self.token_file is None else [("keys", self.create_key_command())]),
             *(("model", describe(model)) for model in self.models),
         ]
         lines = [f"Corral is ready after {self.elapsed_s:.1f} s", ""]
         lines += [f"  {title:<11} {value}" for title, value in rows]
-        lines += ["", "Try it:", f"  {self.request()}", f"  {command_name()} chat{self.target()}"]
+        lines += [
+            "",
+            "Try it:",
+            f"  {self.curl_command()}",
+            f"  {command_name()} chat{self.target_flag()}",
+        ]
         if any(is_bundled(model.name) for model in self.models):
             lines += [
                 "",
-                "The bundled demo-chat is a tiny model: it shows that everything works, and it",
-                f"knows very little. A real one: {real_model_command()}",
+                "The bundled demo-chat is a tiny model. It shows that everything works, but knows",
+                f"very little. To serve a real model: {real_model_command()}",
             ]
         return "\n".join([*lines, "", "Ctrl-C stops everything."])
 
-    def request(self) -> str:
-        """A command line that gets an answer from the first model."""
+    def curl_command(self) -> str:
+        """Return a command line that sends a chat completion to the first model."""
         model = next((model.name for model in self.models if not model.parent), "")
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
         key = " -H 'authorization: Bearer '$CORRAL_API_KEY" if self.needs_key else ""
@@ -68,21 +74,21 @@ class Announcement:
             f" -H 'content-type: application/json' -d '{json.dumps(body)}'"
         )
 
-    def key_command(self) -> str:
-        """A command line that makes a key."""
+    def create_key_command(self) -> str:
+        """Return a command line that creates a key."""
         target = reachable(self.control)
         return (
             f"{command_name()} keys create --target {target} --service-token-file {self.token_file}"
         )
 
-    def target(self) -> str:
-        """The flag that `corral chat` needs to find this server; empty at the default address."""
-        reached = str(reachable(self.inference))
-        return "" if reached == "127.0.0.1:50051" else f" --target {reached}"
+    def target_flag(self) -> str:
+        """The `--target` flag for `corral chat`; empty for the default address."""
+        target = str(reachable(self.inference))
+        return "" if target == INFERENCE_TARGET else f" --target {target}"
 
 
 def describe(model: model_pb2.Model) -> str:
-    """One model in one line: name, size, and how many sequences of which length run at once."""
+    """Format a model as one line: name, sizes, slots and context."""
     limits = model.resolved_limits
     if model.state == model_pb2.Model.STATE_FAILED:
         return f"{model.name}    failed: {model.problem}"

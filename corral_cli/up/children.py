@@ -1,4 +1,4 @@
-"""The children of `corral up`: checks before the start, commands, environment, readiness."""
+"""The child processes of `corral up`: checks before start, command, environment, readiness."""
 
 import asyncio
 import json
@@ -16,79 +16,79 @@ from svc_kit.network import Address
 
 
 def check_models(references: Sequence[str]) -> None:
-    """Read the header of every model that is on this machine. Raises StartupError.
+    """Read the header of every local model. Raises StartupError.
 
-    What Hugging Face holds is fetched by the service, which knows where to keep it; here only the
-    reference is read.
+    For models on Hugging Face only the syntax of the reference is checked; the service downloads
+    them.
     """
-    here = [text for text in references if parse_reference(text).remote is None]
-    if here:
-        resolve_models(here, download=_not_here)
+    local = [text for text in references if parse_reference(text).remote is None]
+    if local:
+        resolve_models(local, download=_refuse_download)
 
 
-def _not_here(remote: RemoteFile) -> Path:
+def _refuse_download(remote: RemoteFile) -> Path:
     raise StartupError(f"model {remote}: it is not on this machine")
 
 
 def ensure_token(path: Path) -> None:
-    """Make the file with the token by which our services know each other, readable by us alone.
+    """Create the service token file with mode 0600, unless it exists. Raises StartupError.
 
-    An existing one is kept: another service may already hold it. Raises StartupError.
+    An existing token is not replaced, because running services may use it.
     """
     if path.is_file():
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Made under its final mode, so that there is no moment at which others could read it.
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        # Created with its final mode, so that others cannot read it in between.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise StartupError(f"cannot write {path}: {error.strerror}") from error
-    with os.fdopen(handle, "w") as file:
+    with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_urlsafe(32) + "\n")
 
 
-PROBE_PATIENCE_S = 2.0
+_PROBE_TIMEOUT_S = 2.0
 
 
-def a_service(
+def make_service(
     name: str,
     *,
     variables: Mapping[str, str],
     config: Path | None,
     management: Address,
-    stop_patience_s: float,
+    stop_timeout_s: float,
     is_vital: bool = True,
 ) -> Service:
-    """A Corral service; it is ready when its management listener reports so."""
+    """Describe a Corral service to the supervisor. It is ready when `/readyz` returns 200."""
 
     def command(lifeline_fd: int) -> Sequence[str]:
-        # -P: a folder of the operator's that happens to be called like a module is not imported.
-        start = [sys.executable, "-P", "-m", "corral_cli", "serve", name]
+        # -P: do not import modules from the working directory.
+        interpreter = [sys.executable, "-P", "-m", "corral_cli", "serve", name]
         flags = ["--config", str(config)] if config else []
-        return [*start, *flags, "--lifeline", str(lifeline_fd)]
+        return [*interpreter, *flags, "--lifeline", str(lifeline_fd)]
 
     async def is_ready() -> bool:
-        return await answers_ok(management, "/readyz")
+        return await responds_ok(management, "/readyz")
 
     return Service(
         name=name,
         command=command,
         is_ready=is_ready,
         environment={**os.environ, **variables},
-        stop_patience_s=stop_patience_s,
+        stop_timeout_s=stop_timeout_s,
         is_vital=is_vital,
     )
 
 
-def as_variables(prefix: str, overrides: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as the environment variables that set them; a dotted name is one in a group."""
+def environment_variables(prefix: str, overrides: Mapping[str, Any]) -> dict[str, str]:
+    """Convert settings to environment variables. A dotted name is a setting in a group."""
     return {
-        prefix + name.upper().replace(".", "__"): _as_text(value)
+        prefix + name.upper().replace(".", "__"): _serialize(value)
         for name, value in overrides.items()
     }
 
 
-def _as_text(value: Any) -> str:
+def _serialize(value: Any) -> str:
     if isinstance(value, list | tuple):
         return json.dumps([str(item) for item in value])
     if isinstance(value, dict):
@@ -96,10 +96,10 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-async def answers_ok(address: Address, path: str) -> bool:
-    """Whether an HTTP GET returns 200; False without an answer."""
+async def responds_ok(address: Address, path: str) -> bool:
+    """Whether an HTTP GET returns 200 within the probe timeout."""
     try:
-        async with asyncio.timeout(PROBE_PATIENCE_S):
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(address.host, address.port)
             try:
                 writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())

@@ -1,17 +1,24 @@
-"""`corral up`: every service of one machine, under one supervisor."""
+"""`corral up`: runs all services on one machine under a supervisor."""
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import click
 from corral.inference.v1 import inference_service_pb2, model_pb2
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.up.announcement import Announcement
-from corral_cli.up.children import a_service, as_variables, check_models, ensure_token
+from corral_cli.up.children import (
+    check_models,
+    ensure_token,
+    environment_variables,
+    make_service,
+)
 from corral_cli.up.plan import Plan, UpFlags
-from corral_cli.up.ports import held, reachable
+from corral_cli.up.ports import reachable, reserve_ports
 from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_until_signalled
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
@@ -19,17 +26,17 @@ from svc_kit.network import parse_address
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import read_secret
 
-STOP_MARGIN_S = 10.0
-"""Seconds that a service gets beyond its own grace before it is killed."""
+_STOP_MARGIN_S = 10.0
+"""Seconds between the end of a service's own drain period and SIGKILL."""
 
 
 class AddressText(click.ParamType[str]):
-    """An address as it will be passed on, checked under the name of the flag it came with."""
+    """A listen address. Errors name the flag instead of the setting."""
 
     name = "host:port"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The address in its normal form."""
+        """Return the normalized address. Raises click.BadParameter."""
         try:
             return str(parse_address(value))
         except ValueError as error:
@@ -37,14 +44,14 @@ class AddressText(click.ParamType[str]):
 
 
 class NamedFile(click.ParamType[tuple[str, str]]):
-    """NAME=FILE."""
+    """A pair of name and file, written NAME=FILE."""
 
     name = "name=file"
 
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """A name and a file; the service checks the folder."""
+        """Split at the first "=". Raises click.BadParameter if a part is missing."""
         name, sign, file = value.partition("=")
         if not (name and sign and file):
             self.fail(f"{value!r} is not NAME=FILE", param, ctx)
@@ -53,21 +60,27 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 
 @click.command("up")
 @click.option("--model", "models", multiple=True, help="File, folder, hf:owner/repo/file.gguf or"
-              " NAME=any of these; may repeat. Default: the bundled demo.")  # fmt: skip
+              " NAME=any of these; can be repeated. Default: the bundled demo.")  # fmt: skip
 @click.option("--adapter", "adapters", type=NamedFile(), multiple=True, help="A LoRA for the first"
-              " model, as NAME=FILE; may repeat.")  # fmt: skip
-@click.option("--embedding-model", help="What files in vector stores are searched by: like --model,"
-              " or the NAME of one of them.")  # fmt: skip
+              " model, as NAME=FILE; can be repeated.")  # fmt: skip
+@click.option("--embedding-model", help="The model that embeds files in vector stores: like"
+              " --model, or the NAME of one of the models.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--host", help="Where the gateway listens. Default: 127.0.0.1.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Its port. Default: 8080. 0: any.")
-@click.option("--listen", type=AddressText(), help="Both in one.")
+@click.option("--host", help="Host of the gateway. Default: 127.0.0.1.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port of the gateway, 0 for any. Default: 8080."
+)
+@click.option("--listen", type=AddressText(), help="Host and port.")
 @click.option("--inference-listen", type=AddressText(), help="gRPC. Default: 127.0.0.1:50051.")
-@click.option("--control-listen", type=AddressText(), help="Files. Default: 127.0.0.1:50052.")
-@click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once. Default: by memory.")
-@click.option("--context", type=click.IntRange(min=256), help="Tokens of one. Default: by memory.")
-@click.option("--threads", type=click.IntRange(min=1), help="Computing threads. Default: by CPU.")
-@click.option("--require-keys", is_flag=True, help="Serve nobody without an API key.")
+@click.option("--control-listen", type=AddressText(), help="gRPC. Default: 127.0.0.1:50052.")
+@click.option(
+    "--slots", type=click.IntRange(1, 256), help="Concurrent sequences. Default: by memory."
+)
+@click.option(
+    "--context", type=click.IntRange(min=256), help="Tokens per sequence. Default: by memory."
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Compute threads. Default: by CPU.")
+@click.option("--require-keys", is_flag=True, help="Refuse requests without an API key.")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
 def up(
     models: tuple[str, ...],
@@ -85,8 +98,7 @@ def up(
     require_keys: bool,
     config: Path | None,
 ) -> None:
-    """Start the inference service, the control service and the gateway, and keep them running
-    until Ctrl-C."""
+    """Run the inference service, the control service and the gateway until Ctrl-C."""
     started = time.monotonic()
     flags = UpFlags(
         config=config,
@@ -102,49 +114,63 @@ def up(
         threads=threads,
         require_keys=require_keys,
     )
+    run_services(flags, lambda plan: supervise(plan, started))
+
+
+def run_services(
+    flags: UpFlags, supervise_plan: Callable[[Plan], Coroutine[Any, Any, None]]
+) -> None:
+    """Check the settings, models and ports, then supervise the services with their ports reserved.
+
+    Raises StartupError.
+    """
     plan = Plan.make(flags)
     plan.check_ports()
     plan.check_access()
     check_models(plan.inference.models)
     ensure_token(plan.token_file)
-    with held(plan.listeners):
-        asyncio.run(keep_running(plan, started))
+    with reserve_ports(plan.listeners):
+        asyncio.run(supervise_plan(plan))
 
 
 def listen_flag(host: str | None, port: int | None, listen: str | None) -> str | None:
-    """The gateway's address from the flags that name it. Raises click.UsageError."""
+    """Combine the flags to the gateway's address, or None. Raises click.UsageError."""
     if host is None and port is None:
         return listen
     if listen is not None:
-        raise click.UsageError("--listen says both, leave out --host and --port")
-    written = host or "127.0.0.1"
-    bracketed = f"[{written}]" if ":" in written and not written.startswith("[") else written
+        raise click.UsageError("--listen cannot be combined with --host or --port")
+    name = host or "127.0.0.1"
+    bracketed = f"[{name}]" if ":" in name and not name.startswith("[") else name
     return f"{bracketed}:{8080 if port is None else port}"
 
 
-async def keep_running(plan: Plan, started: float) -> None:
-    """Supervise the services of the plan until a signal. Raises StartupError."""
-    say(f"starting on {plan.gateway.listen} (HTTP) and {plan.inference.listen} (gRPC)")
+async def supervise(plan: Plan, started: float) -> None:
+    """Run the services of the plan until a signal. Raises StartupError.
+
+    `started` is the time of the command's start on the monotonic clock.
+    """
+    report(f"starting on {plan.gateway.listen} (HTTP) and {plan.inference.listen} (gRPC)")
 
     async def announce() -> None:
-        click.echo("\n" + (await announcement(plan, time.monotonic() - started)).text() + "\n")
+        click.echo("\n" + (await make_announcement(plan, time.monotonic() - started)).text() + "\n")
 
     try:
-        await run_until_signalled(Supervisor(services(plan), say), announce)
+        await run_until_signalled(Supervisor(make_services(plan), report), announce)
     except ServiceFailed as error:
         raise StartupError(str(error)) from error
-    say("stopped")
+    report("stopped")
 
 
-def services(plan: Plan) -> list[Service]:
-    """The gateway last, so that it stops first; others continue without the control service."""
+def make_services(plan: Plan) -> list[Service]:
+    """Describe the services in start order. The gateway is last, so that it stops first. The others
+    continue without the control service."""
     return [
-        a_service(
+        make_service(
             name,
-            variables=as_variables(prefix, plan.overrides[name]),
+            variables=environment_variables(prefix, plan.overrides[name]),
             config=plan.config,
             management=reachable(management),
-            stop_patience_s=grace_s + STOP_MARGIN_S,
+            stop_timeout_s=grace_s + _STOP_MARGIN_S,
             is_vital=name != "control",
         )
         for name, prefix, management, grace_s in (
@@ -170,8 +196,8 @@ def services(plan: Plan) -> list[Service]:
     ]
 
 
-async def announcement(plan: Plan, elapsed_s: float) -> Announcement:
-    """Ask the inference service what it serves."""
+async def make_announcement(plan: Plan, elapsed_s: float) -> Announcement:
+    """Build the ready message with the models that the inference service lists."""
     return Announcement(
         gateway=plan.gateway_address,
         inference=plan.inference_address,
@@ -188,8 +214,8 @@ async def announcement(plan: Plan, elapsed_s: float) -> Announcement:
 
 
 async def list_models(plan: Plan) -> list[model_pb2.Model]:
-    """The models with their resolved limits; empty if the service does not answer. A service that
-    fails right after it became ready is restarted by the supervisor.
+    """List the models with their resolved limits; empty if the call fails, because the supervisor
+    restarts a service that fails after it was ready.
     """
     request = inference_service_pb2.ListModelsRequest()
     tls = plan.gateway.inference_tls
@@ -197,13 +223,13 @@ async def list_models(plan: Plan) -> list[model_pb2.Model]:
     async with open_channel(target, token=token, tls=tls) as channel:
         try:
             with translate_errors("inference"):
-                reply = await InferenceServiceStub(channel).ListModels(request, timeout=10)
+                response = await InferenceServiceStub(channel).ListModels(request, timeout=10)
         except DomainError as error:
-            say(f"the models cannot be listed: {error.message}")
+            report(f"cannot list the models: {error.message}")
             return []
-        return list(reply.models)
+        return list(response.models)
 
 
-def say(text: str) -> None:
-    """One line of the supervisor's, beside the services' logs."""
+def report(text: str) -> None:
+    """Print a line of the supervisor to stderr."""
     click.echo(f"corral: {text}", err=True)

@@ -1,37 +1,37 @@
-"""Ends a child process when its supervisor is gone: the kernel closes the pipe between them."""
+"""Ends a child process when its supervisor exits. The kernel then closes the pipe between them."""
 
 import os
 import signal
 import threading
 import time
 
-DRAIN_PATIENCE_S = 5.0
+_DRAIN_TIMEOUT_S = 5.0
 
 
 class ParentPipe:
-    """The supervisor's end of the pipe, open while it runs."""
+    """A pipe whose write end stays open while the supervisor runs."""
 
     def __init__(self) -> None:
         self.child_end, self._own_end = os.pipe()
 
     def close(self) -> None:
-        """Let go; children that still follow end."""
+        """Close both ends. Children that still read the pipe exit."""
         os.close(self.child_end)
         os.close(self._own_end)
 
 
-def exit_with_parent(child_end: int, patience_s: float = DRAIN_PATIENCE_S) -> None:
-    """Make this process end when its supervisor does: by SIGTERM, `patience_s` later by SIGKILL.
+def exit_with_parent(child_end: int, timeout_s: float = _DRAIN_TIMEOUT_S) -> None:
+    """Send this process SIGTERM when its supervisor exits, and SIGKILL `timeout_s` later.
 
-    The second signal goes to the process group, so that the engine goes too; the supervisor starts
-    each service in a group of its own.
+    SIGKILL goes to the process group, which includes the engine process. The supervisor starts
+    each service in a process group of its own.
     """
 
-    def wait_for_end() -> None:
+    def watch_pipe() -> None:
         while os.read(child_end, 1):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(patience_s)
+        time.sleep(timeout_s)
         os.killpg(os.getpgid(0), signal.SIGKILL)
 
-    threading.Thread(target=wait_for_end, name="lifeline", daemon=True).start()
+    threading.Thread(target=watch_pipe, name="lifeline", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Plans `corral up`: from flags to the settings of each service."""
+"""The plan of `corral up`: the settings of each service, derived from the flags."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from control_svc.config import ControlSettings
-from corral_cli.up.ports import reachable, why_not, with_free_port
+from corral_cli.up.ports import bind_problem, choose_port, reachable
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
 from inference_svc.models.metadata import default_name
@@ -18,20 +18,20 @@ from svc_kit.settings.groups import load_settings
 
 
 class EmbeddingModel(NamedTuple):
-    """What requests call it, and all models that are served with it."""
+    """Name of the embedding model, and the references of all models to serve."""
 
     name: str
     models: list[str]
 
 
-def with_embedding_model(request: str, models: Sequence[str]) -> EmbeddingModel:
-    """The embedding model of a flag beside the references of others. Raises StartupError."""
-    if request in [_name_of(parse_reference(model)) for model in models]:
-        return EmbeddingModel(request, list(models))
-    return EmbeddingModel(_name_of(parse_reference(request)), [*models, request])
+def with_embedding_model(embedding: str, models: Sequence[str]) -> EmbeddingModel:
+    """Find `embedding` among `models` by name, else add it as a reference. Raises StartupError."""
+    if embedding in [_model_name(parse_reference(model)) for model in models]:
+        return EmbeddingModel(embedding, list(models))
+    return EmbeddingModel(_model_name(parse_reference(embedding)), [*models, embedding])
 
 
-def _name_of(reference: ModelReference) -> str:
+def _model_name(reference: ModelReference) -> str:
     if reference.name is not None:
         return reference.name
     if reference.source == BUNDLED:
@@ -40,20 +40,20 @@ def _name_of(reference: ModelReference) -> str:
     return default_name(Path(remote.file if remote else reference.source))
 
 
-ANY_LOOPBACK_PORT = "127.0.0.1:0"
+_ANY_LOOPBACK_PORT = "127.0.0.1:0"
 ServiceWithPorts = InferenceSettings | ControlSettings | GatewaySettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpFlags:
-    """The flags; None and () mean not given."""
+    """The command-line flags. None and () mean that a flag was not given."""
 
     config: Path | None = None
     models: tuple[str, ...] = ()
     adapters: tuple[tuple[str, str], ...] = ()
-    """Names and files."""
+    """Pairs of name and file."""
     embedding_model: str | None = None
-    """By its name where it is served anyway, else as a model's reference."""
+    """The name of one of `models`, or the reference of another model."""
     data_dir: Path | None = None
     listen: str | None = None
     inference_listen: str | None = None
@@ -64,7 +64,7 @@ class UpFlags:
     require_keys: bool = False
 
     def for_inference(self) -> dict[str, Any]:
-        """What they set for the inference service."""
+        """Overrides for the settings of the inference service."""
         flags = {
             "models": list(self.models) or None,
             "adapters": {name: {"path": path} for name, path in self.adapters} or None,
@@ -73,37 +73,40 @@ class UpFlags:
             "engine.slots": self.slots,
             "engine.context_tokens": self.context_tokens,
             "engine.threads": self.threads,
-            **self._for_all(),
+            **self._shared(),
         }
         return {name: value for name, value in flags.items() if value is not None}
 
     def for_control(self) -> dict[str, Any]:
-        """What they set for the control service."""
-        flags = {"data_dir": self.data_dir, "listen": self.control_listen, **self._for_all()}
+        """Overrides for the settings of the control service."""
+        flags = {"data_dir": self.data_dir, "listen": self.control_listen, **self._shared()}
         return {name: value for name, value in flags.items() if value is not None}
 
     def for_gateway(self) -> dict[str, Any]:
-        """What they set for the gateway."""
-        return {**({"listen": self.listen} if self.listen else {}), **self._for_all()}
+        """Overrides for the settings of the gateway."""
+        return {**({"listen": self.listen} if self.listen else {}), **self._shared()}
 
-    def _for_all(self) -> dict[str, Any]:
+    def _shared(self) -> dict[str, Any]:
         return {"require_keys": True} if self.require_keys else {}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings that all services will have, and the overrides that make them have them."""
+    """The settings of all services, and the overrides that produce them."""
 
     config: Path | None
     inference: InferenceSettings
     control: ControlSettings
     gateway: GatewaySettings
     overrides: Mapping[str, Mapping[str, Any]]
-    """By service: what is passed on beside the file and the environment."""
+    """Settings passed to each service in addition to the file and the environment, by service."""
 
     @classmethod
     def make(cls, flags: UpFlags) -> Self:
-        """Load, fill in what connects the services, and load again. Raises StartupError."""
+        """Load the settings, choose ports, connect the services, and load again.
+
+        Raises StartupError.
+        """
         overrides = {
             "inference": flags.for_inference(),
             "control": flags.for_control(),
@@ -111,21 +114,20 @@ class Plan:
         }
         first = cls._load(flags.config, overrides)
         if flags.embedding_model is not None:
-            chosen = with_embedding_model(flags.embedding_model, first.inference.models)
-            overrides["inference"]["models"] = chosen.models
-            overrides["control"]["embedding_model"] = chosen.name
+            embedding = with_embedding_model(flags.embedding_model, first.inference.models)
+            overrides["inference"]["models"] = embedding.models
+            overrides["control"]["embedding_model"] = embedding.name
         if "data_dir" not in first.control.model_fields_set:
-            # One folder holds everything of a Corral, also where a file names it for inference.
+            # All services share one folder, also if only that of inference is configured.
             overrides["control"]["data_dir"] = first.inference.data_dir
-        settled: list[Address] = []
+        assigned: list[Address] = []
         for service, settings in first.by_service.items():
             for name in ("listen", "management_listen"):
-                settled.append(_settled(settings, name, settled))
-                overrides[service][name] = str(settled[-1])
+                assigned.append(_choose_address(settings, name, assigned))
+                overrides[service][name] = str(assigned[-1])
         second = cls._load(flags.config, overrides)
         for service in overrides:
-            overrides[service] |= second.connection(service)
-        for service in overrides:
+            overrides[service] |= second.targets_for(service)
             overrides[service]["service_token_file"] = second.token_file
         return cls._load(flags.config, overrides)
 
@@ -138,62 +140,58 @@ class Plan:
 
     @property
     def by_service(self) -> "dict[str, ServiceWithPorts]":
-        """The settings of every service."""
+        """The settings by service."""
         return {"inference": self.inference, "control": self.control, "gateway": self.gateway}
 
-    def connection(self, service: str) -> dict[str, Any]:
-        """Addresses of the other services, unless configured."""
+    def targets_for(self, service: str) -> dict[str, Any]:
+        """The settings with the addresses of the other services, except those configured."""
         targets = {
             "inference_target": str(reachable(self.inference_address)),
             "control_target": str(reachable(self.control_address)),
         }
-        settings = type(self.by_service[service])
-        events = self.by_service[service].model_fields_set
-        return {
-            name: target
-            for name, target in targets.items()
-            if name in settings.model_fields and name not in events
-        }
+        settings = self.by_service[service]
+        unset = type(settings).model_fields.keys() - settings.model_fields_set
+        return {name: target for name, target in targets.items() if name in unset}
 
     @property
     def token_file(self) -> Path:
-        """The file of the token by which the services know each other."""
-        chosen = [settings.service_token_file for settings in self.by_service.values()]
-        return next(filter(None, chosen), self.inference.data_dir / "service-token")
+        """The service token file: a configured one, else one in the data folder."""
+        configured = [settings.service_token_file for settings in self.by_service.values()]
+        return next(filter(None, configured), self.inference.data_dir / "service-token")
 
     @property
     def gateway_address(self) -> Address:
-        """Where HTTP is served."""
+        """Listen address of the gateway (HTTP)."""
         return parse_address(self.gateway.listen)
 
     @property
     def inference_address(self) -> Address:
-        """Where gRPC is served."""
+        """Listen address of the inference service (gRPC)."""
         return parse_address(self.inference.listen)
 
     @property
     def control_address(self) -> Address:
-        """Where files, uploads and batches are served over gRPC."""
+        """Listen address of the control service (gRPC)."""
         return parse_address(self.control.listen)
 
     @property
     def gateway_management(self) -> Address:
-        """Where the gateway is probed."""
-        return parse_address(self.gateway.management_listen or ANY_LOOPBACK_PORT)
+        """Management address of the gateway."""
+        return parse_address(self.gateway.management_listen or _ANY_LOOPBACK_PORT)
 
     @property
     def inference_management(self) -> Address:
-        """Where the inference service is probed."""
-        return parse_address(self.inference.management_listen or ANY_LOOPBACK_PORT)
+        """Management address of the inference service."""
+        return parse_address(self.inference.management_listen or _ANY_LOOPBACK_PORT)
 
     @property
     def control_management(self) -> Address:
-        """Where the control service is probed."""
-        return parse_address(self.control.management_listen or ANY_LOOPBACK_PORT)
+        """Management address of the control service."""
+        return parse_address(self.control.management_listen or _ANY_LOOPBACK_PORT)
 
     @property
     def listeners(self) -> list[Address]:
-        """Where the services listen."""
+        """The addresses of all listeners."""
         return [
             self.gateway_address,
             self.inference_address,
@@ -204,11 +202,11 @@ class Plan:
         ]
 
     def check_ports(self) -> None:
-        """Raise StartupError with a line for each address that is taken or given twice."""
+        """Raise StartupError with a line for each address that is in use or configured twice."""
         listeners = self.listeners
-        problems = [problem for problem in map(why_not, dict.fromkeys(listeners)) if problem]
+        problems = [problem for problem in map(bind_problem, dict.fromkeys(listeners)) if problem]
         problems += [
-            f"{address} is given to two listeners: choose another port for one of them"
+            f"{address} is configured for two listeners: choose another port for one of them"
             for address in dict.fromkeys(listeners)
             if listeners.count(address) > 1
         ]
@@ -216,9 +214,9 @@ class Plan:
             raise StartupError("\n".join(problems))
 
     def check_access(self) -> None:
-        """Raise StartupError where the gateway would serve other machines without keys.
+        """Raise StartupError if the gateway would serve other machines without keys.
 
-        The other services always have the service token, so they are never open.
+        The other services always require at least the service token.
         """
         keyless_scopes(
             self.gateway.listen,
@@ -228,18 +226,17 @@ class Plan:
         )
 
 
-def _settled(settings: ServiceWithPorts, name: str, others: list[Address]) -> Address:
-    """A listener's address with its port chosen, different from those of the others where that is
-    free. The supervisor needs the management ones.
+def _choose_address(settings: ServiceWithPorts, name: str, assigned: list[Address]) -> Address:
+    """Return the address of a listener with a definite port. Raises StartupError.
 
-    Port 0 becomes a free port. A management port that is not set and already in use becomes a free
-    one too, so that a second Corral on the same machine starts.
+    Port 0 becomes a free port. A default management port that is in use becomes a free one too, so
+    that a second Corral can start on the same machine.
     """
-    address = parse_address(getattr(settings, name) or ANY_LOOPBACK_PORT)
+    address = parse_address(getattr(settings, name) or _ANY_LOOPBACK_PORT)
     is_default = name not in settings.model_fields_set
-    if name == "management_listen" and is_default and why_not(address):
+    if name == "management_listen" and is_default and bind_problem(address):
         address = Address(address.host, 0)
     try:
-        return with_free_port(address, others)
+        return choose_port(address, assigned)
     except OSError as error:
         raise StartupError(f"cannot listen on {address}: {error.strerror or error}") from error

@@ -1,72 +1,73 @@
-"""The supervisor: starts services, restarts those that die, stops all in order."""
+"""The supervisor: starts services, restarts those that exit, and stops all in order."""
 
 import asyncio
 import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from corral_cli.up.parent_watch import ParentPipe
 
-READY_POLL_S = 0.05
-_MOST_DOUBLINGS = 32
-"""Beyond any delay, and far from where a float overflows."""
+_READY_POLL_S = 0.05
+_MAX_DOUBLINGS = 32
+"""Keeps the exponent of the backoff in the range of a float."""
 
 
 class ServiceFailed(Exception):
-    """A service cannot be kept running; the text is one line for the operator."""
+    """A vital service failed permanently. The message is one line for the operator."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """What the supervisor needs to know of one service."""
+    """How the supervisor runs one service."""
 
     name: str
     command: Callable[[int], Sequence[str]]
-    """The argument list, given the file descriptor of the child's end of the lifeline."""
+    """Returns the argument list for the file descriptor of the child's end of the lifeline."""
     is_ready: Callable[[], Awaitable[bool]]
-    """Whether it is ready; polled until it is."""
+    """Polled until it returns True."""
     environment: Mapping[str, str] | None = None
-    """The child's whole environment. None: the supervisor's."""
-    stop_patience_s: float = 40.0
+    """The complete environment of the child; None for that of the supervisor."""
+    stop_timeout_s: float = 40.0
     """Seconds from SIGTERM to SIGKILL."""
     is_vital: bool = True
-    """Whether the others stop where it cannot be kept running. If not, it is tried for ever."""
+    """Whether the others stop if it fails permanently. If False, it is restarted without limit."""
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """When a service that died is started again, and when that is given up."""
+    """Delays and limits of restarts."""
 
     first_delay_s: float = 0.5
     longest_delay_s: float = 15.0
     stable_after_s: float = 30.0
-    """A life at least this long clears the count of failures."""
+    """A run of at least this duration resets the count of failures."""
     failures_allowed: int = 5
-    """Maximum number of quick failures in a row; unlimited for services that are not vital."""
+    """Maximum number of consecutive failures; unlimited for services that are not vital."""
 
     def delay_s(self, failures: int) -> float:
-        """Seconds to wait after so many quick failures in a row (at least one)."""
-        doublings = min(failures - 1, _MOST_DOUBLINGS)
+        """Seconds to wait after this many consecutive failures (at least one)."""
+        doublings = min(failures - 1, _MAX_DOUBLINGS)
         return float(min(self.longest_delay_s, self.first_delay_s * 2**doublings))
 
 
 @dataclass
 class _Running:
-    """A service's current process and what it has been through."""
+    """The current process of a service, and its history."""
 
     service: Service
     process: asyncio.subprocess.Process | None = None
     was_ready: bool = False
     failures: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whether it is ready, or is not vital and has failed."""
+    """Set once it is ready, or has failed and is not vital."""
 
 
 class Supervisor:
-    """Runs services in the given order of starting; they are stopped in the reverse order."""
+    """Starts services in the given order and stops them in reverse order."""
 
     def __init__(
         self,
@@ -78,28 +79,27 @@ class Supervisor:
         self._report = report
         self._policy = policy or RestartPolicy()
         self._stopping = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._kill_now = asyncio.Event()
 
-    def hurry(self) -> None:
-        """Do not wait for anything any more: kill what is still being stopped."""
-        self._hurry.set()
+    def kill_now(self) -> None:
+        """Kill services that are still stopping, without waiting for their timeout."""
+        self._kill_now.set()
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], Awaitable[None]]) -> None:
-        """Keep everything running until `stop` is set; no child is left when this returns.
+        """Run the services until `stop` is set. No child is left when this returns.
 
-        `on_ready` runs once, when every service has answered; one that is not vital may have failed
-        instead. Raises ServiceFailed where a vital one ends before it was ever ready, or dies too
-        often.
+        `on_ready` runs once, when every service is ready, or has failed and is not vital. Raises
+        ServiceFailed if a vital service exits before it was ready, or fails too often.
         """
         lifeline = ParentPipe()
-        keepers = [
-            asyncio.create_task(self._keep(running, lifeline.child_end))
+        supervisors = [
+            asyncio.create_task(self._supervise(running, lifeline.child_end))
             for running in self._running
         ]
         announcer = asyncio.create_task(self._announce(on_ready))
         stopped = asyncio.create_task(stop.wait())
         try:
-            waiting: set[asyncio.Task[Any]] = {*keepers, announcer, stopped}
+            waiting: set[asyncio.Task[Any]] = {*supervisors, announcer, stopped}
             while not stopped.done():
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -109,7 +109,7 @@ class Supervisor:
             announcer.cancel()
             stopped.cancel()
             await self._stop_all()
-            await asyncio.gather(*keepers, announcer, stopped, return_exceptions=True)
+            await asyncio.gather(*supervisors, announcer, stopped, return_exceptions=True)
             lifeline.close()
 
     async def _announce(self, on_ready: Callable[[], Awaitable[None]]) -> None:
@@ -117,17 +117,17 @@ class Supervisor:
             await running.settled.wait()
         await on_ready()
 
-    async def _keep(self, running: _Running, lifeline_fd: int) -> None:
-        """Start one service again and again, until stopping begins or it fails for good."""
+    async def _supervise(self, running: _Running, lifeline_fd: int) -> None:
+        """Run one service and restart it, until the supervisor stops or it fails permanently."""
         while not self._stopping.is_set():
             started = time.monotonic()
             code = await self._run_once(running, lifeline_fd)
             if not self._stopping.is_set():
-                delay_s = self._judge(running, code, time.monotonic() - started)
-                await _wait_for(self._stopping, delay_s)
+                delay_s = self._handle_exit(running, code, time.monotonic() - started)
+                await _wait(self._stopping, delay_s)
 
     async def _run_once(self, running: _Running, lifeline_fd: int) -> int:
-        """Start the process, wait for its end and return its exit code; its group ends with it."""
+        """Run the process and return its exit code. Its process group is killed afterwards."""
         service = running.service
         process = await asyncio.create_subprocess_exec(
             *service.command(lifeline_fd),
@@ -137,43 +137,43 @@ class Supervisor:
             start_new_session=True,
         )
         running.process = process
-        ended = asyncio.create_task(process.wait())
+        exited = asyncio.create_task(process.wait())
         probe = asyncio.create_task(self._wait_until_ready(running))
         try:
-            if self._stopping.is_set():  # the order came while the process was being made
+            if self._stopping.is_set():  # set while the process was being created
                 await self._stop(process, service)
-            await asyncio.wait({ended, probe}, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
+            await asyncio.wait({exited, probe}, return_when=asyncio.FIRST_COMPLETED)
+            if not exited.done():
                 probe.result()
-            return await ended
+            return await exited
         finally:
             probe.cancel()
-            ended.cancel()
+            exited.cancel()
             _kill_group(process.pid)
 
     async def _wait_until_ready(self, running: _Running) -> None:
         while not await running.service.is_ready():  # noqa: ASYNC110
-            await asyncio.sleep(READY_POLL_S)  # another process sets no event of ours
+            await asyncio.sleep(_READY_POLL_S)  # another process cannot set an asyncio event
         if running.was_ready or running.failures:
             self._report(f"{running.service.name} is back")
         running.was_ready = True
         running.settled.set()
 
-    def _judge(self, running: _Running, code: int, lived_s: float) -> float:
-        """What the end of a process means: seconds until the next try. Raises ServiceFailed."""
-        name, how, vital = running.service.name, describe_exit(code), running.service.is_vital
+    def _handle_exit(self, running: _Running, code: int, uptime_s: float) -> float:
+        """Count the failure and return the seconds until the restart. Raises ServiceFailed."""
+        name, reason, vital = running.service.name, describe_exit(code), running.service.is_vital
         if vital and not running.was_ready:
-            raise ServiceFailed(f"{name} could not start: it {how} (its own message is above)")
-        stable = lived_s >= self._policy.stable_after_s
+            raise ServiceFailed(f"{name} could not start: it {reason} (see its message above)")
+        stable = uptime_s >= self._policy.stable_after_s
         running.failures = 1 if stable else running.failures + 1
         if vital and running.failures > self._policy.failures_allowed:
             raise ServiceFailed(
-                f"{name} {how} {running.failures} times in a row,"
+                f"{name} {reason} {running.failures} times in a row,"
                 f" each within {self._policy.stable_after_s:g} s; giving up"
             )
         delay_s = self._policy.delay_s(running.failures)
-        rest = "" if vital else " (the rest goes on without it)"
-        self._report(f"{name} {how}; starting it again in {delay_s:g} s{rest}")
+        note = "" if vital else " (the other services continue without it)"
+        self._report(f"{name} {reason}; restarting it in {delay_s:g} s{note}")
         if not vital:
             running.settled.set()
         return delay_s
@@ -187,29 +187,27 @@ class Supervisor:
 
     async def _stop(self, process: asyncio.subprocess.Process, service: Service) -> None:
         _signal(process, signal.SIGTERM)
-        ended = asyncio.create_task(process.wait())
-        hurried = asyncio.create_task(self._hurry.wait())
+        exited = asyncio.create_task(process.wait())
+        kill_now = asyncio.create_task(self._kill_now.wait())
         await asyncio.wait(
-            {ended, hurried}, timeout=service.stop_patience_s, return_when=asyncio.FIRST_COMPLETED
+            {exited, kill_now}, timeout=service.stop_timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
-        hurried.cancel()
-        if not ended.done():
+        kill_now.cancel()
+        if not exited.done():
             self._report(f"{service.name} did not stop; killing it")
             _kill_group(process.pid)
-        await ended
+        await exited
 
 
-async def _wait_for(event: asyncio.Event, patience_s: float) -> None:
-    """Return when the event is set or the time is over, whichever is first."""
-    try:
-        async with asyncio.timeout(patience_s):
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Return when the event is set or the timeout has passed."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        pass  # both ends are wanted
 
 
 def describe_exit(code: int) -> str:
-    """An exit code as asyncio gives it, in words."""
+    """Describe an exit code of asyncio, which is negative for signals."""
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -221,12 +219,12 @@ def describe_exit(code: int) -> str:
 async def run_until_signalled(
     supervisor: Supervisor, on_ready: Callable[[], Awaitable[None]]
 ) -> None:
-    """Run until Ctrl-C, SIGTERM or a lost terminal; the second Ctrl-C waits for nothing."""
+    """Run until SIGINT, SIGTERM or SIGHUP. A second signal kills without waiting."""
     stop = asyncio.Event()
 
     def on_signal() -> None:
         if stop.is_set():
-            supervisor.hurry()
+            supervisor.kill_now()
         stop.set()
 
     loop = asyncio.get_running_loop()
@@ -236,15 +234,12 @@ async def run_until_signalled(
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):  # it has exited by itself
         process.send_signal(number)
-    except ProcessLookupError:
-        pass  # it ended by itself meanwhile
 
 
 def _kill_group(leader: int) -> None:
-    """End whatever a child left behind; the engine process is in its group."""
-    try:
+    """Kill the remaining processes of a child's group, such as the engine."""
+    # macOS raises PermissionError for a group of zombies.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # nothing is left (macOS says PermissionError for a group of zombies)

@@ -85,9 +85,9 @@ def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: P
     ids = ids_in(export)
 
     assert first.returncode == 0, first.stderr
-    assert "left out: 1 messages without content" in first.stderr
-    assert "left out: 1 tools code_interpreter" in first.stderr
-    assert "left out: 1 uses of vector stores that are not here" in first.stderr
+    assert "skipped: 1 messages without content" in first.stderr
+    assert "skipped: 1 tools code_interpreter" in first.stderr
+    assert "skipped: 1 references to vector stores that were not imported" in first.stderr
     assistant = client.beta.assistants.retrieve(ids["asst_old"])
     assert (assistant.name, assistant.model, assistant.temperature) == ("Tutor", "demo-chat", 0.5)
     assert [tool.type for tool in assistant.tools] == ["file_search"]
@@ -101,9 +101,13 @@ def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: P
     assert messages[1].attachments[0].tools == []
     assert client.files.content(ids["file-old"]).text == "The answer is 42."
 
-    assert first.stdout == "brought 1 assistants, 1 threads, 3 messages, 1 files, 0 vector stores\n"
+    assert (
+        first.stdout == "imported 1 assistants, 1 threads, 3 messages, 1 files, 0 vector stores\n"
+    )
     assert again.returncode == 0, again.stderr
-    assert again.stdout == "brought 0 assistants, 0 threads, 0 messages, 0 files, 0 vector stores\n"
+    assert (
+        again.stdout == "imported 0 assistants, 0 threads, 0 messages, 0 files, 0 vector stores\n"
+    )
     assert ids_in(export) == ids
     assert len(client.beta.threads.messages.list(thread.id).data) == 3
 
@@ -136,7 +140,7 @@ def test_a_map_of_what_is_not_here_is_refused(
     assert one_is_left.returncode == 0, one_is_left.stderr
     assert nothing_is_left.returncode == 1
     assert "--id-map" in nothing_is_left.stderr
-    assert anew.stdout.startswith("brought 1 assistants, 1 threads, 3 messages, 1 files, ")
+    assert anew.stdout.startswith("imported 1 assistants, 1 threads, 3 messages, 1 files, ")
 
 
 def test_large_messages_come_one_by_one(up: Corral, client: openai.OpenAI, tmp_path: Path) -> None:
@@ -151,7 +155,7 @@ def test_large_messages_come_one_by_one(up: Corral, client: openai.OpenAI, tmp_p
     lines = [{**THREAD, "id": "thread_large"}, *messages]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ran = corral(up, "import", "assistants", path)
-    assert ran.stdout.startswith("brought 0 assistants, 1 threads, 34 messages, "), ran.stderr
+    assert ran.stdout.startswith("imported 0 assistants, 1 threads, 34 messages, "), ran.stderr
     new = ids_in(path)
     there = list(client.beta.threads.messages.list(new["thread_large"], order="asc", limit=100))
     again = tmp_path / "again.jsonl"
@@ -169,8 +173,8 @@ def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Pa
     ran = corral(up, "import", "assistants", export, "--dry-run")
 
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("would bring 1 assistants, 1 threads, 4 messages, 1 files, ")
-    assert "left out: 1 messages without content" in ran.stderr
+    assert ran.stdout.startswith("would import 1 assistants, 1 threads, 4 messages, 1 files, ")
+    assert "skipped: 1 messages without content" in ran.stderr
     assert client.beta.assistants.list(limit=1).data == before
     assert not export.with_name(export.name + ".ids").exists()
 
@@ -241,5 +245,5 @@ def test_an_object_of_another_shape_is_named(up: Corral, export: Path) -> None:
     ran = corral(up, "import", "assistants", export, "--dry-run")
 
     assert ran.returncode == 1
-    assert "asst_odd: it has not the shape of OpenAI's" in ran.stderr
+    assert "asst_odd: not a valid OpenAI object" in ran.stderr
     assert "Traceback" not in ran.stderr

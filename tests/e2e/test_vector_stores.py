@@ -141,8 +141,8 @@ def test_a_store_moves_house_with_its_files(
 
     assert there.returncode == 0, there.stderr
     counts = "1 assistants, 0 threads, 0 messages, 1 files, 1 vector stores\n"
-    assert (rehearsed.stdout, first.stdout) == (f"would bring {counts}", f"brought {counts}")
-    assert again.stdout == f"brought {counts}".replace("1", "0"), again.stderr
+    assert (rehearsed.stdout, first.stdout) == (f"would import {counts}", f"imported {counts}")
+    assert again.stdout == f"imported {counts}".replace("1", "0"), again.stderr
     assert (copy.name, copy.metadata, read.attributes) == ("foxes", {"k": "v"}, attributes)
     assert moved.tool_resources is not None
     assert moved.tool_resources.file_search is not None

@@ -37,7 +37,7 @@ from control_svc.runs import queries as run_queries
 from control_svc.runs.events import RunEvent
 from control_svc.schema import METADATA
 from control_svc.vector_stores.search.chunk_queries import _STORED
-from corral_cli.migration.server import named_once
+from corral_cli.migration.server import call_once
 from gateway.config import GatewaySettings
 from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState, load_state, save_state
 from inference_svc.config import InferenceSettings
@@ -281,7 +281,7 @@ def import_request_id() -> str:
         return request_id
 
     request = CreateAssistantRequest(assistant=Assistant(model="m"))
-    return asyncio.run(named_once(create, "asst_old", request, AssistantNotFound))
+    return asyncio.run(call_once(create, "asst_old", request, AssistantNotFound))
 
 
 def line_order() -> str:

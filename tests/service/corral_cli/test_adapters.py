@@ -1,4 +1,4 @@
-"""`corral adapters` against a real gRPC server that remembers what it was asked."""
+"""`corral adapters` against a gRPC server that records the requests."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,27 +33,27 @@ LINE = (
 
 @dataclass
 class Engine(stubs.EngineServiceServicer):
-    """Has one adapter, and keeps the requests."""
+    """Has one adapter and records load requests."""
 
     requests: list[Any] = field(default_factory=list)
 
     def ListAdapters(
         self, request: pb.ListAdaptersRequest, context: grpc.ServicerContext
     ) -> pb.ListAdaptersResponse:
-        """The one."""
+        """List the adapter."""
         return pb.ListAdaptersResponse(adapters=[VOICE])
 
     def LoadAdapter(
         self, request: pb.LoadAdapterRequest, context: grpc.ServicerContext
     ) -> pb.LoadAdapterResponse:
-        """The one, whatever is loaded."""
+        """Return the adapter for any request."""
         self.requests.append(request)
         return pb.LoadAdapterResponse(adapter=VOICE)
 
     def UnloadAdapter(
         self, request: pb.UnloadAdapterRequest, context: grpc.ServicerContext
     ) -> pb.UnloadAdapterResponse:
-        """Refuses what is not the one."""
+        """Unload the adapter, or abort with NOT_FOUND."""
         if request.name != VOICE.name:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such adapter")
         return pb.UnloadAdapterResponse(adapter=VOICE)
@@ -61,13 +61,13 @@ class Engine(stubs.EngineServiceServicer):
 
 @pytest.fixture
 def engine() -> Engine:
-    """The servicer."""
+    """Return the servicer."""
     return Engine()
 
 
 @pytest.fixture
 def target(engine: Engine) -> Iterator[str]:
-    """The address of a server with it."""
+    """Run a server; yield its address."""
     server = grpc.server(ThreadPoolExecutor(max_workers=2))
     stubs.add_EngineServiceServicer_to_server(engine, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -81,25 +81,25 @@ def run(target: str, *arguments: str) -> Result:
     return CliRunner().invoke(adapters, [*arguments, "--target", target])
 
 
-def test_adapters_are_listed_one_a_line(target: str) -> None:
-    """With what an operator asks first."""
+def test_adapters_are_listed_one_per_line(target: str) -> None:
+    """With state, rank, scale and size."""
     assert run(target, "list").output == LINE
 
 
-def test_a_load_says_what_came_of_it(target: str, engine: Engine) -> None:
-    """What was not given stays unset."""
-    whole = run(target, "load", "voice", "v.gguf", "--model", "demo", "--scale", "0")
+def test_a_loaded_adapter_is_printed(target: str, engine: Engine) -> None:
+    """Options that were not given stay unset."""
+    result = run(target, "load", "voice", "v.gguf", "--model", "demo", "--scale", "0")
     run(target, "load", "voice", "v.gguf")
     first, second = engine.requests
 
-    assert whole.output == LINE
+    assert result.output == LINE
     assert (first.name, first.path, first.model) == ("voice", "v.gguf", "demo")
     assert first.HasField("default_scale")
     assert not second.HasField("default_scale")
 
 
 def test_an_adapter_is_unloaded_by_name(target: str) -> None:
-    """A refusal is one line."""
+    """An error is one line."""
     unknown = run(target, "unload", "parrot")
 
     assert run(target, "unload", "voice").output == LINE
@@ -107,8 +107,8 @@ def test_an_adapter_is_unloaded_by_name(target: str) -> None:
     assert unknown.output == "Error: no such adapter\n"
 
 
-def test_no_server_is_a_line_with_a_remedy() -> None:
-    """How to start one."""
+def test_an_unreachable_server_is_reported_with_a_remedy() -> None:
+    """In one line."""
     result = run("127.0.0.1:1", "list")
 
     assert result.exit_code == 1

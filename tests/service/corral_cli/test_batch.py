@@ -32,7 +32,7 @@ State = batch_pb2.Batch.State
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[RunningBatches]:
-    """Both services."""
+    """Run a control service with a fake inference service."""
     folder = tmp_path / "data"
     folder.mkdir()
     async with running_batches(folder) as both:
@@ -40,89 +40,95 @@ async def running(tmp_path: Path) -> AsyncIterator[RunningBatches]:
 
 
 async def corral_batch(running: RunningBatches, *arguments: Any) -> Result:
-    """What the command says."""
+    """Run `corral batch`."""
     words = ["--target", running.control.target, *map(str, arguments)]
     return await asyncio.to_thread(CliRunner().invoke, batch, words)
 
 
 async def corral_jobs(running: RunningBatches, *arguments: str) -> Result:
-    """What `corral jobs` says to the installation's owner."""
+    """Run `corral jobs` with the service token."""
     access = ("--target", running.control.target)
     token = ("--service-token-file", str(running.control.folder / "token"))
     return await asyncio.to_thread(CliRunner().invoke, jobs, [*arguments, *access, *token])
 
 
-def parts_in(folder: Path) -> list[Path]:
-    """What is left of downloads."""
+def partial_downloads(folder: Path) -> list[Path]:
+    """List temporary files of downloads."""
     return list(folder.glob("*.part"))
 
 
-def written(folder: Path, *lines: object) -> Path:
-    """A file of requests."""
+def write_requests(folder: Path, *lines: object) -> Path:
+    """Write a file of requests."""
     path = folder / "in.jsonl"
     path.write_bytes(jsonl(lines))
     return path
 
 
-async def test_a_file_becomes_a_file(running: RunningBatches, tmp_path: Path) -> None:
-    """Submitted and followed by one command, fetched by another; the first line says the url."""
-    lines = written(tmp_path, chat_line("a"), chat_line("b", stream=True))
-    followed = await corral_batch(running, "submit", lines, "--watch")
-    batch_id = followed.stdout.split()[0]
+async def test_a_batch_is_submitted_watched_and_downloaded(
+    running: RunningBatches, tmp_path: Path
+) -> None:
+    """The endpoint is the url of the first line."""
+    lines = write_requests(tmp_path, chat_line("a"), chat_line("b", stream=True))
+    watched = await corral_batch(running, "submit", lines, "--watch")
+    batch_id = watched.stdout.split()[0]
     listed = await corral_batch(running, "list")
     answers, errors = tmp_path / "out.jsonl", tmp_path / "errors.jsonl"
     await corral_batch(running, "download", batch_id, "-o", answers)
     await corral_batch(running, "download", batch_id, "--errors", "-o", errors)
     cancelled = await corral_batch(running, "cancel", batch_id)
 
-    assert followed.exit_code == 0, followed.output
-    assert "completed, 1 of 2 completed, 1 failed" in followed.stdout
-    assert "completed 1/2" in followed.stderr
+    assert watched.exit_code == 0, watched.output
+    assert "completed, 1 of 2 completed, 1 failed" in watched.stdout
+    assert "completed 1/2" in watched.stderr
     assert listed.stdout.startswith(f"{batch_id}    /v1/chat/completions, completed")
     assert json.loads(answers.read_bytes())["custom_id"] == "a"
     assert json.loads(errors.read_bytes())["custom_id"] == "b"
-    assert not parts_in(tmp_path)
+    assert not partial_downloads(tmp_path)
     assert cancelled.exit_code == 1
     assert "Cannot cancel" in cancelled.output
 
 
-async def test_who_fetches_at_the_same_time_writes_elsewhere(
+async def test_concurrent_downloads_do_not_interfere(
     running: RunningBatches, tmp_path: Path
 ) -> None:
-    """What another run has begun to write stays as it is, and both end with the whole file."""
-    batch_id = (await corral_batch(running, "submit", written(tmp_path, chat_line("a")))).stdout
+    """Each writes to its own temporary file; an existing partial file is not changed."""
+    batch_id = (
+        await corral_batch(running, "submit", write_requests(tmp_path, chat_line("a")))
+    ).stdout
     await running.batches.wait_for_outcome(batch_id.strip())
     answers, others = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     others.write_text("half of it")
     download = ("download", batch_id.strip(), "-o", answers)
-    ran = await asyncio.gather(*(corral_batch(running, *download) for _ in range(4)))
+    results = await asyncio.gather(*(corral_batch(running, *download) for _ in range(4)))
 
-    assert [each.exit_code for each in ran] == [0] * 4
+    assert [result.exit_code for result in results] == [0] * 4
     assert json.loads(answers.read_bytes())["custom_id"] == "a"
     assert others.read_text() == "half of it"
 
 
-async def test_a_bad_file_is_told_by_its_lines(running: RunningBatches, tmp_path: Path) -> None:
-    """And the command fails."""
-    lines = written(tmp_path, chat_line("a"), batch_line("b", "/v1/embeddings", input="x"))
-    followed = await corral_batch(running, "submit", lines, "--watch")
-    batch_id = followed.stdout.split()[0]
+async def test_errors_of_a_file_are_printed_with_their_lines(
+    running: RunningBatches, tmp_path: Path
+) -> None:
+    """The command fails."""
+    lines = write_requests(tmp_path, chat_line("a"), batch_line("b", "/v1/embeddings", input="x"))
+    watched = await corral_batch(running, "submit", lines, "--watch")
+    batch_id = watched.stdout.split()[0]
     empty = await corral_batch(running, "download", batch_id, "-o", tmp_path / "out.jsonl")
     again = await corral_batch(running, "watch", batch_id)
 
-    assert followed.exit_code == again.exit_code == 1
-    assert "line 2: invalid_url" in followed.stderr
+    assert watched.exit_code == again.exit_code == 1
+    assert "line 2: invalid_url" in watched.stderr
     assert "is failed and has no answers" in empty.output
     assert not (tmp_path / "out.jsonl").exists()
 
 
-async def test_dead_work_is_shown_and_begins_again(
+async def test_dead_jobs_are_listed_and_retried(
     running: RunningBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Why it died is in its line; what is not dead is refused."""
+    """The list shows the error. A job that is not dead cannot be retried."""
     fail_to_write(monkeypatch, times=2)
-    begun = await corral_batch(running, "submit", written(tmp_path, chat_line("a")))
-    batch_id = begun.stdout.strip()
+    submitted = await corral_batch(running, "submit", write_requests(tmp_path, chat_line("a")))
+    batch_id = submitted.stdout.strip()
     await running.batches.wait_for_outcome(batch_id)
     dead = await corral_jobs(running, "dead", "--project", "default")
     job_id = dead.stdout.split()[0]
@@ -138,58 +144,50 @@ async def test_dead_work_is_shown_and_begins_again(
     assert "cannot be retried: it is " in refused.output
 
 
-async def test_what_names_no_endpoint_is_refused(running: RunningBatches, tmp_path: Path) -> None:
-    """By the server, with the field's name."""
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(b"no json\n")
-    refused = await corral_batch(running, "submit", path)
-
-    assert refused.exit_code == 1
-    assert "endpoint" in refused.output
-
-
 @pytest.mark.parametrize("command", [["list"], ["watch", "batch_1"]])
-def test_without_a_server_the_remedy_is_told(command: list[str]) -> None:
-    """As by every command; whoever follows a batch has not seen one yet."""
-    alone = CliRunner().invoke(batch, ["--target", "127.0.0.1:1", *command])
+def test_an_unreachable_server_is_reported_with_a_remedy(command: list[str]) -> None:
+    """`watch` does not wait for a server that was never reached."""
+    result = CliRunner().invoke(batch, ["--target", "127.0.0.1:1", *command])
 
-    assert alone.exit_code == 1
-    assert "no server answers at 127.0.0.1:1" in alone.output
+    assert result.exit_code == 1
+    assert "no server answers at 127.0.0.1:1" in result.output
 
 
-class Leaving(batch_rpc.BatchServiceServicer):
-    """Goes away after each of these, but for the last; None: at once."""
+class DisconnectingBatches(batch_rpc.BatchServiceServicer):
+    """Sends one state per call and aborts all calls but the last; None to abort without a state."""
 
-    def __init__(self, *answers: State | None) -> None:
-        self._answers = list(answers)
+    def __init__(self, *states: State | None) -> None:
+        self._states = list(states)
 
     def WatchBatch(
         self, request: pb.WatchBatchRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.WatchBatchResponse]:
-        """The next of them."""
-        context.send_initial_metadata(())  # the client's channel does not ask again by itself
-        if (state := self._answers.pop(0)) is not None:
+        """Send the next state."""
+        context.send_initial_metadata(())  # prevents a transparent retry of the client's channel
+        if (state := self._states.pop(0)) is not None:
             yield pb.WatchBatchResponse(batch=batch_pb2.Batch(id=request.batch_id, state=state))
-        if self._answers:
+        if self._states:
             status = to_status(Draining(retry_after=0.01), "req_1")
             context.set_trailing_metadata(status.trailing_metadata)
             context.abort(status.code, status.details)
 
 
-def test_a_server_that_goes_away_is_waited_for() -> None:
-    """And whoever looks is told so, once each time."""
+def test_watch_reconnects_to_a_server_that_disconnects() -> None:
+    """Each interruption is reported once."""
     running = batch_pb2.Batch.STATE_IN_PROGRESS
-    leaving = Leaving(running, None, None, running, None, batch_pb2.Batch.STATE_COMPLETED)
+    servicer = DisconnectingBatches(
+        running, None, None, running, None, batch_pb2.Batch.STATE_COMPLETED
+    )
     server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    batch_rpc.add_BatchServiceServicer_to_server(leaving, server)
+    batch_rpc.add_BatchServiceServicer_to_server(servicer, server)
     target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
-    followed = CliRunner().invoke(batch, ["--target", target, "watch", "batch_1"])
+    watched = CliRunner().invoke(batch, ["--target", target, "watch", "batch_1"])
     server.stop(None).wait()
 
-    assert followed.exit_code == 0
-    assert followed.stdout.startswith("batch_1    , completed")
-    assert followed.stderr.splitlines() == [
+    assert watched.exit_code == 0
+    assert watched.stdout.startswith("batch_1    , completed")
+    assert watched.stderr.splitlines() == [
         "in progress 0/0",
         f"waiting for the server at {target}",
         f"waiting for the server at {target}",

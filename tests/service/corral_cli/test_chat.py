@@ -1,4 +1,4 @@
-"""`corral chat` against a real gRPC server whose answers are written down beforehand."""
+"""`corral chat` against a gRPC server with scripted answers."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +14,8 @@ from corral_cli.chat import Conversation, chat, introduction
 
 
 @dataclass
-class Parrot(stubs.InferenceServiceServicer):
-    """Answers every conversation with the words it was told to say, and keeps the requests."""
+class ScriptedModel(stubs.InferenceServiceServicer):
+    """Answers every request with `words`, and records the requests."""
 
     words: list[str] = field(default_factory=lambda: ["Hel", "lo"])
     reason: generation_pb2.FinishReason = generation_pb2.FINISH_REASON_STOP
@@ -27,10 +27,10 @@ class Parrot(stubs.InferenceServiceServicer):
         request: inference_service_pb2.GetModelRequest,
         context: grpc.ServicerContext,
     ) -> inference_service_pb2.GetModelResponse:
-        """One model, whatever it is called."""
+        """Return a model with the requested name."""
         return inference_service_pb2.GetModelResponse(
             model=model_pb2.Model(
-                name=request.model or "parrot",
+                name=request.model or "demo",
                 num_parameters=4_066_560,
                 resolved_limits=model_pb2.ModelLimits(context_tokens=2048),
             )
@@ -41,151 +41,163 @@ class Parrot(stubs.InferenceServiceServicer):
         request: inference_service_pb2.ChatRequest,
         context: grpc.ServicerContext,
     ) -> Iterator[inference_service_pb2.ChatResponse]:
-        """The words, one event each."""
+        """Stream the words, one event each."""
         self.requests.append(request)
         for word in self.words:
             yield inference_service_pb2.ChatResponse(
                 delta=inference_service_pb2.ChatDelta(content=word)
             )
         if self.failure:
-            context.abort(self.failure, "the parrot is gone")
+            context.abort(self.failure, "the model is gone")
         yield inference_service_pb2.ChatResponse(
             finished=generation_pb2.ChoiceFinished(reason=self.reason, completion_tokens=2)
         )
 
 
 @pytest.fixture
-def parrot() -> Parrot:
-    """The servicer, to be told what to say."""
-    return Parrot()
+def server_model() -> ScriptedModel:
+    """Return the servicer."""
+    return ScriptedModel()
 
 
 @pytest.fixture
-def target(parrot: Parrot) -> Iterator[str]:
-    """The address of a server with the parrot."""
+def target(server_model: ScriptedModel) -> Iterator[str]:
+    """Run a server; yield its address."""
     server = grpc.server(ThreadPoolExecutor(max_workers=2))
-    stubs.add_InferenceServiceServicer_to_server(parrot, server)
+    stubs.add_InferenceServiceServicer_to_server(server_model, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}"
     server.stop(grace=None).wait()
 
 
-def talk(target: str, *lines: str, options: tuple[str, ...] = ()) -> Result:
-    """Type the lines into `corral chat`."""
+def type_lines(target: str, *lines: str, options: tuple[str, ...] = ()) -> Result:
+    """Run `corral chat` with the lines as input."""
     text = "".join(f"{line}\n" for line in lines)
     return CliRunner().invoke(chat, ["--target", target, *options], input=text)
 
 
-def said(message: chat_pb2.ChatMessage) -> tuple[int, str]:
-    """A turn as role and text."""
+def role_and_text(message: chat_pb2.ChatMessage) -> tuple[int, str]:
+    """Return role and text of a message."""
     return message.role, "".join(part.text for part in message.parts)
 
 
 def test_an_answer_is_streamed_to_the_screen(target: str) -> None:
-    """The pieces join to the answer, after a line that says who talks."""
-    result = talk(target, "Hi!")
+    """After a line that describes the model."""
+    result = type_lines(target, "Hi!")
 
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "parrot: 4 million parameters, 2,048 tokens of context. /help lists the commands.",
+        "demo: 4 million parameters, 2,048 tokens of context. /help lists the commands.",
         "Hello",
     ]
 
 
-def test_earlier_turns_travel_with_the_next_question(target: str, parrot: Parrot) -> None:
-    """The model sees the whole conversation each time."""
-    talk(target, "one", "two")
+def test_a_request_has_the_earlier_turns(target: str, server_model: ScriptedModel) -> None:
+    """In order, with their roles."""
+    type_lines(target, "one", "two")
 
-    assert [said(message) for message in parrot.requests[1].conversation.messages] == [
+    assert [
+        role_and_text(message) for message in server_model.requests[1].conversation.messages
+    ] == [
         (chat_pb2.ROLE_USER, "one"),
         (chat_pb2.ROLE_ASSISTANT, "Hello"),
         (chat_pb2.ROLE_USER, "two"),
     ]
 
 
-def test_reset_forgets_the_turns_and_keeps_the_system_message(target: str, parrot: Parrot) -> None:
-    """After /reset the next question stands alone, under the same system message."""
-    talk(target, "one", "/reset", "two", options=("--system", "Be brief."))
+def test_reset_removes_the_turns_and_keeps_the_system_message(
+    target: str, server_model: ScriptedModel
+) -> None:
+    """The next request has the system message and one turn."""
+    type_lines(target, "one", "/reset", "two", options=("--system", "Be brief."))
 
-    assert [said(message) for message in parrot.requests[1].conversation.messages] == [
+    assert [
+        role_and_text(message) for message in server_model.requests[1].conversation.messages
+    ] == [
         (chat_pb2.ROLE_SYSTEM, "Be brief."),
         (chat_pb2.ROLE_USER, "two"),
     ]
 
 
-def test_the_system_message_can_be_changed(target: str, parrot: Parrot) -> None:
-    """/system sets it and starts anew."""
-    talk(target, "one", "/system Speak like a pirate.", "two")
+def test_the_system_message_can_be_changed(target: str, server_model: ScriptedModel) -> None:
+    """`/system` sets it and clears the conversation."""
+    type_lines(target, "one", "/system Speak like a pirate.", "two")
 
-    assert [said(message) for message in parrot.requests[1].conversation.messages] == [
+    assert [
+        role_and_text(message) for message in server_model.requests[1].conversation.messages
+    ] == [
         (chat_pb2.ROLE_SYSTEM, "Speak like a pirate."),
         (chat_pb2.ROLE_USER, "two"),
     ]
 
 
-def test_options_reach_the_request(target: str, parrot: Parrot) -> None:
-    """What was not given stays unset, so that the model's defaults hold."""
-    talk(target, "one", options=("--model", "polly", "--temperature", "0", "--max-tokens", "9"))
-    talk(target, "one")
+def test_options_reach_the_request(target: str, server_model: ScriptedModel) -> None:
+    """Options that were not given stay unset, so that the model's defaults apply."""
+    type_lines(
+        target, "one", options=("--model", "polly", "--temperature", "0", "--max-tokens", "9")
+    )
+    type_lines(target, "one")
 
-    assert parrot.requests[0].model == "polly"
-    assert parrot.requests[0].options.sampling.temperature == 0
-    assert parrot.requests[0].options.stopping.max_tokens == 9
-    assert not parrot.requests[1].options.HasField("sampling")
+    assert server_model.requests[0].model == "polly"
+    assert server_model.requests[0].options.sampling.temperature == 0
+    assert server_model.requests[0].options.stopping.max_tokens == 9
+    assert not server_model.requests[1].options.HasField("sampling")
 
 
-def test_commands_are_not_sent(target: str, parrot: Parrot) -> None:
-    """/help and mistyped commands are answered here; /exit ends the talk."""
-    result = talk(target, "/help", "/bogus", "", "/exit", "never sent")
+def test_commands_are_not_sent_to_the_model(target: str, server_model: ScriptedModel) -> None:
+    """Neither are unknown commands; `/exit` ends the program."""
+    result = type_lines(target, "/help", "/bogus", "", "/exit", "never sent")
 
     assert "/reset" in result.stdout
-    assert "/bogus is no command" in result.stdout
-    assert parrot.requests == []
+    assert "/bogus is not a command" in result.stdout
+    assert server_model.requests == []
 
 
-def test_an_answer_that_was_cut_off_says_so(target: str, parrot: Parrot) -> None:
-    """The reader learns that the model had more to say."""
-    parrot.reason = generation_pb2.FINISH_REASON_LENGTH
+def test_a_truncated_answer_is_marked(target: str, server_model: ScriptedModel) -> None:
+    """With the number of tokens."""
+    server_model.reason = generation_pb2.FINISH_REASON_LENGTH
 
-    assert "(cut off after 2 tokens)" in talk(target, "Hi!").stdout
+    assert "(cut off after 2 tokens)" in type_lines(target, "Hi!").stdout
 
 
-def test_a_failure_is_a_line_and_the_talk_goes_on(target: str, parrot: Parrot) -> None:
-    """A failed question does not stay in the conversation, and the next one is answered."""
-    parrot.words, parrot.failure = [], grpc.StatusCode.RESOURCE_EXHAUSTED
-    first = talk(target, "one")
-    parrot.words, parrot.failure = ["fine"], None
-    second = talk(target, "two")
+def test_a_failed_request_is_reported_and_the_chat_continues(
+    target: str, server_model: ScriptedModel
+) -> None:
+    """The failed message is removed from the conversation."""
+    server_model.words, server_model.failure = [], grpc.StatusCode.RESOURCE_EXHAUSTED
+    first = type_lines(target, "one")
+    server_model.words, server_model.failure = ["fine"], None
+    second = type_lines(target, "two")
 
     assert first.exit_code == 0
     assert first.stderr.strip()
     assert "fine" in second.stdout
 
 
-def test_without_a_server_the_remedy_is_named() -> None:
-    """Nothing listens: one line says how to start a server, and the exit code is 1."""
-    result = talk("127.0.0.1:1")
+def test_an_unreachable_server_is_reported_with_a_remedy() -> None:
+    """With exit code 1."""
+    result = type_lines("127.0.0.1:1")
 
     assert result.exit_code == 1
     assert "no server answers at 127.0.0.1:1" in result.stderr
     assert "corral up" in result.stderr
 
 
-def test_the_bundled_model_introduces_itself() -> None:
-    """Nobody should judge Corral by its four-megabyte demo."""
-    words = introduction(model_pb2.Model(name="demo-chat", num_parameters=4_066_560))
+def test_the_bundled_model_is_introduced_as_a_demo() -> None:
+    """With the command that serves a real model."""
+    text = introduction(model_pb2.Model(name="demo-chat", num_parameters=4_066_560))
 
-    assert "tiny demo model" in words
-    assert "corral up --model hf:" in words
+    assert "tiny demo model" in text
+    assert "corral up --model hf:" in text
 
 
 def test_a_conversation_starts_with_its_system_message() -> None:
-    """Without one there is no empty turn in its place."""
+    """Without one it is empty."""
     assert list(Conversation("m").request().conversation.messages) == []
     assert len(Conversation("m", system="Be brief.").request().conversation.messages) == 1
 
 
-def test_a_model_that_is_not_loaded_says_when_it_will_be() -> None:
-    """Its context is not known before."""
-    assert "loaded by the first question" in introduction(model_pb2.Model(name="small"))
+def test_a_model_that_is_not_loaded_is_introduced_without_its_context() -> None:
+    """The size is not known before it is loaded."""
+    assert "loaded on the first message" in introduction(model_pb2.Model(name="small"))

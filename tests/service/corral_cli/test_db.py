@@ -1,4 +1,4 @@
-"""`corral db` on the embedded database of a data folder."""
+"""`corral db` with the embedded database of a data folder."""
 
 from pathlib import Path
 
@@ -9,18 +9,18 @@ from svc_kit.lifecycle import StartupError
 
 
 def db(command: str, folder: Path) -> Result:
-    """Run one of the commands."""
+    """Run `corral db`."""
     return CliRunner().invoke(cli, ["db", command], env={"CORRAL_CONTROL_DATA_DIR": str(folder)})
 
 
 def test_a_database_is_checked_upgraded_and_checked(tmp_path: Path) -> None:
-    """One that is behind is told with the remedy; upgrading twice changes nothing."""
-    behind = db("check", tmp_path)
+    """The error for an old schema has the remedy. A second upgrade changes nothing."""
+    outdated = db("check", tmp_path)
     upgraded = [db("upgrade", tmp_path) for _ in range(2)]
     checked = db("check", tmp_path)
 
-    assert isinstance(behind.exception, StartupError)
-    assert "corral db upgrade" in str(behind.exception)
+    assert isinstance(outdated.exception, StartupError)
+    assert "corral db upgrade" in str(outdated.exception)
     assert [each.exit_code for each in (*upgraded, checked)] == [0, 0, 0]
     assert upgraded[0].output == upgraded[1].output
     revision = upgraded[0].output.removeprefix("the database is at revision ").strip()

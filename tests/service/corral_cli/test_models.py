@@ -1,4 +1,4 @@
-"""`corral models` against a server whose models are written down beforehand."""
+"""`corral models` against a gRPC server with scripted models."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +21,13 @@ Model = model_pb2.Model
 Progress = model_pb2.LoadProgress
 
 
-def a_model(name: str = "small", state: Any = Model.STATE_READY, **more: Any) -> Model:
-    """A model in memory."""
+def make_model(name: str = "small", state: Any = Model.STATE_READY, **more: Any) -> Model:
+    """Return a model."""
     return Model(name=name, state=state, **more)
 
 
-class Stable(inference_rpc.InferenceServiceServicer, engine_rpc.EngineServiceServicer):
-    """Answers as it was told, and keeps the requests."""
+class ScriptedServer(inference_rpc.InferenceServiceServicer, engine_rpc.EngineServiceServicer):
+    """Returns scripted models, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[object] = []
@@ -36,23 +36,23 @@ class Stable(inference_rpc.InferenceServiceServicer, engine_rpc.EngineServiceSer
     def ListModels(
         self, request: inference_pb.ListModelsRequest, context: grpc.ServicerContext
     ) -> inference_pb.ListModelsResponse:
-        """Two, on two pages."""
+        """Return two models on two pages."""
         if not request.page_token:
             limits = model_pb2.ModelLimits(slots=4, context_tokens=2048)
-            first = a_model(resolved_limits=limits, memory_bytes=150 << 20, aliases=["gpt-4o"])
+            first = make_model(resolved_limits=limits, memory_bytes=150 << 20, aliases=["gpt-4o"])
             return inference_pb.ListModelsResponse(models=[first], next_page_token="1")
-        return inference_pb.ListModelsResponse(models=[a_model("big", Model.STATE_AVAILABLE)])
+        return inference_pb.ListModelsResponse(models=[make_model("big", Model.STATE_AVAILABLE)])
 
     def GetModel(
         self, request: inference_pb.GetModelRequest, context: grpc.ServicerContext
     ) -> inference_pb.GetModelResponse:
-        """One."""
-        return inference_pb.GetModelResponse(model=a_model(request.model))
+        """Return one model."""
+        return inference_pb.GetModelResponse(model=make_model(request.model))
 
     def LoadModel(
         self, request: engine_pb.LoadModelRequest, context: grpc.ServicerContext
     ) -> engine_pb.LoadModelResponse:
-        """It begins."""
+        """Start loading, or abort."""
         self.requests.append(request)
         if request.model == "later":
             status = to_status(EngineRestarting(retry_after=1.0), "req_1")
@@ -60,48 +60,48 @@ class Stable(inference_rpc.InferenceServiceServicer, engine_rpc.EngineServiceSer
             context.abort(status.code, status.details)
         if request.model == "nobody":
             context.abort(grpc.StatusCode.NOT_FOUND, "The model 'nobody' does not exist.")
-        return engine_pb.LoadModelResponse(model=a_model(request.model, Model.STATE_LOADING))
+        return engine_pb.LoadModelResponse(model=make_model(request.model, Model.STATE_LOADING))
 
     def WatchModels(
         self, request: engine_pb.WatchModelsRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb.WatchModelsResponse]:
-        """What was written down."""
+        """Stream `watched`."""
         for model in self.watched:
             yield engine_pb.WatchModelsResponse(model=model)
 
     def UnloadModel(
         self, request: engine_pb.UnloadModelRequest, context: grpc.ServicerContext
     ) -> engine_pb.UnloadModelResponse:
-        """It is gone."""
+        """Unload the model."""
         self.requests.append(request)
-        return engine_pb.UnloadModelResponse(model=a_model(request.model, Model.STATE_AVAILABLE))
+        return engine_pb.UnloadModelResponse(model=make_model(request.model, Model.STATE_AVAILABLE))
 
 
 @pytest.fixture
-def stable() -> Stable:
-    """The servicer, to be told what to say."""
-    return Stable()
+def server() -> ScriptedServer:
+    """Return the servicer."""
+    return ScriptedServer()
 
 
 @pytest.fixture
-def target(stable: Stable) -> Iterator[str]:
-    """The address of a server with it."""
-    server = grpc.server(ThreadPoolExecutor(max_workers=2))
-    inference_rpc.add_InferenceServiceServicer_to_server(stable, server)
-    engine_rpc.add_EngineServiceServicer_to_server(stable, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
+def target(server: ScriptedServer) -> Iterator[str]:
+    """Run a server; yield its address."""
+    rpc_server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    inference_rpc.add_InferenceServiceServicer_to_server(server, rpc_server)
+    engine_rpc.add_EngineServiceServicer_to_server(server, rpc_server)
+    port = rpc_server.add_insecure_port("127.0.0.1:0")
+    rpc_server.start()
     yield f"127.0.0.1:{port}"
-    server.stop(None).wait()
+    rpc_server.stop(None).wait()
 
 
 def run(target: str, *arguments: str) -> Result:
-    """The command's end."""
+    """Run `corral models`."""
     return CliRunner().invoke(models, ["--target", target, *arguments])
 
 
 def test_the_list_is_a_table(target: str) -> None:
-    """Every page of it."""
+    """With the models of all pages."""
     lines = run(target, "list").output.splitlines()
 
     assert lines == [
@@ -111,27 +111,27 @@ def test_the_list_is_a_table(target: str) -> None:
     ]
 
 
-def test_a_model_is_shown_whole(target: str) -> None:
-    """As the server says it."""
+def test_a_model_is_shown_with_all_fields(target: str) -> None:
+    """In the text format of protobuf."""
     assert run(target, "show", "small").output == 'name: "small"\nstate: STATE_READY\n'
 
 
-def test_a_load_is_followed_to_its_end(target: str, stable: Stable) -> None:
-    """With the sizes that were asked for."""
+def test_the_progress_of_a_load_is_shown(target: str, server: ScriptedServer) -> None:
+    """The request has the given limits."""
     loading = Progress(phase=Progress.PHASE_WEIGHTS, fraction=0.5)
-    stable.watched = [a_model(state=Model.STATE_LOADING, load_progress=loading), a_model()]
+    server.watched = [make_model(state=Model.STATE_LOADING, load_progress=loading), make_model()]
     result = run(target, "load", "small", "--slots", "2")
 
     assert result.exit_code == 0
     assert "weights 50%" in result.output
     assert result.output.splitlines()[-1].split() == ["small", "ready"]
     limits = model_pb2.ModelLimits(slots=2)
-    assert stable.requests == [engine_pb.LoadModelRequest(model="small", limits=limits)]
+    assert server.requests == [engine_pb.LoadModelRequest(model="small", limits=limits)]
 
 
-def test_a_load_that_fails_says_why(target: str, stable: Stable) -> None:
-    """In one line, with the code of a failure."""
-    stable.watched = [a_model(state=Model.STATE_FAILED, problem="no such tensor")]
+def test_a_failed_load_is_reported(target: str, server: ScriptedServer) -> None:
+    """In one line, with exit code 1."""
+    server.watched = [make_model(state=Model.STATE_FAILED, problem="no such tensor")]
     result = run(target, "load", "small")
     unknown = run(target, "load", "nobody")
 
@@ -140,19 +140,19 @@ def test_a_load_that_fails_says_why(target: str, stable: Stable) -> None:
     assert "Error: The model 'nobody' does not exist." in unknown.output
 
 
-def test_an_unload_may_use_force(target: str, stable: Stable) -> None:
-    """Only where it is asked for."""
+def test_an_unload_may_use_force(target: str, server: ScriptedServer) -> None:
+    """Only with --force."""
     assert "available" in run(target, "unload", "small").output
     run(target, "unload", "small", "--force")
 
-    assert [request.force for request in stable.requests] == [False, True]  # type: ignore[attr-defined]
+    assert [request.force for request in server.requests] == [False, True]  # type: ignore[attr-defined]
 
 
-def test_a_server_that_is_not_there_is_told_from_one_that_has_no_time(target: str) -> None:
-    """The first has a remedy; the second says itself what it does."""
-    nowhere = run("127.0.0.1:1", "list")
+def test_an_unreachable_server_is_distinguished_from_a_busy_one(target: str) -> None:
+    """The first error has a remedy; the second is the message of the server."""
+    unreachable = run("127.0.0.1:1", "list")
     restarting = run(target, "load", "later")
 
-    assert (nowhere.exit_code, restarting.exit_code) == (1, 1)
-    assert nowhere.output.startswith("Error: no server answers at 127.0.0.1:1. Start one in ")
+    assert (unreachable.exit_code, restarting.exit_code) == (1, 1)
+    assert unreachable.output.startswith("Error: no server answers at 127.0.0.1:1. Start one in ")
     assert restarting.output == f"Error: {EngineRestarting().message}\n"

@@ -18,69 +18,69 @@ from tests.support.operators import Operator, a_delta
 
 @dataclass(frozen=True)
 class Served:
-    """A control service on a thread of its own, and the command in front of it."""
+    """A control service in another thread, and the command that calls it."""
 
     running: RunningControl
     loop: asyncio.AbstractEventLoop
 
     def corral(self, *arguments: str, credential: str | None = None) -> Result:
-        """Run the command as the installation's owner, or with a key."""
-        shown = ["--service-token-file", str(self.running.folder / "token")]
+        """Run the command with the service token, or with an API key."""
+        access = ["--service-token-file", str(self.running.folder / "token")]
         if credential is not None:
-            shown = ["--api-key", credential]
-        where = ["--target", self.running.target]
-        return CliRunner().invoke(cli, [*arguments, *where, *shown], env={"CORRAL_API_KEY": None})
+            access = ["--api-key", credential]
+        words = [*arguments, "--target", self.running.target, *access]
+        return CliRunner().invoke(cli, words, env={"CORRAL_API_KEY": None})
 
     def output(self, *arguments: str) -> str:
-        """What the command prints; it must not fail."""
+        """Return the output of the command, which must succeed."""
         result = self.corral(*arguments)
         assert result.exit_code == 0, result.output
         return result.output
 
     def verdict(self, key: str) -> str:
-        """What a service is told of a key."""
-        asking = Operator.of(self.running).verdict(key)
-        return asyncio.run_coroutine_threadsafe(asking, self.loop).result(10)
+        """Verify a key as another service does."""
+        verify = Operator.of(self.running).verdict(key)
+        return asyncio.run_coroutine_threadsafe(verify, self.loop).result(10)
 
 
 @contextmanager
 def serve(folder: Path, *, require_keys: bool) -> Iterator[Served]:
-    """A control service beside the command, which has an event loop of its own."""
-    ready, ending = threading.Event(), threading.Event()
-    made: list[Served] = []
+    """Run a control service in another thread, because the command has its own event loop."""
+    ready, stop = threading.Event(), threading.Event()
+    services: list[Served] = []
 
     async def run() -> None:
         async with a_control(folder, require_keys=require_keys) as running:
-            made.append(Served(running, asyncio.get_running_loop()))
+            services.append(Served(running, asyncio.get_running_loop()))
             ready.set()
-            await asyncio.to_thread(ending.wait)
+            await asyncio.to_thread(stop.wait)
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     try:
         assert ready.wait(20)
-        yield made[0]
+        yield services[0]
     finally:
-        ending.set()
+        stop.set()
         thread.join()
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """A control service that wants keys."""
+    """Run a control service that requires keys."""
     with serve(tmp_path, require_keys=True) as running:
         yield running
 
 
-def test_a_key_is_made_listed_and_revoked(served: Served) -> None:
-    """The key is shown once; its id, which lists show, ends it."""
+def test_a_key_is_created_listed_and_revoked(served: Served) -> None:
+    """The key is printed once; lists show its id."""
     served.output("projects", "create", "red")
-    made = served.output(
+    created = served.output(
         *("keys", "create", "--name", "ci", "--project", "red", "--scope", "admin"),
         *("--priority", "batch", "--days", "3"),
     )
-    key = re.match(r"key \(shown once\): (\S+)\n", made)[1]  # type: ignore[index]
-    key_id = re.search(r"key_\w+", made)[0]  # type: ignore[index]
+    key = re.match(r"key \(shown once\): (\S+)\n", created)[1]  # type: ignore[index]
+    key_id = re.search(r"key_\w+", created)[0]  # type: ignore[index]
     before = served.verdict(key)
     listed = served.output("keys", "list")
     by_key = served.corral("keys", "list", "--project", "red", credential=key)
@@ -95,38 +95,38 @@ def test_a_key_is_made_listed_and_revoked(served: Served) -> None:
     assert served.verdict(key) == "REVOKED"
     assert key_id not in served.output("keys", "list")
     assert key_id in served.output("keys", "list", "--all")
-    assert "without a key" not in made
+    assert "without a key" not in created
 
 
-def test_whoever_makes_a_key_learns_that_others_come_without_one(tmp_path: Path) -> None:
-    """On loopback that is the default, and a key alone does not end it."""
+def test_creating_a_key_warns_if_keys_are_not_required(tmp_path: Path) -> None:
+    """The default on loopback, which a key alone does not change."""
     with serve(tmp_path, require_keys=False) as served:
-        made = served.output("keys", "create")
+        created = served.output("keys", "create")
 
-    assert "Callers without a key are still served on this machine" in made
-    assert "--require-keys" in made
+    assert "Callers without a key are still served on this machine" in created
+    assert "--require-keys" in created
 
 
 def test_projects_are_listed_and_archived(served: Served) -> None:
-    """Archived ones on request."""
+    """Archived ones are listed with --all only."""
     served.output("projects", "create", "red", "--name", "The reds")
     archived = served.output("projects", "archive", "red")
-    left, everything = served.output("projects", "list"), served.output("projects", "list", "--all")
+    active, everything = (served.output("projects", "list", *flags) for flags in ([], ["--all"]))
 
     assert re.fullmatch(r"red    The reds    made \S+ \S+, archived \S+ \S+\n", archived)
-    assert [line.split()[0] for line in left.splitlines()] == ["default"]
+    assert [line.split()[0] for line in active.splitlines()] == ["default"]
     assert [line.split()[0] for line in everything.splitlines()] == ["default", "red"]
 
 
 def test_usage_is_a_table(served: Served) -> None:
-    """By day or by hour, of one project or of all."""
+    """By day or hour, of one project or all."""
     operator, now = Operator.of(served.running), served.running.clock()
     deltas = [
         a_delta(now, (1200, 34567, 800, 90), project="red"),
         a_delta(now, (1, 2, 0, 0), project="blue"),
     ]
-    reporting = operator.report("one", *deltas)
-    asyncio.run_coroutine_threadsafe(reporting, served.loop).result(10)
+    report = operator.report("one", *deltas)
+    asyncio.run_coroutine_threadsafe(report, served.loop).result(10)
     day, hour = now.strftime("%Y-%m-%d 00:00"), now.strftime("%Y-%m-%d %H:00")
 
     lines = served.output("usage").splitlines()
@@ -151,10 +151,10 @@ def test_usage_is_a_table(served: Served) -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_fails_is_one_line_with_its_remedy(
+def test_an_error_is_one_line_with_a_remedy(
     served: Served, arguments: tuple[str, ...], credential: str | None, remedy: str
 ) -> None:
-    """And exit code 1."""
+    """With exit code 1."""
     result = served.corral(*arguments, credential=credential)
 
     assert result.exit_code == 1
@@ -163,8 +163,8 @@ def test_what_fails_is_one_line_with_its_remedy(
     assert len(result.output.splitlines()) == 1
 
 
-def test_a_control_service_that_is_not_there_is_said() -> None:
-    """With the command that starts one."""
+def test_an_unreachable_control_service_is_reported() -> None:
+    """In one line."""
     result = CliRunner().invoke(cli, ["usage", "--target", "127.0.0.1:1"])
 
     assert result.exit_code == 1

@@ -1,10 +1,10 @@
-"""The readiness probe against real listeners."""
+"""The readiness probe of `corral up` against real listeners."""
 
 import asyncio
 
 import pytest
 
-from corral_cli.up.children import answers_ok
+from corral_cli.up.children import responds_ok
 from svc_kit.network import Address
 
 
@@ -18,7 +18,7 @@ from svc_kit.network import Address
     ],
 )
 async def test_only_a_200_is_ready(reply: bytes, ready: bool) -> None:
-    """A service that answers 503, nonsense or nothing is still starting."""
+    """Not 503, an invalid response or an empty one."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
@@ -29,12 +29,12 @@ async def test_only_a_200_is_ready(reply: bytes, ready: bool) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
-        assert await answers_ok(address, "/readyz") is ready
+        assert await responds_ok(address, "/readyz") is ready
 
 
-async def test_nobody_there_is_not_ready() -> None:
-    """A refused connection is an answer, not a failure of the supervisor."""
+async def test_a_refused_connection_is_not_ready() -> None:
+    """No exception is raised."""
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
         address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
-    assert await answers_ok(address, "/readyz") is False
+    assert await responds_ok(address, "/readyz") is False

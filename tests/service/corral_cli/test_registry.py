@@ -15,34 +15,35 @@ from tests.support.registry import Registry, an_adapter
 
 @pytest.fixture
 async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
-    """A service that keeps nothing yet."""
+    """Run an empty control service."""
     async with a_control(tmp_path) as running:
         yield running
 
 
 async def run(control: RunningControl, *arguments: str | Path) -> Result:
-    """Run `corral adapters` beside the service."""
-    asked = [*map(str, arguments), "--control", control.target]
-    return await asyncio.to_thread(CliRunner().invoke, adapters, asked)
+    """Run `corral adapters`."""
+    words = [*map(str, arguments), "--control", control.target]
+    return await asyncio.to_thread(CliRunner().invoke, adapters, words)
 
 
-async def served(registry: Registry, name: str, **fields: str) -> None:
-    """Say as a frontend how the adapter is, once it is registered."""
-    while not (found := (await registry.call("ListAdapters")).adapters):
+async def report_state(registry: Registry, **fields: str) -> None:
+    """Report the state of the adapter as a frontend does, once it is registered."""
+    while not (adapters := (await registry.call("ListAdapters")).adapters):
         pass
-    about = {"adapter_id": found[0].id, "project": "default", "sha256": found[0].sha256}
+    adapter = adapters[0]
+    about = {"adapter_id": adapter.id, "project": "default", "sha256": adapter.sha256}
     state = "STATE_FAILED" if fields else "STATE_READY"
     report = adapter_pb2.AdapterReport(**about, state=state, **fields)  # type: ignore[arg-type]  # texts
     await registry.call("ReportAdapters", frontend="f", address="host:1", reports=[report])
 
 
 async def test_a_file_is_added_listed_and_removed(control: RunningControl, tmp_path: Path) -> None:
-    """The command waits until a server has it."""
+    """`add` waits until a server has loaded it."""
     (tmp_path / "voice.gguf").write_bytes(an_adapter())
     registry = Registry.of(control.client, control.service_metadata)
     added, _ = await asyncio.gather(
         run(control, "add", "voice", tmp_path / "voice.gguf", "--scale", "0.5", "--model", "tiny"),
-        served(registry, "voice"),
+        report_state(registry),
     )
     made = await registry.get("voice")
     listed = await run(control, "list")
@@ -60,19 +61,18 @@ async def test_a_file_is_added_listed_and_removed(control: RunningControl, tmp_p
     )  # fmt: skip
 
 
-async def test_why_a_server_cannot_use_it_is_a_line(
+async def test_a_problem_of_a_server_is_printed_with_its_address(
     control: RunningControl, tmp_path: Path
 ) -> None:
-    """With where; what is no adapter is refused at once."""
+    """A file that is not an adapter is refused immediately."""
     good, bad = tmp_path / "voice.gguf", tmp_path / "bad.gguf"
     good.write_bytes(an_adapter())
     bad.write_bytes(b"not a model")
     refused = await run(control, "add", "voice", bad)
     added, _ = await asyncio.gather(
         run(control, "add", "voice", good),
-        served(
+        report_state(
             Registry.of(control.client, control.service_metadata),
-            "voice",
             reason="X",
             problem="it does not fit",
         ),
@@ -84,8 +84,8 @@ async def test_why_a_server_cannot_use_it_is_a_line(
     assert added.output.endswith("\n    host:1: it does not fit\n")
 
 
-def test_no_service_is_a_line_with_a_remedy() -> None:
-    """How to start one."""
+def test_an_unreachable_service_is_reported_with_a_remedy() -> None:
+    """In one line."""
     result = CliRunner().invoke(adapters, ["list", "--control", "127.0.0.1:1"])
 
     assert result.exit_code == 1

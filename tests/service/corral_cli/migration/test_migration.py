@@ -1,8 +1,9 @@
-"""Imports at a real control service: again after what they had made is deleted, and what a hostile
-export or server names."""
+"""Imports to a real control service: repeated, interrupted, and of malicious exports."""
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,8 @@ from corral.control.v1 import (
     thread_service_pb2,
     vector_store_service_pb2,
 )
-from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
-from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
-from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
 
-from corral_cli.migration import importer
-from corral_cli.migration.export_file import look_through
+from corral_cli.migration.export_file import index_export
 from corral_cli.migration.file_transfer import download
 from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.importer import Importer
@@ -46,8 +43,8 @@ ASSISTANT = {
 THREAD = {"id": "thread_old", "object": "thread", "created_at": 2}
 
 
-def a_message(number: int, **about: Any) -> dict[str, Any]:
-    """A message of the thread."""
+def make_message(number: int, **about: Any) -> dict[str, Any]:
+    """Return a message of the thread."""
     return {
         "id": f"msg_old{number}",
         "object": "thread.message",
@@ -61,13 +58,31 @@ def a_message(number: int, **about: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[RunningVectors]:
-    """A control service that can embed."""
+    """Run a control service with embeddings."""
     async with running_vectors(tmp_path) as opened:
         yield opened
 
 
-class House:
-    """An export, and the server that it is brought to."""
+class KilledError(Exception):
+    """Simulates a kill of the import: an object was created, but is not in the map yet."""
+
+
+class KillingIdMap(IdMap):
+    """Raises KilledError after `adds_left` additions; never if None."""
+
+    adds_left: int | None = None
+
+    def add(self, pairs: dict[str, str]) -> None:
+        """Add the pairs or raise."""
+        if self.adds_left is not None:
+            if not self.adds_left:
+                raise KilledError
+            self.adds_left -= 1
+        super().add(pairs)
+
+
+class Migration:
+    """An export and the server to which it is imported."""
 
     def __init__(self, running: RunningVectors, folder: Path) -> None:
         self.client = running.control.client
@@ -75,34 +90,35 @@ class House:
         self.export = folder / "export.jsonl"
         self.files = folder / "export.jsonl.files"
         self.files.mkdir()
-        channel = self.client.channel
-        self.server = Server(
-            AssistantServiceStub(channel),
-            ThreadServiceStub(channel),
-            MessageServiceStub(channel),
-            self.client.files,
-            self.vectors.stores,
-            self.vectors.files,
-        )
+        self.server = Server.on_channel(self.client.channel)
 
-    async def bring(self, *lines: dict[str, Any], id_map: str = "ids") -> dict[str, int]:
-        """Import these lines; what was brought."""
+    async def run(
+        self, *lines: dict[str, Any], id_map: str = "ids", adds_left: int | None = None
+    ) -> dict[str, int]:
+        """Import the lines, all messages but the first singly. Return the counts by kind."""
         self.export.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        found = look_through(self.export)
-        with IdMap(self.path_of(id_map), "here") as ids:
+        with KillingIdMap(self.map_path(id_map), "here") as ids:
+            ids.adds_left = adds_left
             translator = Translator({}, "", ids.get, with_search=True)
-            importer = Importer(self.server, found, ids, translator, self.files)
+            importer = Importer(
+                self.server,
+                index_export(self.export),
+                ids,
+                translator,
+                self.files,
+                max_initial_messages=1,
+            )
             _ = [step async for step in importer.steps()]
-        return {kind: count for kind, count in importer.brought.items() if count}
+        return {kind: count for kind, count in importer.counts.items() if count}
 
-    def new(self, old: str, id_map: str = "ids") -> str:
-        """What an object has become."""
-        found = IdMap(self.path_of(id_map), "here").get(old)
-        assert found is not None
-        return found
+    def new_id(self, old: str, id_map: str = "ids") -> str:
+        """Return the new id of an imported object."""
+        new = IdMap(self.map_path(id_map), "here").get(old)
+        assert new is not None
+        return new
 
     async def num_objects(self) -> dict[str, int]:
-        """How many of each kind there are here."""
+        """Count the objects on the server by kind."""
         server = self.server
         stores = await server.stores.ListVectorStores(
             vector_store_service_pb2.ListVectorStoresRequest()
@@ -118,37 +134,34 @@ class House:
             "threads": len(threads.threads),
         }
 
-    def path_of(self, id_map: str) -> Path:
-        """Where a map is."""
+    def map_path(self, id_map: str) -> Path:
+        """Return the path of an id map."""
         return self.export.with_name(id_map)
 
 
 @pytest.fixture
-def house(running: RunningVectors, tmp_path: Path) -> House:
-    """An empty one."""
-    return House(running, tmp_path)
+def migration(running: RunningVectors, tmp_path: Path) -> Migration:
+    """Return an empty export and an empty server."""
+    return Migration(running, tmp_path)
 
 
-async def test_what_was_deleted_is_brought_anew(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With another map, at once: requests of the same names are remembered for a day."""
-    monkeypatch.setattr(importer, "FIRST_MESSAGES", 1)
-    (house.files / "file-old").write_text("The fox is called Zorbo.")
+async def test_deleted_objects_are_imported_again_with_another_map(migration: Migration) -> None:
+    """Although the server remembers the request ids for a day."""
+    (migration.files / "file-old").write_text("The fox is called Zorbo.")
     attachments = [{"file_id": "file-old", "tools": []}]
-    messages = (a_message(0, attachments=attachments), a_message(1))
+    messages = (make_message(0, attachments=attachments), make_message(1))
     lines = (FILE, STORE, STORE_FILE, THREAD, *messages)
-    first = await house.bring(*lines)
-    thread_id = house.new("thread_old")
-    await house.server.threads.DeleteThread(
+    first = await migration.run(*lines)
+    thread_id = migration.new_id("thread_old")
+    await migration.server.threads.DeleteThread(
         thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
     )
-    await house.vectors.ask("DeleteVectorStore", vector_store_id=house.new("vs_old"))
-    await house.client.delete(house.new("file-old"))
-    again = await house.bring(*lines, id_map="others")
-    store = await house.vectors.read(house.new("vs_old", "others"))
-    there = await house.server.messages.ListMessages(
-        message_service_pb2.ListMessagesRequest(thread_id=house.new("thread_old", "others"))
+    await migration.vectors.ask("DeleteVectorStore", vector_store_id=migration.new_id("vs_old"))
+    await migration.client.delete(migration.new_id("file-old"))
+    again = await migration.run(*lines, id_map="others")
+    store = await migration.vectors.read(migration.new_id("vs_old", "others"))
+    there = await migration.server.messages.ListMessages(
+        message_service_pb2.ListMessagesRequest(thread_id=migration.new_id("thread_old", "others"))
     )
 
     assert first == again == {"files": 1, "vector stores": 1, "threads": 1, "messages": 2}
@@ -156,76 +169,54 @@ async def test_what_was_deleted_is_brought_anew(
     assert len(there.messages) == 2
 
 
-class Killed(Exception):
-    """The import is, with an object made that the map does not know."""
-
-
-async def test_an_import_that_is_killed_anywhere_makes_everything_once(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Behind each object before its line in the map, and without any map at the next start."""
-    monkeypatch.setattr(importer, "FIRST_MESSAGES", 1)
-    (house.files / "file-old").write_text("The fox is called Zorbo.")
+async def test_an_interrupted_import_creates_everything_once(migration: Migration) -> None:
+    """Killed after each object, before it is in the map, and repeated with an empty map."""
+    (migration.files / "file-old").write_text("The fox is called Zorbo.")
     lines: list[dict[str, Any]] = [FILE, STORE, STORE_FILE, ASSISTANT, THREAD]
-    lines += map(a_message, range(3))
-    add, num_left = IdMap.add, 0
-
-    def add_some(ids: IdMap, pairs: dict[str, str]) -> None:
-        nonlocal num_left
-        if not num_left:
-            raise Killed
-        num_left -= 1
-        add(ids, pairs)
-
-    monkeypatch.setattr(IdMap, "add", add_some)
-    num_kills = 0
-    while True:
-        num_left = num_kills
-        try:
-            await house.bring(*lines, id_map=f"ids{num_kills}")
-        except Killed:
-            num_kills += 1
-        else:
+    lines += map(make_message, range(3))
+    for num_kills in count():
+        with suppress(KilledError):
+            await migration.run(*lines, id_map=f"ids{num_kills}", adds_left=num_kills)
             break
-    thread_id = house.new("thread_old", f"ids{num_kills}")
+    thread_id = migration.new_id("thread_old", f"ids{num_kills}")
     messages = message_service_pb2.ListMessagesRequest(thread_id=thread_id)
-    store = await house.vectors.get(house.new("vs_old", f"ids{num_kills}"))
+    store = await migration.vectors.get(migration.new_id("vs_old", f"ids{num_kills}"))
 
     assert num_kills == 7
-    assert await house.num_objects() == {"files": 1, "stores": 1, "assistants": 1, "threads": 1}
-    assert len((await house.server.messages.ListMessages(messages)).messages) == 3
+    assert await migration.num_objects() == {"files": 1, "stores": 1, "assistants": 1, "threads": 1}
+    assert len((await migration.server.messages.ListMessages(messages)).messages) == 3
     assert store.file_counts.total == 1
 
 
-async def test_an_id_is_never_a_path(house: House, tmp_path: Path) -> None:
-    """Nothing beside the folder is given away, and no server writes there."""
+async def test_an_id_cannot_be_a_path(migration: Migration, tmp_path: Path) -> None:
+    """Files outside the folder are neither uploaded nor written."""
     (tmp_path / "secret").write_text("mine")
     absolute = str(tmp_path / "secret")
     ids = ["../secret", absolute, "..", ".", "", "a/../../secret", "a\0b", "x" * 300]
-    brought = await house.bring(*({**FILE, "id": file_id} for file_id in ids))
+    counts = await migration.run(*({**FILE, "id": file_id} for file_id in ids))
     for file_id in ids:
-        with pytest.raises(click.ClickException, match="no name"):
-            await download(house.client.files, file_pb2.File(id=file_id), house.files)
+        with pytest.raises(click.ClickException, match="no file name"):
+            await download(migration.client.files, file_pb2.File(id=file_id), migration.files)
 
-    assert brought == {}
+    assert counts == {}
     assert (tmp_path / "secret").read_text() == "mine"
-    assert not any(house.files.iterdir())
+    assert not any(migration.files.iterdir())
 
 
-async def test_a_link_among_the_bytes_is_refused(house: House, tmp_path: Path) -> None:
-    """Who packed an export does not choose which file of this machine is uploaded."""
+async def test_a_link_instead_of_a_file_is_refused(migration: Migration, tmp_path: Path) -> None:
+    """An export cannot cause other files to be uploaded."""
     (tmp_path / "secret").write_text("mine")
-    (house.files / "file-old").symlink_to(tmp_path / "secret")
+    (migration.files / "file-old").symlink_to(tmp_path / "secret")
 
     with pytest.raises(click.ClickException, match="is a link"):
-        await house.bring(FILE)
-    assert not (await house.client.page()).files
+        await migration.run(FILE)
+    assert not (await migration.client.page()).files
 
 
-async def test_a_map_of_stores_that_are_not_here_is_refused(house: House) -> None:
-    """Without a word nothing would be brought."""
-    assert await house.bring(STORE) == {"vector stores": 1}
-    await house.vectors.ask("DeleteVectorStore", vector_store_id=house.new("vs_old"))
+async def test_a_map_of_deleted_objects_is_refused(migration: Migration) -> None:
+    """Otherwise nothing would be imported, without an error."""
+    assert await migration.run(STORE) == {"vector stores": 1}
+    await migration.vectors.ask("DeleteVectorStore", vector_store_id=migration.new_id("vs_old"))
 
     with pytest.raises(click.ClickException, match="--id-map"):
-        await house.bring(STORE)
+        await migration.run(STORE)

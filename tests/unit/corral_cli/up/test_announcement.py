@@ -1,4 +1,4 @@
-"""What an operator reads once everything answers."""
+"""The message of `corral up` when all services are ready."""
 
 import json
 import shlex
@@ -33,7 +33,7 @@ ANNOUNCEMENT = Announcement(
 
 
 def test_addresses_model_and_sizes_are_printed() -> None:
-    """Where to send requests, which model answers, how many at once, and how long it took."""
+    """And the startup time."""
     text = ANNOUNCEMENT.text()
 
     assert "Corral is ready after 2.3 s" in text
@@ -42,22 +42,22 @@ def test_addresses_model_and_sizes_are_printed() -> None:
     assert "8 slots of 2,048 tokens (25 MB of KV cache), 2 compute thread(s)" in text
 
 
-def test_the_request_can_be_pasted() -> None:
-    """A shell splits it into curl, the URL and a JSON body with the model's name."""
-    words = shlex.split(ANNOUNCEMENT.request())
+def test_the_curl_command_is_valid_shell_syntax() -> None:
+    """It has the URL and a JSON body with the model's name."""
+    words = shlex.split(ANNOUNCEMENT.curl_command())
 
     assert words[:2] == ["curl", "http://127.0.0.1:8080/v1/chat/completions"]
     assert json.loads(words[-1])["model"] == "demo-chat"
 
 
-def test_a_server_with_keys_shows_where_the_key_goes() -> None:
-    """Without keys there is no header to be puzzled by."""
-    assert "authorization" not in ANNOUNCEMENT.request()
-    assert "$CORRAL_API_KEY" in replace(ANNOUNCEMENT, needs_key=True).request()
+def test_the_curl_command_has_a_key_if_the_server_requires_one() -> None:
+    """Otherwise it has no authorization header."""
+    assert "authorization" not in ANNOUNCEMENT.curl_command()
+    assert "$CORRAL_API_KEY" in replace(ANNOUNCEMENT, needs_key=True).curl_command()
 
 
-def test_where_keys_are_required_the_first_can_be_made_by_pasting() -> None:
-    """With the owner's credential; without that flag there is no such line."""
+def test_the_command_that_creates_the_first_key_is_printed_if_keys_are_required() -> None:
+    """It uses the service token."""
     required = replace(ANNOUNCEMENT, needs_key=True, token_file=Path("/data/service-token"))
 
     assert "keys create" not in ANNOUNCEMENT.text()
@@ -67,24 +67,24 @@ def test_where_keys_are_required_the_first_can_be_made_by_pasting() -> None:
     )
 
 
-def test_the_bundled_model_says_what_it_is_and_how_to_get_a_real_one() -> None:
-    """Only where it is served."""
+def test_a_hint_to_a_real_model_is_printed_for_the_bundled_one() -> None:
+    """Not for other models."""
     other = model_pb2.Model(name="qwen")
 
     assert "tiny model" in ANNOUNCEMENT.text()
     assert "tiny model" not in replace(ANNOUNCEMENT, models=[other]).text()
 
 
-def test_chat_is_told_another_address() -> None:
-    """`corral chat` finds the default address by itself."""
+def test_the_chat_command_has_a_target_unless_it_is_the_default() -> None:
+    """The default is that of `corral chat`."""
     moved = replace(ANNOUNCEMENT, inference=Address("127.0.0.1", 50151))
 
-    assert ANNOUNCEMENT.target() == ""
-    assert moved.target() == " --target 127.0.0.1:50151"
+    assert ANNOUNCEMENT.target_flag() == ""
+    assert moved.target_flag() == " --target 127.0.0.1:50151"
 
 
-def test_a_model_that_failed_says_why() -> None:
-    """The other models serve all the same."""
+def test_a_failed_model_is_listed_with_its_problem() -> None:
+    """The other models are served."""
     failed = model_pb2.Model(name="broken", state=model_pb2.Model.STATE_FAILED, problem="no memory")
 
     assert describe(failed) == "broken    failed: no memory"

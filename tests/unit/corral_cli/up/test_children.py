@@ -1,13 +1,13 @@
-"""What the services are given to start with."""
+"""Commands and environment of the services."""
 
 from pathlib import Path
 
-from corral_cli.up.children import a_service, as_variables
+from corral_cli.up.children import environment_variables, make_service
 from svc_kit.network import Address
 
 
-def test_settings_become_variables() -> None:
-    """Groups are joined with two underscores, lists are JSON, everything else is text."""
+def test_settings_become_environment_variables() -> None:
+    """Groups are joined with two underscores; lists are JSON."""
     overrides = {
         "listen": "127.0.0.1:1",
         "models": ["a.gguf", "b=hf:x/y/z.gguf"],
@@ -15,7 +15,7 @@ def test_settings_become_variables() -> None:
         "engine.slots": 4,
     }
 
-    assert as_variables("CORRAL_INFERENCE_", overrides) == {
+    assert environment_variables("CORRAL_INFERENCE_", overrides) == {
         "CORRAL_INFERENCE_LISTEN": "127.0.0.1:1",
         "CORRAL_INFERENCE_MODELS": '["a.gguf", "b=hf:x/y/z.gguf"]',
         "CORRAL_INFERENCE_DATA_DIR": "/data",
@@ -23,14 +23,14 @@ def test_settings_become_variables() -> None:
     }
 
 
-def test_a_service_is_started_by_this_command() -> None:
-    """The same interpreter, the operator's configuration file, and the end of the lifeline."""
-    service = a_service(
+def test_the_command_has_the_configuration_file_and_the_lifeline() -> None:
+    """The environment has the overrides."""
+    service = make_service(
         "gateway",
         variables={"CORRAL_GATEWAY_LISTEN": "127.0.0.1:2"},
         config=Path("corral.toml"),
         management=Address("127.0.0.1", 3),
-        stop_patience_s=1,
+        stop_timeout_s=1,
     )
 
     assert list(service.command(7))[1:] == [

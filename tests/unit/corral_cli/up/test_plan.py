@@ -1,4 +1,4 @@
-"""What `corral up` decides from flags, a file and the environment, before it starts anything."""
+"""The plan of `corral up` from flags, a file and the environment."""
 
 import socket
 from dataclasses import replace
@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 
 from corral_cli.serve import load
-from corral_cli.up.children import as_variables
+from corral_cli.up.children import environment_variables
 from corral_cli.up.plan import Plan, UpFlags
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
 
 
-def test_open_ports_are_chosen(tmp_path: Path) -> None:
-    """Port 0 becomes a port that the gateway can be told of."""
+def write_config(folder: Path, text: str) -> Path:
+    """Write a configuration file."""
+    config = folder / "corral.toml"
+    config.write_text(text)
+    return config
+
+
+def test_port_zero_becomes_a_port_that_other_services_connect_to(tmp_path: Path) -> None:
+    """The targets of the services are the chosen addresses."""
     plan = Plan.make(
         UpFlags(
             data_dir=tmp_path,
@@ -31,8 +38,8 @@ def test_open_ports_are_chosen(tmp_path: Path) -> None:
     plan.check_ports()
 
 
-def test_flags_reach_the_inference_service(tmp_path: Path) -> None:
-    """Sizes and models are passed on under the names of its settings."""
+def test_flags_become_settings_of_the_inference_service(tmp_path: Path) -> None:
+    """Models and sizes."""
     plan = Plan.make(
         UpFlags(data_dir=tmp_path, models=("a.gguf", "b.gguf"), slots=3, context_tokens=512)
     )
@@ -42,10 +49,10 @@ def test_flags_reach_the_inference_service(tmp_path: Path) -> None:
     assert plan.overrides["inference"]["engine.slots"] == 3
 
 
-def test_adapters_reach_the_inference_service_through_its_environment(tmp_path: Path) -> None:
-    """As the one setting that holds them all."""
+def test_adapters_are_passed_in_the_environment(tmp_path: Path) -> None:
+    """As one JSON setting."""
     plan = Plan.make(UpFlags(data_dir=tmp_path, adapters=(("voice", "v=1.gguf"),)))
-    passed = as_variables(
+    passed = environment_variables(
         "CORRAL_INFERENCE_", {"adapters": plan.overrides["inference"]["adapters"]}
     )
 
@@ -54,7 +61,7 @@ def test_adapters_reach_the_inference_service_through_its_environment(tmp_path: 
 
 
 def test_all_services_get_the_same_token_file(tmp_path: Path) -> None:
-    """It stands in the data folder, where the operator did not choose another place."""
+    """By default in the data folder."""
     plan = Plan.make(UpFlags(data_dir=tmp_path))
 
     assert plan.token_file == tmp_path / "service-token"
@@ -63,20 +70,18 @@ def test_all_services_get_the_same_token_file(tmp_path: Path) -> None:
     assert plan.control.data_dir == tmp_path
 
 
-def test_a_token_file_of_the_operator_is_shared(tmp_path: Path) -> None:
-    """One service was told where its token is; the other is told the same."""
-    config = tmp_path / "corral.toml"
-    config.write_text(f'[inference]\nservice_token_file = "{tmp_path}/mine"\n')
+def test_a_configured_token_file_is_used_by_all_services(tmp_path: Path) -> None:
+    """Also if it is configured for one only."""
+    config = write_config(tmp_path, f'[inference]\nservice_token_file = "{tmp_path}/mine"\n')
 
     plan = Plan.make(UpFlags(config=config, data_dir=tmp_path))
 
     assert plan.gateway.service_token_file == tmp_path / "mine"
 
 
-def test_the_data_folder_of_inference_is_that_of_files(tmp_path: Path) -> None:
-    """A file names it once; a folder of the control service's own stays."""
-    config = tmp_path / "corral.toml"
-    config.write_text(f'[inference]\ndata_dir = "{tmp_path}/ours"\n')
+def test_the_control_service_uses_the_data_folder_of_inference(tmp_path: Path) -> None:
+    """Unless it has its own."""
+    config = write_config(tmp_path, f'[inference]\ndata_dir = "{tmp_path}/ours"\n')
 
     shared = Plan.make(UpFlags(config=config))
     config.write_text(config.read_text() + f'[control]\ndata_dir = "{tmp_path}/files"\n')
@@ -87,45 +92,44 @@ def test_the_data_folder_of_inference_is_that_of_files(tmp_path: Path) -> None:
     assert apart.control.data_dir == tmp_path / "files"
 
 
-def test_an_operators_target_stays(tmp_path: Path) -> None:
-    """A gateway that was told where to go is not redirected."""
-    config = tmp_path / "corral.toml"
-    config.write_text('[gateway]\ninference_target = "dns:///inference:50051"\n')
+def test_a_configured_target_is_not_overridden(tmp_path: Path) -> None:
+    """The gateway connects to the configured address."""
+    config = write_config(tmp_path, '[gateway]\ninference_target = "dns:///inference:50051"\n')
 
     plan = Plan.make(UpFlags(config=config, data_dir=tmp_path))
 
     assert plan.gateway.inference_target == "dns:///inference:50051"
 
 
-def test_an_address_of_another_machine_is_one_line(tmp_path: Path) -> None:
-    """Also where its port is for us to choose."""
+def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
+    """Also with port 0."""
     flags = UpFlags(data_dir=tmp_path, inference_listen="192.0.2.1:0")
 
     with pytest.raises(StartupError, match=r"^cannot listen on 192\.0\.2\.1:0: "):
         Plan.make(flags)
 
 
-def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
-    """Nothing is started for it to fail."""
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    """Before a service is started."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = f"127.0.0.1:{server.getsockname()[1]}"
-        plan = Plan.make(UpFlags(data_dir=tmp_path, listen=taken, inference_listen="127.0.0.1:0"))
+        used = f"127.0.0.1:{server.getsockname()[1]}"
+        plan = Plan.make(UpFlags(data_dir=tmp_path, listen=used, inference_listen="127.0.0.1:0"))
 
-        with pytest.raises(StartupError, match=f"{taken} is taken: stop what listens there"):
+        with pytest.raises(StartupError, match=f"{used} is in use: stop the process"):
             plan.check_ports()
 
 
 def test_one_address_for_two_listeners_is_refused(tmp_path: Path) -> None:
-    """It would be free now and taken a moment later."""
+    """The check of the ports alone would not find it."""
     twice = str(parse_address("127.0.0.1:28080"))
     plan = Plan.make(UpFlags(data_dir=tmp_path, listen=twice, inference_listen=twice))
 
-    with pytest.raises(StartupError, match="given to two listeners"):
+    with pytest.raises(StartupError, match="configured for two listeners"):
         plan.check_ports()
 
 
-def test_a_management_port_nobody_asked_for_moves_away(tmp_path: Path) -> None:
-    """A second Corral on the machine does not fail over a port that its operator never named."""
+def test_a_default_management_port_in_use_is_replaced(tmp_path: Path) -> None:
+    """A second Corral can start on the same machine."""
     first = Plan.make(UpFlags(data_dir=tmp_path)).gateway.management_listen
     with socket.create_server(parse_address(str(first))):
         second = Plan.make(UpFlags(data_dir=tmp_path)).gateway.management_listen
@@ -133,27 +137,25 @@ def test_a_management_port_nobody_asked_for_moves_away(tmp_path: Path) -> None:
     assert second != first
 
 
-def test_mistakes_of_a_file_are_found(tmp_path: Path) -> None:
-    """The service is not started only to say the same in its log."""
-    config = tmp_path / "corral.toml"
-    config.write_text("[inference]\nmodel = 3\n")
+def test_an_invalid_configuration_file_is_refused(tmp_path: Path) -> None:
+    """Before a service is started."""
+    config = write_config(tmp_path, "[inference]\nmodel = 3\n")
 
     with pytest.raises(StartupError, match=r"\[inference\] model"):
         Plan.make(UpFlags(config=config, data_dir=tmp_path))
 
 
 def test_required_keys_are_required_by_every_service(tmp_path: Path) -> None:
-    """And other machines may then be served: nobody comes without a key."""
+    """Other machines may be served then."""
     plan = Plan.make(UpFlags(data_dir=tmp_path, listen="0.0.0.0:0", require_keys=True))
     plan.check_access()
 
     assert all(settings.require_keys for settings in plan.by_service.values())
 
 
-def test_the_inference_service_is_told_where_control_is(tmp_path: Path) -> None:
-    """It asks it for keys, and tells it what was used; an operator's word counts."""
-    config = tmp_path / "corral.toml"
-    config.write_text('[inference]\ncontrol_target = "none"\n')
+def test_the_inference_service_connects_to_the_control_service(tmp_path: Path) -> None:
+    """Unless that is disabled in the settings."""
+    config = write_config(tmp_path, '[inference]\ncontrol_target = "none"\n')
     flags = UpFlags(data_dir=tmp_path, control_listen="127.0.0.1:0")
 
     plan = Plan.make(flags)
@@ -162,10 +164,9 @@ def test_the_inference_service_is_told_where_control_is(tmp_path: Path) -> None:
 
 
 def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
-    """The operator learns it before anything starts; a key or the explicit flag lets it pass."""
+    """Unless the settings allow it."""
     open_flags = UpFlags(data_dir=tmp_path, listen="0.0.0.0:0")
-    config = tmp_path / "corral.toml"
-    config.write_text("[gateway]\nallow_keyless = true\n")
+    config = write_config(tmp_path, "[gateway]\nallow_keyless = true\n")
 
     with pytest.raises(StartupError, match="no API key is configured"):
         Plan.make(open_flags).check_access()
@@ -179,18 +180,18 @@ def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
         ('[inference]\ndata_dir = "one"\n[control]\ndata_dir = "two"', "two"),
     ],
 )
-def test_control_alone_finds_the_data_of_the_whole(tmp_path: Path, text: str, folder: str) -> None:
-    """A database is not forgotten because its service was started without the others."""
-    config = tmp_path / "corral.toml"
-    config.write_text(text)
-
+def test_a_control_service_alone_has_the_same_data_folder(
+    tmp_path: Path, text: str, folder: str
+) -> None:
+    """As under `corral up`."""
+    config = write_config(tmp_path, text)
     alone = load("control", config).data_dir
 
     assert alone == Plan.make(UpFlags(config=config)).control.data_dir == Path(folder)
 
 
-def test_an_embedding_model_is_served_beside_the_others(tmp_path: Path) -> None:
-    """A file is one model more, whatever else is served; control hears its name."""
+def test_an_embedding_model_is_served_in_addition(tmp_path: Path) -> None:
+    """The control service gets its name."""
     flags = UpFlags(data_dir=tmp_path, embedding_model="meaning=minilm.gguf")
     alone, beside = Plan.make(flags), Plan.make(replace(flags, models=("chat.gguf",)))
 
@@ -199,15 +200,17 @@ def test_an_embedding_model_is_served_beside_the_others(tmp_path: Path) -> None:
     assert alone.control.embedding_model == beside.control.embedding_model == "meaning"
 
 
-def test_a_model_that_is_served_anyway_can_embed(tmp_path: Path) -> None:
-    """Its name is enough, given or its file's own; nothing is served twice."""
-    for name, model in (("both", "both=a.gguf"), ("demo-chat", "bundled"), ("a", "a.gguf")):
-        plan = Plan.make(UpFlags(data_dir=tmp_path, models=(model,), embedding_model=name))
+@pytest.mark.parametrize(
+    ("name", "model"), [("both", "both=a.gguf"), ("demo-chat", "bundled"), ("a", "a.gguf")]
+)
+def test_a_served_model_can_be_the_embedding_model(tmp_path: Path, name: str, model: str) -> None:
+    """It is given by its name, and not served twice."""
+    plan = Plan.make(UpFlags(data_dir=tmp_path, models=(model,), embedding_model=name))
 
-        assert plan.inference.models == [model]
-        assert plan.control.embedding_model == name
+    assert plan.inference.models == [model]
+    assert plan.control.embedding_model == name
 
 
-def test_without_an_embedding_model_there_is_none(tmp_path: Path) -> None:
-    """A model that writes is not taken for one that was made for search."""
+def test_there_is_no_default_embedding_model(tmp_path: Path) -> None:
+    """A chat model is not used for embeddings."""
     assert Plan.make(UpFlags(data_dir=tmp_path)).control.embedding_model is None

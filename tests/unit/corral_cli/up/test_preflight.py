@@ -1,4 +1,4 @@
-"""Before a service starts its models are readable, and its token is there for it alone."""
+"""Checks of models, and creation of the service token, before a service starts."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import read_secret
 
 
-def test_a_token_is_made_for_the_owner_alone(tmp_path: Path) -> None:
-    """The folder is made too; the mode is that which services insist on."""
+def test_a_new_token_is_readable_by_the_owner_only(tmp_path: Path) -> None:
+    """The folder is created too; services require this mode."""
     path = tmp_path / "data" / "service-token"
 
     ensure_token(path)
@@ -20,7 +20,7 @@ def test_a_token_is_made_for_the_owner_alone(tmp_path: Path) -> None:
 
 
 def test_an_existing_token_is_kept(tmp_path: Path) -> None:
-    """A service that already runs holds it."""
+    """A running service may use it."""
     path = tmp_path / "service-token"
     ensure_token(path)
     before = path.read_text()
@@ -30,30 +30,30 @@ def test_an_existing_token_is_kept(tmp_path: Path) -> None:
     assert path.read_text() == before
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    """The operator reads which file could not be made, and why."""
+def test_an_unwritable_folder_is_reported_with_the_file(tmp_path: Path) -> None:
+    """The message has the path of the token."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StartupError, match=r"cannot write .*service-token"):
         ensure_token(tmp_path / "file" / "service-token")
 
 
-def test_the_bundled_model_is_fine() -> None:
-    """It ships with the package."""
+def test_the_bundled_model_passes() -> None:
+    """It is part of the package."""
     check_models(["bundled", "again=bundled"])
 
 
 @pytest.mark.parametrize("source", ["nowhere.gguf", "hf:owner/only", "a=bundled"])
-def test_a_model_that_cannot_be_served_is_one_line(source: str) -> None:
-    """A missing file, half a reference, a name given twice: nothing is started for it."""
+def test_an_invalid_model_is_reported_as_one_line(source: str) -> None:
+    """A missing file, an incomplete reference, a duplicate name."""
     with pytest.raises(StartupError) as failure:
         check_models(["a=bundled", source])
 
     assert "\n" not in str(failure.value)
 
 
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
-    """What is no GGUF is found by its header."""
+def test_an_invalid_file_is_reported_with_its_path(tmp_path: Path) -> None:
+    """Its header is read."""
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF but not really")
 
@@ -61,6 +61,6 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
         check_models([str(broken)])
 
 
-def test_a_remote_model_is_left_to_the_service() -> None:
-    """Its reference is read, nothing is fetched."""
+def test_a_remote_model_is_not_downloaded() -> None:
+    """Only its reference is checked; the service downloads it."""
     check_models(["hf:owner/repo/file.gguf"])
