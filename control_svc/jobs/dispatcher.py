@@ -1,6 +1,6 @@
 """Claims jobs, runs their handlers as tasks, and stores how attempts ended.
 
-It looks for jobs after a notification, after the end of a job, and at an interval.
+The dispatcher polls the queue after a notification, after the end of a job, and at an interval.
 """
 
 import asyncio
@@ -31,28 +31,31 @@ from svc_kit.errors.status import is_retryable
 from svc_kit.metrics import JobMetrics
 
 _log = logging.getLogger(__name__)
-_PAUSE_S: Final = 1.0
-"""Between two tries to write down how an attempt ended, while the database cannot take it."""
+_RETRY_DELAY_S: Final = 1.0
+"""Delay between two tries to store the result of an attempt while the database is unavailable."""
 
 
 class _Attempt:
-    """A job that runs here. Its work is a task of its own, so that breaking it off, even before it
-    has begun, leaves alone who writes down how it ended."""
+    """A job that runs in this process.
+
+    The handler has its own task, so that cancelling it, even before it has started, does not
+    cancel the task that stores the result.
+    """
 
     def __init__(self, job: Job, leases: Leases, handler: JobHandler) -> None:
         self.claim = job.claim
         self.context = JobContext(job, leases)
-        self.work = asyncio.create_task(handler.run(self.claim, self.context))
-        self.is_given_up = False
+        self.task = asyncio.create_task(handler.run(self.claim, self.context))
+        self.is_cancelled = False
 
-    def give_up(self) -> None:
-        """End the work where it stands; a transaction under way ends by itself."""
-        if not self.is_given_up:
-            self.is_given_up = self.work.cancel()
+    def cancel(self) -> None:
+        """Cancel the handler; a transaction in progress runs to its end."""
+        if not self.is_cancelled:
+            self.is_cancelled = self.task.cancel()
 
 
 class Dispatcher:
-    """Works on jobs of the kinds that it has handlers for."""
+    """Runs jobs of the kinds that it has handlers for."""
 
     def __init__(
         self,
@@ -70,8 +73,6 @@ class Dispatcher:
         self._changed = asyncio.Event()
         self._is_stopping = False
 
-    # ---- life
-
     async def run(self, poll_interval_s: float) -> None:
         """Run until stopped and until all running jobs are released."""
         loop = asyncio.get_running_loop()
@@ -82,11 +83,11 @@ class Dispatcher:
                 is_poll = loop.time() >= next_poll
                 if is_poll:
                     next_poll = loop.time() + poll_interval_s
-                await self._round(is_poll=is_poll)
+                await self._run_round(is_poll=is_poll)
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(next_poll):
                         await self._changed.wait()
-        self.stop()  # what the last round claimed
+        self.stop()  # releases what the last round claimed
         await asyncio.gather(*self._attempts)
 
     def stop(self) -> None:
@@ -94,53 +95,46 @@ class Dispatcher:
         self._is_stopping = True
         self._changed.set()
         for attempt in self._running.values():
-            attempt.give_up()
+            attempt.cancel()
 
-    # ---- a round
-
-    async def _round(self, *, is_poll: bool) -> None:
+    async def _run_round(self, *, is_poll: bool) -> None:
         try:
             if is_poll or self._running:
-                await self._look_after()
+                await self._check_running()
             if is_poll:
-                await self._take_over()
+                for orphan in await self._leases.orphans():
+                    await self._store(orphan.claim, Outcome.LOST, self._leases.take_over(orphan))
             await self._claim()
         except DomainError as error:
             _log.warning("jobs cannot be claimed: %s", error)
         except Exception:  # logged only: the next round may succeed
             _log.exception("jobs cannot be claimed")
 
-    async def _look_after(self) -> None:
-        """Signal cancellations to attempts, and end jobs that never started."""
-        ours = set(self._running)
-        held = {job.claim: job for job in await self._leases.owned()}
-        for claim in ours & self._running.keys():
-            if claim not in held:
-                self._lost(self._running[claim])
-            elif held[claim].cancel_requested_at is not None:
-                self._running[claim].context.cancelled.set()
-        for claim in held.keys() - ours - self._running.keys():
-            # Claimed by a commit whose answer got lost, or its end could not be written.
+    async def _check_running(self) -> None:
+        """Signal cancellations to attempts, and end jobs of this process that never started."""
+        known = set(self._running)
+        owned = {job.claim: job for job in await self._leases.owned()}
+        for claim in known & self._running.keys():
+            attempt = self._running[claim]
+            if claim in owned:
+                if owned[claim].cancel_requested_at is not None:
+                    attempt.context.cancelled.set()
+            elif not attempt.context.is_finishing:  # the row may be done already
+                attempt.cancel()
+        for claim in owned.keys() - known - self._running.keys():
+            # The response to the commit of the claim was lost, or the result was not stored.
             lost = AttemptResult(Outcome.LOST)
-            await self._write_end(claim, lost.outcome, self._leases.end(claim, lost))
-
-    def _lost(self, attempt: _Attempt) -> None:
-        if not attempt.context.is_finishing:  # then the job has just been done
-            attempt.give_up()
-
-    async def _take_over(self) -> None:
-        for orphan in await self._leases.orphans():
-            await self._write_end(orphan.claim, Outcome.LOST, self._leases.take_over(orphan))
+            await self._store(claim, lost.outcome, self._leases.end(claim, lost))
 
     async def _claim(self) -> None:
         while not self._is_stopping:
-            kinds = [kind for kind in self._handlers if self._has_room(kind)]
+            kinds = [kind for kind in self._handlers if self._has_capacity(kind)]
             job = await self._leases.claim(kinds) if kinds else None
             if job is None:
                 return
             self._start(job)
 
-    def _has_room(self, kind: str) -> bool:
+    def _has_capacity(self, kind: str) -> bool:
         num_running = sum(claim.kind == kind for claim in self._running)
         return num_running < self._handlers[kind].concurrency
 
@@ -148,66 +142,42 @@ class Dispatcher:
         attempt = _Attempt(job, self._leases, self._handlers[job.kind])
         self._running[attempt.claim] = attempt
         self._metrics.running.labels(job.kind).inc()
-        task = asyncio.create_task(self._attempt(attempt))
+        task = asyncio.create_task(self._run_attempt(attempt))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
 
-    # ---- an attempt
-
-    async def _attempt(self, attempt: _Attempt) -> None:
+    async def _run_attempt(self, attempt: _Attempt) -> None:
         claim = attempt.claim
         try:
-            ending = await self._ending_of(attempt)
+            result = await _result(attempt)
             if attempt.context.is_finished:
                 self._metrics.attempts.labels(claim.kind, Outcome.DONE).inc()
-            else:
-                await self._end(claim, ending)
+                return
+            while not await self._store(claim, result.outcome, self._leases.end(claim, result)):
+                if self._is_stopping:
+                    return  # the lease will expire
+                await asyncio.sleep(_RETRY_DELAY_S)
         finally:
             del self._running[claim]
             self._metrics.running.labels(claim.kind).dec()
             self._changed.set()
 
-    async def _ending_of(self, attempt: _Attempt) -> AttemptResult:
-        claim = attempt.claim
-        failed = AttemptResult(Outcome.FAILED, InternalError(request_id=claim.job_id))
-        try:
-            await attempt.work
-        except LeaseLost:
-            return AttemptResult(Outcome.LOST)
-        except EngineDied as died:
-            return AttemptResult(Outcome.ENGINE_DIED, died.error)
-        except DomainError as error:
-            return _ending_by(error)
-        except asyncio.CancelledError:
-            return AttemptResult(Outcome.RELEASED) if attempt.is_given_up else failed
-        except Exception:  # a defect; the attempt ends, the dispatcher goes on
-            _log.exception("job %s failed", claim.job_id)
-            return failed
-        return AttemptResult(Outcome.DONE)
-
-    async def _end(self, claim: Claim, ending: AttemptResult) -> None:
-        """Write down how an attempt ended, as soon as the database takes it."""
-        while not await self._write_end(claim, ending.outcome, self._leases.end(claim, ending)):
-            if self._is_stopping:
-                return  # the lease runs out
-            await asyncio.sleep(_PAUSE_S)
-
-    async def _write_end(self, claim: Claim, outcome: Outcome, step: Awaitable[Job]) -> bool:
-        """Whether that is settled; not, while the database cannot take it."""
+    async def _store(self, claim: Claim, outcome: Outcome, step: Awaitable[Job]) -> bool:
+        """Run the transaction that ends an attempt; return False if it has to be retried."""
         try:
             job = await step
         except LeaseLost:
             _log.info("lost the lease of job %s", claim.job_id)
         except Unavailable as error:
-            _log.warning("the end of job %s is not written yet: %s", claim.job_id, error)
+            _log.warning("the result of job %s is not stored yet: %s", claim.job_id, error)
             return False
-        except Exception:  # a subject that cannot be ended; the next poll tries again
-            _log.exception("the end of job %s cannot be written", claim.job_id)
+        except Exception:  # `on_dead` failed; the next poll tries again
+            _log.exception("the result of job %s cannot be stored", claim.job_id)
         else:
-            self._note(job, outcome)
+            self._report(job, outcome)
         return True
 
-    def _note(self, job: Job, outcome: Outcome) -> None:
+    def _report(self, job: Job, outcome: Outcome) -> None:
         self._metrics.attempts.labels(job.kind, outcome).inc()
         if job.state is JobState.DONE:
             return
@@ -217,21 +187,36 @@ class Dispatcher:
         _log.log(level, "attempt %s: job is %s", outcome, job.state, extra={"fields": fields})
 
 
-def _ending_by(error: DomainError) -> AttemptResult:
-    if isinstance(error, Unavailable | ResourceExhausted):
+async def _result(attempt: _Attempt) -> AttemptResult:
+    job_id = attempt.claim.job_id
+    failed = AttemptResult(Outcome.FAILED, InternalError(request_id=job_id))
+    try:
+        await attempt.task
+    except LeaseLost:
+        return AttemptResult(Outcome.LOST)
+    except EngineDied as died:
+        return AttemptResult(Outcome.ENGINE_DIED, died.error)
+    except (Unavailable, ResourceExhausted) as error:
         return AttemptResult(Outcome.POSTPONED, error)
-    return AttemptResult(Outcome.FAILED if is_retryable(error) else Outcome.REFUSED, error)
+    except DomainError as error:
+        return AttemptResult(Outcome.FAILED if is_retryable(error) else Outcome.REFUSED, error)
+    except asyncio.CancelledError:
+        return AttemptResult(Outcome.RELEASED) if attempt.is_cancelled else failed
+    except Exception:  # a defect of the handler must not stop the dispatcher
+        _log.exception("job %s failed", job_id)
+        return failed
+    return AttemptResult(Outcome.DONE)
 
 
 class JobGauges:
-    """Counts the jobs in the database now and then."""
+    """Gauges of the jobs in the database, by kind and state."""
 
     def __init__(self, transactions: Transactions, metrics: JobMetrics) -> None:
         self._transactions = transactions
         self._metrics = metrics
 
     async def run(self, interval_s: float) -> None:
-        """Count until cancelled; while the database is away the last count stays."""
+        """Update the gauges until cancelled; they keep their values while the database fails."""
         while True:
             try:
                 await self.count()
@@ -242,16 +227,16 @@ class JobGauges:
             await asyncio.sleep(interval_s)
 
     async def count(self) -> None:
-        """Count once."""
+        """Update the gauges once."""
 
-        async def ask(tx: Transaction) -> tuple[list[JobCount], datetime]:
+        async def query(tx: Transaction) -> tuple[list[JobCount], datetime]:
             return await JobQueueQueries(tx).count_by_state(), await tx.now()
 
-        counts, now = await self._transactions.read(ask)
+        counts, now = await self._transactions.read(query)
         self._metrics.jobs.clear()
         self._metrics.oldest_queued.clear()
-        for found in counts:
-            self._metrics.jobs.labels(found.kind, found.state).set(found.num_jobs)
-            if found.state is JobState.QUEUED:
-                waited = max((now - found.oldest).total_seconds(), 0)
-                self._metrics.oldest_queued.labels(found.kind).set(waited)
+        for count in counts:
+            self._metrics.jobs.labels(count.kind, count.state).set(count.num_jobs)
+            if count.state is JobState.QUEUED:
+                age_s = max((now - count.oldest).total_seconds(), 0)
+                self._metrics.oldest_queued.labels(count.kind).set(age_s)

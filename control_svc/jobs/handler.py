@@ -1,8 +1,8 @@
 """The interface of job handlers, and the context of an attempt.
 
-An attempt may end at any `await`: its process stops, or another worker has the job. So a handler
-stores state only in transactions, each of which the next attempt can continue from, and does what
-is visible outside only where a repetition does no harm.
+An attempt can end at any `await`, because the process stops or another worker has taken the job
+over. So a handler stores state only in transactions from which the next attempt can continue, and
+its other side effects must be idempotent.
 """
 
 import asyncio
@@ -18,33 +18,33 @@ ResultT = TypeVar("ResultT")
 
 
 class JobContext:
-    """An attempt, as its handler sees it."""
+    """An attempt of a job, for its handler."""
 
     def __init__(self, job: Job, leases: Leases) -> None:
         self.claim = job.claim
         self.cancelled = asyncio.Event()
-        """Set once the job is to end soon: the handler stops, and finishes with what it has."""
+        """Set when cancellation is requested: the handler stops early and calls `finish`."""
         if job.cancel_requested_at is not None:
             self.cancelled.set()
         self.is_finishing = False
-        """Whether the last transaction is under way or committed. If the job is another's, that
-        transaction says so."""
+        """Whether the final transaction is in progress or committed."""
         self.is_finished = False
-        """Whether it is committed."""
+        """Whether the final transaction is committed."""
         self._leases = leases
 
     async def write(
         self, work: Callable[[Transaction], Awaitable[ResultT]], *, progress: bool = False
     ) -> ResultT:
-        """Run the work in a transaction that begins by locking the job, and commit.
+        """Run `work` in a transaction that first locks the job, and commit.
 
-        `progress`: a part of the job is done for good; attempts that failed before it do not count
-        any more. Raises LeaseLost, which the handler lets pass: nothing was written.
+        `progress` resets the count of failed attempts, since part of the job is now durable. Raises
+        LeaseLost if the job belongs to another worker; nothing was written, and the handler must
+        not catch it.
         """
         return await self._leases.write(self.claim, work, progress=progress)
 
     async def finish(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
-        """As `write`, and the job is done with it: the subject's end and the job's are one."""
+        """Run `work` and mark the job as done, in one transaction. Raises LeaseLost."""
         self.is_finishing = True
         try:
             result = await self._leases.finish(self.claim, work)
@@ -55,32 +55,32 @@ class JobContext:
 
 
 class JobHandler(DeadLetterHandler, Protocol):
-    """Does one kind of work."""
+    """Runs the jobs of one kind."""
 
     @property
     def kind(self) -> str:
-        """The jobs that it takes."""
+        """Kind of the jobs."""
 
     @property
     def concurrency(self) -> int:
-        """How many of them run at the same time in one process."""
+        """Maximum number of these jobs that run at the same time in one process."""
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Run the job, or what is left of it; returning means that it is done.
+        """Run the job, or resume it. Returning marks it as done.
 
-        Retryable errors are retried: UNAVAILABLE and RESOURCE_EXHAUSTED later and without limit,
-        others at most three times without progress. Any other DomainError makes the job a dead
-        letter. EngineDied counts a death of an engine over the job. CancelledError means to stop at
-        once.
+        UNAVAILABLE and RESOURCE_EXHAUSTED are retried without limit, other retryable errors up to
+        `MAX_ATTEMPTS` times without progress. Any other DomainError makes the job a dead letter.
+        Raise EngineDied if an engine died while it computed for the job. CancelledError means to
+        stop at once.
         """
 
 
 async def retry_from_start(_tx: Transaction, job: Job) -> str:
-    """What needs nothing but to be tried."""
+    """Retry hook of jobs whose subject needs no preparation."""
     return job.kind
 
 
 async def refuse_retry(_tx: Transaction, job: Job) -> str:
-    """Raise JobNotRetriable: the subject failed with its job, as its client has seen."""
-    problem = f"the {job.kind} '{job.subject}' failed, as its client was told."
+    """Retry hook of jobs whose failure the client has seen. Raises JobNotRetriable."""
+    problem = f"the failure of the {job.kind} '{job.subject}' has been reported to its client."
     raise JobNotRetriable(job=job.id, problem=problem)

@@ -1,7 +1,7 @@
 """Renews leases in a thread with its own event loop and its own connection.
 
-A process whose loop is blocked, or whose pool is exhausted, does not lose its jobs. Only PostgreSQL
-needs it: on SQLite the lock on the data folder excludes other processes.
+A process keeps its jobs even if its main event loop is blocked or its connection pool is exhausted.
+Only needed on PostgreSQL: on SQLite the lock on the data folder excludes other processes.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from svc_kit.errors import DomainError
 
 _log = logging.getLogger(__name__)
 BEATS_PER_LEASE: Final = 4
-"""A lease survives so many beats that fail, less one."""
+"""Heartbeats per lease duration; a lease survives one failed heartbeat less."""
 
 
 @contextmanager
@@ -42,18 +42,18 @@ class _Heartbeat:
     """Renews leases in a thread with its own event loop and its own connection."""
 
     def __init__(self, connect: Callable[[], AsyncEngine], clock: Clock | None) -> None:
-        """`connect` opens an engine of one connection."""
+        """`connect` opens an engine with a single connection."""
         self._connect = connect
         self._clock = clock
 
     @contextmanager
     def running(self, owner: str, lease: timedelta) -> Iterator[None]:
-        """Run the thread; leases expire some time after its end."""
+        """Run the thread while the context is open."""
         stopping = threading.Event()
         thread = threading.Thread(
             target=lambda: asyncio.run(self._beat(owner, lease, stopping)),
             name="heartbeats",
-            daemon=True,  # a database that does not answer does not keep the process from ending
+            daemon=True,  # a database that hangs must not keep the process from exiting
         )
         thread.start()
         try:
@@ -79,5 +79,5 @@ class _Heartbeat:
                 await transactions.write(lambda each: JobQueueQueries(each).renew(owner, lease))
         except (DomainError, TimeoutError) as error:
             _log.warning("leases could not be renewed: %s", error)
-        except Exception:  # the next beat may do better, and without beats all work is lost
+        except Exception:  # without this thread all leases expire: keep it alive
             _log.exception("leases could not be renewed")

@@ -1,4 +1,4 @@
-"""Transactions on jobs by a worker: claim, write, finish, fail, take over expired leases."""
+"""A worker's transactions on jobs: claim, write, finish, end, take over."""
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -16,7 +16,7 @@ ORPHANS_AT_ONCE: Final = 100
 
 
 class DeadLetterHandler(Protocol):
-    """What has to happen to a job's subject when the job is dead."""
+    """Ends the subjects of dead jobs."""
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """End the subject with the job's error, in the transaction in which the job dies."""
@@ -24,24 +24,26 @@ class DeadLetterHandler(Protocol):
 
 @dataclass(frozen=True)
 class LeaseTerms:
-    """Whose leases they are, and how long each holds without a heartbeat."""
+    """Owner and duration of the leases of a process."""
 
     owner: str
     lease: timedelta
+    """How long a lease lasts without a heartbeat."""
     is_exclusive: bool
-    """No other process can have the database: who else holds a lease is gone."""
+    """Whether no other process can use the database, so that leases of other owners are stale."""
 
 
 async def lock_claimed(tx: Transaction, claims: Collection[Claim], lease: timedelta) -> set[Claim]:
-    """Lock the jobs of those claims that are still valid, for a transaction that writes for all of
-    them.
+    """Lock the jobs of the claims that are still valid, renew their leases, and return the claims.
+
+    For a transaction that writes for several jobs.
     """
     jobs = await JobQueueQueries(tx).lock_all(claims)
     now = await tx.now()
     for job in jobs:
-        kept = job.extend_lease(now, lease)
-        if kept != job:
-            await JobQueueQueries(tx).save(kept)
+        renewed = job.extend_lease(now, lease)
+        if renewed != job:
+            await JobQueueQueries(tx).save(renewed)
     return {job.claim for job in jobs}
 
 
@@ -53,18 +55,21 @@ class Leases:
         transactions: Transactions,
         dead_letter_handlers: Mapping[str, DeadLetterHandler],
         terms: LeaseTerms,
-        chance: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`dead_letter_handlers` by kind; jobs of other kinds are left to other processes."""
+        """Jobs of kinds without a dead-letter handler are left to other processes.
+
+        `jitter` returns a random number in [0, 1) for backoffs.
+        """
         self._transactions = transactions
         self._dead_letter_handlers = dead_letter_handlers
         self._terms = terms
-        self._chance = chance
+        self._jitter = jitter
 
     async def claim(self, kinds: Collection[str]) -> Job | None:
-        """The next job of these kinds, from now on ours; None: there is none."""
+        """Lease the next job of these kinds that is due; None if no job is."""
 
-        async def take(tx: Transaction) -> Job | None:
+        async def claim_next(tx: Transaction) -> Job | None:
             due = await JobQueueQueries(tx).lock_next(kinds)
             if due is None:
                 return None
@@ -73,51 +78,50 @@ class Leases:
             await JobQueueQueries(tx).save(job)
             return job
 
-        return await self._transactions.write(take)
+        return await self._transactions.write(claim_next)
 
     async def write(self, claim: Claim, work: Work[ResultT], *, progress: bool) -> ResultT:
-        """Run the work in a transaction that holds the job. Raises LeaseLost; then nothing was
-        done."""
+        """Run `work` in a transaction that locks the job. Raises LeaseLost; then nothing is
+        written."""
 
-        async def locked(tx: Transaction) -> ResultT:
+        async def lock_and_work(tx: Transaction) -> ResultT:
             job = await JobQueueQueries(tx).lock(claim)
             now = await tx.now()
-            written = (job.reset_attempts() if progress else job).extend_lease(
+            updated = (job.reset_attempts() if progress else job).extend_lease(
                 now, self._terms.lease
             )
-            if written != job:
-                await JobQueueQueries(tx).save(written)
+            if updated != job:
+                await JobQueueQueries(tx).save(updated)
             return await work(tx)
 
-        return await self._transactions.write(locked)
+        return await self._transactions.write(lock_and_work)
 
     async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
-        """The last transaction of the work: the job is done with it. Raises LeaseLost."""
+        """Run `work` and mark the job as done, in one transaction. Raises LeaseLost."""
 
-        async def last(tx: Transaction) -> ResultT:
+        async def finish_and_work(tx: Transaction) -> ResultT:
             job = await JobQueueQueries(tx).lock(claim)
-            await self._close(tx, job, AttemptResult(Outcome.DONE))
+            await self._end(tx, job, AttemptResult(Outcome.DONE))
             return await work(tx)
 
-        return await self._transactions.write(last)
+        return await self._transactions.write(finish_and_work)
 
-    async def end(self, claim: Claim, ending: AttemptResult) -> Job:
-        """The job after an attempt that did not finish it. Raises LeaseLost."""
+    async def end(self, claim: Claim, result: AttemptResult) -> Job:
+        """Store the result of an attempt that did not finish the job. Raises LeaseLost."""
 
-        async def close(tx: Transaction) -> Job:
-            job = await JobQueueQueries(tx).lock(claim)
-            return await self._close(tx, job, ending)
+        async def lock_and_end(tx: Transaction) -> Job:
+            return await self._end(tx, await JobQueueQueries(tx).lock(claim), result)
 
-        return await self._transactions.write(close)
+        return await self._transactions.write(lock_and_end)
 
     async def owned(self) -> list[Job]:
-        """The jobs that are ours."""
+        """List the running jobs of this process."""
         return await self._transactions.read(
             lambda tx: JobQueueQueries(tx).owned(self._terms.owner)
         )
 
     async def orphans(self) -> list[Job]:
-        """Running jobs whose workers are gone."""
+        """List running jobs whose workers are gone."""
         return await self._transactions.read(
             lambda tx: JobQueueQueries(tx).orphans(
                 self._dead_letter_handlers.keys(),
@@ -128,23 +132,23 @@ class Leases:
         )
 
     async def take_over(self, orphan: Job) -> Job:
-        """End the attempt of a worker that is gone. Raises LeaseLost where it is not, or where
-        another process was first.
+        """End the attempt of a worker that is gone. Raises LeaseLost if the worker is alive after
+        all, or another process has taken the job over first.
 
-        Each orphan has its own transaction: one that cannot be buried holds up no other.
+        Each orphan has its own transaction, so one whose `on_dead` fails does not block the others.
         """
         terms = self._terms
 
-        async def close(tx: Transaction) -> Job:
+        async def end_lost(tx: Transaction) -> Job:
             job = await JobQueueQueries(tx).lock(orphan.claim)
             if not job.is_orphan(terms.owner, await tx.now(), is_exclusive=terms.is_exclusive):
-                raise LeaseLost(f"{job.id} has a worker")
-            return await self._close(tx, job, AttemptResult(Outcome.LOST))
+                raise LeaseLost(f"job {job.id} has a live worker")
+            return await self._end(tx, job, AttemptResult(Outcome.LOST))
 
-        return await self._transactions.write(close)
+        return await self._transactions.write(end_lost)
 
-    async def _close(self, tx: Transaction, job: Job, ending: AttemptResult) -> Job:
-        ended = job.end_attempt(ending, await tx.now(), self._chance())
+    async def _end(self, tx: Transaction, job: Job, result: AttemptResult) -> Job:
+        ended = job.end_attempt(result, await tx.now(), self._jitter())
         await JobQueueQueries(tx).save(ended)
         if ended.state is JobState.DEAD:
             await self._dead_letter_handlers[job.kind].on_dead(tx, ended)

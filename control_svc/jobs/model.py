@@ -1,12 +1,12 @@
-"""Jobs: rows of work that outlive the call that queued them.
+"""Jobs: durable background work.
 
-A worker holds a lease, which expires unless it is renewed, and a fence, the number of its claim.
-Every transaction of the work first locks the row with its fence, so a worker that has lost the job
-changes nothing. Rules are pure functions from a job to the next; times are the database's.
+A worker holds a lease, which expires unless renewed, and a fencing token, the number of its claim.
+Every transaction of a handler first locks the row and compares the token, so a worker that has lost
+the job cannot write. The methods are pure and return the changed job; times are the database's.
 
     queued ──claim──► running ──► done
-      ▲                  │  └───► dead      refused, failed too often, or poison
-      └──── not now ─────┘                  postponed, released, failed, lost, or an engine died
+      ▲                  │  └───► dead      refused, failed too often, or killed too many engines
+      └────  retry  ─────┘                  postponed, released, failed, lost, or an engine died
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from svc_kit.errors import DomainError, EngineCrashed, JobNotRetriable, WorkAbandoned
 
 MAX_ATTEMPTS: Final = 3
-"""How often a job may fail, or end with its process, without progress in between."""
+"""A job dies when it has failed, or lost its worker, this often without progress in between."""
 ENGINE_DEATHS_BEFORE_ALONE: Final = 2
-"""After as many engines have died under it, work is computed alone: it may be what kills them."""
+"""After this many engine deaths a job is computed alone, since it may be the cause."""
 MAX_ENGINE_DEATHS: Final = 3
 FIRST_BACKOFF: Final = timedelta(seconds=1)
 LONGEST_BACKOFF: Final = timedelta(minutes=1)
@@ -28,13 +28,14 @@ DEAD_KEPT_FOR: Final = timedelta(days=30)
 
 
 class LeaseLost(Exception):
-    """The job belongs to another worker, or has ended; the transaction is rolled back. Internal:
-    the worker stops.
+    """The job belongs to another worker or has ended; the transaction is rolled back.
+
+    Internal: the worker stops.
     """
 
 
 class EngineDied(Exception):
-    """An engine ended while it computed for the job; `error` is what it meant for the call."""
+    """An engine died while it computed for the job; `error` is the error of the call."""
 
     def __init__(self, error: DomainError) -> None:
         super().__init__(str(error))
@@ -42,7 +43,7 @@ class EngineDied(Exception):
 
 
 class JobState(StrEnum):
-    """Where a job is."""
+    """State of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -54,7 +55,7 @@ UNFINISHED: Final = (JobState.QUEUED, JobState.RUNNING)
 
 
 class JobPriority(IntEnum):
-    """Who goes first; the words are those of the engine's queue."""
+    """Order of claims, lowest first. The names are those of the engine's queue."""
 
     INTERACTIVE = 0
     NORMAL = 1
@@ -62,25 +63,27 @@ class JobPriority(IntEnum):
 
 
 class Outcome(StrEnum):
-    """How an attempt ended. Only what is the job's own fault, or may be, counts as one."""
+    """How an attempt ended. Only failures that the job may have caused count towards
+    `MAX_ATTEMPTS`.
+    """
 
     DONE = "done"
     REFUSED = "refused"
-    """By an error that another attempt would meet again."""
+    """An error that another attempt would repeat."""
     FAILED = "failed"
-    """By itself; another attempt may do better."""
+    """An error that may not repeat. Counts."""
     LOST = "lost"
-    """With its process, which the job may have brought down."""
+    """The process died, perhaps because of the job. Counts."""
     POSTPONED = "postponed"
-    """Something that the job needs is not there. Does not count."""
+    """Something that the job needs is unavailable. Does not count."""
     RELEASED = "released"
-    """Given back by a process that stops. Does not count."""
+    """The process stopped. Does not count."""
     ENGINE_DIED = "engine_died"
-    """An engine died while it computed for the job. Counted by itself."""
+    """An engine died while it computed for the job. Counted in `engine_deaths`."""
 
 
 class JobError(NamedTuple):
-    """Why an attempt ended: an error's reason and message."""
+    """Reason and message of the error that ended an attempt."""
 
     reason: str
     message: str
@@ -88,20 +91,23 @@ class JobError(NamedTuple):
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """How an attempt ended, and by which error."""
+    """Outcome of an attempt, and the error that caused it."""
 
     outcome: Outcome
     error: DomainError | None = None
 
     @property
-    def wait(self) -> timedelta:
-        """What the error asks for before the next attempt."""
+    def retry_after(self) -> timedelta:
+        """Minimum wait before the next attempt, from the error; zero if it has none."""
         return timedelta(seconds=(self.error and self.error.retry_after) or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One worker's right to a job, valid until the job's fence is another; that makes it equal."""
+    """A worker's claim of a job, valid until the fence of the job changes.
+
+    Claims are equal if project, job id and fence are.
+    """
 
     project: str
     job_id: str
@@ -114,26 +120,26 @@ class Claim:
 
     @property
     def runs_alone(self) -> bool:
-        """Whether nothing else may be computed beside it: it may be what kills engines."""
+        """Whether it must be computed alone, since it may be the cause of engine deaths."""
         return self.engine_deaths >= ENGINE_DEATHS_BEFORE_ALONE
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """Work to be done. A subject has at most one unfinished job of a kind."""
+    """A job to queue. A subject has at most one unfinished job of a kind."""
 
     id: str
     kind: str
     subject: str
-    """The id of the resource that it works for."""
+    """Id of the resource that the job works for."""
     priority: JobPriority = JobPriority.NORMAL
     delay: timedelta = timedelta()
-    """How long it waits before its first attempt."""
+    """Minimum wait before the first attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job as it is stored."""
+    """A stored job."""
 
     project: str
     id: str
@@ -143,25 +149,25 @@ class Job:
     state: JobState = JobState.QUEUED
     run_after: datetime
     attempt: int = 0
-    """The number of this attempt, or of the last one, since there was progress."""
+    """Number of the current or last attempt, counted since the last progress."""
     num_postponed: int = 0
-    """How often in a row something that it needs was not there."""
+    """Postponed attempts in a row."""
     engine_deaths: int = 0
-    """How many engines died while they computed for it."""
+    """Engines that died while they computed for the job."""
     fence: int = 0
-    """How often it was claimed."""
+    """Fencing token: the number of claims so far."""
     lease_owner: str | None = None
     lease_expires_at: datetime | None = None
     heartbeat_at: datetime | None = None
     cancel_requested_at: datetime | None = None
     error: JobError | None = None
-    """Why the last attempt that did not succeed ended."""
+    """Error of the last attempt that failed."""
     created_at: datetime
     ended_at: datetime | None = None
 
     @property
     def claim(self) -> Claim:
-        """The right of the worker that has it."""
+        """The claim of the current worker."""
         return Claim(
             project=self.project,
             job_id=self.id,
@@ -174,20 +180,20 @@ class Job:
         )
 
     def check_held(self, claim: Claim) -> None:
-        """Raises LeaseLost unless the claim is the one that counts."""
+        """Raise LeaseLost unless the claim is the current one."""
         if self.state is not JobState.RUNNING or self.fence != claim.fence:
-            raise LeaseLost(f"{self.id} with fence {claim.fence}")
+            raise LeaseLost(f"job {self.id}, fence {claim.fence}")
 
     def is_orphan(self, owner: str, now: datetime, *, is_exclusive: bool) -> bool:
-        """Whether its worker is gone, as seen by `owner`: the lease has expired, or no other
-        process can exist.
+        """Whether another process than `owner` had the job and is gone: its lease has expired, or
+        no other process can exist (`is_exclusive`).
         """
         if self.lease_owner in (None, owner) or self.lease_expires_at is None:
             return False
         return is_exclusive or self.lease_expires_at <= now
 
     def start_attempt(self, owner: str, now: datetime, lease: timedelta) -> "Job":
-        """The job at the beginning of an attempt."""
+        """Lease the job to a worker."""
         return replace(
             self,
             state=JobState.RUNNING,
@@ -199,85 +205,84 @@ class Job:
         )
 
     def extend_lease(self, now: datetime, lease: timedelta) -> "Job":
-        """The job while its worker writes: half a lease is made a whole one.
+        """Renew the lease if less than half of it remains.
 
-        Heartbeats leave rows that are locked, so the leases of those who write all the time would
-        run out.
+        Called by transactions of the worker: heartbeats skip locked rows, so the lease of a worker
+        that writes all the time would expire.
         """
         if self.lease_expires_at is None or self.lease_expires_at - now > lease / 2:
             return self
         return replace(self, lease_expires_at=now + lease, heartbeat_at=now)
 
     def reset_attempts(self) -> "Job":
-        """The job once a part of its work is durable: what failed before does not count any more.
+        """Discount failed attempts, since part of the work is durable.
 
-        Engines that died still do: work may kill the engine again and again, and still get on.
+        Engine deaths still count: a job can make progress and kill an engine in every attempt.
         """
         return replace(self, attempt=1, num_postponed=0)
 
     def request_cancel(self, now: datetime) -> "Job":
-        """The job with the wish that it ends soon; its worker sees to how. Waiting has an end."""
+        """Request cancellation and make the job due, so that its handler ends the subject."""
         if self.state not in UNFINISHED or self.cancel_requested_at is not None:
             return self
         run_after = min(self.run_after, now)
         return replace(self, cancel_requested_at=now, run_after=run_after)
 
     def expedite(self, kind: str, now: datetime) -> "Job":
-        """The waiting job among those of another kind, whose turn comes sooner."""
+        """Change the kind of a queued job to one that runs sooner, and make the job due."""
         return replace(self, kind=kind, run_after=min(self.run_after, now))
 
     def check_dead(self) -> None:
-        """Raises JobNotRetriable unless it is."""
+        """Raise JobNotRetriable unless the job is dead."""
         if self.state is not JobState.DEAD:
             raise JobNotRetriable(job=self.id, problem=f"it is {self.state.value}.")
 
     def retry(self, kind: str, now: datetime) -> "Job":
-        """The dead job at its beginning, as one of a kind: what it met before does not count."""
-        started = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
-        return replace(started, error=None, ended_at=None)._queued(now)
+        """Queue a dead job again, as a job of `kind` with its counters reset."""
+        reset = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
+        return replace(reset, error=None, ended_at=None)._queued(now)
 
-    def end_attempt(self, ending: AttemptResult, now: datetime, chance: float) -> "Job":
-        """The job after an attempt; `chance` in [0, 1) spreads attempts that would coincide."""
-        freed = replace(self, lease_owner=None, lease_expires_at=None)
-        if ending.error is not None:
-            freed = replace(freed, error=_described(ending.error))
-        match ending.outcome:
+    def end_attempt(self, result: AttemptResult, now: datetime, jitter: float) -> "Job":
+        """Release the lease and apply the result. `jitter` in [0, 1) spreads retries."""
+        released = replace(self, lease_owner=None, lease_expires_at=None)
+        if result.error is not None:
+            released = replace(released, error=_job_error(result.error))
+        match result.outcome:
             case Outcome.DONE:
-                return replace(freed, state=JobState.DONE, error=None, ended_at=now)
+                return replace(released, state=JobState.DONE, error=None, ended_at=now)
             case Outcome.REFUSED:
-                return freed._dead(now)
+                return released._dead(now)
             case Outcome.FAILED:
-                return freed._failed(now, chance)
+                return released._failed(now, jitter)
             case Outcome.LOST:
-                return freed._lost(now)
+                return released._lost(now)
             case Outcome.POSTPONED:
-                return freed._uncounted()._postponed(ending, now, chance)
+                return released._uncounted()._postponed(result, now, jitter)
             case Outcome.RELEASED:
-                return freed._uncounted()._queued(now)
+                return released._uncounted()._queued(now)
             case Outcome.ENGINE_DIED:
-                return freed._uncounted()._survived(ending, now, chance)
+                return released._uncounted()._engine_died(result, now, jitter)
 
-    def _failed(self, now: datetime, chance: float) -> "Job":
+    def _failed(self, now: datetime, jitter: float) -> "Job":
         if self.attempt >= MAX_ATTEMPTS:
             return self._dead(now)
-        return self._queued(now + backoff(self.attempt, chance))
+        return self._queued(now + backoff(self.attempt, jitter))
 
     def _lost(self, now: datetime) -> "Job":
-        error = _described(WorkAbandoned(attempts=self.attempt))
-        if self.attempt >= MAX_ATTEMPTS:
-            return replace(self, error=error)._dead(now)
-        return replace(self, error=error)._queued(now)  # the lease was the wait
+        job = replace(self, error=_job_error(WorkAbandoned(attempts=self.attempt)))
+        # No backoff: the job has waited for its lease to expire.
+        return job._dead(now) if self.attempt >= MAX_ATTEMPTS else job._queued(now)
 
-    def _postponed(self, ending: AttemptResult, now: datetime, chance: float) -> "Job":
-        wait = max(backoff(self.num_postponed + 1, chance), ending.wait)
+    def _postponed(self, result: AttemptResult, now: datetime, jitter: float) -> "Job":
+        wait = max(backoff(self.num_postponed + 1, jitter), result.retry_after)
         return replace(self, num_postponed=self.num_postponed + 1)._queued(now + wait)
 
-    def _survived(self, ending: AttemptResult, now: datetime, chance: float) -> "Job":
+    def _engine_died(self, result: AttemptResult, now: datetime, jitter: float) -> "Job":
         deaths = self.engine_deaths + 1
-        counted = replace(self, engine_deaths=deaths)
+        job = replace(self, engine_deaths=deaths)
         if deaths >= MAX_ENGINE_DEATHS:
-            return replace(counted, error=_described(EngineCrashed(times=deaths)))._dead(now)
-        return counted._queued(now + max(backoff(deaths, chance), ending.wait))
+            return replace(job, error=_job_error(EngineCrashed(times=deaths)))._dead(now)
+        return job._queued(now + max(backoff(deaths, jitter), result.retry_after))
 
     def _uncounted(self) -> "Job":
         return replace(self, attempt=self.attempt - 1)
@@ -289,24 +294,25 @@ class Job:
         return replace(self, state=JobState.DEAD, ended_at=now)
 
 
-def backoff(failures: int, chance: float) -> timedelta:
-    """The wait after so many failures in a row, at least one: doubling, bounded, half by chance."""
+def backoff(failures: int, jitter: float) -> timedelta:
+    """Exponential backoff after `failures` >= 1 failures in a row, half of it random."""
     doubled = FIRST_BACKOFF * (1 << min(failures - 1, 16))
-    return min(doubled, LONGEST_BACKOFF) * (0.5 + chance / 2)
+    return min(doubled, LONGEST_BACKOFF) * (0.5 + jitter / 2)
 
 
-def _described(error: DomainError) -> JobError:
+def _job_error(error: DomainError) -> JobError:
     return JobError(error.reason, error.message)
 
 
 JOBS_TOPIC: Final = "jobs"
-"""What is announced when a job can be claimed, or is to be cancelled."""
+"""Topic of notifications that a job can be claimed or is to be cancelled."""
 
 
 class JobCount(NamedTuple):
-    """How many jobs of a kind are in a state, and since when the oldest could have run."""
+    """Number of jobs of a kind in a state."""
 
     kind: str
     state: JobState
     num_jobs: int
     oldest: datetime
+    """Earliest `run_after` among them."""

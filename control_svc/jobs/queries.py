@@ -45,7 +45,7 @@ _UNFINISHED = "state IN ('queued', 'running')"
 
 
 class JobRow(Table):
-    """Work that outlives the call which asked for it."""
+    """A background job."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -64,12 +64,12 @@ class JobRow(Table):
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    # what it is for
+    # work
     kind: Mapped[str] = mapped_column(String(32))
     subject: Mapped[str] = mapped_column(Key)
     priority: Mapped[int] = mapped_column(SmallInteger)
     created_at: Mapped[datetime] = mapped_column(Instant)
-    # where it is
+    # state
     state: Mapped[str] = mapped_column(String(16))
     run_after: Mapped[datetime] = mapped_column(Instant)
     attempt: Mapped[int] = mapped_column(Integer)
@@ -82,7 +82,7 @@ class JobRow(Table):
     lease_owner: Mapped[str | None] = mapped_column(Key)
     lease_expires_at: Mapped[datetime | None] = mapped_column(Instant)
     heartbeat_at: Mapped[datetime | None] = mapped_column(Instant)
-    # why its last attempt failed
+    # error of the last failed attempt
     error_reason: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(Text)
 
@@ -91,9 +91,9 @@ Now = Callable[[], Awaitable[datetime]]
 
 
 class JobQueries:
-    """The jobs of a project, for the use cases that cause them.
+    """The jobs of a project, for the slices that queue them.
 
-    Where a transaction locks both, it locks the job before the resource that it works for.
+    A transaction that locks a job and its subject locks the job first.
     """
 
     def __init__(self, tx: Transaction) -> None:
@@ -102,11 +102,11 @@ class JobQueries:
         self._announce = tx.announce
 
     async def add(self, project: str, new: NewJob) -> Job:
-        """Queue a job, in the transaction of the change that causes it."""
+        """Queue a job."""
         return (await self.add_all(project, [new]))[0]
 
     async def add_all(self, project: str, jobs: Sequence[NewJob]) -> list[Job]:
-        """As `add`, for any number of them."""
+        """Queue jobs."""
         if not jobs:
             return []
         now = await self._now()
@@ -127,17 +127,17 @@ class JobQueries:
         return added
 
     async def get(self, project: str, job_id: str) -> Job | None:
-        """A job; None: there is none, or no longer."""
+        """Return a job; None if it does not exist."""
         return await _one(
             self._session, select(JobRow).where(JobRow.project == project, JobRow.id == job_id)
         )
 
     async def request_cancel(self, project: str, kind: str, subject: str) -> Job | None:
-        """Ask for the end of the subject's unfinished job, and lock it; None: there is none.
+        """Lock the unfinished job of a subject and request its cancellation; None if it has none.
 
-        The job runs once more, if it waits: its worker ends the subject as it should.
+        A queued job becomes due, so that its handler ends the subject.
         """
-        found = await _one(
+        job = await _one(
             self._session,
             select(JobRow)
             .where(
@@ -148,18 +148,18 @@ class JobQueries:
             )
             .with_for_update(),
         )
-        if found is None:
+        if job is None:
             return None
-        job = found.request_cancel(await self._now())
+        job = job.request_cancel(await self._now())
         await _save(self._session, job)
         self._announce(JOBS_TOPIC)
         return job
 
 
 class JobQueueQueries:
-    """The jobs of all projects in one transaction.
+    """The jobs of all projects, for workers.
 
-    What another transaction has locked is skipped, not waited for, but by `lock`.
+    Rows that another transaction has locked are skipped, except by `lock` and `lock_all`.
     """
 
     def __init__(self, tx: Transaction) -> None:
@@ -168,8 +168,8 @@ class JobQueueQueries:
         self._announce = tx.announce
 
     async def lock_next(self, kinds: Collection[str]) -> Job | None:
-        """Select and lock the next job: by priority, then of the project with the fewest running
-        jobs, then by age.
+        """Select and lock the next due job, ordered by priority, then by the number of running jobs
+        of the project, then by age.
         """
         running = aliased(JobRow)
         num_running = (
@@ -195,7 +195,7 @@ class JobQueueQueries:
         )
 
     async def lock(self, claim: Claim) -> Job:
-        """The job of a claim. Raises LeaseLost."""
+        """Lock the job of a claim. Raises LeaseLost."""
         job = await _one(
             self._session,
             select(JobRow)
@@ -203,12 +203,12 @@ class JobQueueQueries:
             .with_for_update(),
         )
         if job is None:
-            raise LeaseLost(f"{claim.job_id} is gone")
+            raise LeaseLost(f"job {claim.job_id} does not exist")
         job.check_held(claim)
         return job
 
     async def lock_all(self, claims: Collection[Claim]) -> list[Job]:
-        """The jobs of those claims that count; locked in one order, against deadlocks."""
+        """Lock the jobs of those claims that are valid, ordered by key to avoid deadlocks."""
         jobs = await _all(
             self._session,
             select(JobRow)
@@ -220,13 +220,15 @@ class JobQueueQueries:
             .order_by(JobRow.project, JobRow.id)
             .with_for_update(),
         )
-        wanted = set(claims)
-        return [job for job in jobs if job.state is JobState.RUNNING and job.claim in wanted]
+        return [job for job in jobs if job.state is JobState.RUNNING and job.claim in claims]
 
     async def orphans(
         self, kinds: Collection[str], owner: str, limit: int, *, is_exclusive: bool
     ) -> list[Job]:
-        """Running jobs of other owners whose leases ran out, not locked; alone: of all others."""
+        """List running jobs of other owners whose leases have expired, without locking them.
+
+        With `is_exclusive`, the leases of all other owners count as expired.
+        """
         query = select(JobRow).where(
             JobRow.state == JobState.RUNNING,
             JobRow.kind.in_(kinds),
@@ -237,32 +239,32 @@ class JobQueueQueries:
         return await _all(self._session, query.limit(limit))
 
     async def owned(self, owner: str) -> list[Job]:
-        """The running jobs of an owner, not locked."""
+        """List the running jobs of an owner, without locking them."""
         query = select(JobRow).where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
         return await _all(self._session, query)
 
     async def save(self, job: Job) -> None:
-        """Keep what has changed of a locked job."""
+        """Update the row of a locked job."""
         await _save(self._session, job)
         if job.state is JobState.QUEUED:
             self._announce(JOBS_TOPIC)
 
     async def renew(self, owner: str, lease: timedelta) -> None:
-        """Renew the owner's leases. Jobs that are locked are skipped."""
+        """Renew the owner's leases. Locked jobs are skipped."""
         now = await self._now()
-        free = (
+        unlocked = (
             select(JobRow.project, JobRow.id)
             .where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
             .with_for_update(skip_locked=True)
         )
         await self._session.execute(
             update(JobRow)
-            .where(tuple_(JobRow.project, JobRow.id).in_(free))
+            .where(tuple_(JobRow.project, JobRow.id).in_(unlocked))
             .values(heartbeat_at=now, lease_expires_at=now + lease)
         )
 
     async def count_by_state(self) -> list[JobCount]:
-        """How many jobs there are, not locked."""
+        """Count the jobs by kind and state."""
         rows = await self._session.execute(
             select(JobRow.kind, JobRow.state, func.count(), func.min(JobRow.run_after)).group_by(
                 JobRow.kind, JobRow.state
@@ -274,21 +276,23 @@ class JobQueueQueries:
 
 
 class JobRecordQueries:
-    """The jobs of all projects in one transaction, for operators."""
+    """The jobs of all projects, for operators."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def get(self, job_id: str) -> Job:
-        """Raises JobNotFound."""
+        """Return a job. Raises JobNotFound."""
         return await self._get(job_id, select(JobRow))
 
     async def lock(self, job_id: str) -> Job:
-        """As `get`, with the job locked until the end of the transaction."""
+        """Lock and return a job. Raises JobNotFound."""
         return await self._get(job_id, select(JobRow).with_for_update())
 
     async def page(self, window: Window, project: str, state: JobState | None) -> list[Job]:
-        """The jobs of a window; `project` empty: of all, `state` None: in any."""
+        """List the jobs of a window; of all projects if `project` is empty, in any state if `state`
+        is None.
+        """
         query = select(JobRow)
         if project:
             query = query.where(JobRow.project == project)
@@ -299,13 +303,13 @@ class JobRecordQueries:
         )
 
     async def _get(self, job_id: str, query: Select[JobRow]) -> Job:
-        # What is no id is not asked for: a database may refuse its characters.
-        found = None
+        # Do not query for malformed ids: PostgreSQL refuses some characters.
+        job = None
         if is_id(job_id, JOB):
-            found = await _one(self._session, query.where(JobRow.id == job_id))
-        if found is None:
+            job = await _one(self._session, query.where(JobRow.id == job_id))
+        if job is None:
             raise JobNotFound(job=job_id)
-        return found
+        return job
 
 
 async def _save(session: AsyncSession, job: Job) -> None:
@@ -322,13 +326,13 @@ async def _one(session: AsyncSession, query: Select[JobRow]) -> Job | None:
 
 
 async def _all(session: AsyncSession, query: Select[JobRow]) -> list[Job]:
-    # What this transaction has read before may have been changed by it since.
+    # Refresh rows that this transaction has loaded before: `_save` bypasses the session.
     rows = await session.scalars(query.execution_options(populate_existing=True))
     return [_job(row) for row in rows]
 
 
 def _values(job: Job) -> dict[str, Any]:
-    """A row's columns: those of the job, with its error in two of them."""
+    """The column values of a job; its error has two columns."""
     values = {field.name: getattr(job, field.name) for field in fields(job)}
     reason, message = values.pop("error") or (None, None)
     return values | {"error_reason": reason, "error_message": message}

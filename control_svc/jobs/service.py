@@ -12,52 +12,53 @@ from svc_kit.errors import JobNotRetriable
 
 MAX_PAGE: Final = 1000
 Retry = Callable[[Transaction, Job], Awaitable[str]]
-"""Bring the subject of a dead job back to where its work can go on, in the transaction in which the
-job begins again, and return the kind of job that it needs now. Raises JobNotRetriable where the
-subject has ended for good."""
+"""Reopens the subject of a dead job, in the transaction that queues the job again, and returns the
+kind of job that the subject needs now. Raises JobNotRetriable if the subject has ended."""
 
 
 class Jobs:
-    """The jobs of all projects."""
+    """Operations on jobs, for operators."""
 
     def __init__(
         self, transactions: Transactions, tokens: PageTokens, retries: Mapping[str, Retry]
     ) -> None:
-        """`retries` by kind; dead jobs of other kinds stay dead."""
+        """`retries` by kind; dead jobs of other kinds cannot be retried."""
         self._transactions = transactions
         self._tokens = tokens
         self._retries = retries
 
     async def get(self, job_id: str) -> Job:
-        """Raises JobNotFound."""
+        """Return a job. Raises JobNotFound."""
         return await self._transactions.read(lambda tx: JobRecordQueries(tx).get(job_id))
 
     async def page(
         self, page_request: PageRequest, project: str, state: JobState | None
     ) -> Page[Job]:
-        """A page of jobs; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
-        InvalidField."""
+        """List jobs, of all projects if `project` is empty, in any state if `state` is None.
+
+        Raises ProjectNotFound, OutOfRange or InvalidField.
+        """
         if project:
             check_project_id(project)
         binding = ("jobs", project, state or "")
         window = self._tokens.window(page_request, binding, MAX_PAGE)
-        found = await self._transactions.read(
+        jobs = await self._transactions.read(
             lambda tx: JobRecordQueries(tx).page(window, project, state)
         )
-        return self._tokens.page(found, window, page_request, binding)
+        return self._tokens.page(jobs, window, page_request, binding)
 
     async def retry(self, job_id: str) -> Job:
-        """Let a dead job begin again. Raises JobNotFound or JobNotRetriable."""
+        """Queue a dead job again. Raises JobNotFound or JobNotRetriable."""
 
-        async def begin(tx: Transaction) -> Job:
+        async def retry(tx: Transaction) -> Job:
             dead = await JobRecordQueries(tx).lock(job_id)
             dead.check_dead()
-            revive = self._retries.get(dead.kind)
-            if revive is None:
-                raise JobNotRetriable(job=job_id, problem=f"no job of kind '{dead.kind}' can.")
-            kind = await revive(tx, dead)
-            job = dead.retry(kind, await tx.now())
+            reopen_subject = self._retries.get(dead.kind)
+            if reopen_subject is None:
+                problem = f"jobs of kind '{dead.kind}' cannot be retried."
+                raise JobNotRetriable(job=job_id, problem=problem)
+            job = dead.retry(await reopen_subject(tx, dead), await tx.now())
             await JobQueueQueries(tx).save(job)
             return job
 
-        return await self._transactions.write(begin)
+        return await self._transactions.write(retry)

@@ -1,4 +1,4 @@
-"""A dispatcher at work in a test, which hears of every attempt's end."""
+"""A running dispatcher for tests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,17 +11,19 @@ from control_svc.db.engine import Database
 from control_svc.jobs.dispatcher import Dispatcher
 from control_svc.jobs.model import Job
 from svc_kit.metrics import JobMetrics
-from tests.support.jobs import Handler, leases_of
+from tests.support.jobs import FaultyTransactions, Handler, make_leases
 
 NEVER_S = 3600.0
-"""No polls: what happens, happens because of a notice."""
+"""A poll interval longer than any test: the dispatcher reacts to notifications only."""
 
 
-class Work(NamedTuple):
-    """A dispatcher at work."""
+class RunningDispatcher(NamedTuple):
+    """A dispatcher that runs."""
 
     dispatcher: Dispatcher
-    ends: asyncio.Queue[Job]
+    transactions: FaultyTransactions
+    ended: asyncio.Queue[Job]
+    """Jobs whose attempts have ended."""
     metrics: CollectorRegistry
 
 
@@ -31,18 +33,19 @@ async def run_dispatcher(
     handler: Handler,
     owner: str = "a",
     *,
-    ends: asyncio.Queue[Job] | None = None,
+    ended: asyncio.Queue[Job] | None = None,
     poll_s: float = NEVER_S,
-) -> AsyncIterator[Work]:
-    """A dispatcher that looks once, and then when it is told to."""
-    leases = leases_of(database, owner, dead_letter_handler=handler)
-    leases.ends = leases.ends if ends is None else ends
+) -> AsyncIterator[RunningDispatcher]:
+    """Run a dispatcher while the context is open, for at most 25 seconds."""
+    transactions = FaultyTransactions(database.transactions)
+    leases = make_leases(transactions, owner, {handler.kind: handler})
+    leases.ended = leases.ended if ended is None else ended
     registry = CollectorRegistry()
     dispatcher = Dispatcher(leases, database.notifications, [handler], JobMetrics(registry))
-    working = asyncio.create_task(dispatcher.run(poll_s))
+    task = asyncio.create_task(dispatcher.run(poll_s))
     try:
         async with asyncio.timeout(25):
-            yield Work(dispatcher, leases.ends, registry)
+            yield RunningDispatcher(dispatcher, transactions, leases.ended, registry)
     finally:
         dispatcher.stop()
-        await working
+        await task

@@ -1,6 +1,6 @@
-"""`python -m tests.support.endless_worker`: a control service whose jobs never end by themselves.
+"""`python -m tests.support.endless_worker`: a control service that also runs jobs that never end.
 
-It says which attempt it works on, and is there to be killed.
+It logs each attempt, and runs until it is killed.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from tests.support.jobs import Handler
 log = logging.getLogger(__name__)
 
 
-async def say_and_stay(claim: Claim, _context: JobContext) -> None:
-    """Never ends."""
+async def log_and_wait(claim: Claim, _context: JobContext) -> None:
+    """Log the attempt; never return."""
     log.info("attempt %d of %s", claim.attempt, claim.job_id)
     await asyncio.Event().wait()
 
@@ -27,7 +27,7 @@ async def say_and_stay(claim: Claim, _context: JobContext) -> None:
 async def main() -> None:
     """Serve until SIGTERM."""
     stopping = stop_on_signals()
-    async with build(load_settings(ControlSettings), handlers=[Handler(say_and_stay)]):
+    async with build(load_settings(ControlSettings), handlers=[Handler(log_and_wait)]):
         log.info("working")
         await stopping.wait()
 

@@ -1,5 +1,5 @@
-"""Simulated workers that stall, die and come back late, over a real database with a clock that is
-set. Hypothesis chooses what happens; what must hold is checked beside every step and at the end.
+"""A Hypothesis state machine of workers that stall, die and resume late, over a real database with
+a manual clock. Invariants are checked in every step and at the end.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from control_svc.base.idempotency import IdempotencyQueries, IdempotencyRecord
 from control_svc.base.ids import JOB, IdSource
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
+from control_svc.jobs.leases import Work
 from control_svc.jobs.model import (
     LONGEST_BACKOFF,
     UNFINISHED,
@@ -33,286 +34,274 @@ from control_svc.jobs.model import (
 from control_svc.jobs.queries import JobQueries, JobQueueQueries
 from svc_kit.errors import SlowReader
 from tests.support.control import SetClock
-from tests.support.jobs import KIND, LEASE, WatchedLeases, leases_of
+from tests.support.jobs import KIND, LEASE, WatchedLeases, make_leases, no_change
 
 ResultT = TypeVar("ResultT")
-Opened = Callable[[SetClock], AbstractAsyncContextManager[Database]]
+OpenDatabase = Callable[[SetClock], AbstractAsyncContextManager[Database]]
 WORKERS = st.sampled_from(["a", "b", "c"])
 BRIEF = settings(stateful_step_count=40, deadline=None, phases=[Phase.generate])
-"""Histories that a reader can follow as they are: to shorten one takes minutes of databases."""
-BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+"""Without shrinking, which would take minutes; 40 steps are readable as they are."""
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Died(Exception):
-    """The worker ended in the middle of a transaction."""
+    """The worker died in the middle of a transaction."""
 
 
 @dataclass
-class Known:
-    """What must be so of a job."""
+class Expected:
+    """The expected state of a job."""
 
     job: Job
-    """As the last step that changed it left it."""
     owner: str = ""
-    lease_ends: datetime = BEGINNING
+    lease_expires_at: datetime = START
 
     @property
-    def holder(self) -> Claim | None:
-        """The only claim that counts."""
+    def claim(self) -> Claim | None:
+        """The only valid claim."""
         return self.job.claim if self.job.state is JobState.RUNNING else None
 
 
-async def leave_mark(tx: Transaction, job: Claim | Job, mark: str) -> None:
-    """Something that a job does to the database, which refuses to take it twice."""
+async def insert_mark(tx: Transaction, job: Claim | Job, mark: str) -> None:
+    """Insert a row for a job; a second insert with the same mark fails."""
     job_id = job.job_id if isinstance(job, Claim) else job.id
     await IdempotencyQueries(tx).add(
         job.project,
         IdempotencyRecord(
-            method=mark, request_id=job_id, fingerprint="", resource_id="", created_at=BEGINNING
+            method=mark, request_id=job_id, fingerprint="", resource_id="", created_at=START
         ),
     )
 
 
-class Gravedigger:
-    """Leaves a mark for every dead job."""
+class DeadMarker:
+    """Inserts a mark for every dead job."""
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Called in the transaction in which it dies."""
-        await leave_mark(tx, job, "dead")
+        """Insert the mark."""
+        await insert_mark(tx, job, "dead")
 
 
 class JobMachine(RuleBasedStateMachine):
-    """Three workers, two projects, and every claim that was ever made."""
+    """Three workers, two projects, and every claim ever made."""
 
-    opened: Opened
+    open_database: OpenDatabase
     claims: Bundle[Claim] = Bundle("claims")
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SetClock(BEGINNING)
+        self.clock = SetClock(START)
         self.ids = IdSource(self.clock)
-        self.known: dict[str, Known] = {}
+        self.expected: dict[str, Expected] = {}
         self.every_claim: list[Claim] = []
         self.loop = asyncio.Runner()
         self.stack = AsyncExitStack()
-        self.database = self.do(self.stack.enter_async_context(type(self).opened(self.clock)))
-        self.lives = dict.fromkeys("abc", 0)
+        self.database = self.run(
+            self.stack.enter_async_context(type(self).open_database(self.clock))
+        )
+        self.restarts = dict.fromkeys("abc", 0)
 
-    def do(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a step to its end."""
+    def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run a coroutine to its end."""
         return self.loop.run(step)
 
+    def write_now(self, work: Work[ResultT]) -> ResultT:
+        """Run a transaction that is not a worker's."""
+        return self.run(self.database.transactions.write(work))
+
     def owner(self, worker: str) -> str:
-        """A worker that died comes back under another name."""
-        return f"{worker}{self.lives[worker]}"
+        """The lease owner of a worker; a new one after each restart."""
+        return f"{worker}{self.restarts[worker]}"
 
     def leases(self, owner: str) -> WatchedLeases:
-        """What an owner can do."""
-        return leases_of(self.database, owner, dead_letter_handler=Gravedigger())
+        """The leases of an owner."""
+        return make_leases(self.database.transactions, owner, {KIND: DeadMarker()})
 
-    # ---- what happens
+    # ---- steps
 
     @initialize(projects=st.lists(st.sampled_from("pq"), min_size=1, max_size=4))
-    def begin(self, projects: list[str]) -> None:
-        """There is some work."""
+    def add_first(self, projects: list[str]) -> None:
+        """Start with some jobs."""
         for project in projects:
             self.add(project, JobPriority.NORMAL)
 
     @rule(project=st.sampled_from("pq"), priority=st.sampled_from(JobPriority))
     def add(self, project: str, priority: JobPriority) -> None:
-        """Somebody asks for work."""
+        """Queue a job."""
         job_id = self.ids.new(JOB)
         new = NewJob(id=job_id, kind=KIND, subject=job_id, priority=priority)
-        job = self.do(
-            self.database.transactions.write(lambda each: JobQueries(each).add(project, new))
-        )
-        self.known[job_id] = Known(job)
+        job = self.write_now(lambda tx: JobQueries(tx).add(project, new))
+        self.expected[job_id] = Expected(job)
 
     @rule(target=claims, worker=WORKERS)
     def claim(self, worker: str) -> Any:
-        """A worker takes the next job, whose fence grows; there is one exactly if one is due."""
-        claim = self.take(self.owner(worker))
+        """A worker claims the next job."""
+        claim = self.claim_as(self.owner(worker))
         return multiple() if claim is None else claim
 
-    def take(self, owner: str) -> Claim | None:
-        """Claim for an owner."""
+    def claim_as(self, owner: str) -> Claim | None:
+        """Claim the next job; there is one exactly if one is due, and its fence grows."""
         is_due = any(
-            known.job.state is JobState.QUEUED and known.job.run_after <= self.clock.now
-            for known in self.known.values()
+            each.job.state is JobState.QUEUED and each.job.run_after <= self.clock.now
+            for each in self.expected.values()
         )
-        job = self.do(self.leases(owner).claim([KIND]))
+        job = self.run(self.leases(owner).claim([KIND]))
         assert (job is not None) == is_due
         if job is None:
             return None
-        known = self.known[job.id]
-        assert known.job.state is JobState.QUEUED
-        assert job.fence == known.job.fence + 1
-        self.known[job.id] = Known(job, owner, self.clock.now + LEASE)
+        expected = self.expected[job.id]
+        assert expected.job.state is JobState.QUEUED
+        assert job.fence == expected.job.fence + 1
+        self.expected[job.id] = Expected(job, owner, self.clock.now + LEASE)
         self.every_claim.append(job.claim)
         return job.claim
 
     @rule(claim=claims, progress=st.booleans())
     def write(self, claim: Claim, progress: bool) -> None:
         """A worker, perhaps a late one, writes."""
-
-        async def work(_: Transaction) -> None:
-            """What it is does not matter here."""
-
-        if not self.counts(claim):
+        write = self.leases("any").write(claim, no_change, progress=progress)
+        if not self.is_valid(claim):
             with pytest.raises(LeaseLost):
-                self.do(self.leases("any").write(claim, work, progress=progress))
+                self.run(write)
             return
-        self.do(self.leases("any").write(claim, work, progress=progress))
-        known, now = self.known[claim.job_id], self.clock.now
-        if known.lease_ends - now <= LEASE / 2:
-            known.lease_ends = now + LEASE
+        self.run(write)
+        expected, now = self.expected[claim.job_id], self.clock.now
+        if expected.lease_expires_at - now <= LEASE / 2:
+            expected.lease_expires_at = now + LEASE
         if progress:
-            known.job = known.job.reset_attempts()
+            expected.job = expected.job.reset_attempts()
 
     @rule(claim=claims)
     def finish(self, claim: Claim) -> None:
-        """A worker, perhaps a late one, comes to the end of the work."""
-        if self.counts(claim):
-            self.do(self.finishing(claim))
-            self.refresh(claim)
-            assert self.known[claim.job_id].job.state is JobState.DONE
-        else:
+        """A worker, perhaps a late one, finishes its job with a mark."""
+        finish = self.leases("any").finish(claim, lambda tx: insert_mark(tx, claim, "done"))
+        if not self.is_valid(claim):
             with pytest.raises(LeaseLost):
-                self.do(self.finishing(claim))
-
-    async def finishing(self, claim: Claim) -> None:
-        """The last transaction of a job, which leaves a mark."""
-        await self.leases("any").finish(claim, lambda each: leave_mark(each, claim, "done"))
+                self.run(finish)
+            return
+        self.run(finish)
+        job = self.write_now(lambda tx: JobQueries(tx).get(claim.project, claim.job_id))
+        assert job is not None
+        assert job.state is JobState.DONE
+        self.expected[claim.job_id].job = job
 
     @rule(claim=claims)
     def die_finishing(self, claim: Claim) -> None:
-        """The mark is on its way when the worker dies: it was never made."""
+        """A worker dies in its last transaction, so its mark is rolled back."""
 
         async def work(tx: Transaction) -> None:
-            await leave_mark(tx, claim, "done")
+            await insert_mark(tx, claim, "done")
             raise Died
 
-        with pytest.raises(Died if self.counts(claim) else LeaseLost):
-            self.do(self.leases("any").finish(claim, work))
+        with pytest.raises(Died if self.is_valid(claim) else LeaseLost):
+            self.run(self.leases("any").finish(claim, work))
 
     @rule(
         claim=claims,
         outcome=st.sampled_from(Outcome).filter(lambda each: each is not Outcome.DONE),
     )
     def end(self, claim: Claim, outcome: Outcome) -> None:
-        """An attempt ends without having done the job."""
-        ending = AttemptResult(outcome, SlowReader(unread_events=1, limit_s=1))
-        if self.counts(claim):
-            self.known[claim.job_id].job = self.do(self.leases("any").end(claim, ending))
-            assert self.known[claim.job_id].holder is None
+        """An attempt ends without finishing the job."""
+        result = AttemptResult(outcome, SlowReader(unread_events=1, limit_s=1))
+        end = self.leases("any").end(claim, result)
+        if self.is_valid(claim):
+            self.expected[claim.job_id].job = self.run(end)
+            assert self.expected[claim.job_id].claim is None
         else:
             with pytest.raises(LeaseLost):
-                self.do(self.leases("any").end(claim, ending))
+                self.run(end)
 
     @rule(worker=WORKERS)
-    def beat(self, worker: str) -> None:
-        """A worker lives."""
+    def renew(self, worker: str) -> None:
+        """A worker renews its leases."""
         owner = self.owner(worker)
-        write = self.database.transactions.write
-        self.do(write(lambda each: JobQueueQueries(each).renew(owner, LEASE)))
-        for known in self.known.values():
-            if known.owner == owner:
-                known.lease_ends = self.clock.now + LEASE
+        self.write_now(lambda tx: JobQueueQueries(tx).renew(owner, LEASE))
+        for expected in self.expected.values():
+            if expected.owner == owner:
+                expected.lease_expires_at = self.clock.now + LEASE
 
     @rule(seconds=st.sampled_from([1, 8, 14, 15]))
     def wait(self, seconds: int) -> None:
-        """Time passes; who does not beat meanwhile, stalls."""
+        """Time passes without heartbeats."""
         self.clock.advance(seconds=seconds)
 
     @rule(target=claims, worker=WORKERS)
     def stall(self, worker: str) -> Any:
-        """Only this worker beats for a whole lease; then it goes on with what was the others'."""
+        """Only this worker sends heartbeats for a whole lease, then takes over from the others."""
         for _ in range(2):
             self.clock.advance(seconds=LEASE.total_seconds() / 2)
-            self.beat(worker)
+            self.renew(worker)
         self.take_over(worker)
         return self.claim(worker)
 
     @rule(worker=WORKERS)
-    def die(self, worker: str) -> None:
-        """A worker is killed and started again; its claims may still come late."""
-        self.lives[worker] += 1
+    def restart(self, worker: str) -> None:
+        """A worker is killed and restarted; its claims may still be used late."""
+        self.restarts[worker] += 1
 
     @rule(worker=WORKERS)
     def take_over(self, worker: str) -> None:
-        """Jobs whose leases have run out, and no others, are taken from their workers."""
+        """A worker takes over the orphans."""
         self.take_over_as(self.owner(worker))
 
     def take_over_as(self, owner: str) -> None:
-        """Look after the others' jobs."""
-        expected = {
+        """Take over the orphans: exactly the jobs of other owners whose leases have expired."""
+        orphans = {
             job_id
-            for job_id, known in self.known.items()
-            if known.holder and known.owner != owner and known.lease_ends <= self.clock.now
+            for job_id, each in self.expected.items()
+            if each.claim and each.owner != owner and each.lease_expires_at <= self.clock.now
         }
-        taken = self.do(self.leases(owner).take_over_all())
-        assert {job.id for job in taken} == expected
-        for job in taken:
-            self.known[job.id].job = job
+        jobs = self.run(self.leases(owner).take_over_all())
+        assert {job.id for job in jobs} == orphans
+        for job in jobs:
+            self.expected[job.id].job = job
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        """Somebody wants a job to end; only one that has not ended hears it."""
-        if not self.known:
+        """Cancellation of a job is requested; it has an effect only if the job is unfinished."""
+        if not self.expected:
             return
-        known = self.known[data.draw(st.sampled_from(sorted(self.known)))]
-        project, subject = known.job.project, known.job.subject
-        write = self.database.transactions.write
-        found = self.do(write(lambda each: JobQueries(each).request_cancel(project, KIND, subject)))
-        assert (found is not None) == (known.job.state in UNFINISHED)
-        if found is not None:
-            known.job = found
+        expected = self.expected[data.draw(st.sampled_from(sorted(self.expected)))]
+        project, subject = expected.job.project, expected.job.subject
+        job = self.write_now(lambda tx: JobQueries(tx).request_cancel(project, KIND, subject))
+        assert (job is not None) == (expected.job.state in UNFINISHED)
+        expected.job = job or expected.job
 
-    # ---- what must hold
+    # ---- invariants
 
-    def counts(self, claim: Claim) -> bool:
-        """Whether the claim is the one that may write."""
-        return self.known[claim.job_id].holder == claim
-
-    def refresh(self, claim: Claim) -> None:
-        """Read a job again."""
-        read = self.database.transactions.read
-        job = self.do(read(lambda each: JobQueries(each).get(claim.project, claim.job_id)))
-        assert job is not None
-        self.known[claim.job_id].job = job
+    def is_valid(self, claim: Claim) -> bool:
+        """Whether the claim may write."""
+        return self.expected[claim.job_id].claim == claim
 
     def teardown(self) -> None:
-        """One healthy worker ends everything; each job has left one mark, late ones leave none."""
+        """One healthy worker ends all jobs; each has exactly one mark."""
         try:
-            self.end_everything()
+            self.end_all()
             self.check_marks()
         finally:
-            self.do(self.stack.aclose())
+            self.run(self.stack.aclose())
             self.loop.close()
 
-    def end_everything(self) -> None:
-        """Whatever happened before, every job ends."""
+    def end_all(self) -> None:
+        """End every job; late claims change nothing."""
         self.clock.advance(seconds=(LONGEST_BACKOFF + LEASE).total_seconds())
         self.take_over_as("last")
         self.clock.advance(seconds=LONGEST_BACKOFF.total_seconds())
-        while (claim := self.take("last")) is not None:
+        while (claim := self.claim_as("last")) is not None:
             self.finish(claim)
         for claim in self.every_claim:
             self.finish(claim)
 
     def check_marks(self) -> None:
-        """Done jobs were done once, dead ones are buried, and there are no others."""
-        for job_id, known in self.known.items():
-            job = known.job
+        """Every job is done or dead, and has one mark of that kind."""
+        for job_id, expected in self.expected.items():
+            job = expected.job
             marks = [mark for mark in ("done", "dead") if self.has_mark(job, mark)]
             assert marks == [job.state.value], job_id
 
     def has_mark(self, job: Job, mark: str) -> bool:
-        """Whether a job left a mark."""
-        since = BEGINNING - timedelta(days=1)
-
-        async def look(tx: Transaction) -> bool:
-            found = await IdempotencyQueries(tx).find(job.project, mark, job.id, since)
-            return found is not None
-
-        return self.do(self.database.transactions.write(look))
+        """Whether a job has a mark."""
+        since = START - timedelta(days=1)
+        record = self.write_now(
+            lambda tx: IdempotencyQueries(tx).find(job.project, mark, job.id, since)
+        )
+        return record is not None

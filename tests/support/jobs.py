@@ -1,58 +1,64 @@
-"""Work for tests: a handler that does what it is told, and a database with workers over it."""
+"""Job queues for tests: handlers, leases, and transactions that fail on demand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from control_svc.base.ids import JOB, IdSource
 from control_svc.db import migrations
 from control_svc.db.engine import Database, open_database
-from control_svc.db.transaction import Clock, Transaction
+from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms, ResultT, Work
 from control_svc.jobs.model import AttemptResult, Claim, Job, NewJob
 from control_svc.jobs.queries import JobQueries
+from svc_kit.errors import UpstreamUnavailable
 
 KIND = "test"
 PROJECT = "p"
 LEASE = timedelta(seconds=15)
+UNAVAILABLE = UpstreamUnavailable(service="database", retry_after=0)
 Run = Callable[[Claim, JobContext], Awaitable[None]]
 
 
-async def at_once(_claim: Claim, _context: JobContext) -> None:
-    """Work that is done already."""
+async def no_change(_tx: Transaction) -> None:
+    """A transaction that changes nothing."""
 
 
-async def for_ever(_claim: Claim, _context: JobContext) -> None:
-    """Work without an end."""
+async def return_at_once(_claim: Claim, _context: JobContext) -> None:
+    """A job without work."""
+
+
+async def run_forever(_claim: Claim, _context: JobContext) -> None:
+    """A job that never ends."""
     await asyncio.Event().wait()
 
 
 @dataclass
 class Handler:
-    """Does what `run_job` says, and remembers what it was asked for."""
+    """Calls `run_job` for each job, and records its calls."""
 
-    run_job: Run = at_once
+    run_job: Run = return_at_once
     kind: str = KIND
     concurrency: int = 4
     claims: list[Claim] = field(default_factory=list)
     dead_jobs: list[Job] = field(default_factory=list)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    is_called: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """An attempt."""
+        """Run a job."""
         self.claims.append(claim)
-        self.news.set()
+        self.is_called.set()
         await self.run_job(claim, context)
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """The end of a job."""
+        """Record a dead job."""
         self.dead_jobs.append(job)
-        self.news.set()
 
 
 class Jobs:
@@ -63,32 +69,26 @@ class Jobs:
         self.project = project
         self.ids = ids
 
-    async def add(self, **about: Any) -> Job:
-        """A job of a subject of its own."""
+    async def add(self, **fields: Any) -> Job:
+        """Queue a job with a subject of its own."""
         job_id = self.ids.new(JOB)
-        new = NewJob(**{"id": job_id, "kind": KIND, "subject": job_id, **about})
-        return await self.transactions.write(lambda each: JobQueries(each).add(self.project, new))
+        new = NewJob(**{"id": job_id, "kind": KIND, "subject": job_id, **fields})
+        return await self.transactions.write(lambda tx: JobQueries(tx).add(self.project, new))
+
+    async def find(self, job_id: str) -> Job | None:
+        """Read a job; None if it does not exist."""
+        return await self.transactions.read(lambda tx: JobQueries(tx).get(self.project, job_id))
 
     async def get(self, job: Job | str) -> Job:
-        """A job as it is."""
-        job_id = job if isinstance(job, str) else job.id
-        found = await self.transactions.read(
-            lambda each: JobQueries(each).get(self.project, job_id)
-        )
-        assert found is not None
-        return found
-
-    async def exists(self, job: Job) -> bool:
-        """Whether it is still known."""
-        found = await self.transactions.read(
-            lambda each: JobQueries(each).get(self.project, job.id)
-        )
-        return found is not None
+        """Read a job."""
+        result = await self.find(job if isinstance(job, str) else job.id)
+        assert result is not None
+        return result
 
     async def cancel(self, job: Job) -> Job | None:
-        """Ask for its end."""
+        """Request cancellation."""
         return await self.transactions.write(
-            lambda each: JobQueries(each).request_cancel(self.project, job.kind, job.subject)
+            lambda tx: JobQueries(tx).request_cancel(self.project, job.kind, job.subject)
         )
 
 
@@ -96,48 +96,89 @@ class Jobs:
 async def a_database(
     folder: Path, url: str | None = None, clock: Clock | None = None
 ) -> AsyncIterator[Database]:
-    """A database with our tables."""
+    """Open a database and upgrade its schema."""
     async with open_database(url, folder, clock) as database:
         await migrations.upgrade(database.migrator)
         yield database
 
 
+class Fault(StrEnum):
+    """Failure of a transaction that writes."""
+
+    UNAVAILABLE = "unavailable"
+    """The transaction does not start."""
+    RESPONSE_LOST = "response lost"
+    """The transaction commits, but the caller gets an error."""
+
+
+class FaultyTransactions(Transactions):
+    """Counts the transactions of a database and makes some of them fail."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self.faults: list[Fault] = []
+        """Failures of the next transactions that write, in order."""
+        self.num_written = 0
+        self.num_read = 0
+        self._transactions = transactions
+
+    async def write(self, work: Work[ResultT]) -> ResultT:
+        """Write, unless the next fault prevents it."""
+        self.num_written += 1
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is Fault.UNAVAILABLE:
+            raise UNAVAILABLE
+        result = await self._transactions.write(work)
+        if fault is Fault.RESPONSE_LOST:
+            raise UNAVAILABLE
+        return result
+
+    async def read(self, work: Work[ResultT]) -> ResultT:
+        """Read."""
+        self.num_read += 1
+        return await self._transactions.read(work)
+
+
 class WatchedLeases(Leases):
-    """Leases that tell of every attempt's end, once it is durable."""
+    """Leases that put every job whose attempt has ended into a queue."""
 
-    ends: asyncio.Queue[Job]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ended: asyncio.Queue[Job] = asyncio.Queue()
 
-    async def end(self, claim: Claim, ending: AttemptResult) -> Job:
-        """As it is, and tell."""
-        job = await super().end(claim, ending)
-        self.ends.put_nowait(job)
+    async def end(self, claim: Claim, result: AttemptResult) -> Job:
+        """End an attempt and report it."""
+        job = await super().end(claim, result)
+        self.ended.put_nowait(job)
+        return job
+
+    async def claim_next(self) -> Job:
+        """Claim a job, which must exist."""
+        job = await self.claim([KIND])
+        assert job is not None
         return job
 
     async def take_over_all(self) -> list[Job]:
-        """Every orphan, queued again or dead."""
+        """Take over every orphan."""
         return [await self.take_over(orphan) for orphan in await self.orphans()]
 
     async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
-        """As it is, and tell."""
+        """Finish a job and report it."""
         result = await super().finish(claim, work)
-        found = await self._transactions.read(
-            lambda each: JobQueries(each).get(claim.project, claim.job_id)
+        job = await self._transactions.read(
+            lambda tx: JobQueries(tx).get(claim.project, claim.job_id)
         )
-        assert found is not None
-        self.ends.put_nowait(found)
+        assert job is not None
+        self.ended.put_nowait(job)
         return result
 
 
-def leases_of(
-    database: Database,
+def make_leases(
+    transactions: Transactions,
     owner: str,
-    *,
-    dead_letter_handler: DeadLetterHandler | None = None,
-    is_exclusive: bool = False,
+    dead_letter_handlers: Mapping[str, DeadLetterHandler] | None = None,
 ) -> WatchedLeases:
-    """The leases of a process."""
-    terms = LeaseTerms(owner=owner, lease=LEASE, is_exclusive=is_exclusive)
-    dead_letter_handlers = {KIND: dead_letter_handler or Handler()}
-    leases = WatchedLeases(database.transactions, dead_letter_handlers, terms, lambda: 0.0)
-    leases.ends = asyncio.Queue()
-    return leases
+    """Leases of one of several processes, without jitter."""
+    terms = LeaseTerms(owner=owner, lease=LEASE, is_exclusive=False)
+    return WatchedLeases(
+        transactions, dead_letter_handlers or {KIND: Handler()}, terms, lambda: 0.0
+    )

@@ -30,7 +30,7 @@ from control_svc.runs.worker import KIND
 from control_svc.tools.model import FunctionTool
 from svc_kit.errors import RunActive, RunNotCancellable, ToolOutputsNotAccepted
 from tests.support.control import SetClock
-from tests.support.job_machine import BEGINNING, Opened
+from tests.support.job_machine import START, OpenDatabase
 from tests.support.jobs import LEASE, PROJECT
 from tests.support.runs import FUNCTION, WAIT, RunProcess, RunWorld, begun, now
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
@@ -120,14 +120,14 @@ class Known:
 class RunMachine(RuleBasedStateMachine):
     """Two processes and two threads: the runs of the first call a function before they answer."""
 
-    opened: Opened
+    open_database: OpenDatabase
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SetClock(BEGINNING)
+        self.clock = SetClock(START)
         self.loop = asyncio.Runner()
         self.stack = AsyncExitStack()
-        database = self.do(self.stack.enter_async_context(type(self).opened(self.clock)))
+        database = self.do(self.stack.enter_async_context(type(self).open_database(self.clock)))
         turns = ScriptedTurns(_script, before_token=self.before_token)
         self.world = RunWorld(database, turns, self.clock)
         self.lives = 0

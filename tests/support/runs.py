@@ -24,7 +24,6 @@ from control_svc.items.model import Item, Role, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.dispatcher import Dispatcher
 from control_svc.jobs.handler import JobHandler
-from control_svc.jobs.leases import LeaseTerms
 from control_svc.jobs.model import JOBS_TOPIC, Job
 from control_svc.runs.model import NewRun, Run
 from control_svc.runs.queries import RunEventDocuments
@@ -37,8 +36,8 @@ from control_svc.vector_stores.search.model import Ranking, Search, SearchHit
 from svc_kit.metrics import JobMetrics
 from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S
-from tests.support.jobs import LEASE, PROJECT, WatchedLeases
-from tests.support.streams import a_process
+from tests.support.jobs import PROJECT, make_leases
+from tests.support.streams import make_process
 
 WAIT = timedelta(seconds=600)
 FUNCTION = "get_weather"
@@ -105,7 +104,7 @@ class RunProcess:
         counter: WordCounter | None = None,
         concurrency: int = 8,
     ) -> None:
-        self.streams = a_process(database, owner)
+        self.streams = make_process(database, owner)
         codec = RunEventDocuments()
         self.handler = RunHandler(
             database.transactions,
@@ -121,7 +120,7 @@ class RunProcess:
         )
         self.runs = Runs(
             database.transactions,
-            self.streams.followers,
+            self.streams.reader,
             codec,
             ids,
             PageTokens(b"key"),
@@ -130,10 +129,8 @@ class RunProcess:
             seed=lambda: 7,
         )
         handlers: list[JobHandler] = [self.handler, RunExpiry(codec)]
-        terms = LeaseTerms(owner=owner, lease=LEASE, is_exclusive=False)
         dead_letter_handlers = {handler.kind: handler for handler in handlers}
-        self.leases = WatchedLeases(database.transactions, dead_letter_handlers, terms, lambda: 0.0)
-        self.leases.ends = asyncio.Queue()
+        self.leases = make_leases(database.transactions, owner, dead_letter_handlers)
         self.dispatcher = Dispatcher(
             self.leases, database.notifications, handlers, JobMetrics(CollectorRegistry())
         )
@@ -153,7 +150,7 @@ class RunProcess:
 
     async def an_end(self) -> Job:
         """The next job whose attempt ends."""
-        return await self.leases.ends.get()
+        return await self.leases.ended.get()
 
 
 @dataclass

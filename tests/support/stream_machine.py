@@ -23,14 +23,14 @@ from control_svc.event_log.writer import StreamWriter
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import LONGEST_BACKOFF, Job, JobState, LeaseLost
 from tests.support.control import SetClock
-from tests.support.job_machine import BEGINNING, Opened, leave_mark
+from tests.support.job_machine import START, OpenDatabase, insert_mark
 from tests.support.jobs import KIND, LEASE, PROJECT, Jobs
-from tests.support.streams import Follower, StreamProcess, Trouble, a_process, begin
+from tests.support.streams import Follower, StreamProcess, Fault, make_process, create_stream
 
 ResultT = TypeVar("ResultT")
 STREAMS = ("run_1", "run_2", "run_3")
 PROCESSES = st.sampled_from("ab")
-TROUBLES = st.lists(st.sampled_from(Trouble), max_size=2)
+FAULTS = st.lists(st.sampled_from(Fault), max_size=2)
 COUNTS = st.sampled_from([0, 1, 2, 3, MAX_CHUNK_EVENTS + 1])
 END = b"the end"
 
@@ -85,22 +85,22 @@ class Mourner:
 class StreamMachine(RuleBasedStateMachine):
     """Two processes, three streams."""
 
-    opened: Opened
+    open_database: OpenDatabase
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SetClock(BEGINNING)
+        self.clock = SetClock(START)
         self.loop = asyncio.Runner()
         self.stack = AsyncExitStack()
         self.database: Database = self.do(
-            self.stack.enter_async_context(type(self).opened(self.clock))
+            self.stack.enter_async_context(type(self).open_database(self.clock))
         )
         self.jobs = Jobs(self.database, IdSource(self.clock))
         self.num_said = 0
         self.lives = 0
         self.log: dict[str, list[Event]] = {name: [] for name in STREAMS}
         for name in STREAMS:
-            self.do(begin(self.jobs, name))
+            self.do(create_stream(self.jobs, name))
         self.processes = {name: self.do(self.start(name)) for name in "ab"}
 
     def do(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -110,7 +110,7 @@ class StreamMachine(RuleBasedStateMachine):
     async def start(self, name: str) -> Process:
         """A process begins, and in it somebody to read each stream from its first event on."""
         self.lives += 1
-        parts = a_process(self.database, f"{name}{self.lives}", dead_letter_handler=Mourner())
+        parts = make_process(self.database, f"{name}{self.lives}", dead_letter_handler=Mourner())
         begun = Process(parts, asyncio.create_task(parts.reader.run()), AsyncExitStack())
         begun.followers += [parts.follow(stream_id, BEFORE_FIRST) for stream_id in STREAMS]
         return begun
@@ -160,7 +160,7 @@ class StreamMachine(RuleBasedStateMachine):
         known by nobody."""
         for count in data.draw(st.lists(COUNTS, max_size=4)):
             self.say(self.some_attempt(data), count)
-        self.commit(name, data.draw(TROUBLES))
+        self.commit(name, data.draw(FAULTS))
 
     def some_attempt(self, data: st.DataObject) -> Attempt | None:
         """One that has not heard that it is over."""
@@ -180,12 +180,12 @@ class StreamMachine(RuleBasedStateMachine):
         except LeaseLost:
             self.do(self.left(attempt))
 
-    def commit(self, name: str, troubles: list[Trouble]) -> None:
+    def commit(self, name: str, faults: list[Fault]) -> None:
         """A group commit."""
         parts = self.processes[name].parts
-        parts.transactions.troubles = troubles
+        parts.transactions.faults = faults
         self.do(parts.committer.commit())
-        parts.transactions.troubles = []
+        parts.transactions.faults = []
 
     def change(self, data: st.DataObject) -> None:
         """A worker changes rows; that works exactly if the job is its own, and happens once."""
@@ -196,11 +196,11 @@ class StreamMachine(RuleBasedStateMachine):
         mark = f"change {self.num_said}"
 
         async def work(tx: Transaction) -> str:
-            await leave_mark(tx, attempt.context.claim, mark)
+            await insert_mark(tx, attempt.context.claim, mark)
             return mark
 
         counts = self.counts(attempt)
-        attempt.process.parts.transactions.troubles = data.draw(TROUBLES)
+        attempt.process.parts.transactions.faults = data.draw(FAULTS)
         try:
             assert self.do(attempt.writer.commit(work, progress=True)) == mark
             assert counts
@@ -209,7 +209,7 @@ class StreamMachine(RuleBasedStateMachine):
         except LeaseLost:
             assert not counts
             self.do(self.left(attempt))
-        attempt.process.parts.transactions.troubles = []
+        attempt.process.parts.transactions.faults = []
 
     def finish(self, data: st.DataObject) -> None:
         """A worker, perhaps a late one, comes to the end."""
@@ -227,7 +227,7 @@ class StreamMachine(RuleBasedStateMachine):
         """The last event and the job's end are one."""
 
         async def work(tx: Transaction) -> None:
-            await leave_mark(tx, attempt.context.claim, "done")
+            await insert_mark(tx, attempt.context.claim, "done")
 
         try:
             await attempt.writer.add([END])
@@ -243,8 +243,8 @@ class StreamMachine(RuleBasedStateMachine):
     async def end(self, process: Process) -> None:
         """Nothing more comes of it."""
         for follower in process.followers:
-            await follower.leave()
-        process.reading.cancel()
+            await follower.cancel()
+        process.task.cancel()
         await process.stack.aclose()
         process.attempts.clear()
 
@@ -298,7 +298,7 @@ class StreamMachine(RuleBasedStateMachine):
     def check_seen(self, follower: Follower) -> None:
         """No number is missing, none comes twice, and every byte is the log's."""
         start = follower.after + 1
-        assert follower.seen == self.log[follower.stream_id][start : start + len(follower.seen)]
+        assert follower.events == self.log[follower.stream_id][start : start + len(follower.events)]
 
     async def logged(self, name: str) -> list[Event]:
         """All that is committed."""
@@ -331,13 +331,13 @@ class StreamMachine(RuleBasedStateMachine):
             await self.finishing(attempt)
         for process in self.processes.values():
             for follower in process.followers:
-                await asyncio.wait_for(follower.reading, timedelta(seconds=20).total_seconds())
+                await asyncio.wait_for(follower.task, timedelta(seconds=20).total_seconds())
 
     def check_whole(self) -> None:
         """Followers have all, and the tokens are those of the events."""
         for process in self.processes.values():
             for follower in process.followers:
-                assert follower.seen == self.log[follower.stream_id][follower.after + 1 :]
+                assert follower.events == self.log[follower.stream_id][follower.after + 1 :]
         for name in STREAMS:
             *events, last = [event.data for event in self.log[name]]
             assert last == END

@@ -1,85 +1,53 @@
-"""Processes that write and follow streams, over a database of a test."""
+"""Processes that write and follow event streams."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from control_svc.db.engine import Database
-from control_svc.db.transaction import Transaction, Transactions
-from control_svc.event_log.group_commit import GroupCommitter
+from control_svc.event_log.group_commit import GROUP_BYTES, GroupCommitter
 from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import GroupReader, StreamReader
 from control_svc.event_log.tail_cache import Tails
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms
-from svc_kit.errors import BatchNotFound, UpstreamUnavailable
+from control_svc.jobs.leases import DeadLetterHandler
+from svc_kit.errors import BatchNotFound
 from svc_kit.metrics import StreamMetrics
 from tests.support.dispatching import NEVER_S
-from tests.support.jobs import KIND, LEASE, PROJECT, Handler, Jobs
+from tests.support.jobs import (
+    KIND,
+    LEASE,
+    PROJECT,
+    FaultyTransactions,
+    Handler,
+    Jobs,
+    WatchedLeases,
+    make_leases,
+)
 
-ResultT = TypeVar("ResultT")
-AWAY = UpstreamUnavailable(service="database", retry_after=0)
 MISSING = BatchNotFound(batch="unknown")
-"""The error of an unknown stream; the object that has the stream chooses it."""
-
-
-class Trouble(StrEnum):
-    """What befalls a transaction."""
-
-    AWAY = "away"
-    """The database cannot be reached."""
-    ANSWER_LOST = "answer lost"
-    """It commits, and nobody hears of it."""
-
-
-class TroubledTransactions(Transactions):
-    """A database's transactions, counted, some of which meet with trouble."""
-
-    def __init__(self, transactions: Transactions) -> None:
-        self.troubles: list[Trouble] = []
-        """Of the next ones that write, in order."""
-        self.num_written = 0
-        self.num_read = 0
-        self._transactions = transactions
-
-    async def write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
-        """Write, unless the database is away."""
-        self.num_written += 1
-        trouble = self.troubles.pop(0) if self.troubles else None
-        if trouble is Trouble.AWAY:
-            raise AWAY
-        result = await self._transactions.write(work)
-        if trouble is Trouble.ANSWER_LOST:
-            raise AWAY
-        return result
-
-    async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
-        """Read."""
-        self.num_read += 1
-        return await self._transactions.read(work)
+"""Raised for an unknown stream."""
 
 
 @dataclass(frozen=True)
 class StreamProcess:
-    """What one process has: leases, a committer and followers."""
+    """The event log of one control process."""
 
-    leases: Leases
+    leases: WatchedLeases
     committer: GroupCommitter
-    reader: GroupReader
-    followers: StreamReader
-    transactions: TroubledTransactions
+    group_reader: GroupReader
+    reader: StreamReader
+    transactions: FaultyTransactions
     registry: CollectorRegistry
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["StreamProcess"]:
-        """Commit and read meanwhile."""
-        tasks = [asyncio.create_task(part.run()) for part in (self.committer, self.reader)]
+        """Run the group commit and the group reader while the context is open."""
+        tasks = [asyncio.create_task(part.run()) for part in (self.committer, self.group_reader)]
         try:
             yield self
         finally:
@@ -88,92 +56,86 @@ class StreamProcess:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def follow(self, stream_id: str, after: int = BEFORE_FIRST) -> "Follower":
-        """A reader of a stream of the test's project."""
+        """Follow a stream of project `PROJECT`."""
         return Follower(self, stream_id, after)
 
     def value(self, name: str) -> float:
-        """A metric."""
+        """The value of a metric; 0 if it has none."""
         return self.registry.get_sample_value(name) or 0
 
 
-def a_process(
+def make_process(
     database: Database,
     owner: str = "a",
     *,
     poll_s: float = NEVER_S,
     dead_letter_handler: DeadLetterHandler | None = None,
+    group_bytes: int = GROUP_BYTES,
 ) -> StreamProcess:
-    """A process on a database."""
-    transactions = TroubledTransactions(database.transactions)
+    """The event log of a process with lease owner `owner`."""
+    transactions = FaultyTransactions(database.transactions)
     tails, registry = Tails(), CollectorRegistry()
     metrics = StreamMetrics(registry)
-    committer = GroupCommitter(transactions, tails, metrics, lease=LEASE)
-    reader = GroupReader(transactions, metrics)
-    followers = StreamReader(reader, tails, database.notifications, metrics, poll_s)
-    terms = LeaseTerms(owner=owner, lease=LEASE, is_exclusive=False)
-    leases = Leases(transactions, {KIND: dead_letter_handler or Handler()}, terms, lambda: 0.0)
-    return StreamProcess(leases, committer, reader, followers, transactions, registry)
+    committer = GroupCommitter(transactions, tails, metrics, lease=LEASE, group_bytes=group_bytes)
+    group_reader = GroupReader(transactions, metrics)
+    reader = StreamReader(group_reader, tails, database.notifications, metrics, poll_s)
+    leases = make_leases(transactions, owner, {KIND: dead_letter_handler or Handler()})
+    return StreamProcess(leases, committer, group_reader, reader, transactions, registry)
 
 
 class Follower:
-    """A reader, a task of its own, and what it has seen."""
+    """A task that reads a stream, and the events that it has read."""
 
     def __init__(self, process: StreamProcess, stream_id: str, after: int) -> None:
         self.stream_id = stream_id
         self.after = after
-        self.seen: list[Event] = []
+        self.events: list[Event] = []
         self._changed = asyncio.Event()
-        self._follow = process.followers.follow(
+        self._batches = process.reader.follow(
             PROJECT, stream_id, after, missing=MISSING, field="starting_after"
         )
-        self.reading = asyncio.create_task(self._read())
+        self.task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         try:
-            async for events in self._follow:
-                self.seen.extend(events)
+            async for events in self._batches:
+                self.events.extend(events)
                 self._changed.set()
         finally:
-            await self._follow.aclose()
+            await self._batches.aclose()
             self._changed.set()
 
     @property
     def texts(self) -> list[bytes]:
-        """What was said."""
-        return [event.data for event in self.seen]
+        """The data of the events read so far."""
+        return [event.data for event in self.events]
 
     async def until(self, count: int) -> list[bytes]:
-        """So many events, or all."""
-        while len(self.seen) < count and not self.reading.done():
+        """Wait until `count` events have been read or the stream has ended."""
+        while len(self.events) < count and not self.task.done():
             self._changed.clear()
             await self._changed.wait()
         return self.texts
 
-    async def leave(self) -> None:
+    async def cancel(self) -> None:
         """Stop reading."""
-        self.reading.cancel()
-        await asyncio.wait([self.reading])
+        self.task.cancel()
+        await asyncio.wait([self.task])
 
 
-async def begin(jobs: Jobs, stream_id: str, *events: bytes) -> None:
-    """An object with a stream and a job."""
+async def create_stream(jobs: Jobs, stream_id: str, *events: bytes) -> None:
+    """Create a job and its stream."""
     await jobs.add(subject=stream_id)
     await jobs.transactions.write(
-        lambda each: StreamQueries(each).create(jobs.project, stream_id, events)
+        lambda tx: StreamQueries(tx).create(jobs.project, stream_id, events)
     )
 
 
 async def claim(process: StreamProcess) -> JobContext:
-    """The next job, begun."""
-    job = await process.leases.claim([KIND])
-    assert job is not None
-    return JobContext(job, process.leases)
+    """Claim the next job."""
+    return JobContext(await process.leases.claim_next(), process.leases)
 
 
-async def nothing(_repositories: Transaction) -> None:
-    """A change of nothing."""
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    """So many different events."""
+def numbered_events(count: int, first: int = 0) -> list[bytes]:
+    """`count` different events."""
     return [f"event {first + index}".encode() for index in range(count)]

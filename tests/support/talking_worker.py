@@ -11,7 +11,7 @@ from pathlib import Path
 
 from control_svc.db.engine import open_database
 from svc_kit.logs import configure_logging
-from tests.support.streams import a_process, claim
+from tests.support.streams import make_process, claim
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ async def main(folder: Path, url: str | None) -> None:
     """Talk until killed."""
     async with (
         open_database(url, folder) as database,
-        a_process(database, "talking").running() as process,
+        make_process(database, "talking").running() as process,
     ):
         context = await claim(process)
         async with process.committer.writer(context, context.claim.subject) as writer:

@@ -1,4 +1,4 @@
-"""Databases for machines that Hypothesis drives."""
+"""Databases for Hypothesis state machines."""
 
 import asyncio
 import shutil
@@ -11,26 +11,26 @@ import pytest
 
 from control_svc.db.engine import Database, open_database
 from tests.support.control import SetClock
-from tests.support.job_machine import Opened
+from tests.support.job_machine import OpenDatabase
 from tests.support.jobs import a_database
 
 
 @pytest.fixture(scope="package")
-def on_sqlite() -> Iterator[Opened]:
-    """Opens an empty database; it is made once, for the migrations take longer than an example."""
+def on_sqlite() -> Iterator[OpenDatabase]:
+    """Opens copies of an empty database, since migrations take longer than an example."""
 
-    async def make(folder: Path) -> None:
+    async def create(folder: Path) -> None:
         async with a_database(folder):
             pass
 
     with tempfile.TemporaryDirectory() as template:
-        asyncio.run(make(Path(template)))
+        asyncio.run(create(Path(template)))
 
         @asynccontextmanager
-        async def opened(clock: SetClock) -> AsyncIterator[Database]:
+        async def open_copy(clock: SetClock) -> AsyncIterator[Database]:
             with tempfile.TemporaryDirectory() as folder:
                 shutil.copytree(template, folder, dirs_exist_ok=True)
                 async with open_database(None, Path(folder), clock) as database:
                     yield database
 
-        yield opened
+        yield open_copy

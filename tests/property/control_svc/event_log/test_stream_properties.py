@@ -7,17 +7,17 @@ from hypothesis.stateful import run_state_machine_as_test
 from control_svc.db.tables import pack_ints, pack_texts, unpack_ints, unpack_texts
 from control_svc.event_log.model import MAX_CHUNK_EVENTS, in_chunks
 from tests.support.examples import examples
-from tests.support.job_machine import BRIEF, Opened
+from tests.support.job_machine import BRIEF, OpenDatabase
 from tests.support.stream_machine import StreamMachine
 
 
-def test_every_follower_sees_the_same_bytes(on_sqlite: Opened) -> None:
+def test_every_follower_sees_the_same_bytes(on_sqlite: OpenDatabase) -> None:
     """With writers that stall, die and come back late; see the machine for what is checked."""
 
     class OnSqlite(StreamMachine):
         pass
 
-    OnSqlite.opened = on_sqlite
+    OnSqlite.open_database = on_sqlite
     run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(15)))
 
 

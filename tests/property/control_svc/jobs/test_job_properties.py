@@ -1,4 +1,4 @@
-"""Jobs: that none is lost and none done twice, whatever becomes of the workers, and their rules."""
+"""Jobs run exactly once despite failing workers; backoff and outcome rules."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,54 +19,55 @@ from control_svc.jobs.model import (
     backoff,
 )
 from tests.support.examples import examples
-from tests.support.job_machine import BRIEF, JobMachine, Opened
+from tests.support.job_machine import BRIEF, JobMachine, OpenDatabase
 from tests.support.jobs import LEASE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_no_job_is_lost_and_none_is_done_twice(on_sqlite: Opened) -> None:
-    """With workers that stall, die and come back late; see the machine for what is checked."""
+def test_every_job_ends_exactly_once(on_sqlite: OpenDatabase) -> None:
+    """With workers that stall, die and resume late; `JobMachine` checks the invariants."""
 
     class OnSqlite(JobMachine):
         pass
 
-    OnSqlite.opened = on_sqlite
+    OnSqlite.open_database = on_sqlite
     run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(15)))
 
 
-@given(failures=st.integers(1, 10_000), chance=st.floats(0, 1, exclude_max=True))
-def test_waits_are_bounded_and_spread(failures: int, chance: float) -> None:
-    """Between half a second and a minute; never shorter after one failure more."""
-    wait = backoff(failures, chance)
+@given(failures=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
+def test_backoff_is_bounded_monotonic_and_jittered(failures: int, jitter: float) -> None:
+    """Between half a second and a minute, and never shorter after one more failure."""
+    wait = backoff(failures, jitter)
 
     assert FIRST_BACKOFF / 2 <= wait <= LONGEST_BACKOFF
-    assert wait <= backoff(failures + 1, chance)
+    assert wait <= backoff(failures + 1, jitter)
     assert backoff(failures, 0) <= wait
 
 
 @given(outcomes=st.lists(st.sampled_from(Outcome), max_size=60), data=st.data())
-def test_only_what_may_be_its_own_fault_kills_a_job(
+def test_only_failures_that_a_job_may_have_caused_kill_it(
     outcomes: list[Outcome], data: st.DataObject
 ) -> None:
-    """Three failures without progress, three engines, or one refusal; fences only grow."""
+    """Three failures without progress, three engine deaths, or one refusal; fences only grow."""
     job = Job(
         project="p", id="j", kind="k", subject="s",
         priority=JobPriority.NORMAL, run_after=NOW, created_at=NOW,
     )  # fmt: skip
-    own = engines = 0
+    num_failed = engine_deaths = 0
     for outcome in outcomes:
         before, job = job, job.start_attempt("me", NOW, LEASE)
         assert job.fence == before.fence + 1
         if data.draw(st.booleans(), label="progress"):
-            job, own = job.reset_attempts(), 0
+            job, num_failed = job.reset_attempts(), 0
         job = job.end_attempt(AttemptResult(outcome), NOW + timedelta(seconds=1), 0.5)
-        own += outcome in (Outcome.FAILED, Outcome.LOST)
-        engines += outcome is Outcome.ENGINE_DIED
-        is_dead = outcome is Outcome.REFUSED or own >= MAX_ATTEMPTS or engines >= MAX_ENGINE_DEATHS
-        wanted = JobState.DONE if outcome is Outcome.DONE else JobState.QUEUED
-        assert job.state is (JobState.DEAD if is_dead else wanted)
+        num_failed += outcome in (Outcome.FAILED, Outcome.LOST)
+        engine_deaths += outcome is Outcome.ENGINE_DIED
+        is_exhausted = num_failed >= MAX_ATTEMPTS or engine_deaths >= MAX_ENGINE_DEATHS
+        is_dead = outcome is Outcome.REFUSED or is_exhausted
+        otherwise = JobState.DONE if outcome is Outcome.DONE else JobState.QUEUED
+        assert job.state is (JobState.DEAD if is_dead else otherwise)
         assert job.lease_owner is None
-        assert job.claim.runs_alone == (engines >= 2)
+        assert job.claim.runs_alone == (engine_deaths >= 2)
         if job.state is not JobState.QUEUED:
             break

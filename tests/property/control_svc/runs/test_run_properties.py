@@ -32,7 +32,7 @@ from svc_kit.errors import (
     ToolOutputsNotAccepted,
 )
 from tests.support.examples import examples
-from tests.support.job_machine import BRIEF, Opened
+from tests.support.job_machine import BRIEF, OpenDatabase
 from tests.support.run_machine import RunMachine
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
@@ -168,11 +168,11 @@ class RunStates(RuleBasedStateMachine):
 TestRunStates = RunStates.TestCase
 
 
-def test_every_run_ends_once(on_sqlite: Opened) -> None:
+def test_every_run_ends_once(on_sqlite: OpenDatabase) -> None:
     """Whoever cancels, answers or dies at any token; see the machine for what is checked."""
 
     class OnSqlite(RunMachine):
         pass
 
-    OnSqlite.opened = on_sqlite
+    OnSqlite.open_database = on_sqlite
     run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(10)))

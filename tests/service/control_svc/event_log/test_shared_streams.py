@@ -22,7 +22,7 @@ from tests.support.jobs import PROJECT, Jobs, a_database
 from tests.support.postgres import execute
 from tests.support.processes import Program
 from tests.support.stream_machine import StreamMachine
-from tests.support.streams import StreamProcess, a_process, begin, claim, nothing, numbered
+from tests.support.streams import StreamProcess, make_process, create_stream, claim, no_change, numbered_events
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def test_a_random_history_on_postgres(postgres_url: str, tmp_path: Path) -> None
     class OnPostgres(StreamMachine):
         pass
 
-    OnPostgres.opened = opened
+    OnPostgres.open_database = opened
     run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(5)))
 
 
@@ -57,19 +57,19 @@ async def test_a_follower_in_another_process_hears_of_each_commit(
     async with (
         a_database(tmp_path, postgres_url) as one,
         a_database(tmp_path, postgres_url) as two,
-        a_process(one).running() as here,
-        a_process(two, "b").running() as there,
+        make_process(one).running() as here,
+        make_process(two, "b").running() as there,
     ):
-        await begin(Jobs(one, IdSource(utc_now)), "run_1")
+        await create_stream(Jobs(one, IdSource(utc_now)), "run_1")
         follower = there.follow("run_1")
         async with here.committer.writer(await claim(here), "run_1") as writer:
             for number in range(20):
-                await writer.add(numbered(1, number))
-                assert await follower.until(number + 1) == numbered(number + 1)
-            await writer.finish(nothing)
-        await follower.reading
+                await writer.add(numbered_events(1, number))
+                assert await follower.until(number + 1) == numbered_events(number + 1)
+            await writer.finish(no_change)
+        await follower.task
 
-    assert follower.texts == numbered(20)
+    assert follower.texts == numbered_events(20)
 
 
 async def test_a_lost_notice_is_made_up_for_by_a_look(postgres_url: str, tmp_path: Path) -> None:
@@ -77,62 +77,62 @@ async def test_a_lost_notice_is_made_up_for_by_a_look(postgres_url: str, tmp_pat
     async with (
         a_database(tmp_path, postgres_url) as one,
         a_database(tmp_path, postgres_url) as two,
-        a_process(one).running() as here,
-        a_process(
+        make_process(one).running() as here,
+        make_process(
             two._replace(notifications=LocalNotifications()), "b", poll_s=0.05
         ).running() as there,
     ):
-        await begin(Jobs(one, IdSource(utc_now)), "run_1")
+        await create_stream(Jobs(one, IdSource(utc_now)), "run_1")
         follower = there.follow("run_1")
         async with here.committer.writer(await claim(here), "run_1") as writer:
-            await writer.add(numbered(1))
+            await writer.add(numbered_events(1))
             await follower.until(1)
-            await writer.finish(nothing)
-        await follower.reading
+            await writer.finish(no_change)
+        await follower.task
 
-    assert follower.texts == numbered(1)
+    assert follower.texts == numbered_events(1)
 
 
 async def test_a_reader_outlives_the_writer_s_process(postgres_url: str, tmp_path: Path) -> None:
     """One that was there before the kill, and one that comes back after it, see the same bytes."""
     async with a_database(tmp_path, postgres_url) as database:
-        await begin(Jobs(database, IdSource(utc_now)), "run_1")
+        await create_stream(Jobs(database, IdSource(utc_now)), "run_1")
     async with (
         a_database(tmp_path, postgres_url, in_an_hour) as database,
-        a_process(database).running() as process,
+        make_process(database).running() as process,
     ):
         with talking_worker(tmp_path, postgres_url) as program:
             attached = process.follow("run_1")
             await attached.until(100)
             program.signal(signal.SIGKILL)
             program.wait()
-        seen = len(attached.seen)
+        seen = len(attached.events)
         await go_on(process, "run_1")
-        await attached.reading
+        await attached.task
         resumed = process.follow("run_1", seen // 2)
-        await resumed.reading
+        await resumed.task
 
-    assert resumed.seen == attached.seen[seen // 2 + 1 :]
-    assert len(attached.seen) > seen
+    assert resumed.events == attached.events[seen // 2 + 1 :]
+    assert len(attached.events) > seen
 
 
 async def test_a_stream_on_sqlite_goes_on_after_a_kill(tmp_path: Path) -> None:
     """Nobody else has the file: the next process goes on behind what was committed."""
     async with a_database(tmp_path) as database:
-        await begin(Jobs(database, IdSource(utc_now)), "run_1")
+        await create_stream(Jobs(database, IdSource(utc_now)), "run_1")
     with talking_worker(tmp_path, None) as program:
         await program.line("talking")
         program.signal(signal.SIGKILL)
         program.wait()
     async with (
         a_database(tmp_path, clock=in_an_hour) as database,
-        a_process(database).running() as process,
+        make_process(database).running() as process,
     ):
         await go_on(process, "run_1")
         follower = process.follow("run_1")
-        await follower.reading
+        await follower.task
 
-    assert len(follower.seen) > 50
+    assert len(follower.events) > 50
 
 
 async def go_on(process: StreamProcess, stream_id: str) -> None:
@@ -146,7 +146,7 @@ async def go_on(process: StreamProcess, stream_id: str) -> None:
         )
         assert tokens == list(range(number))
         await writer.add([b"%d" % number], [number])
-        await writer.finish(nothing)
+        await writer.finish(no_change)
 
 
 def in_an_hour() -> datetime:

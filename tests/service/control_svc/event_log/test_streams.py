@@ -27,16 +27,16 @@ from control_svc.event_log.writer import UNWRITTEN_BYTES, StreamWriter
 from control_svc.jobs.model import AttemptResult, JobState, LeaseLost, Outcome
 from control_svc.sweeper import CleanupQueries
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
-from tests.support.job_machine import leave_mark
+from tests.support.job_machine import insert_mark
 from tests.support.jobs import PROJECT, Jobs, a_database
 from tests.support.streams import (
     StreamProcess,
-    Trouble,
-    a_process,
-    begin,
+    Fault,
+    make_process,
+    create_stream,
     claim,
-    nothing,
-    numbered,
+    no_change,
+    numbered_events
 )
 
 MANY = 200
@@ -58,14 +58,14 @@ def jobs(database: Database) -> Jobs:
 @pytest.fixture
 async def here(database: Database) -> AsyncIterator[StreamProcess]:
     """A process."""
-    async with a_process(database).running() as process:
+    async with make_process(database).running() as process:
         yield process
 
 
 @pytest.fixture
 async def elsewhere(database: Database) -> AsyncIterator[StreamProcess]:
     """Another process, which knows of the streams what the database does."""
-    async with a_process(database, "b").running() as process:
+    async with make_process(database, "b").running() as process:
         yield process
 
 
@@ -75,28 +75,28 @@ async def elsewhere(database: Database) -> AsyncIterator[StreamProcess]:
 async def test_a_follower_sees_what_is_written_until_the_end(
     here: StreamProcess, jobs: Jobs
 ) -> None:
-    """In order, with numbers from 0, and nothing after the end."""
-    await begin(jobs, "run_1", b"created")
+    """In order, with numbers from 0, and no_change after the end."""
+    await create_stream(jobs, "run_1", b"created")
     follower = here.follow("run_1")
     async with here.committer.writer(await claim(here), "run_1") as writer:
         await writer.add([b"a", b"b"], [1, 2], turn=1)
         assert await follower.until(3) == [b"created", b"a", b"b"]
         assert writer.next_number == 3
         await writer.add([b"c"], [3], turn=1)
-        await writer.finish(nothing)
-    await follower.reading
+        await writer.finish(no_change)
+    await follower.task
 
     expected = [(0, b"created"), (1, b"a"), (2, b"b"), (3, b"c")]
-    assert [tuple(event) for event in follower.seen] == expected
+    assert [tuple(event) for event in follower.events] == expected
     for after in range(-1, 4):
         late = here.follow("run_1", after)
-        await late.reading
-        assert late.seen == follower.seen[after + 1 :]
+        await late.task
+        assert late.events == follower.events[after + 1 :]
 
 
 async def test_nobody_sees_what_is_not_committed(here: StreamProcess, jobs: Jobs) -> None:
     """Also not what a change of rows that failed would have brought."""
-    await begin(jobs, "run_1")
+    await create_stream(jobs, "run_1")
     follower = here.follow("run_1")
 
     async def fail(_repositories: Transaction) -> None:
@@ -109,8 +109,8 @@ async def test_nobody_sees_what_is_not_committed(here: StreamProcess, jobs: Jobs
         with pytest.raises(InvalidField):
             await writer.commit(fail)
         assert await follower.until(1) == [b"kept"]
-        await writer.finish(nothing)
-    await follower.reading
+        await writer.finish(no_change)
+    await follower.task
 
     assert follower.texts == [b"kept", b"too"]
 
@@ -119,17 +119,17 @@ async def test_a_follower_elsewhere_is_told_by_notices(
     here: StreamProcess, elsewhere: StreamProcess, jobs: Jobs
 ) -> None:
     """It never polls, and each commit is a read or two for it."""
-    await begin(jobs, "run_1")
+    await create_stream(jobs, "run_1")
     follower = elsewhere.follow("run_1")
     async with here.committer.writer(await claim(here), "run_1") as writer:
-        for event in numbered(20):
+        for event in numbered_events(20):
             await writer.add([event])
             await writer.flush()
-        assert await follower.until(20) == numbered(20)
-        await writer.finish(nothing)
-    await follower.reading
+        assert await follower.until(20) == numbered_events(20)
+        await writer.finish(no_change)
+    await follower.task
 
-    assert follower.texts == numbered(20)
+    assert follower.texts == numbered_events(20)
     # PostgreSQL tells of its own notices once more.
     assert elsewhere.transactions.num_read <= 2 * 22
 
@@ -138,9 +138,9 @@ async def test_a_slow_follower_reads_what_memory_has_forgotten(
     here: StreamProcess, jobs: Jobs
 ) -> None:
     """It gets everything, though the process keeps the newest alone."""
-    await begin(jobs, "run_1")
+    await create_stream(jobs, "run_1")
     events = [bytes([index]) * (TAIL_BYTES // 4) for index in range(40)]
-    follow = here.followers.follow(
+    follow = here.reader.follow(
         PROJECT, "run_1", -1, missing=BatchNotFound(batch="run_1"), field="after"
     )
     async with here.committer.writer(await claim(here), "run_1") as writer:
@@ -149,7 +149,7 @@ async def test_a_slow_follower_reads_what_memory_has_forgotten(
         for event in events[1:]:
             await writer.add([event])
             await writer.flush()
-        await writer.finish(nothing)
+        await writer.finish(no_change)
     async for some in follow:
         seen += some
 
@@ -159,8 +159,8 @@ async def test_a_slow_follower_reads_what_memory_has_forgotten(
 async def test_a_follower_that_goes_on_elsewhere_misses_nothing(
     here: StreamProcess, elsewhere: StreamProcess, jobs: Jobs
 ) -> None:
-    """A worker that lost its job writes nothing more; another one goes on behind what is there."""
-    await begin(jobs, "run_1")
+    """A worker that lost its job writes no_change more; another one goes on behind what is there."""
+    await create_stream(jobs, "run_1")
     first, other = here.follow("run_1"), elsewhere.follow("run_1")
     lost = await claim(here)
     async with here.committer.writer(lost, "run_1") as late:
@@ -173,11 +173,11 @@ async def test_a_follower_that_goes_on_elsewhere_misses_nothing(
             with pytest.raises(LeaseLost):
                 await late.flush()
             with pytest.raises(LeaseLost):
-                await late.commit(nothing)
+                await late.commit(no_change)
             await writer.add([b"b"], [8], turn=2)
-            await writer.finish(nothing)
-    await asyncio.wait_for(other.reading, 20)
-    await asyncio.wait_for(first.reading, 20)
+            await writer.finish(no_change)
+    await asyncio.wait_for(other.task, 20)
+    await asyncio.wait_for(first.task, 20)
 
     assert first.texts == other.texts == [b"a", b"b"]
     tokens = await jobs.transactions.read(
@@ -191,8 +191,8 @@ async def test_who_lost_its_job_to_its_own_process_is_not_heard(
 ) -> None:
     """Its process stalled for a lease and then took the job itself: both writers are in one group
     commit, and one of them counts."""
-    await begin(jobs, "run_1")
-    process = a_process(database)
+    await create_stream(jobs, "run_1")
+    process = make_process(database)
     lost = await claim(process)
     async with AsyncExitStack() as stack:
         async with process.committer.writer(lost, "run_1") as late:
@@ -211,21 +211,21 @@ async def test_who_lost_its_job_to_its_own_process_is_not_heard(
         await writer.flush()
         assert await follower.until(2) == [b"a", b"b"]
         assert process.transactions.num_read == before  # the late one's end closes no tail
-        await writer.finish(nothing)
-        await asyncio.wait_for(follower.reading, 20)
+        await writer.finish(no_change)
+        await asyncio.wait_for(follower.task, 20)
 
     assert follower.texts == [b"a", b"b"]
 
 
 async def test_what_cannot_be_followed_is_told(here: StreamProcess, jobs: Jobs) -> None:
     """An unknown stream, another project's, a number without an event, a stream that is dropped."""
-    await begin(jobs, "run_1", b"a")
+    await create_stream(jobs, "run_1", b"a")
     with pytest.raises(BatchNotFound):
-        await here.follow("run_2").reading
+        await here.follow("run_2").task
     for after in (1, 7, -2):
         with pytest.raises(OutOfRange, match="starting_after"):
-            await here.follow("run_1", after).reading
-    foreign = here.followers.follow(
+            await here.follow("run_1", after).task
+    foreign = here.reader.follow(
         "q", "run_1", -1, missing=BatchNotFound(batch="run_1"), field="after"
     )
     with pytest.raises(BatchNotFound):
@@ -234,18 +234,18 @@ async def test_what_cannot_be_followed_is_told(here: StreamProcess, jobs: Jobs) 
     await asyncio.sleep(0)
     await jobs.transactions.write(lambda each: StreamQueries(each).drop(PROJECT, "run_1"))
     with pytest.raises(BatchNotFound):
-        await follower.reading
+        await follower.task
 
 
 async def test_a_name_that_no_database_takes_fails_alone(here: StreamProcess, jobs: Jobs) -> None:
     """Those who ask beside it are answered by the same read."""
-    await begin(jobs, "run_1", b"a")
+    await create_stream(jobs, "run_1", b"a")
     follower, other = here.follow("run_1"), here.follow("run_\0")
 
     with pytest.raises(BatchNotFound):
-        await other.reading
+        await other.task
     assert await follower.until(1) == [b"a"]
-    await follower.leave()
+    await follower.cancel()
 
 
 async def end_stream(stream_id: str, tx: Transaction) -> None:
@@ -268,7 +268,7 @@ async def test_the_events_of_an_ended_stream_go_after_a_while(
 ) -> None:
     """Who reads it then hears why there are none; an open stream stays."""
     for stream_id in ("run_1", "run_2", "run_3"):
-        await begin(jobs, stream_id, *numbered(3))
+        await create_stream(jobs, stream_id, *numbered_events(3))
     for stream_id in ("run_1", "run_2"):
         await jobs.transactions.write(partial(end_stream, stream_id))
     swept = []
@@ -278,8 +278,8 @@ async def test_the_events_of_an_ended_stream_go_after_a_while(
 
     assert swept == [0, 1, 1, 0]
     with pytest.raises(StreamExpired):
-        await here.follow("run_1").reading
-    assert await here.follow("run_3").until(3) == numbered(3)
+        await here.follow("run_1").task
+    assert await here.follow("run_3").until(3) == numbered_events(3)
 
 
 # ---- what a change of rows keeps
@@ -289,33 +289,33 @@ async def test_a_change_happens_once_and_with_what_was_said_before_it(
     here: StreamProcess, jobs: Jobs
 ) -> None:
     """Also where the database's answer gets lost; the mark would not be made twice."""
-    await begin(jobs, "run_1")
+    await create_stream(jobs, "run_1")
     context = await claim(here)
 
     async def mark(tx: Transaction) -> str:
-        await leave_mark(tx, context.claim, "changed")
+        await insert_mark(tx, context.claim, "changed")
         return "done"
 
     async with here.committer.writer(context, "run_1") as writer:
         await writer.add([b"a"])
-        here.transactions.troubles = [Trouble.AWAY, Trouble.ANSWER_LOST, Trouble.AWAY]
+        here.transactions.faults = [Fault.UNAVAILABLE, Fault.RESPONSE_LOST, Fault.UNAVAILABLE]
         assert await writer.commit(mark) == "done"
         assert await here.follow("run_1").until(1) == [b"a"]
-        here.transactions.troubles = [Trouble.ANSWER_LOST]
+        here.transactions.faults = [Fault.RESPONSE_LOST]
         await writer.add([b"b"])
         await writer.flush()
-        here.transactions.troubles = [Trouble.AWAY]
-        await writer.finish(nothing)
+        here.transactions.faults = [Fault.UNAVAILABLE]
+        await writer.finish(no_change)
 
     follower = here.follow("run_1")
-    await follower.reading
+    await follower.task
     assert follower.texts == [b"a", b"b"]
     assert (await jobs.get(context.claim.job_id)).state is JobState.DONE
 
 
 async def test_a_stream_may_stay_open_when_its_job_is_done(here: StreamProcess, jobs: Jobs) -> None:
     """A run that waits for its client has no job; whoever holds its row goes on with the stream."""
-    await begin(jobs, "run_1")
+    await create_stream(jobs, "run_1")
     follower = here.follow("run_1")
 
     async def wait(_repositories: Transaction) -> FinalEvents:
@@ -332,7 +332,7 @@ async def test_a_stream_may_stay_open_when_its_job_is_done(here: StreamProcess, 
         return number
 
     assert await jobs.transactions.write(expire) == 1
-    await follower.reading
+    await follower.task
     assert follower.texts == [b"a", b"b", b"c"]
     with pytest.raises(StreamClosed):
         await jobs.transactions.write(
@@ -343,8 +343,8 @@ async def test_a_stream_may_stay_open_when_its_job_is_done(here: StreamProcess, 
 async def test_the_log_tells_what_a_turn_was(jobs: Jobs) -> None:
     """Its tokens and its events, whichever way they were appended; events in chunks of a bounded
     size."""
-    await begin(jobs, "run_1", *numbered(2))
-    many = numbered(2 * MAX_CHUNK_EVENTS + 1, 2)
+    await create_stream(jobs, "run_1", *numbered_events(2))
+    many = numbered_events(2 * MAX_CHUNK_EVENTS + 1, 2)
 
     async def append(tx: Transaction) -> None:
         await StreamQueries(tx).append(PROJECT, "run_1", [], turn=1, token_ids=[1, 2])
@@ -361,7 +361,7 @@ async def test_the_log_tells_what_a_turn_was(jobs: Jobs) -> None:
         assert [event.data for event in turn] == many
         assert turn[0].number == 2
         assert await streams.read(PROJECT, "run_1", 300, 2) == turn[299:301]
-        assert [event.data for event in await streams.read(PROJECT, "run_1", -1, 3)] == numbered(3)
+        assert [event.data for event in await streams.read(PROJECT, "run_1", -1, 3)] == numbered_events(3)
         stream = await streams.get(PROJECT, "run_1")
         assert stream is not None
         assert (stream.next_number, stream.state) == (3 + len(many), StreamState.OPEN)
@@ -376,11 +376,11 @@ async def test_the_log_tells_what_a_turn_was(jobs: Jobs) -> None:
 async def test_many_streams_are_one_commit_and_their_readers_one_read(
     here: StreamProcess, elsewhere: StreamProcess, jobs: Jobs
 ) -> None:
-    """Counted: a round of events on 200 streams is a transaction; followers here read nothing for
+    """Counted: a round of events on 200 streams is a transaction; followers here read no_change for
     it, and those elsewhere read together."""
     names = [f"run_{number}" for number in range(MANY)]
     for name in names:
-        await begin(jobs, name)
+        await create_stream(jobs, name)
     async with AsyncExitStack() as stack:
         writers = []
         for _ in names:
@@ -404,7 +404,7 @@ async def test_many_streams_are_one_commit_and_their_readers_one_read(
         assert here.value("corral_streams_written") == MANY
         assert elsewhere.value("corral_streams_followed") == MANY
         for follower in (*near, *far):
-            await follower.leave()
+            await follower.cancel()
 
 
 async def say(writers: list[StreamWriter], event: bytes) -> None:
@@ -417,22 +417,22 @@ async def say(writers: list[StreamWriter], event: bytes) -> None:
 
 async def test_a_writer_waits_while_too_much_is_unwritten(here: StreamProcess, jobs: Jobs) -> None:
     """The database is away: memory is bounded, and everything is there when it is back."""
-    await begin(jobs, "run_1")
+    await create_stream(jobs, "run_1")
     event = b"x" * (UNWRITTEN_BYTES // 8)
     async with here.committer.writer(await claim(here), "run_1") as writer:
-        here.transactions.troubles = [Trouble.AWAY] * 10_000
+        here.transactions.faults = [Fault.UNAVAILABLE] * 10_000
         for _ in range(9):
             await writer.add([event])
         waiting = asyncio.create_task(writer.add([b"last"]))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not waiting.done()
-        here.transactions.troubles.clear()
+        here.transactions.faults.clear()
         await waiting
-        await writer.finish(nothing)
+        await writer.finish(no_change)
 
     follower = here.follow("run_1")
-    await follower.reading
+    await follower.task
     assert follower.texts == [event] * 9 + [b"last"]
 
 
@@ -442,9 +442,9 @@ async def test_the_group_leaves_alone_what_belongs_to_a_change(
     """What is said right before a change is visible with it or never, also where a group waits
     for another one's commit."""
     monkeypatch.setattr(group_commit, "GROUP_BYTES", 0)  # each stream is a group of its own
-    process = a_process(database)
+    process = make_process(database)
     for stream_id in ("run_1", "run_2"):
-        await begin(jobs, stream_id)
+        await create_stream(jobs, stream_id)
 
     async def refused(_repositories: Transaction) -> None:
         await committing  # so the group looks at the second stream while its change is under way
@@ -462,7 +462,7 @@ async def test_the_group_leaves_alone_what_belongs_to_a_change(
         committing = asyncio.create_task(process.committer.commit())
         await asyncio.sleep(0)  # it begins with the first stream
         assert first.turn.locked()
-        await second.commit(nothing)
+        await second.commit(no_change)
         await second.add([b"never"])
         with pytest.raises(ValueError, match="refused"):
             await second.commit(refused)

@@ -1,5 +1,5 @@
-"""Dead letters of runs, responses and files of vector stores, on both databases: what can still
-become what its client wanted begins again, and nothing that its client was told has ended."""
+"""Retries of dead letters of runs, responses and vector store files, on both databases: a failure
+that a client has seen is final, all others can be retried."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -39,29 +39,29 @@ TOPICS = [f"topic{number}" for number in range(60)]
 CHUNKING = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}
 
 
-class Lost(WordVectors):
-    """Has lost its model after the first vectors, until it is found again."""
+class MissingModel(WordVectors):
+    """An embedding model that is missing after the first call until `is_available` is set."""
 
-    is_found = False
+    is_available = False
 
     async def Embed(
         self, request: inference_service_pb2.EmbedRequest, context: Context
     ) -> inference_service_pb2.EmbedResponse:
-        """Vectors, or no such model."""
-        if self.num_calls and not self.is_found:
+        """Embed, or raise ModelNotFound."""
+        if self.num_calls and not self.is_available:
             raise ModelNotFound(model=request.model)
         return await super().Embed(request, context)
 
 
 @pytest.fixture
 async def vectors(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningVectors]:
-    """Vector stores, on each database."""
-    async with running_vectors(tmp_path, database_url, Lost()) as running:
+    """Vector stores on each database."""
+    async with running_vectors(tmp_path, database_url, MissingModel()) as running:
         yield running
 
 
-async def a_failed_file(client: VectorClient) -> tuple[str, str]:
-    """A store, and a file that was not read to its end."""
+async def ingest_failing(client: VectorClient) -> tuple[str, str]:
+    """Create a store with a file whose ingestion fails; return both ids."""
     store = await client.create()
     file_id = await client.put(store.id, paragraphs(TOPICS), chunking=CHUNKING)
     await client.read(store.id)
@@ -69,23 +69,21 @@ async def a_failed_file(client: VectorClient) -> tuple[str, str]:
     return store.id, file_id
 
 
-async def the_dead_one(operator: Operator) -> JobPb:
+async def only_dead_job(operator: Operator) -> JobPb:
     """The only dead letter."""
     (job,) = (await operator.list_jobs(state=JobPb.STATE_DEAD)).jobs
     return job
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
-async def test_a_file_that_could_not_be_read_is_read_after_all(
-    vectors: RunningVectors, is_swept: bool
-) -> None:
-    """All of it, and each passage once, whether a sweep has dropped those it had or not."""
+async def test_a_failed_ingestion_can_be_retried(vectors: RunningVectors, is_swept: bool) -> None:
+    """Each passage is indexed once, whether a sweep has deleted the first ones or not."""
     client, operator = vectors.vectors, Operator.of(vectors.control)
-    store_id, file_id = await a_failed_file(client)
+    store_id, file_id = await ingest_failing(client)
     if is_swept:
         await vectors.control.control.sweeper.sweep()
-    job = await the_dead_one(operator)
-    vectors.fake.is_found = True  # type: ignore[attr-defined]
+    job = await only_dead_job(operator)
+    vectors.fake.is_available = True  # type: ignore[attr-defined]
     retried = await operator.retry_job(job.id)
     store = await client.read(store_id)
     file = await client.file(store_id, file_id)
@@ -102,11 +100,11 @@ async def test_a_file_that_could_not_be_read_is_read_after_all(
         await operator.retry_job(job.id)
 
 
-async def test_a_file_that_is_in_its_store_no_more_stays_out(vectors: RunningVectors) -> None:
-    """Its dead letter has nothing to begin again."""
+async def test_a_file_removed_from_its_store_is_not_retried(vectors: RunningVectors) -> None:
+    """Its dead letter stays dead."""
     client, operator = vectors.vectors, Operator.of(vectors.control)
-    store_id, file_id = await a_failed_file(client)
-    job = await the_dead_one(operator)
+    store_id, file_id = await ingest_failing(client)
+    job = await only_dead_job(operator)
     await client.ask("DeleteVectorStoreFile", vector_store_id=store_id, file_id=file_id)
 
     with pytest.raises(JobNotRetriable, match="in the vector store no more"):
@@ -115,10 +113,10 @@ async def test_a_file_that_is_in_its_store_no_more_stays_out(vectors: RunningVec
     assert (await client.get(store_id)).file_counts.total == 0
 
 
-async def test_what_failed_for_its_client_stays_so(
+async def test_failed_runs_and_responses_are_not_retried(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """A run and a response that engines died over: their readers were told."""
+    """Their readers have received the failure."""
     model = ScriptedTurns(lambda _: says("Hello"), troubles=[0] * 6)
     jobs = {"poll_interval_s": 0.05}
     async with a_control(tmp_path, database_url, model=a_model(model), jobs=jobs) as control:
@@ -141,24 +139,24 @@ async def test_what_failed_for_its_client_stays_so(
         assert events[-1].event.run_changed.what == "failed"
         assert [job.kind for job in dead] == ["run", "response"]
         for job in dead:
-            with pytest.raises(JobNotRetriable, match=f"the {job.kind} .* as its client was told"):
+            with pytest.raises(JobNotRetriable, match=f"the {job.kind} .* has been reported"):
                 await operator.retry_job(job.id)
         assert (await responses.get(response.id)).state == last.failed.state
 
 
-async def its_dead_expiry(process: RunProcess) -> Job:
-    """The expiry of a waiting run, after an attempt that was a defect."""
+async def fail_expiry(process: RunProcess) -> Job:
+    """Let the expiry job of a waiting run die."""
     job = await process.leases.claim([EXPIRY_KIND])
     assert job is not None
     defect = AttemptResult(Outcome.REFUSED, InternalError(request_id=job.id))
     return await process.leases.end(job.claim, defect)
 
 
-@pytest.mark.parametrize("is_given_up", [False, True])
-async def test_a_run_that_still_waits_expires_after_all(
-    tmp_path: Path, database_url: str | None, is_given_up: bool
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_the_expiry_of_a_run_can_be_retried(
+    tmp_path: Path, database_url: str | None, is_cancelled: bool
 ) -> None:
-    """And one that was given up meanwhile stays as it is."""
+    """Unless the run was cancelled in the meantime."""
     clock, turns = SetClock(), ScriptedTurns(lambda _: calls(FUNCTION, "{}"))
     async with a_database(tmp_path, database_url, clock) as database:
         world = RunWorld(database, turns, clock)
@@ -168,9 +166,9 @@ async def test_a_run_that_still_waits_expires_after_all(
             run = await begun(process, assistant, thread)
             await told(process, run)
         clock.advance(minutes=11)
-        dead = await its_dead_expiry(process)
+        dead = await fail_expiry(process)
         operators = Jobs(database.transactions, PageTokens(b"key"), RETRIES)
-        if is_given_up:
+        if is_cancelled:
             await process.runs.cancel(PROJECT, thread.id, run.id)
             with pytest.raises(JobNotRetriable, match="does not wait any more"):
                 await operators.retry(dead.id)
@@ -181,4 +179,4 @@ async def test_a_run_that_still_waits_expires_after_all(
         ended = await now(process, run)
 
     assert dead.state is JobState.DEAD
-    assert ended.state is (RunState.CANCELLED if is_given_up else RunState.EXPIRED)
+    assert ended.state is (RunState.CANCELLED if is_cancelled else RunState.EXPIRED)

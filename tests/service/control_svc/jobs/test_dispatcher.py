@@ -1,8 +1,7 @@
-"""The dispatcher over both databases, with a handler that does what it is told."""
+"""The dispatcher on both databases."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,6 +10,7 @@ from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobContext
+from control_svc.jobs.leases import LeaseTerms
 from control_svc.jobs.model import (
     MAX_ATTEMPTS,
     AttemptResult,
@@ -24,7 +24,6 @@ from svc_kit.errors import (
     EngineRestarting,
     FileNotFound,
     SlowReader,
-    StorageFailed,
     UpstreamUnavailable,
 )
 from svc_kit.metrics import JobMetrics
@@ -32,26 +31,25 @@ from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S, run_dispatcher
 from tests.support.jobs import (
     KIND,
+    LEASE,
+    Fault,
     Handler,
     Jobs,
     WatchedLeases,
-    for_ever,
-    leases_of,
+    make_leases,
+    no_change,
+    run_forever,
 )
 
 TOO_SLOW = SlowReader(unread_events=1, limit_s=1)
 
 
-async def nothing(_: Transaction) -> None:
-    """Work that changes nothing."""
-
-
-async def test_a_job_is_done_without_a_poll(database: Database, jobs: Jobs) -> None:
-    """Whoever adds one wakes the dispatcher."""
+async def test_a_new_job_runs_without_a_poll(database: Database, jobs: Jobs) -> None:
+    """Queueing a job notifies the dispatcher."""
     handler = Handler()
     async with run_dispatcher(database, handler) as work:
         added = await jobs.add()
-        done = await work.ends.get()
+        done = await work.ended.get()
 
     assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 1)
     assert [claim.subject for claim in handler.claims] == [added.subject]
@@ -59,15 +57,15 @@ async def test_a_job_is_done_without_a_poll(database: Database, jobs: Jobs) -> N
     assert work.metrics.get_sample_value("corral_job_attempts_total", labels) == 1
 
 
-async def test_as_many_run_as_the_handler_takes(database: Database, jobs: Jobs) -> None:
-    """Each waits here for one that runs beside it; the next begins when one has ended."""
+async def test_the_handler_limits_the_concurrency(database: Database, jobs: Jobs) -> None:
+    """Each job waits for another one that runs at the same time; at most two run."""
     pair = asyncio.Barrier(2)
-    running = most = 0
+    running = max_running = 0
 
     async def count(_claim: Claim, _context: JobContext) -> None:
-        nonlocal running, most
+        nonlocal running, max_running
         running += 1
-        most = max(most, running)
+        max_running = max(max_running, running)
         await pair.wait()
         running -= 1
 
@@ -75,14 +73,14 @@ async def test_as_many_run_as_the_handler_takes(database: Database, jobs: Jobs) 
     async with run_dispatcher(database, handler) as work:
         for _ in range(6):
             await jobs.add()
-        ended = [await work.ends.get() for _ in range(6)]
+        ended = [await work.ended.get() for _ in range(6)]
 
     assert {job.state for job in ended} == {JobState.DONE}
-    assert most == 2
+    assert max_running == 2
 
 
 @pytest.mark.parametrize(
-    ("problem", "state", "attempt"),
+    ("error", "state", "attempt"),
     [
         (FileNotFound(file="f"), JobState.DEAD, 1),
         (TOO_SLOW, JobState.QUEUED, 1),
@@ -91,41 +89,41 @@ async def test_as_many_run_as_the_handler_takes(database: Database, jobs: Jobs) 
         (EngineDied(EngineRestarting()), JobState.QUEUED, 0),
     ],
 )
-async def test_what_an_attempt_raises_decides(
-    database: Database, jobs: Jobs, problem: Exception, state: JobState, attempt: int
+async def test_the_error_of_an_attempt_decides_what_follows(
+    database: Database, jobs: Jobs, error: Exception, state: JobState, attempt: int
 ) -> None:
-    """Refused for good, to be tried again, or only not yet."""
+    """A dead letter, a counted retry, or an uncounted one."""
 
     async def fail(_claim: Claim, _context: JobContext) -> None:
-        raise problem
+        raise error
 
     async with run_dispatcher(database, Handler(fail)) as work:
         await jobs.add()
-        ended = await work.ends.get()
+        ended = await work.ended.get()
 
     assert (ended.state, ended.attempt) == (state, attempt)
     assert ended.error is not None
     assert "a defect" not in ended.error.message
 
 
-async def test_the_third_failure_is_the_last(
+async def test_a_job_dies_of_its_third_failure_without_progress(
     database: Database, jobs: Jobs, clock: SetClock
 ) -> None:
-    """A dead letter keeps why; progress in between would have counted anew."""
+    """Progress resets the count; the dead letter has the error."""
 
     async def fail(claim: Claim, context: JobContext) -> None:
         if len(handler.claims) == 2:
-            await context.write(nothing, progress=True)
+            await context.write(no_change, progress=True)
         raise TOO_SLOW
 
     handler = Handler(fail)
     async with run_dispatcher(database, handler) as work:
         added = await jobs.add()
-        ended = [await work.ends.get()]
+        ended = [await work.ended.get()]
         while ended[-1].state is not JobState.DEAD:
             clock.now = ended[-1].run_after
             database.notifications.send(["jobs"])
-            ended.append(await work.ends.get())
+            ended.append(await work.ended.get())
 
     assert [job.attempt for job in ended] == [1, 1, 2, 3]
     assert [job.id for job in handler.dead_jobs] == [added.id]
@@ -133,156 +131,159 @@ async def test_the_third_failure_is_the_last(
     assert ended[-1].error.reason == "SLOW_READER"
 
 
-async def test_a_cancelled_job_hears_of_it_and_finishes(database: Database, jobs: Jobs) -> None:
-    """While it runs, at once; what its last transaction writes is written."""
+async def test_a_running_job_is_told_of_its_cancellation(database: Database, jobs: Jobs) -> None:
+    """The handler sees the event at once and can still finish."""
 
     async def until_cancelled(_claim: Claim, context: JobContext) -> None:
         await context.cancelled.wait()
-        await context.finish(nothing)
+        await context.finish(no_change)
 
     handler = Handler(until_cancelled)
     async with run_dispatcher(database, handler) as work:
         added = await jobs.add()
-        await handler.news.wait()
+        await handler.is_called.wait()
         await jobs.cancel(added)
-        ended = await work.ends.get()
+        ended = await work.ended.get()
 
     assert ended.state is JobState.DONE
 
 
-async def test_a_process_that_stops_gives_its_work_back(database: Database, jobs: Jobs) -> None:
-    """Another one goes on at once, and the attempt does not count; nor does one that a claim under
-    way at the stop begins."""
-    first, second = Handler(for_ever), Handler()
+async def test_a_dispatcher_that_stops_releases_its_jobs(database: Database, jobs: Jobs) -> None:
+    """Another process claims them at once, and the attempt does not count."""
+    first, second = Handler(run_forever), Handler()
     async with run_dispatcher(database, first, "first") as stopping:
         added = await jobs.add()
-        await first.news.wait()
-    given_back = stopping.ends.get_nowait()
+        await first.is_called.wait()
+    released = stopping.ended.get_nowait()
     async with run_dispatcher(database, second, "second") as work:
-        ended = await work.ends.get()
+        ended = await work.ended.get()
 
-    assert (given_back.state, given_back.attempt) == (JobState.QUEUED, 0)
+    assert (released.state, released.attempt) == (JobState.QUEUED, 0)
     assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 1)
-    assert ended.fence > given_back.fence
+    assert ended.fence > released.fence
 
 
-async def test_work_that_never_began_is_given_back(database: Database, jobs: Jobs) -> None:
-    """The process stops between the claim and the first step of the handler."""
+class StoppingLeases(WatchedLeases):
+    """Leases that stop the dispatcher during a claim."""
+
+    dispatcher: Dispatcher
+
+    async def claim(self, kinds: Collection[str]) -> Job | None:
+        """Stop the dispatcher, then claim."""
+        self.dispatcher.stop()
+        return await super().claim(kinds)
+
+
+async def test_a_job_claimed_during_the_stop_is_released(database: Database, jobs: Jobs) -> None:
+    """The handler does not start, and the attempt does not count."""
     added = await jobs.add()
-    handler = Handler(for_ever)
-    leases = leases_of(database, "a", dead_letter_handler=handler)
-    dispatcher = Dispatcher(
+    handler = Handler(run_forever)
+    terms = LeaseTerms(owner="a", lease=LEASE, is_exclusive=False)
+    leases = StoppingLeases(database.transactions, {KIND: handler}, terms)
+    leases.dispatcher = Dispatcher(
         leases, database.notifications, [handler], JobMetrics(CollectorRegistry())
     )
-
-    async def claim_and_stop(kinds: Collection[str]) -> Job | None:
-        dispatcher.stop()
-        return await WatchedLeases.claim(leases, kinds)
-
-    leases.claim = claim_and_stop  # type: ignore[method-assign]  # the moment is the point
     async with asyncio.timeout(25):
-        await dispatcher.run(NEVER_S)
+        await leases.dispatcher.run(NEVER_S)
 
-    found = await jobs.get(added)
-    assert (found.state, found.attempt, found.fence) == (JobState.QUEUED, 0, 1)
+    job = await jobs.get(added)
+    assert (job.state, job.attempt, job.fence) == (JobState.QUEUED, 0, 1)
     assert handler.claims == []
 
 
-async def test_a_lost_job_is_left(database: Database, jobs: Jobs, clock: SetClock) -> None:
-    """The attempt that has lost its lease is broken off; whoever is next does the job."""
-    left = asyncio.Event()
+async def test_an_attempt_that_lost_its_lease_is_cancelled(
+    database: Database, jobs: Jobs, clock: SetClock
+) -> None:
+    """The process that took the job over finishes it."""
+    cancelled = asyncio.Event()
 
     async def stall_at_first(claim: Claim, _context: JobContext) -> None:
         if claim.fence == 1:
             try:
                 await asyncio.Event().wait()
             finally:
-                left.set()
+                cancelled.set()
 
-    handler, ends = Handler(stall_at_first), asyncio.Queue[Job]()
-    async with run_dispatcher(database, handler, "first", ends=ends):
+    handler, ended = Handler(stall_at_first), asyncio.Queue[Job]()
+    async with run_dispatcher(database, handler, "first", ended=ended):
         added = await jobs.add()
-        await handler.news.wait()
+        await handler.is_called.wait()
         clock.advance(minutes=1)
-        async with run_dispatcher(database, handler, "second", ends=ends):
-            ended = await ends.get()
+        async with run_dispatcher(database, handler, "second", ended=ended):
+            done = await ended.get()
             database.notifications.send(["jobs"])
-            await left.wait()
+            await cancelled.wait()
 
-    assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 2)
-    assert ends.empty()
+    assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 2)
+    assert ended.empty()
 
 
-async def test_a_claim_that_nobody_heard_of_is_found(database: Database, jobs: Jobs) -> None:
-    """Its commit succeeded and the answer was lost: the same process takes it over from itself."""
+async def test_a_claim_whose_commit_got_no_response_is_found(
+    database: Database, jobs: Jobs
+) -> None:
+    """The process that owns the lease ends the attempt as lost, and claims the job again."""
     added = await jobs.add()
-    await leases_of(database, "a").claim([KIND])
+    await make_leases(database.transactions, "a").claim([KIND])
 
     async with run_dispatcher(database, Handler(), "a") as work:
-        lost, done = await work.ends.get(), await work.ends.get()
+        lost, done = await work.ended.get(), await work.ended.get()
 
     assert (lost.id, lost.state, lost.attempt) == (added.id, JobState.QUEUED, 1)
     assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 2)
 
 
-async def test_a_subject_that_cannot_be_ended_holds_up_no_other(
+async def test_a_failing_dead_letter_handler_blocks_no_other_job(
     database: Database, jobs: Jobs, clock: SetClock
 ) -> None:
-    """Its job stays, to be tried again; other jobs are taken over, and done."""
+    """Its job keeps running, to be tried again; others are taken over and done."""
 
     class Broken(Handler):
         async def on_dead(self, tx: Transaction, job: Job) -> None:
-            raise RuntimeError("cannot be buried")
+            raise RuntimeError("a defect")
 
-    gone, poison = leases_of(database, "gone"), await jobs.add()
+    gone, poison = make_leases(database.transactions, "gone"), await jobs.add()
     for _ in range(MAX_ATTEMPTS - 1):
-        job = await gone.claim([KIND])
-        assert job is not None
+        job = await gone.claim_next()
         clock.now = (await gone.end(job.claim, AttemptResult(Outcome.FAILED))).run_after
-    await gone.claim([KIND])
+    await gone.claim_next()
     orphan = await jobs.add()
-    await gone.claim([KIND])
+    await gone.claim_next()
     clock.advance(minutes=5)
 
     async with run_dispatcher(database, Broken()) as work:
         added = await jobs.add()
-        ended = [await work.ends.get() for _ in range(2)]
+        ended = [await work.ended.get() for _ in range(2)]
 
     assert {job.id for job in ended} == {orphan.id, added.id}
     assert (await jobs.get(poison)).state is JobState.RUNNING
 
 
-async def test_an_end_is_written_once_there_is_room(
-    database: Database, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+async def test_the_result_is_stored_once_the_database_is_available(
+    database: Database, jobs: Jobs
 ) -> None:
-    """A disk that is full at the end of the work does not make it be done again."""
-    handler = Handler()
-    transactions, refusals = database.transactions, iter([StorageFailed(problem="full")])
-    write = transactions.write
+    """A failure at the end of an attempt does not repeat the work."""
 
-    async def write_unless_full(work: Callable[[Transaction], Awaitable[Any]]) -> Any:
-        if handler.claims:
-            for refusal in refusals:
-                raise refusal
-        return await write(work)
+    async def fail_next_write(_claim: Claim, _context: JobContext) -> None:
+        work.transactions.faults = [Fault.UNAVAILABLE]
 
+    handler = Handler(fail_next_write)
     async with run_dispatcher(database, handler) as work:
-        monkeypatch.setattr(transactions, "write", write_unless_full)
         await jobs.add()
-        ended = await work.ends.get()
+        ended = await work.ended.get()
 
+    assert work.transactions.faults == []
     assert (ended.state, ended.fence, len(handler.claims)) == (JobState.DONE, 1, 1)
 
 
-async def test_gauges_count_what_waits(database: Database, jobs: Jobs, clock: SetClock) -> None:
-    """By kind and state, and for how long the oldest job could have run."""
+async def test_gauges_count_jobs(database: Database, jobs: Jobs, clock: SetClock) -> None:
+    """By kind and state, and the time since the oldest queued job was due."""
     registry = CollectorRegistry()
     gauges = JobGauges(database.transactions, JobMetrics(registry))
     await jobs.add()
     clock.advance(seconds=5)
     await jobs.add()
     await jobs.add()
-    await leases_of(database, "a").claim([KIND])
+    await make_leases(database.transactions, "a").claim([KIND])
     clock.advance(seconds=2)
     await gauges.count()
 

@@ -1,4 +1,4 @@
-"""Jobs on both databases: claimed, cancelled, taken over, and never by two."""
+"""Leases of jobs on both databases: claim, cancel, take over."""
 
 import asyncio
 from datetime import timedelta
@@ -8,26 +8,21 @@ import pytest
 
 from control_svc.blobs.local import FolderBlobs
 from control_svc.db.engine import Database
-from control_svc.db.transaction import Transaction
 from control_svc.jobs.model import AttemptResult, JobPriority, JobState, LeaseLost, Outcome
 from control_svc.jobs.queries import JobQueueQueries
 from control_svc.sweeper import Sweeper
 from svc_kit.errors import FileNotFound, UpstreamUnavailable
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
-from tests.support.jobs import KIND, LEASE, Handler, Jobs, leases_of
+from tests.support.jobs import KIND, LEASE, Handler, Jobs, make_leases, no_change
 
 
-async def nothing(_: Transaction) -> None:
-    """Work that changes nothing."""
-
-
-async def test_the_more_urgent_job_comes_first(database: Database, jobs: Jobs) -> None:
-    """By priority, then by age; one that is not due does not come at all."""
+async def test_jobs_are_claimed_by_priority_and_age(database: Database, jobs: Jobs) -> None:
+    """A job that is not due is not claimed."""
     batch = await jobs.add(priority=JobPriority.BATCH)
     late = await jobs.add(delay=timedelta(seconds=1))
     first, second = await jobs.add(), await jobs.add()
-    leases = leases_of(database, "a")
+    leases = make_leases(database.transactions, "a")
 
     claimed = [await leases.claim([KIND]) for _ in range(4)]
 
@@ -35,70 +30,67 @@ async def test_the_more_urgent_job_comes_first(database: Database, jobs: Jobs) -
     assert (await jobs.get(late)).state is JobState.QUEUED
 
 
-async def test_projects_take_turns(database: Database, jobs: Jobs) -> None:
-    """The one with fewer running jobs comes first, however many the other one has queued."""
+async def test_projects_share_the_workers(database: Database, jobs: Jobs) -> None:
+    """The project with fewer running jobs comes first, however many the other has queued."""
     other = Jobs(database, jobs.ids, project="q")
     for _ in range(3):
         await jobs.add()
     for _ in range(2):
         await other.add()
-    leases = leases_of(database, "a")
+    leases = make_leases(database.transactions, "a")
 
     claimed = [await leases.claim([KIND]) for _ in range(5)]
 
     assert [job and job.project for job in claimed] == ["p", "q", "p", "q", "p"]
 
 
-async def test_a_late_worker_changes_nothing(
+async def test_a_worker_that_lost_its_job_cannot_write(
     database: Database, jobs: Jobs, clock: SetClock
 ) -> None:
-    """Once another one has the job, every transaction of the first is rolled back."""
+    """Once another worker has the job, every transaction of the first is rolled back."""
     added = await jobs.add()
-    one, two = leases_of(database, "one"), leases_of(database, "two")
-    late = await one.claim([KIND])
-    assert late is not None
+    one, two = (make_leases(database.transactions, owner) for owner in ("one", "two"))
+    late = await one.claim_next()
     clock.advance(seconds=LEASE.total_seconds() - 1)
     assert await two.take_over_all() == []
-    await one.write(late.claim, nothing, progress=False)
+    await one.write(late.claim, no_change, progress=False)
     clock.advance(seconds=LEASE.total_seconds())
     assert [job.id for job in await two.take_over_all()] == [added.id]
-    now_of_two = await two.claim([KIND])
-    assert now_of_two is not None
+    current = await two.claim_next()
 
     for attempt in (
-        one.write(late.claim, nothing, progress=False),
-        one.finish(late.claim, nothing),
+        one.write(late.claim, no_change, progress=False),
+        one.finish(late.claim, no_change),
         one.end(late.claim, AttemptResult(Outcome.FAILED)),
     ):
         with pytest.raises(LeaseLost):
             await attempt
 
-    assert now_of_two.fence == late.fence + 1
-    await two.finish(now_of_two.claim, nothing)
+    assert current.fence == late.fence + 1
+    await two.finish(current.claim, no_change)
     assert (await jobs.get(added)).state is JobState.DONE
 
 
-async def test_a_renewed_lease_is_not_taken(
+async def test_a_renewed_lease_is_not_taken_over(
     database: Database, jobs: Jobs, clock: SetClock
 ) -> None:
-    """A heartbeat is worth a whole lease from its time on."""
+    """A heartbeat renews the whole lease."""
     await jobs.add()
-    one, two = leases_of(database, "one"), leases_of(database, "two")
+    one, two = (make_leases(database.transactions, owner) for owner in ("one", "two"))
     await one.claim([KIND])
     clock.advance(seconds=14)
-    await database.transactions.write(lambda each: JobQueueQueries(each).renew("one", LEASE))
+    await database.transactions.write(lambda tx: JobQueueQueries(tx).renew("one", LEASE))
     clock.advance(seconds=14)
 
     assert await two.take_over_all() == []
 
 
-async def test_a_refusal_buries_and_tells(database: Database, jobs: Jobs) -> None:
-    """What cannot succeed later dies at once, with the reason, and its subject hears of it."""
+async def test_a_refused_job_dies_at_once(database: Database, jobs: Jobs) -> None:
+    """With its error, and its dead-letter handler is called."""
     added = await jobs.add()
     handler = Handler()
-    leases = leases_of(database, "a", dead_letter_handler=handler)
-    job = await leases.claim([KIND])
-    assert job is not None
+    leases = make_leases(database.transactions, "a", {KIND: handler})
+    job = await leases.claim_next()
     await leases.end(job.claim, AttemptResult(Outcome.REFUSED, FileNotFound(file="file-1")))
 
     dead = await jobs.get(added)
@@ -106,16 +98,15 @@ async def test_a_refusal_buries_and_tells(database: Database, jobs: Jobs) -> Non
     assert [each.id for each in handler.dead_jobs] == [added.id]
 
 
-async def test_what_waits_for_others_waits_for_ever(
+async def test_a_job_is_postponed_without_limit(
     database: Database, jobs: Jobs, clock: SetClock
 ) -> None:
-    """An outage is no failure of the job; the waits grow to a minute."""
+    """An outage is not a failure of the job; the backoff grows to a minute."""
     added = await jobs.add()
-    leases = leases_of(database, "a")
+    leases = make_leases(database.transactions, "a")
     waits = []
     for _ in range(10):
-        job = await leases.claim([KIND])
-        assert job is not None
+        job = await leases.claim_next()
         error = UpstreamUnavailable(service="inference")
         job = await leases.end(job.claim, AttemptResult(Outcome.POSTPONED, error))
         waits.append((job.run_after - clock.now).total_seconds())
@@ -126,63 +117,59 @@ async def test_what_waits_for_others_waits_for_ever(
     assert (waits[0], waits[-1]) == (1, 30)
 
 
-async def test_a_cancelled_job_runs_at_once(
+async def test_a_cancelled_job_becomes_due(
     database: Database, jobs: Jobs, clock: SetClock
 ) -> None:
-    """Its worker ends its subject; what has ended cannot be cancelled."""
+    """Its handler ends its subject; a job that has ended cannot be cancelled."""
     added = await jobs.add(delay=timedelta(hours=1))
     cancelled = await jobs.cancel(added)
-    leases = leases_of(database, "a")
-    job = await leases.claim([KIND])
-    assert job is not None
+    leases = make_leases(database.transactions, "a")
+    job = await leases.claim_next()
     assert cancelled is not None
     assert job.cancel_requested_at == clock.now == cancelled.cancel_requested_at
-    await leases.finish(job.claim, nothing)
+    await leases.finish(job.claim, no_change)
 
     assert await jobs.cancel(added) is None
 
 
-async def test_claims_at_the_same_moment_differ(database: Database, jobs: Jobs) -> None:
-    """Each job is given to one of the workers."""
+async def test_concurrent_claims_get_different_jobs(database: Database, jobs: Jobs) -> None:
+    """Each job goes to one of the workers."""
     added = {(await jobs.add()).id for _ in range(20)}
-    workers = [leases_of(database, str(number)) for number in range(8)]
+    claimed = []
 
-    async def claim_all(number: int) -> list[str]:
-        found = []
-        while (job := await workers[number].claim([KIND])) is not None:
-            found.append(job.id)
-        return found
+    async def claim_all(number: int) -> None:
+        leases = make_leases(database.transactions, str(number))
+        while (job := await leases.claim([KIND])) is not None:
+            claimed.append(job.id)
 
-    claimed = await asyncio.gather(*(claim_all(number) for number in range(8)))
+    await asyncio.gather(*(claim_all(number) for number in range(8)))
 
-    together = [job_id for each in claimed for job_id in each]
-    assert len(together) == len(added)
-    assert set(together) == added
+    assert len(claimed) == len(added)
+    assert set(claimed) == added
 
 
-async def test_what_has_ended_is_forgotten(
+async def test_ended_jobs_are_deleted(
     tmp_path: Path, database: Database, jobs: Jobs, clock: SetClock
 ) -> None:
-    """Done jobs after a day, dead letters after a month, others never."""
-    done, dead, waiting = [await jobs.add() for _ in range(3)]
-    leases = leases_of(database, "a")
-    for ending in (
+    """Done jobs after a day, dead letters after 30 days, queued ones never."""
+    done, dead, queued = [await jobs.add() for _ in range(3)]
+    leases = make_leases(database.transactions, "a")
+    for result in (
         AttemptResult(Outcome.DONE),
         AttemptResult(Outcome.REFUSED, FileNotFound(file="file-1")),
     ):
-        job = await leases.claim([KIND])
-        assert job is not None
-        await leases.end(job.claim, ending)
+        job = await leases.claim_next()
+        await leases.end(job.claim, result)
     blobs = FolderBlobs(tmp_path / "blobs")
     blobs.prepare()
     sweeper = Sweeper(
         database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1), NO_ARCHIVE
     )
 
-    left = []
+    remaining = []
     for days in (0.9, 0.2, 28, 1):
         clock.advance(days=days)
         await sweeper.sweep()
-        left.append([each for each in (done, dead, waiting) if await jobs.exists(each)])
+        remaining.append([each for each in (done, dead, queued) if await jobs.find(each.id)])
 
-    assert left == [[done, dead, waiting], [dead, waiting], [dead, waiting], [waiting]]
+    assert remaining == [[done, dead, queued], [dead, queued], [dead, queued], [queued]]

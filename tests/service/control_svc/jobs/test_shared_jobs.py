@@ -1,4 +1,4 @@
-"""Jobs between processes: several on one PostgreSQL, and what becomes of the work of a dead one."""
+"""Jobs shared by several processes on one PostgreSQL, and the jobs of a killed process."""
 
 import asyncio
 import signal
@@ -24,15 +24,15 @@ from control_svc.jobs.queries import JobQueueQueries
 from tests.support.control import SetClock
 from tests.support.dispatching import run_dispatcher
 from tests.support.examples import examples
-from tests.support.job_machine import BRIEF, JobMachine, leave_mark
-from tests.support.jobs import KIND, LEASE, Handler, Jobs, a_database, leases_of
+from tests.support.job_machine import BRIEF, JobMachine, insert_mark
+from tests.support.jobs import LEASE, Handler, Jobs, a_database, make_leases
 from tests.support.postgres import execute
 from tests.support.processes import Program
 
 
 @contextmanager
 def endless_worker(folder: Path, url: str | None, lease_s: float) -> Iterator[Program]:
-    """A control process that works on whatever it finds, and never ends it."""
+    """Run a control process whose jobs never end."""
     environment = {
         "CORRAL_CONTROL_LISTEN": "127.0.0.1:0",
         "CORRAL_CONTROL_MANAGEMENT_LISTEN": "none",
@@ -45,11 +45,11 @@ def endless_worker(folder: Path, url: str | None, lease_s: float) -> Iterator[Pr
         yield program
 
 
-def test_a_random_history_on_postgres(postgres_url: str, tmp_path: Path) -> None:
-    """What the property tests do on SQLite, a few times where rows are locked for real."""
+def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None:
+    """The state machine of the property tests, with real row locks."""
 
     @asynccontextmanager
-    async def opened(clock: SetClock) -> AsyncIterator[Database]:
+    async def open_empty(clock: SetClock) -> AsyncIterator[Database]:
         await execute(postgres_url, "TRUNCATE jobs, requests")
         async with open_database(postgres_url, tmp_path, clock) as database:
             yield database
@@ -57,38 +57,37 @@ def test_a_random_history_on_postgres(postgres_url: str, tmp_path: Path) -> None
     class OnPostgres(JobMachine):
         pass
 
-    OnPostgres.opened = opened
+    OnPostgres.open_database = open_empty
     run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(8)))
 
 
-async def test_several_processes_share_the_work_of_a_postgres(
-    postgres_url: str, tmp_path: Path
-) -> None:
-    """Each job is done once, by one of them, at its first attempt."""
+async def test_processes_share_the_jobs(postgres_url: str, tmp_path: Path) -> None:
+    """Each job runs once, in one of them, at its first attempt."""
 
     async def mark(claim: Claim, context: JobContext) -> None:
-        await context.finish(lambda each: leave_mark(each, claim, "done"))
+        await context.finish(lambda tx: insert_mark(tx, claim, "done"))
 
-    ends, handlers = asyncio.Queue[Job](), [Handler(mark) for _ in range(4)]
+    ended, handlers = asyncio.Queue[Job](), [Handler(mark) for _ in range(4)]
     async with AsyncExitStack() as stack:
-        opened = [a_database(tmp_path, postgres_url) for _ in range(4)]
-        databases = [await stack.enter_async_context(each) for each in opened]
+        databases = [
+            await stack.enter_async_context(a_database(tmp_path, postgres_url)) for _ in range(4)
+        ]
         for number, database in enumerate(databases):
-            at_work = run_dispatcher(database, handlers[number], str(number), ends=ends)
-            await stack.enter_async_context(at_work)
+            dispatcher = run_dispatcher(database, handlers[number], str(number), ended=ended)
+            await stack.enter_async_context(dispatcher)
         ids = IdSource(utc_now)
         added = await asyncio.gather(
             *(Jobs(databases[number % 4], ids).add() for number in range(100))
         )
-        ended = [await ends.get() for _ in added]
+        done = [await ended.get() for _ in added]
 
     claims = [claim.job_id for handler in handlers for claim in handler.claims]
-    assert sorted(claims) == sorted(job.id for job in ended) == sorted(job.id for job in added)
-    assert {(job.state, job.fence) for job in ended} == {(JobState.DONE, 1)}
+    assert sorted(claims) == sorted(job.id for job in done) == sorted(job.id for job in added)
+    assert {(job.state, job.fence) for job in done} == {(JobState.DONE, 1)}
 
 
-async def test_a_notice_reaches_another_process(postgres_url: str, tmp_path: Path) -> None:
-    """Nobody polls: the one starts what the other adds, and ends what the other cancels."""
+async def test_notifications_reach_another_process(postgres_url: str, tmp_path: Path) -> None:
+    """Without polling, it starts jobs that another process adds and ends those that it cancels."""
 
     async def until_cancelled(_claim: Claim, context: JobContext) -> None:
         await context.cancelled.wait()
@@ -101,18 +100,18 @@ async def test_a_notice_reaches_another_process(postgres_url: str, tmp_path: Pat
     ):
         jobs = Jobs(here, IdSource(utc_now))
         added = await jobs.add()
-        await handler.news.wait()
+        await handler.is_called.wait()
         await jobs.cancel(added)
-        ended = await work.ends.get()
+        ended = await work.ended.get()
 
     assert ended.state is JobState.DONE
 
 
-CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+CLOSE_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
 
 
-async def test_cut_connections_come_back(postgres_url: str, tmp_path: Path) -> None:
-    """What was announced meanwhile is looked for at once; heartbeats and claims go on."""
+async def test_closed_connections_are_reopened(postgres_url: str, tmp_path: Path) -> None:
+    """The dispatcher polls after the reconnect; heartbeats and claims continue."""
     handler = Handler()
     async with (
         a_database(tmp_path, postgres_url) as here,
@@ -121,9 +120,9 @@ async def test_cut_connections_come_back(postgres_url: str, tmp_path: Path) -> N
     ):
         jobs = Jobs(here, IdSource(utc_now))
         with renew_leases(there, "a", timedelta(seconds=1)):
-            before = [await jobs.add(), await work.ends.get()]
-            await execute(postgres_url, CUT)
-            after = [await jobs.add(), await work.ends.get()]
+            before = [await jobs.add(), await work.ended.get()]
+            await execute(postgres_url, CLOSE_CONNECTIONS)
+            after = [await jobs.add(), await work.ended.get()]
 
     assert before[0].id == before[1].id
     assert after[0].id == after[1].id
@@ -132,31 +131,29 @@ async def test_cut_connections_come_back(postgres_url: str, tmp_path: Path) -> N
 async def test_a_worker_that_always_writes_keeps_its_lease(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    """Every heartbeat finds the row locked by the work itself, and leaves it."""
+    """Every heartbeat finds the row locked by the worker itself, and skips it."""
     clock = SetClock()
     async with a_database(tmp_path, postgres_url, clock) as database:
         await Jobs(database, IdSource(clock)).add()
-        one, two = leases_of(database, "one"), leases_of(database, "two")
-        job = await one.claim([KIND])
-        assert job is not None
+        one, two = (make_leases(database.transactions, owner) for owner in ("one", "two"))
+        job = await one.claim_next()
 
-        async def beat_meanwhile(_: Transaction) -> None:
-            await database.transactions.write(
-                lambda each: JobQueueQueries(each).renew("one", LEASE)
-            )
+        async def renew_meanwhile(_: Transaction) -> None:
+            await database.transactions.write(lambda tx: JobQueueQueries(tx).renew("one", LEASE))
 
         for _ in range(2 * BEATS_PER_LEASE):
             clock.advance(seconds=LEASE.total_seconds() / BEATS_PER_LEASE)
-            await one.write(job.claim, beat_meanwhile, progress=False)
+            await one.write(job.claim, renew_meanwhile, progress=False)
             assert await two.take_over_all() == []
 
 
-async def test_a_busy_event_loop_keeps_its_leases(postgres_url: str, tmp_path: Path) -> None:
-    """Heartbeats have a thread of their own: the loop stands still, and the lease is renewed."""
+async def test_leases_are_renewed_while_the_event_loop_is_blocked(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Heartbeats run in a thread of their own."""
     async with a_database(tmp_path, postgres_url) as database:
         await Jobs(database, IdSource(utc_now)).add()
-        job = await leases_of(database, "busy").claim([KIND])
-        assert job is not None
+        job = await make_leases(database.transactions, "busy").claim_next()
         assert job.lease_expires_at is not None
         watching = threading.Thread(
             target=lambda: asyncio.run(until_renewed(postgres_url, job.lease_expires_at))
@@ -169,7 +166,7 @@ async def test_a_busy_event_loop_keeps_its_leases(postgres_url: str, tmp_path: P
 
 
 async def until_renewed(url: str, lease_expires_at: datetime | None) -> None:
-    """Until the only job's lease runs for longer."""
+    """Wait until the lease of the only job is renewed."""
     connection = await asyncpg.connect(url)
     try:
         while await connection.fetchval("SELECT lease_expires_at FROM jobs") == lease_expires_at:
@@ -178,8 +175,8 @@ async def until_renewed(url: str, lease_expires_at: datetime | None) -> None:
         await connection.close()
 
 
-async def test_a_killed_process_s_work_is_taken_over(postgres_url: str, tmp_path: Path) -> None:
-    """After the lease, as a second attempt."""
+async def test_jobs_of_a_killed_process_are_taken_over(postgres_url: str, tmp_path: Path) -> None:
+    """When the lease has expired, as a second attempt."""
     handler = Handler()
     async with a_database(tmp_path, postgres_url) as database:
         with endless_worker(tmp_path, postgres_url, lease_s=1) as program:
@@ -187,13 +184,13 @@ async def test_a_killed_process_s_work_is_taken_over(postgres_url: str, tmp_path
             await program.line(f"attempt 1 of {added.id}")
             async with run_dispatcher(database, handler, poll_s=0.1) as work:
                 program.signal(signal.SIGKILL)
-                ended = await work.ends.get()
+                ended = await work.ended.get()
 
     assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 2)
 
 
-async def test_a_stopped_process_gives_its_work_back(postgres_url: str, tmp_path: Path) -> None:
-    """Another one goes on at once, whatever the lease, and nothing counts against the job."""
+async def test_a_stopped_process_releases_its_jobs(postgres_url: str, tmp_path: Path) -> None:
+    """Another process claims them at once, and the attempt does not count."""
     handler = Handler()
     async with a_database(tmp_path, postgres_url) as database:
         with endless_worker(tmp_path, postgres_url, lease_s=3600) as program:
@@ -201,13 +198,13 @@ async def test_a_stopped_process_gives_its_work_back(postgres_url: str, tmp_path
             await program.line(f"attempt 1 of {added.id}")
             async with run_dispatcher(database, handler) as work:
                 program.signal(signal.SIGTERM)
-                ended = await work.ends.get()
+                ended = await work.ended.get()
 
     assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 1)
 
 
-async def test_a_killed_process_on_sqlite_goes_on_at_its_start(tmp_path: Path) -> None:
-    """Nobody else can have the database, so no lease is waited for."""
+async def test_a_killed_process_on_sqlite_resumes_when_restarted(tmp_path: Path) -> None:
+    """No other process can use the database, so it does not wait for the lease."""
     async with a_database(tmp_path / "control") as database:
         added = await Jobs(database, IdSource(utc_now)).add()
     for attempt in (1, 2):
