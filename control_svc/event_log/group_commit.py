@@ -38,16 +38,19 @@ class GroupCommitter:
         *,
         lease: timedelta,
         interval_s: float = COMMIT_INTERVAL_S,
+        group_bytes: int = GROUP_BYTES,
     ) -> None:
-        """`lease` is how long a job's lease holds; who writes all the time keeps it.
+        """`lease` is the duration of job leases, which a commit renews.
 
-        `interval_s` is the least time between two commits.
+        `interval_s` is the minimum time between two commits, and `group_bytes` the approximate
+        maximum size of a transaction.
         """
         self._transactions = transactions
         self._tails = tails
         self._metrics = metrics
         self._lease = lease
         self._interval_s = interval_s
+        self._group_bytes = group_bytes
         self._writers: list[StreamWriter] = []
         self._ready = asyncio.Event()
 
@@ -78,7 +81,8 @@ class GroupCommitter:
 
     async def commit(self) -> None:
         """Commit what waits."""
-        for group in _groups([writer for writer in self._writers if writer.is_waiting]):
+        waiting = [writer for writer in self._writers if writer.is_waiting]
+        for group in _groups(waiting, self._group_bytes):
             # While the group before it was written, changes of rows may have begun. They commit
             # their events themselves, and nobody waits for them: whose turn was held meanwhile
             # could say what belongs to its next change.
@@ -138,12 +142,12 @@ class GroupCommitter:
         self._metrics.events_per_commit.observe(num_events)
 
 
-def _groups(writers: Sequence[StreamWriter]) -> Iterator[list[StreamWriter]]:
-    """Writers whose events go into one transaction."""
+def _groups(writers: Sequence[StreamWriter], group_bytes: int) -> Iterator[list[StreamWriter]]:
+    """Split writers into groups that are written in one transaction each."""
     group: list[StreamWriter] = []
     num_bytes = 0
     for writer in writers:
-        if group and num_bytes + writer.num_bytes > GROUP_BYTES:
+        if group and num_bytes + writer.num_bytes > group_bytes:
             yield group
             group, num_bytes = [], 0
         group.append(writer)

@@ -9,15 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from corral.control.v1 import batch_pb2
 from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.inference.v1 import inference_service_pb2
 
-from control_svc.batches.model import Batch
-from control_svc.batches.output import BatchWriter
-from control_svc.jobs.handler import JobContext
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError, EngineRestarting, InternalError
 from svc_kit.rpc.client import translate_errors
@@ -264,6 +260,12 @@ class RunningBatches:
         """A client of another project."""
         return BatchClient(self.control.of_project(project))
 
+    async def create_failing(self, lines: Iterable[object], failed_writes: int) -> batch_pb2.Batch:
+        """Create a batch; the first `failed_writes` jobs that write its files will die."""
+        file = await self.control.client.create(jsonl(lines), filename="in.jsonl", purpose=BATCH)
+        self.control.blobs.errors = [InternalError(request_id="r") for _ in range(failed_writes)]
+        return await self.batches.create_from_file(file.id)
+
 
 @asynccontextmanager
 async def serve_inference(folder: Path, fake: ScriptedInference) -> AsyncIterator[str]:
@@ -286,15 +288,3 @@ async def running_batches(
         a_control(folder, database_url, inference_target=target, **settings) as control,
     ):
         yield RunningBatches(control, fake)
-
-
-def fail_to_write(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """So many jobs die because the files of their batch cannot be written."""
-    write, errors = BatchWriter.write, iter([InternalError(request_id="r")] * times)
-
-    async def deadly(self: BatchWriter, batch: Batch, context: JobContext) -> None:
-        for error in errors:
-            raise error
-        await write(self, batch, context)
-
-    monkeypatch.setattr(BatchWriter, "write", deadly)

@@ -1,4 +1,4 @@
-"""A control service on a free port, over a real database and a folder, with a clock that is set."""
+"""A control service on a free port, with a real database, a blob folder and a manual clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -18,7 +18,7 @@ from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 from control_svc.app import Control, build, upgrade_database
 from control_svc.batches.lines import LineRunner
 from control_svc.blobs.local import FolderBlobs
-from control_svc.blobs.store import Blob, BlobSink, BlobStore
+from control_svc.blobs.store import Blob, BlobSink
 from control_svc.config import ControlSettings
 from control_svc.db.engine import FILE_NAME
 from control_svc.deps import ModelParts, data_folder
@@ -40,37 +40,37 @@ BATCH_OUTPUT = file_pb2.FILE_PURPOSE_BATCH_OUTPUT
 
 @dataclass
 class SetClock:
-    """A clock that moves when it is told to, from now on: the disk has a clock of its own."""
+    """A manual clock. It starts at the real time, since files have real timestamps."""
 
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     step_s: float = 0.0
-    """How far it moves whenever somebody looks at it."""
+    """Seconds by which each reading advances the clock."""
 
     def __call__(self) -> datetime:
-        """The time."""
+        """Read the clock."""
         self.advance(seconds=self.step_s)
         return self.now
 
-    def advance(self, **by: float) -> None:
-        """Let time pass, in the words of timedelta."""
-        self.now += timedelta(**by)
+    def advance(self, **delta: float) -> None:
+        """Advance the clock by a timedelta."""
+        self.now += timedelta(**delta)
 
 
 @dataclass(frozen=True)
 class Client:
-    """Both services as one project's caller sees them; failures are our errors."""
+    """A client of the file and upload services of one project. Errors are raised as DomainError."""
 
     channel: grpc.aio.Channel = field(repr=False)
     metadata: tuple[tuple[str, str], ...] = ()
 
     @property
     def files(self) -> "FileServiceAsyncStub":
-        """FileService, bare."""
+        """Stub of FileService."""
         return FileServiceStub(self.channel)
 
     @property
     def uploads(self) -> "UploadServiceAsyncStub":
-        """UploadService, bare."""
+        """Stub of UploadService."""
         return UploadServiceStub(self.channel)
 
     async def create(
@@ -81,31 +81,31 @@ class Client:
         purpose: file_pb2.FilePurpose = USER_DATA,
         **header: Any,
     ) -> file_pb2.File:
-        """A file in two chunks, its header first."""
-        about = file_pb2.FileHeader(filename=filename, purpose=purpose, **header)
+        """Create a file from a header and two chunks."""
+        first = file_pb2.FileHeader(filename=filename, purpose=purpose, **header)
         middle = len(content) // 2
-        return await self.send([about, content[:middle], content[middle:]])
+        return await self.send([first, content[:middle], content[middle:]])
 
-    async def send(self, pieces: Iterable[file_pb2.FileHeader | bytes]) -> file_pb2.File:
-        """A file of these messages."""
+    async def send(self, parts: Iterable[file_pb2.FileHeader | bytes]) -> file_pb2.File:
+        """Create a file from these headers and chunks."""
         requests = [
-            file_pb.CreateFileRequest(chunk=piece)
-            if isinstance(piece, bytes)
-            else file_pb.CreateFileRequest(header=piece)
-            for piece in pieces
+            file_pb.CreateFileRequest(chunk=part)
+            if isinstance(part, bytes)
+            else file_pb.CreateFileRequest(header=part)
+            for part in parts
         ]
         with translate_errors():
-            answer = await self.files.CreateFile(iter(requests), metadata=self.metadata)
-        return answer.file
+            response = await self.files.CreateFile(iter(requests), metadata=self.metadata)
+        return response.file
 
     async def get(self, file_id: str) -> file_pb2.File:
-        """One file."""
+        """Get a file."""
         with translate_errors():
             request = file_pb.GetFileRequest(file_id=file_id)
             return (await self.files.GetFile(request, metadata=self.metadata)).file
 
     async def page(self, **request: Any) -> file_pb.ListFilesResponse:
-        """A page of files."""
+        """List a page of files."""
         with translate_errors():
             return await self.files.ListFiles(
                 file_pb.ListFilesRequest(**request), metadata=self.metadata
@@ -117,48 +117,46 @@ class Client:
             request = file_pb.DeleteFileRequest(file_id=file_id)
             await self.files.DeleteFile(request, metadata=self.metadata)
 
-    async def read(self, file_id: str, **window: int) -> bytes:
-        """The bytes of a file."""
-        request = file_pb.DownloadFileRequest(file_id=file_id, **window)
+    async def read(self, file_id: str, **byte_range: int) -> bytes:
+        """Download a file."""
+        request = file_pb.DownloadFileRequest(file_id=file_id, **byte_range)
         with translate_errors():
             call = self.files.DownloadFile(request, metadata=self.metadata)
             return b"".join([message.chunk async for message in call])
 
     async def create_upload(self, size_bytes: int, **request: Any) -> upload_service_pb2.Upload:
-        """An announced upload."""
-        about: dict[str, Any] = {
+        """Create an upload."""
+        fields: dict[str, Any] = {
             "filename": "a.txt",
             "purpose": USER_DATA,
             "mime_type": "text/plain",
             **request,
         }
         with translate_errors():
-            answer = await self.uploads.CreateUpload(
-                upload_service_pb2.CreateUploadRequest(size_bytes=size_bytes, **about),
+            response = await self.uploads.CreateUpload(
+                upload_service_pb2.CreateUploadRequest(size_bytes=size_bytes, **fields),
                 metadata=self.metadata,
             )
-        return answer.upload
+        return response.upload
 
     async def get_upload(self, upload_id: str) -> upload_service_pb2.Upload:
-        """One upload."""
+        """Get an upload."""
         with translate_errors():
             request = upload_service_pb2.GetUploadRequest(upload_id=upload_id)
             return (await self.uploads.GetUpload(request, metadata=self.metadata)).upload
 
     async def add_part(self, upload_id: str, *chunks: bytes) -> str:
-        """A part; its id."""
-        pieces = [upload_service_pb2.AddUploadPartRequest(chunk=chunk) for chunk in chunks]
-        first = upload_service_pb2.AddUploadPartRequest(upload_id=upload_id)
+        """Add a part and return its id."""
+        request = upload_service_pb2.AddUploadPartRequest
+        requests = [request(upload_id=upload_id), *(request(chunk=chunk) for chunk in chunks)]
         with translate_errors():
-            answer = await self.uploads.AddUploadPart(
-                iter([first, *pieces]), metadata=self.metadata
-            )
-        return answer.part.id
+            response = await self.uploads.AddUploadPart(iter(requests), metadata=self.metadata)
+        return response.part.id
 
     async def complete(
         self, upload_id: str, *part_ids: str, md5: str = ""
     ) -> upload_service_pb2.Upload:
-        """Make a file of parts."""
+        """Complete an upload with these parts."""
         request = upload_service_pb2.CompleteUploadRequest(
             upload_id=upload_id, part_ids=part_ids, md5=md5
         )
@@ -166,7 +164,7 @@ class Client:
             return (await self.uploads.CompleteUpload(request, metadata=self.metadata)).upload
 
     async def cancel(self, upload_id: str) -> upload_service_pb2.Upload:
-        """Give an upload up."""
+        """Cancel an upload."""
         request = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
         with translate_errors():
             return (await self.uploads.CancelUpload(request, metadata=self.metadata)).upload
@@ -180,69 +178,76 @@ class RunningControl:
     client: Client
     clock: SetClock
     folder: Path
-    blobs: "FullingBlobs"
+    blobs: "FaultyBlobs"
 
     @property
     def target(self) -> str:
-        """What a channel connects to."""
+        """The address of the server."""
         return str(self.control.server.address)
 
     def stored(self) -> list[Path]:
-        """Every file of bytes, complete or not."""
+        """All blob files, complete or not."""
         return [path for path in (self.folder / "blobs").rglob("*") if path.is_file()]
 
     @property
     def service_metadata(self) -> tuple[tuple[str, str], ...]:
-        """What one of our own services calls with, for itself."""
+        """Call metadata with the service token alone."""
         token = ServiceToken.read(self.folder / "token")
         return (("authorization", f"Bearer {token.secret}"),)
 
     def of_project(self, project: str) -> Client:
-        """A caller of another project, by the service token."""
+        """A client of another project, which calls with the service token."""
         principal = Principal(project=project, scopes=frozenset({"inference"}), key_id="test")
         token = ServiceToken.read(self.folder / "token")
         bearer = ("authorization", f"Bearer {token.secret}")
         return Client(self.client.channel, (bearer, *principal_metadata(principal)))
 
 
-class FullingBlobs(FolderBlobs):
-    """A folder on a disk that has room for so many more bytes (None: for any), and that says when
-    somebody has begun to write and when somebody has left. Who begins passes the gate first."""
-
-    room: int | None = None
+class FaultyBlobs(FolderBlobs):
+    """A blob folder with limited space, errors on demand, and events for each writer."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.entered = asyncio.Event()
+        self.free_bytes: int | None = None
+        """Free space; None if unlimited. Writing more raises StorageFailed."""
+        self.errors: list[Exception] = []
+        """Raised by the next calls of `create`, in order."""
+        self.started = asyncio.Event()
+        """Set when a writer has opened a sink."""
         self.refused = asyncio.Event()
-        self.left = asyncio.Event()
+        """Set when a write did not fit."""
+        self.closed = asyncio.Event()
+        """Set when a writer has closed its sink."""
         self.gate = asyncio.Event()
+        """Writers wait for it after `started`. Set unless cleared by a test."""
         self.gate.set()
 
     @asynccontextmanager
     async def create(self) -> AsyncIterator[BlobSink]:
-        """Bytes that may not fit."""
+        """Open a sink, unless there is an error to raise."""
+        if self.errors:
+            raise self.errors.pop(0)
         try:
             async with super().create() as sink:
-                self.entered.set()
+                self.started.set()
                 await self.gate.wait()
-                yield _FullingSink(sink, self)
+                yield _FaultySink(sink, self)
         finally:
-            self.left.set()
+            self.closed.set()
 
-    def take(self, count: int) -> None:
-        """Raises StorageFailed."""
-        if self.room is not None:
-            self.room -= count
-            if self.room < 0:
+    def allocate(self, num_bytes: int) -> None:
+        """Reduce the free space. Raises StorageFailed."""
+        if self.free_bytes is not None:
+            self.free_bytes -= num_bytes
+            if self.free_bytes < 0:
                 self.refused.set()
                 raise StorageFailed(problem="No space left on device")
 
 
-class _FullingSink:
-    def __init__(self, sink: BlobSink, disk: FullingBlobs) -> None:
+class _FaultySink:
+    def __init__(self, sink: BlobSink, blobs: FaultyBlobs) -> None:
         self._sink = sink
-        self._disk = disk
+        self._blobs = blobs
 
     @property
     def size_bytes(self) -> int:
@@ -253,15 +258,15 @@ class _FullingSink:
 
     async def write(self, chunk: bytes) -> None:
         await self._sink.write(chunk)
-        self._disk.take(len(chunk))
+        self._blobs.allocate(len(chunk))
 
     async def commit(self) -> Blob:
-        self._disk.take(0)
+        self._blobs.allocate(0)
         return await self._sink.commit()
 
 
 def a_service_token(folder: Path) -> Path:
-    """The file of the token that a control service in a folder has."""
+    """The service token file of a folder, which is created if it does not exist."""
     token_file = folder / "token"
     if not token_file.exists():
         ServiceToken.create(token_file)
@@ -269,18 +274,17 @@ def a_service_token(folder: Path) -> Path:
 
 
 _migrated: list[bytes] = []
-"""SQLite's file as the migrations make it, once they have."""
+"""The contents of a new SQLite database, once the first has been created."""
 
 
-async def _give_tables(settings: ControlSettings) -> None:
-    """Copy them into a folder without a database: to make them anew takes longer than most tests
-    do."""
+async def _create_database(settings: ControlSettings) -> None:
+    """Create the SQLite database unless it exists. Copying is much faster than migrating."""
     path = data_folder(settings) / FILE_NAME
     if not _migrated:
-        with TemporaryDirectory() as made:
-            there = settings.model_copy(update={"data_dir": Path(made)})
-            await upgrade_database(there)
-            _migrated.append((data_folder(there) / FILE_NAME).read_bytes())
+        with TemporaryDirectory() as folder:
+            template = settings.model_copy(update={"data_dir": Path(folder)})
+            await upgrade_database(template)
+            _migrated.append((data_folder(template) / FILE_NAME).read_bytes())
     if not path.exists():
         path.parent.mkdir(mode=0o700, exist_ok=True)
         path.write_bytes(_migrated[0])
@@ -296,32 +300,30 @@ async def a_control(
     lines: LineRunner | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningControl]:
-    """A control service whose data is in `folder`, for at most so long; nothing has a child process
-    unless given.
+    """Run a control service in `folder` for at most `patience_s` seconds.
 
-    `model` stands in for the inference service, and `lines` for it in batches.
+    Sandboxed jobs run in this process unless `sandbox` is given. `model` replaces the inference
+    service, and `lines` replaces it in batches.
     """
-    token_file = a_service_token(folder)
     values: dict[str, Any] = {
         "listen": "127.0.0.1:0",
         "management_listen": None,
         "data_dir": folder,
         "database_url": database_url,
-        "service_token_file": token_file,
+        "service_token_file": a_service_token(folder),
         "sweep_interval_s": 3600,
         **settings,
     }
-    clock, blobs = SetClock(), FullingBlobs(folder / "blobs")
+    clock, blobs = SetClock(), FaultyBlobs(folder / "blobs")
     blobs.prepare()
-    chosen = ControlSettings(**values)
+    control_settings = ControlSettings(**values)
     if database_url is None:
-        await _give_tables(chosen)
-    store: BlobStore = blobs
+        await _create_database(control_settings)
     async with (
         asyncio.timeout(patience_s),
         build(
-            chosen,
-            blobs=store,
+            control_settings,
+            blobs=blobs,
             clock=clock,
             sandbox=sandbox or InlineJobs(),
             model=model,

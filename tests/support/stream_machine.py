@@ -1,13 +1,14 @@
-"""Writers that die, stall and come back late, and followers that join anywhere, over a real
-database that is away now and then. Hypothesis chooses what happens; beside every step each follower
-has seen a prefix of the log, and the log has only grown. At the end everybody has seen all of it.
+"""A Hypothesis state machine of writers that die, stall and resume late, and followers that join
+anywhere, over a real database that fails now and then.
+
+In every step each follower has read a prefix of the log, and the log has only grown. At the end all
+followers have read all of it.
 """
 
 import asyncio
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -24,8 +25,8 @@ from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import LONGEST_BACKOFF, Job, JobState, LeaseLost
 from tests.support.control import SetClock
 from tests.support.job_machine import START, OpenDatabase, insert_mark
-from tests.support.jobs import KIND, LEASE, PROJECT, Jobs
-from tests.support.streams import Follower, StreamProcess, Fault, make_process, create_stream
+from tests.support.jobs import KIND, LEASE, PROJECT, Fault, Jobs
+from tests.support.streams import Follower, StreamProcess, create_stream, make_process
 
 ResultT = TypeVar("ResultT")
 STREAMS = ("run_1", "run_2", "run_3")
@@ -36,54 +37,96 @@ END = b"the end"
 
 
 class Step(StrEnum):
-    """What may happen."""
+    """Kinds of steps."""
 
     CLAIM = "claim"
-    TALK = "talk"
+    APPEND = "append"
     CHANGE = "change"
     FINISH = "finish"
-    DIE = "die"
+    RESTART = "restart"
     TAKE_OVER = "take over"
     FOLLOW = "follow"
     READ = "read"
 
 
-OFTEN = (Step.CLAIM, Step.TALK, Step.TALK, Step.TALK, Step.TAKE_OVER)
-STEPS = st.sampled_from([*OFTEN, *Step])
+FREQUENT = (Step.CLAIM, Step.APPEND, Step.APPEND, Step.APPEND, Step.TAKE_OVER)
+STEPS = st.sampled_from([*FREQUENT, *Step])
 
 
 @dataclass(eq=False)
 class Attempt:
-    """A worker's attempt at a job; its process may be gone, and its job another's."""
+    """A worker's attempt at a job, which may have lost its lease."""
 
     process: "Process"
     context: JobContext
     writer: StreamWriter
     stack: AsyncExitStack
-    said: list[bytes] = field(default_factory=list)
+    added: list[bytes] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Process:
-    """A process, with what is lost when it dies."""
+    """A process and the state that it loses when it dies."""
 
     parts: StreamProcess
-    reading: asyncio.Task[None]
+    reader_task: asyncio.Task[None]
     stack: AsyncExitStack
     attempts: list[Attempt] = field(default_factory=list)
     followers: list[Follower] = field(default_factory=list)
 
+    async def claim(self) -> Attempt | None:
+        """Claim the next job and open the writer of its stream."""
+        job = await self.parts.leases.claim([KIND])
+        if job is None:
+            return None
+        context = JobContext(job, self.parts.leases)
+        stack = await self.stack.enter_async_context(AsyncExitStack())
+        writer = await stack.enter_async_context(self.parts.committer.writer(context, job.subject))
+        attempt = Attempt(self, context, writer, stack)
+        self.attempts.append(attempt)
+        return attempt
 
-class Mourner:
-    """Ends the stream of a dead job, as its object's undertaker does."""
+    async def close_attempt(self, attempt: Attempt) -> None:
+        """Close the writer of an attempt, perhaps while its successor writes."""
+        self.attempts.remove(attempt)
+        await attempt.stack.aclose()
+
+    async def close_attempts(self) -> None:
+        """Close all writers."""
+        await self.stack.aclose()
+        self.attempts.clear()
+
+    async def kill(self) -> None:
+        """End the process without releasing its jobs."""
+        for follower in self.followers:
+            await follower.cancel()
+        self.reader_task.cancel()
+        await self.close_attempts()
+
+
+async def finish(attempt: Attempt) -> None:
+    """Append the last event and finish the job, unless the attempt has lost it."""
+
+    async def work(tx: Transaction) -> None:
+        await insert_mark(tx, attempt.context.claim, "done")
+
+    try:
+        await attempt.writer.add([END])
+        await attempt.writer.finish(work)
+    except LeaseLost:
+        pass
+
+
+class StreamEnder:
+    """Ends the streams of dead jobs."""
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """In the transaction in which it dies."""
+        """End the stream."""
         await StreamQueries(tx).end(job.project, job.subject, [END])
 
 
 class StreamMachine(RuleBasedStateMachine):
-    """Two processes, three streams."""
+    """Two processes and three streams."""
 
     open_database: OpenDatabase
 
@@ -92,259 +135,200 @@ class StreamMachine(RuleBasedStateMachine):
         self.clock = SetClock(START)
         self.loop = asyncio.Runner()
         self.stack = AsyncExitStack()
-        self.database: Database = self.do(
+        self.database: Database = self.run(
             self.stack.enter_async_context(type(self).open_database(self.clock))
         )
         self.jobs = Jobs(self.database, IdSource(self.clock))
-        self.num_said = 0
-        self.lives = 0
+        self.num_events = 0
+        self.num_starts = 0
         self.log: dict[str, list[Event]] = {name: [] for name in STREAMS}
         for name in STREAMS:
-            self.do(create_stream(self.jobs, name))
-        self.processes = {name: self.do(self.start(name)) for name in "ab"}
+            self.run(create_stream(self.jobs, name))
+        self.processes = {name: self.run(self.start(name)) for name in "ab"}
 
-    def do(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a step to its end."""
+    def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run a coroutine to its end."""
         return self.loop.run(step)
 
     async def start(self, name: str) -> Process:
-        """A process begins, and in it somebody to read each stream from its first event on."""
-        self.lives += 1
-        parts = make_process(self.database, f"{name}{self.lives}", dead_letter_handler=Mourner())
-        begun = Process(parts, asyncio.create_task(parts.reader.run()), AsyncExitStack())
-        begun.followers += [parts.follow(stream_id, BEFORE_FIRST) for stream_id in STREAMS]
-        return begun
+        """Start a process that follows each stream from its first event."""
+        self.num_starts += 1
+        owner = f"{name}{self.num_starts}"
+        parts = make_process(self.database, owner, dead_letter_handler=StreamEnder())
+        process = Process(parts, asyncio.create_task(parts.group_reader.run()), AsyncExitStack())
+        process.followers += [parts.follow(stream_id, BEFORE_FIRST) for stream_id in STREAMS]
+        return process
 
-    # ---- what happens
+    # ---- steps
 
     @rule(step=STEPS, name=PROCESSES, data=st.data())
-    def happen(self, step: Step, name: str, data: st.DataObject) -> None:
-        """The next step. One rule for all: of several, Hypothesis leaves some out of a history, and
-        none has a weight."""
+    def step(self, step: Step, name: str, data: st.DataObject) -> None:
+        """Run a step. A single rule, because Hypothesis omits some of several rules from a history
+        and has no weights for them.
+        """
         match step:
             case Step.CLAIM:
-                self.claim(name)
-            case Step.TALK:
-                self.talk(data, name)
+                self.run(self.processes[name].claim())
+            case Step.APPEND:
+                self.append(data, name)
             case Step.CHANGE:
                 self.change(data)
             case Step.FINISH:
                 self.finish(data)
-            case Step.DIE:
-                self.die(name)
+            case Step.RESTART:
+                self.run(self.processes[name].kill())
+                self.processes[name] = self.run(self.start(name))
             case Step.TAKE_OVER:
                 self.take_over(name, data.draw(PROCESSES))
             case Step.FOLLOW:
                 self.follow(data, name)
             case Step.READ:
-                self.read()
+                self.run(asyncio.sleep(0))  # lets followers read
 
-    def claim(self, name: str) -> None:
-        """A process takes the next job."""
-        self.do(self.claimed(self.processes[name]))
-
-    async def claimed(self, process: Process) -> Attempt | None:
-        """The next job, with a writer of its stream."""
-        job = await process.parts.leases.claim([KIND])
-        if job is None:
-            return None
-        context = JobContext(job, process.parts.leases)
-        opened = process.parts.committer.writer(context, job.subject)
-        stack = await process.stack.enter_async_context(AsyncExitStack())
-        attempt = Attempt(process, context, await stack.enter_async_context(opened), stack)
-        process.attempts.append(attempt)
-        return attempt
-
-    def talk(self, data: st.DataObject, name: str) -> None:
-        """Workers, some of them late, say something; then a process commits, which may fail, or be
-        known by nobody."""
+    def append(self, data: st.DataObject, name: str) -> None:
+        """Attempts, some of which have lost their jobs, add events; then a process commits, with
+        faults.
+        """
         for count in data.draw(st.lists(COUNTS, max_size=4)):
-            self.say(self.some_attempt(data), count)
-        self.commit(name, data.draw(FAULTS))
+            self.add(self.draw_attempt(data), count)
+        parts = self.processes[name].parts
+        parts.transactions.faults = data.draw(FAULTS)
+        self.run(parts.committer.commit())
+        parts.transactions.faults = []
 
-    def some_attempt(self, data: st.DataObject) -> Attempt | None:
-        """One that has not heard that it is over."""
+    def draw_attempt(self, data: st.DataObject) -> Attempt | None:
+        """Draw an attempt whose writer is open."""
         attempts = [each for process in self.processes.values() for each in process.attempts]
         return data.draw(st.sampled_from(attempts)) if attempts else None
 
-    def say(self, attempt: Attempt | None, count: int) -> None:
-        """Each event is a token."""
-        tokens = range(self.num_said, self.num_said + count)
-        self.num_said += count
+    def add(self, attempt: Attempt | None, count: int) -> None:
+        """Add events; the data of each is a token id."""
+        tokens = range(self.num_events, self.num_events + count)
+        self.num_events += count
         if attempt is None:
             return
         events = [b"%d" % token for token in tokens]
-        attempt.said += events
+        attempt.added += events
         try:
-            self.do(attempt.writer.add(events, tokens))
+            self.run(attempt.writer.add(events, tokens))
         except LeaseLost:
-            self.do(self.left(attempt))
-
-    def commit(self, name: str, faults: list[Fault]) -> None:
-        """A group commit."""
-        parts = self.processes[name].parts
-        parts.transactions.faults = faults
-        self.do(parts.committer.commit())
-        parts.transactions.faults = []
+            self.run(attempt.process.close_attempt(attempt))
 
     def change(self, data: st.DataObject) -> None:
-        """A worker changes rows; that works exactly if the job is its own, and happens once."""
-        attempt = self.some_attempt(data)
+        """An attempt changes rows, with faults: once if it has the job, otherwise never."""
+        attempt = self.draw_attempt(data)
         if attempt is None:
             return
-        self.num_said += 1
-        mark = f"change {self.num_said}"
+        self.num_events += 1
+        mark = f"change {self.num_events}"
 
         async def work(tx: Transaction) -> str:
             await insert_mark(tx, attempt.context.claim, mark)
             return mark
 
-        counts = self.counts(attempt)
+        is_valid = self.is_valid(attempt)
         attempt.process.parts.transactions.faults = data.draw(FAULTS)
         try:
-            assert self.do(attempt.writer.commit(work, progress=True)) == mark
-            assert counts
-            logged = self.do(self.logged(attempt.context.claim.subject))
-            assert {*attempt.said} <= {event.data for event in logged}
+            assert self.run(attempt.writer.commit(work, progress=True)) == mark
+            assert is_valid
+            events = self.run(self.read_log(attempt.context.claim.subject))
+            assert {*attempt.added} <= {event.data for event in events}
         except LeaseLost:
-            assert not counts
-            self.do(self.left(attempt))
+            assert not is_valid
+            self.run(attempt.process.close_attempt(attempt))
         attempt.process.parts.transactions.faults = []
 
     def finish(self, data: st.DataObject) -> None:
-        """A worker, perhaps a late one, comes to the end."""
-        attempt = self.some_attempt(data)
+        """An attempt, which may have lost its job, finishes."""
+        attempt = self.draw_attempt(data)
         if attempt is not None:
-            self.do(self.finishing(attempt))
-            self.do(self.left(attempt))
+            self.run(finish(attempt))
+            self.run(attempt.process.close_attempt(attempt))
 
-    async def left(self, attempt: Attempt) -> None:
-        """Its writer goes, perhaps while the one that goes on is there."""
-        attempt.process.attempts.remove(attempt)
-        await attempt.stack.aclose()
-
-    async def finishing(self, attempt: Attempt) -> None:
-        """The last event and the job's end are one."""
-
-        async def work(tx: Transaction) -> None:
-            await insert_mark(tx, attempt.context.claim, "done")
-
-        try:
-            await attempt.writer.add([END])
-            await attempt.writer.finish(work)
-        except LeaseLost:
-            pass
-
-    def die(self, name: str) -> None:
-        """A process is killed, with its followers, and started again."""
-        self.do(self.end(self.processes[name]))
-        self.processes[name] = self.do(self.start(name))
-
-    async def end(self, process: Process) -> None:
-        """Nothing more comes of it."""
-        for follower in process.followers:
-            await follower.cancel()
-        process.task.cancel()
-        await process.stack.aclose()
-        process.attempts.clear()
-
-    def take_over(self, name: str, heir: str) -> None:
-        """Everybody stalls for a lease, a process finds what is nobody's any more, and one goes on
-        with it, perhaps the one that had it."""
+    def take_over(self, name: str, successor: str) -> None:
+        """All leases expire, a process takes the orphans over, and one claims all jobs, perhaps the
+        one that had them.
+        """
         self.clock.advance(seconds=LEASE.total_seconds())
-        self.do(self.orphans_taken(self.processes[name]))
-        while self.do(self.claimed(self.processes[heir])) is not None:
+        self.run(self.processes[name].parts.leases.take_over_all())
+        while self.run(self.processes[successor].claim()) is not None:
             pass
-
-    async def orphans_taken(self, process: Process) -> None:
-        """What no worker has."""
-        for orphan in await process.parts.leases.orphans():
-            await process.parts.leases.take_over(orphan)
 
     def follow(self, data: st.DataObject, name: str) -> None:
-        """Somebody reads, from anywhere in what there is."""
+        """Follow a stream from anywhere in it."""
         stream_id = data.draw(st.sampled_from(STREAMS))
         after = data.draw(st.integers(BEFORE_FIRST, len(self.log[stream_id]) - 1))
         process = self.processes[name]
-        process.followers.append(self.do(self.following(process, stream_id, after)))
 
-    async def following(self, process: Process, stream_id: str, after: int) -> Follower:
-        """A reader, begun."""
-        return process.parts.follow(stream_id, after)
+        async def follow() -> Follower:
+            return process.parts.follow(stream_id, after)
 
-    def read(self) -> None:
-        """Followers get on."""
-        self.do(asyncio.sleep(0))
+        process.followers.append(self.run(follow()))
 
-    # ---- what must hold
+    # ---- invariants
 
-    def counts(self, attempt: Attempt) -> bool:
-        """Whether its claim is the one that may write."""
-        job = self.do(self.jobs.get(attempt.context.claim.job_id))
+    def is_valid(self, attempt: Attempt) -> bool:
+        """Whether the attempt has its job."""
+        job = self.run(self.jobs.get(attempt.context.claim.job_id))
         return job.state is JobState.RUNNING and job.claim == attempt.context.claim
 
     @invariant()
-    def everybody_sees_a_prefix_of_the_log(self) -> None:
+    def followers_have_read_a_prefix_of_the_log(self) -> None:
         """And the log has only grown."""
         for name in STREAMS:
-            events = self.do(self.logged(name))
+            events = self.run(self.read_log(name))
             assert [event.number for event in events] == list(range(len(events)))
             assert events[: len(self.log[name])] == self.log[name]
             self.log[name] = events
         for process in self.processes.values():
             for follower in process.followers:
-                self.check_seen(follower)
+                expected = self.log[follower.stream_id][follower.after + 1 :]
+                assert follower.events == expected[: len(follower.events)]
 
-    def check_seen(self, follower: Follower) -> None:
-        """No number is missing, none comes twice, and every byte is the log's."""
-        start = follower.after + 1
-        assert follower.events == self.log[follower.stream_id][start : start + len(follower.events)]
-
-    async def logged(self, name: str) -> list[Event]:
-        """All that is committed."""
+    async def read_log(self, name: str) -> list[Event]:
+        """Read all committed events of a stream."""
         return await self.jobs.transactions.read(
-            lambda each: StreamQueries(each).read(PROJECT, name, BEFORE_FIRST, 1 << 30)
+            lambda tx: StreamQueries(tx).read(PROJECT, name, BEFORE_FIRST, 1 << 30)
         )
 
     def teardown(self) -> None:
-        """One healthy process ends everything, and everybody has seen all of it."""
+        """One healthy process ends all streams, and all followers read them to the end."""
         try:
-            self.do(self.end_everything())
-            self.everybody_sees_a_prefix_of_the_log()
-            self.check_whole()
+            self.run(self.end_all())
+            self.followers_have_read_a_prefix_of_the_log()
+            self.check_complete()
         finally:
             for process in self.processes.values():
-                self.do(self.end(process))
-            self.do(self.stack.aclose())
+                self.run(process.kill())
+            self.run(self.stack.aclose())
             self.loop.close()
 
-    async def end_everything(self) -> None:
-        """Whatever happened before, every stream ends."""
+    async def end_all(self) -> None:
+        """End every stream and wait for the followers."""
         for process in self.processes.values():
-            await process.stack.aclose()
-            process.attempts.clear()
+            await process.close_attempts()
         self.processes["last"] = last = await self.start("last")
         self.clock.advance(seconds=(LONGEST_BACKOFF + LEASE).total_seconds())
-        await self.orphans_taken(last)
+        await last.parts.leases.take_over_all()
         self.clock.advance(seconds=LONGEST_BACKOFF.total_seconds())
-        while (attempt := await self.claimed(last)) is not None:
-            await self.finishing(attempt)
+        while (attempt := await last.claim()) is not None:
+            await finish(attempt)
         for process in self.processes.values():
             for follower in process.followers:
-                await asyncio.wait_for(follower.task, timedelta(seconds=20).total_seconds())
+                await asyncio.wait_for(follower.task, 20)
 
-    def check_whole(self) -> None:
-        """Followers have all, and the tokens are those of the events."""
+    def check_complete(self) -> None:
+        """Followers have read everything, and the stored tokens are those of the events."""
         for process in self.processes.values():
             for follower in process.followers:
                 assert follower.events == self.log[follower.stream_id][follower.after + 1 :]
         for name in STREAMS:
             *events, last = [event.data for event in self.log[name]]
             assert last == END
-            assert self.do(self.tokens(name)) == [int(data) for data in events]
+            assert self.run(self.read_tokens(name)) == [int(data) for data in events]
 
-    async def tokens(self, name: str) -> list[int]:
-        """All tokens of a stream."""
+    async def read_tokens(self, name: str) -> list[int]:
+        """Read all tokens of a stream."""
         return await self.jobs.transactions.read(
-            lambda each: StreamQueries(each).tokens(PROJECT, name, 0)
+            lambda tx: StreamQueries(tx).tokens(PROJECT, name, 0)
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from control_svc.db.engine import open_database
 from svc_kit.logs import configure_logging
-from tests.support.streams import make_process, claim
+from tests.support.streams import claim, make_process
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ async def test_a_full_disk_leaves_nothing_half_written(running: RunningControl) 
     """A clear error at each step; once there is room again, the same step succeeds."""
     client, disk = running.client, running.blobs
     upload = await client.create_upload(6)
-    disk.room = 3
+    disk.free_bytes = 3
     with pytest.raises(errors.StorageFailed) as refused:
         await client.create(b"123456")
     with pytest.raises(errors.StorageFailed):
@@ -26,15 +26,15 @@ async def test_a_full_disk_leaves_nothing_half_written(running: RunningControl) 
     assert running.stored() == []
     assert refused.value.retry_after is not None
 
-    disk.room = None
+    disk.free_bytes = None
     part = await client.add_part(upload.id, b"123456")
-    disk.room = 3
+    disk.free_bytes = 3
     with pytest.raises(errors.StorageFailed):
         await client.complete(upload.id, part)
     assert len(running.stored()) == 1
     assert list((await client.page()).files) == []
 
-    disk.room = None
+    disk.free_bytes = None
     assert (await client.complete(upload.id, part)).file.size_bytes == 6
 
 
@@ -48,11 +48,11 @@ async def test_a_client_that_leaves_leaves_nothing(running: RunningControl) -> N
         await asyncio.Event().wait()
 
     call = running.client.files.CreateFile(half_a_file())
-    await running.blobs.entered.wait()
+    await running.blobs.started.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await running.blobs.left.wait()
+    await running.blobs.closed.wait()
 
     assert running.stored() == []
 

@@ -22,7 +22,6 @@ from tests.support.batches import (
     RunningBatches,
     batch_line,
     chat_line,
-    fail_to_write,
     jsonl,
     running_batches,
 )
@@ -122,13 +121,9 @@ async def test_errors_of_a_file_are_printed_with_their_lines(
     assert not (tmp_path / "out.jsonl").exists()
 
 
-async def test_dead_jobs_are_listed_and_retried(
-    running: RunningBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dead_jobs_are_listed_and_retried(running: RunningBatches) -> None:
     """The list shows the error. A job that is not dead cannot be retried."""
-    fail_to_write(monkeypatch, times=2)
-    submitted = await corral_batch(running, "submit", write_requests(tmp_path, chat_line("a")))
-    batch_id = submitted.stdout.strip()
+    batch_id = (await running.create_failing([chat_line("a")], failed_writes=2)).id
     await running.batches.wait_for_outcome(batch_id)
     dead = await corral_jobs(running, "dead", "--project", "default")
     job_id = dead.stdout.split()[0]

@@ -141,13 +141,13 @@ async def test_a_batch_completes_after_a_full_disk(
         release = running.fake.block("line-004")
         batch = await caller.create([chat_line(name) for name in names(5)])
         await caller.wait_for_state(batch.id, "in_progress", completed=4)
-        control.blobs.room = 100
+        control.blobs.free_bytes = 100
         release.set()
         await caller.wait_for_state(batch.id, "finalizing")
         await control.blobs.refused.wait()
         stuck = await caller.get(batch.id)
         visible = (await caller.client.page()).files
-        control.blobs.room = None
+        control.blobs.free_bytes = None
         await _until_ended(running, batch.id)
         outcome = await caller.wait_for_outcome(batch.id)
 

@@ -18,11 +18,17 @@ from control_svc.event_log.queries import StreamQueries
 from tests.support.control import SetClock
 from tests.support.examples import examples
 from tests.support.job_machine import BRIEF
-from tests.support.jobs import PROJECT, Jobs, a_database
+from tests.support.jobs import PROJECT, Jobs, a_database, no_change
 from tests.support.postgres import execute
 from tests.support.processes import Program
 from tests.support.stream_machine import StreamMachine
-from tests.support.streams import StreamProcess, make_process, create_stream, claim, no_change, numbered_events
+from tests.support.streams import (
+    StreamProcess,
+    claim,
+    create_stream,
+    make_process,
+    numbered_events,
+)
 
 
 @contextmanager

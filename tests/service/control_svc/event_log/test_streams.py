@@ -13,7 +13,6 @@ from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
-from control_svc.event_log import group_commit
 from control_svc.event_log.model import (
     MAX_CHUNK_EVENTS,
     Event,
@@ -28,15 +27,13 @@ from control_svc.jobs.model import AttemptResult, JobState, LeaseLost, Outcome
 from control_svc.sweeper import CleanupQueries
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
 from tests.support.job_machine import insert_mark
-from tests.support.jobs import PROJECT, Jobs, a_database
+from tests.support.jobs import PROJECT, Fault, Jobs, a_database, no_change
 from tests.support.streams import (
     StreamProcess,
-    Fault,
-    make_process,
-    create_stream,
     claim,
-    no_change,
-    numbered_events
+    create_stream,
+    make_process,
+    numbered_events,
 )
 
 MANY = 200
@@ -75,7 +72,7 @@ async def elsewhere(database: Database) -> AsyncIterator[StreamProcess]:
 async def test_a_follower_sees_what_is_written_until_the_end(
     here: StreamProcess, jobs: Jobs
 ) -> None:
-    """In order, with numbers from 0, and no_change after the end."""
+    """In order, with numbers from 0, and nothing after the end."""
     await create_stream(jobs, "run_1", b"created")
     follower = here.follow("run_1")
     async with here.committer.writer(await claim(here), "run_1") as writer:
@@ -159,7 +156,7 @@ async def test_a_slow_follower_reads_what_memory_has_forgotten(
 async def test_a_follower_that_goes_on_elsewhere_misses_nothing(
     here: StreamProcess, elsewhere: StreamProcess, jobs: Jobs
 ) -> None:
-    """A worker that lost its job writes no_change more; another one goes on behind what is there."""
+    """A worker that lost its job writes nothing more; another one goes on behind what is there."""
     await create_stream(jobs, "run_1")
     first, other = here.follow("run_1"), elsewhere.follow("run_1")
     lost = await claim(here)
@@ -361,7 +358,9 @@ async def test_the_log_tells_what_a_turn_was(jobs: Jobs) -> None:
         assert [event.data for event in turn] == many
         assert turn[0].number == 2
         assert await streams.read(PROJECT, "run_1", 300, 2) == turn[299:301]
-        assert [event.data for event in await streams.read(PROJECT, "run_1", -1, 3)] == numbered_events(3)
+        assert [
+            event.data for event in await streams.read(PROJECT, "run_1", -1, 3)
+        ] == numbered_events(3)
         stream = await streams.get(PROJECT, "run_1")
         assert stream is not None
         assert (stream.next_number, stream.state) == (3 + len(many), StreamState.OPEN)
@@ -376,7 +375,7 @@ async def test_the_log_tells_what_a_turn_was(jobs: Jobs) -> None:
 async def test_many_streams_are_one_commit_and_their_readers_one_read(
     here: StreamProcess, elsewhere: StreamProcess, jobs: Jobs
 ) -> None:
-    """Counted: a round of events on 200 streams is a transaction; followers here read no_change for
+    """Counted: a round of events on 200 streams is a transaction; followers here read nothing for
     it, and those elsewhere read together."""
     names = [f"run_{number}" for number in range(MANY)]
     for name in names:
@@ -437,12 +436,11 @@ async def test_a_writer_waits_while_too_much_is_unwritten(here: StreamProcess, j
 
 
 async def test_the_group_leaves_alone_what_belongs_to_a_change(
-    database: Database, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    database: Database, jobs: Jobs
 ) -> None:
     """What is said right before a change is visible with it or never, also where a group waits
     for another one's commit."""
-    monkeypatch.setattr(group_commit, "GROUP_BYTES", 0)  # each stream is a group of its own
-    process = make_process(database)
+    process = make_process(database, group_bytes=0)  # each stream is a group of its own
     for stream_id in ("run_1", "run_2"):
         await create_stream(jobs, stream_id)
 

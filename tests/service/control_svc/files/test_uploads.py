@@ -57,16 +57,16 @@ async def test_of_several_completions_at_once_one_makes_the_file(running: Runnin
     upload = await running.client.create_upload(3)
     parts = [await running.client.add_part(upload.id, text) for text in (b"a", b"b", b"c")]
     blobs = running.blobs
-    blobs.entered.clear()
+    blobs.started.clear()
     blobs.gate.clear()
 
     first = asyncio.create_task(running.client.complete(upload.id, *parts))
-    await blobs.entered.wait()
-    blobs.entered.clear()
+    await blobs.started.wait()
+    blobs.started.clear()
     rest = [asyncio.create_task(running.client.complete(upload.id, *parts)) for _ in range(3)]
     for _ in range(5):  # by then the others have read what they read first
         await running.client.get_upload(upload.id)
-    assert not blobs.entered.is_set()
+    assert not blobs.started.is_set()
     blobs.gate.set()
     done = await asyncio.gather(first, *rest)
 
@@ -131,7 +131,7 @@ async def part_around(
 
     with translate_errors():
         call = running.client.uploads.AddUploadPart(pieces())
-        await running.blobs.entered.wait()
+        await running.blobs.started.wait()
         await meanwhile()
         done.set()
         await call
@@ -242,14 +242,14 @@ async def test_two_processes_complete_one_upload_at_once(tmp_path: Path, postgre
         upload = await one.client.create_upload(4)
         part = await one.client.add_part(upload.id, b"abcd")
         for control in (one, two):
-            control.blobs.entered.clear()
+            control.blobs.started.clear()
             control.blobs.gate.clear()
         completing = [
             asyncio.ensure_future(control.client.complete(upload.id, part))
             for control in (one, two)
         ]
         for control in (one, two):
-            await control.blobs.entered.wait()
+            await control.blobs.started.wait()
         for control in (one, two):
             control.blobs.gate.set()
         first, second = await asyncio.gather(*completing)

@@ -1,11 +1,13 @@
-"""Jobs as operators see them, on both databases: lists, and dead ones that begin again."""
+"""JobService on both databases: lists of jobs, and retries of dead ones."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from control_svc.batches.line_client import LineClient
+from control_svc.batches.lines import LineResult, PendingLine, response_line
+from control_svc.batches.model import Batch, LineState
 from svc_kit.errors import (
     InternalError,
     InvalidField,
@@ -14,13 +16,7 @@ from svc_kit.errors import (
     ProjectNotFound,
     ScopeMissing,
 )
-from tests.support.batches import (
-    BatchClient,
-    RunningBatches,
-    chat_line,
-    fail_to_write,
-    running_batches,
-)
+from tests.support.batches import RunningBatches, chat_line, running_batches
 from tests.support.operators import JobPb, Operator
 
 DEAD, DONE = JobPb.STATE_DEAD, JobPb.STATE_DONE
@@ -28,48 +24,38 @@ DEAD, DONE = JobPb.STATE_DEAD, JobPb.STATE_DONE
 
 @pytest.fixture
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningBatches]:
-    """Batches, on each database."""
-    async with running_batches(tmp_path, database_url) as both:
-        yield both
+    """Both services, on each database."""
+    async with running_batches(tmp_path, database_url) as services:
+        yield services
 
 
 @pytest.fixture
 def operator(running: RunningBatches) -> Operator:
-    """Who looks after them."""
+    """An operator with the service token."""
     return Operator.of(running.control)
 
 
-async def a_failed_batch(batches: BatchClient, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A batch that failed without files."""
-    fail_to_write(monkeypatch, times=2)
-    batch = await batches.create([chat_line("a"), chat_line("b", temperature="hot")])
-    outcome = await batches.wait_for_outcome(batch.id)
-    assert (outcome.state, outcome.completed, outcome.failed) == ("failed", {}, {})
-    return batch.id
-
-
 async def dead_jobs(operator: Operator, batch_id: str) -> Sequence[JobPb]:
-    """Those of a batch, newest first."""
+    """The dead jobs of a batch, newest first."""
     page = await operator.list_jobs(state=DEAD)
     return [job for job in page.jobs if job.subject == batch_id]
 
 
-@pytest.mark.parametrize("is_given_up", [False, True])
-async def test_files_are_written_by_another_job_where_the_first_is_dead(
-    running: RunningBatches, monkeypatch: pytest.MonkeyPatch, is_given_up: bool
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_closing_job_writes_the_files_if_the_first_job_dies(
+    running: RunningBatches, is_cancelled: bool
 ) -> None:
-    """The batch ends as it would have: completed, or cancelled with what had run."""
-    fail_to_write(monkeypatch, times=1)
-    hold = running.fake.block("b")
-    batch = await running.batches.create([chat_line("a"), chat_line("b")])
+    """The batch ends as without the failure: completed, or cancelled with the lines that ran."""
+    release = running.fake.block("b")
+    batch = await running.create_failing([chat_line("a"), chat_line("b")], failed_writes=1)
     await running.batches.wait_for_state(batch.id, "in_progress", completed=1)
-    if is_given_up:
+    if is_cancelled:
         await running.batches.cancel(batch.id)
     else:
-        hold.set()
+        release.set()
     outcome = await running.batches.wait_for_outcome(batch.id)
 
-    if is_given_up:
+    if is_cancelled:
         assert (outcome.state, outcome.counts) == ("cancelled", (2, 1, 1))
         assert outcome.failed["b"]["error"]["code"] == "batch_cancelled"
     else:
@@ -77,16 +63,19 @@ async def test_files_are_written_by_another_job_where_the_first_is_dead(
     assert "a" in outcome.completed
 
 
-async def test_a_dead_job_begins_again_and_writes_what_had_run(
-    running: RunningBatches, operator: Operator, monkeypatch: pytest.MonkeyPatch
+async def test_a_retried_job_writes_the_results_that_there_are(
+    running: RunningBatches, operator: Operator
 ) -> None:
-    """Nothing is computed twice, and the batch completes after all."""
-    batch_id = await a_failed_batch(running.batches, monkeypatch)
+    """No line runs twice, and the batch completes."""
+    lines = [chat_line("a"), chat_line("b", temperature="hot")]
+    batch = await running.create_failing(lines, failed_writes=2)
+    failed = await running.batches.wait_for_outcome(batch.id)
     await running.control.control.sweeper.sweep()
-    newest, first = await dead_jobs(operator, batch_id)
+    newest, first = await dead_jobs(operator, batch.id)
     retried = await operator.retry_job(newest.id)
-    outcome = await running.batches.wait_for_outcome(batch_id)
+    outcome = await running.batches.wait_for_outcome(batch.id)
 
+    assert (failed.state, failed.completed, failed.failed) == ("failed", {}, {})
     assert (newest.kind, newest.error_reason) == ("batch-closing", "INTERNAL")
     assert (retried.state, retried.attempt, retried.error_reason) == (JobPb.STATE_QUEUED, 0, "")
     assert (outcome.state, outcome.counts) == ("completed", (2, 1, 1))
@@ -98,37 +87,49 @@ async def test_a_dead_job_begins_again_and_writes_what_had_run(
             await operator.retry_job(job.id)
 
 
-async def test_lines_that_a_failure_ended_run_when_the_job_begins_again(
-    running: RunningBatches, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that had answers keep them."""
-    fail_to_write(monkeypatch, times=1)
-    work = LineClient.run
-    defective = {"b"}
+class FailingLines:
+    """A LineRunner whose second line kills the job while `is_defective`."""
 
-    async def run(self: LineClient, *line: object) -> object:
-        if defective and b'"b"' in line[2].request:  # type: ignore[attr-defined]
-            await running.batches.wait_for_state(batch.id, "in_progress", completed=1)
+    def __init__(self) -> None:
+        self.is_defective = True
+        self.may_fail = asyncio.Event()
+        self.completed: list[int] = []
+
+    async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
+        """Complete the line, or raise an error that is not retryable."""
+        if line.number == 2 and self.is_defective:
+            await self.may_fail.wait()
             raise InternalError(request_id="r")
-        return await work(self, *line)  # type: ignore[arg-type]
+        self.completed.append(line.number)
+        text = response_line(batch.id, line.number, f"line-{line.number}", 200, "r", {})
+        return LineResult(line.number, LineState.COMPLETED, text)
 
-    monkeypatch.setattr(LineClient, "run", run)
-    batch = await running.batches.create([chat_line("a"), chat_line("b")])
-    failed = await running.batches.wait_for_outcome(batch.id)
-    defective.clear()
-    newest = (await dead_jobs(operator, batch.id))[0]
-    await operator.retry_job(newest.id)
-    outcome = await running.batches.wait_for_outcome(batch.id)
+
+async def test_a_retried_job_runs_the_lines_that_the_failure_ended(
+    tmp_path: Path, database_url: str | None
+) -> None:
+    """Lines with results keep them."""
+    lines = FailingLines()
+    async with running_batches(tmp_path, database_url, lines=lines) as running:
+        operator = Operator.of(running.control)
+        batch = await running.create_failing([chat_line("a"), chat_line("b")], failed_writes=1)
+        await running.batches.wait_for_state(batch.id, "in_progress", completed=1)
+        lines.may_fail.set()
+        failed = await running.batches.wait_for_outcome(batch.id)
+        lines.is_defective = False
+        newest = (await dead_jobs(operator, batch.id))[0]
+        await operator.retry_job(newest.id)
+        outcome = await running.batches.wait_for_outcome(batch.id)
 
     assert (failed.state, failed.counts, failed.completed) == ("failed", (2, 1, 1), {})
     assert (outcome.state, outcome.counts) == ("completed", (2, 2, 0))
-    assert dict(running.fake.answered) == {"a": 1, "b": 1}
+    assert lines.completed == [1, 2]
 
 
 async def test_jobs_are_listed_by_project_and_state(
     running: RunningBatches, operator: Operator
 ) -> None:
-    """Newest first, in pages; one is described as in the list."""
+    """Newest first, in pages; a job is returned as it is listed."""
     for project in ("red", "blue", "red"):
         client = running.of_project(project)
         await client.wait_for_outcome((await client.create([chat_line("a")])).id)
@@ -148,10 +149,8 @@ async def test_jobs_are_listed_by_project_and_state(
         await operator.list_jobs(state=77)
 
 
-async def test_what_is_not_dead_does_not_begin_again(
-    running: RunningBatches, operator: Operator
-) -> None:
-    """Nor does what is not there."""
+async def test_only_dead_jobs_can_be_retried(running: RunningBatches, operator: Operator) -> None:
+    """Unknown and malformed ids are not found."""
     await running.batches.wait_for_outcome((await running.batches.create([chat_line("a")])).id)
     (done,) = (await operator.list_jobs()).jobs
 
@@ -164,7 +163,7 @@ async def test_what_is_not_dead_does_not_begin_again(
 
 
 async def test_jobs_are_for_operators(tmp_path: Path) -> None:
-    """A key of a project sees none, its own neither."""
+    """An API key of a project may not list jobs, not even its own."""
     async with running_batches(tmp_path, require_keys=True) as running:
         operator = Operator.of(running.control)
         key = (await operator.create_key()).secret

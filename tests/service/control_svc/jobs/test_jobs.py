@@ -117,9 +117,7 @@ async def test_a_job_is_postponed_without_limit(
     assert (waits[0], waits[-1]) == (1, 30)
 
 
-async def test_a_cancelled_job_becomes_due(
-    database: Database, jobs: Jobs, clock: SetClock
-) -> None:
+async def test_a_cancelled_job_becomes_due(database: Database, jobs: Jobs, clock: SetClock) -> None:
     """Its handler ends its subject; a job that has ended cannot be cancelled."""
     added = await jobs.add(delay=timedelta(hours=1))
     cancelled = await jobs.cancel(added)

@@ -107,7 +107,9 @@ async def test_notifications_reach_another_process(postgres_url: str, tmp_path: 
     assert ended.state is JobState.DONE
 
 
-CLOSE_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+CLOSE_CONNECTIONS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+)
 
 
 async def test_closed_connections_are_reopened(postgres_url: str, tmp_path: Path) -> None:
