@@ -1,6 +1,7 @@
 """Composes the control service: settings in, a running server out."""
 
 import asyncio
+import ctypes
 import logging
 import os
 import secrets
@@ -15,15 +16,18 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from control_svc.base.idempotency import delete_old_requests
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
-from control_svc.batches.line_client import CHANNEL_OPTIONS
 from control_svc.batches.lines import LineRunner
+from control_svc.batches.queries import delete_ended_lines
+from control_svc.batches.service import expedite_late_batches
 from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.s3 import Credentials, open_bucket
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db import migrations
+from control_svc.db.cleanup import CleanupStep
 from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Clock
 from control_svc.deps import (
@@ -35,12 +39,17 @@ from control_svc.deps import (
     open_streams,
     shared_secret,
 )
+from control_svc.event_log.queries import delete_streams_ended_before
+from control_svc.files.queries import delete_expired_files, expire_uploads
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.heartbeat import renew_leases
 from control_svc.jobs.leases import Leases, LeaseTerms
-from control_svc.malloc import reuse_large_blocks
+from control_svc.jobs.queries import delete_ended_jobs
 from control_svc.projects.keys import Keys
+from control_svc.projects.usage import delete_old_reports
+from control_svc.responses.service import delete_expired_responses
+from control_svc.schema import BLOB_COLUMNS
 from control_svc.services import (
     Vectors,
     adapter_service,
@@ -57,17 +66,20 @@ from control_svc.services import (
     thread_services,
 )
 from control_svc.sweeper import Sweeper
+from control_svc.vector_stores.service import CLEANUP_STEPS
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
-from svc_kit.rpc.client import open_channel
+from svc_kit.rpc.client import Option, open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 log = logging.getLogger(__name__)
 _PAGE_TOKEN_KEY_BYTES: Final = 32
+_INFERENCE_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
+"""gRPC must not retry: batches count how often an engine died on a line."""
 _INSTALLATION_BYTES: Final = 16
 SANDBOX = SandboxSettings(min_children=0, max_children=2)
 """Adapters are registered now and then: no child waits for the next one."""
@@ -154,13 +166,30 @@ async def build(
 
 async def serve(settings: ControlSettings) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartupError."""
-    reuse_large_blocks()
+    _configure_malloc()
     stopping = stop_on_signals()
     async with build(settings) as control:
         await stopping.wait()
         log.info("draining")
         control.dispatcher.stop()
         await control.server.drain()
+
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_MALLOC_BYTES: Final = 2 * 1024 * 1024
+
+
+def _configure_malloc() -> None:
+    """Make glibc allocate blocks of up to 2 MiB from the heap and keep that much of it when free.
+
+    By default it maps and unmaps memory for every block of a file's bytes: up to a megabyte, copied
+    three times. Does nothing with other C libraries.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MALLOC_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _MALLOC_BYTES)
 
 
 @asynccontextmanager
@@ -192,7 +221,7 @@ async def _deps(
                 open_channel(
                     settings.inference_target,
                     tls=settings.inference_tls,
-                    options=CHANNEL_OPTIONS,
+                    options=_INFERENCE_OPTIONS,
                 )
             ),
             token=None if token_file is None else ServiceToken.read(token_file),
@@ -206,9 +235,8 @@ async def _deps(
 
 def _sweeper(deps: Deps) -> Sweeper:
     grace = timedelta(seconds=2 * deps.settings.server.max_deadline_s)
-    kept_for = timedelta(seconds=deps.settings.streams.keep_s)
     return Sweeper(
-        deps.transactions, deps.blobs, deps.clock, grace, kept_for, build_prefix_cleanup(deps)
+        deps.transactions, deps.blobs, deps.clock, grace, _cleanup_steps(deps), BLOB_COLUMNS
     )
 
 
@@ -332,3 +360,19 @@ async def open_blobs(
     except OSError as error:
         raise StartupError(f"cannot keep files in {folder}: {error.strerror}") from error
     return store
+
+
+def _cleanup_steps(deps: Deps) -> list[CleanupStep]:
+    """Everything that the sweeper deletes, in order."""
+    return [
+        delete_expired_files,
+        expire_uploads,
+        expedite_late_batches,
+        *CLEANUP_STEPS,
+        delete_streams_ended_before(timedelta(seconds=deps.settings.streams.keep_s)),
+        delete_expired_responses(build_prefix_cleanup(deps)),
+        delete_ended_jobs,
+        delete_ended_lines,
+        delete_old_requests,
+        delete_old_reports,
+    ]

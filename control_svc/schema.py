@@ -6,6 +6,7 @@ A slice defines its tables; this module imports them all, so that `METADATA` is 
 from typing import Final
 
 from sqlalchemy import MetaData
+from sqlalchemy.orm import InstrumentedAttribute
 
 from control_svc.adapters.queries import AdapterReportRow, AdapterRow
 from control_svc.assistants.queries import AssistantRow, MessageRow, ThreadRow
@@ -58,3 +59,9 @@ TABLES: Final[tuple[type[Table], ...]] = (
 )
 
 METADATA: Final[MetaData] = Table.metadata
+BLOB_COLUMNS: Final[tuple[InstrumentedAttribute[str], ...]] = (
+    AdapterRow.blob_key,
+    FileRow.blob_key,
+    UploadPartRow.blob_key,
+)
+"""Every column that refers to a blob. A blob that none refers to is deleted."""

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from sqlalchemy import String, Text, delete, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
+from control_svc.db.cleanup import Deleted, delete_some
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from svc_kit.errors import RequestIdReused
@@ -190,3 +191,9 @@ async def find_or_record(
         return None
     found.check_same(request.fingerprint)
     return found
+
+
+async def delete_old_requests(tx: Transaction, now: datetime) -> Deleted:
+    """Delete requests older than `RETENTION`. A step of the sweeper."""
+    deleted = await delete_some(tx, RequestRow, RequestRow.created_at < now - RETENTION)
+    return Deleted(len(deleted))

@@ -42,11 +42,9 @@ from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import DomainError, InternalError, UnsupportedValue
 from svc_kit.errors.status import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
-from svc_kit.rpc.client import Option, translate_errors
+from svc_kit.rpc.client import translate_errors
 
 _log = logging.getLogger(__name__)
-CHANNEL_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
-"""gRPC must not retry, since the executor counts engine deaths."""
 _INLINE_PARSE_BYTES: Final = 128 * 1024
 """Larger requests are parsed in a thread, since parsing takes more than 5 ms."""
 _MAX_VECTORS: Final = 2048

@@ -2,16 +2,18 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, astuple
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
-from sqlalchemy import Row, Select, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import Row, Select, bindparam, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import BATCH, is_id
 from control_svc.base.pagination import Window
 from control_svc.batches.lines import EndedLine, LineResult, NewLine, PendingLine
 from control_svc.batches.model import (
+    FINAL_STATES,
     NO_TOKENS,
     Batch,
     BatchEndpoint,
@@ -22,7 +24,10 @@ from control_svc.batches.model import (
     TokenUsage,
 )
 from control_svc.batches.tables import BatchLineRow, BatchRow
+from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted
 from control_svc.db.transaction import Transaction
+from control_svc.jobs.model import DEAD_KEPT_FOR, JobState
+from control_svc.jobs.queries import JobRow
 from svc_kit.errors import BatchNotFound
 
 
@@ -285,3 +290,60 @@ def _batch(row: BatchRow) -> Batch:
         counts=LineCounts(row.total, row.completed, row.failed),
         usage=TokenUsage(*(getattr(row, name) for name in _TOKENS)),
     )
+
+
+async def requeue_late_jobs(
+    tx: Transaction, now: datetime, kind: str, closing_kind: str
+) -> Sequence[str]:
+    """Change the kind of queued jobs whose batch is past its deadline, and return their ids."""
+    late = select(BatchRow.project, BatchRow.id).where(
+        BatchRow.state.in_([BatchState.VALIDATING.value, BatchState.IN_PROGRESS.value]),
+        BatchRow.expires_at <= now,
+    )
+    queued = (
+        select(JobRow.project, JobRow.id)
+        .where(
+            JobRow.state == JobState.QUEUED,
+            JobRow.kind == kind,
+            tuple_(JobRow.project, JobRow.subject).in_(late),
+        )
+        .with_for_update(skip_locked=True)
+    )
+    requeued = await tx.session.scalars(
+        update(JobRow)
+        .where(tuple_(JobRow.project, JobRow.id).in_(queued))
+        .values(kind=closing_kind, run_after=now)
+        .returning(JobRow.id)
+    )
+    return requeued.all()
+
+
+async def delete_ended_lines(tx: Transaction, now: datetime, limit: int = ROWS_AT_ONCE) -> Deleted:
+    """Delete lines of batches that have ended. A step of the sweeper.
+
+    Lines of a batch that failed without output files are kept as long as its dead job, because
+    retrying that job needs them.
+    """
+    line = tuple_(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
+    some = (
+        select(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
+        .join(
+            BatchRow,
+            (BatchRow.project == BatchLineRow.project) & (BatchRow.id == BatchLineRow.batch_id),
+        )
+        .where(
+            BatchRow.state.in_([state.value for state in FINAL_STATES]),
+            or_(
+                BatchRow.state != BatchState.FAILED.value,
+                BatchRow.output_file_id.is_not(None),
+                BatchRow.error_file_id.is_not(None),
+                BatchRow.failed_at < now - DEAD_KEPT_FOR,
+            ),
+        )
+        .limit(limit)
+        .with_for_update(skip_locked=True, of=BatchLineRow)
+    )
+    deleted = await tx.session.scalars(
+        delete(BatchLineRow).where(line.in_(some)).returning(BatchLineRow.number)
+    )
+    return Deleted(len(deleted.all()))

@@ -2,17 +2,19 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import datetime
 from typing import Final
 
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import BATCH, JOB, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.batches.model import Batch, NewBatch, check_input
-from control_svc.batches.queries import BatchQueries
+from control_svc.batches.queries import BatchQueries, requeue_late_jobs
+from control_svc.db.cleanup import Deleted
 from control_svc.db.notifications import Notifications, follow
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.files.queries import FileQueries
-from control_svc.jobs.model import JobPriority, JobState, NewJob
+from control_svc.jobs.model import JOBS_TOPIC, JobPriority, JobState, NewJob
 from control_svc.jobs.queries import JobQueries, JobQueueQueries
 from svc_kit.errors import FileNotFound, InvalidField
 
@@ -117,3 +119,12 @@ class Batches:
         async with aclosing(changes) as batches:
             async for batch in batches:
                 yield batch
+
+
+async def expedite_late_batches(tx: Transaction, now: datetime) -> Deleted:
+    """Close queued batches past their deadline without waiting for others. A step of the sweeper,
+    which deletes nothing.
+    """
+    if await requeue_late_jobs(tx, now, KIND, CLOSING_KIND):
+        tx.announce(JOBS_TOPIC)
+    return Deleted(0)

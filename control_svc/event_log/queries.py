@@ -1,7 +1,7 @@
 """Tables and SQL of event streams."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import creation_key
+from control_svc.db.cleanup import ROWS_AT_ONCE, CleanupStep, Deleted
 from control_svc.db.tables import (
     Instant,
     Key,
@@ -381,3 +382,35 @@ def _chunks_at(places: Sequence[StreamPosition]) -> Select[Any]:
         )
         .order_by(chunk.past, chunk.position)
     )
+
+
+def delete_streams_ended_before(age: timedelta, limit: int = ROWS_AT_ONCE) -> CleanupStep:
+    """Return the step of the sweeper that deletes the events of streams that ended more than `age`
+    ago, in transactions of about `limit` chunks.
+    """
+
+    async def delete_events(tx: Transaction, now: datetime) -> Deleted:
+        ended = await tx.session.execute(
+            select(StreamRow.project, StreamRow.id, StreamRow.num_chunks)
+            .where(StreamRow.state == StreamState.ENDED, StreamRow.ended_at < now - age)
+            .order_by(StreamRow.ended_at)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        keys: list[tuple[str, str]] = []
+        total = 0
+        for project, stream_id, num_chunks in ended:
+            total += num_chunks
+            if keys and total > limit:
+                break
+            keys.append((project, stream_id))
+        chunk = tuple_(StreamChunkRow.project, StreamChunkRow.stream_id)
+        await tx.session.execute(delete(StreamChunkRow).where(chunk.in_(keys)))
+        await tx.session.execute(
+            update(StreamRow)
+            .where(tuple_(StreamRow.project, StreamRow.id).in_(keys))
+            .values(state=StreamState.SWEPT)
+        )
+        return Deleted(len(keys))
+
+    return delete_events

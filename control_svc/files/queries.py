@@ -3,11 +3,12 @@
 from dataclasses import asdict
 from datetime import datetime
 
-from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy import delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import FILE, UPLOAD, is_id
 from control_svc.base.pagination import Window
+from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted, delete_some
 from control_svc.db.transaction import Transaction
 from control_svc.files.model import File, FilePurpose, PartTotals, Upload, UploadPart, UploadState
 from control_svc.files.tables import FileRow, UploadPartRow, UploadRow
@@ -177,3 +178,34 @@ def _part(row: UploadPartRow) -> UploadPart:
         blob_key=row.blob_key,
         created_at=row.created_at,
     )
+
+
+async def delete_expired_files(tx: Transaction, now: datetime) -> Deleted:
+    """Delete files that have expired. A step of the sweeper."""
+    keys = await delete_some(tx, FileRow, FileRow.expires_at <= now, returning=FileRow.blob_key)
+    return Deleted(len(keys), keys)
+
+
+async def expire_uploads(tx: Transaction, now: datetime) -> Deleted:
+    """Mark pending uploads past their deadline as expired and delete their parts. A step of the
+    sweeper.
+    """
+    late = (
+        select(UploadRow.project, UploadRow.id)
+        .where(UploadRow.state == UploadState.PENDING.value, UploadRow.expires_at <= now)
+        .limit(ROWS_AT_ONCE)
+        .with_for_update(skip_locked=True)
+    )
+    expired = await tx.session.execute(
+        update(UploadRow)
+        .where(tuple_(UploadRow.project, UploadRow.id).in_(late))
+        .values(state=UploadState.EXPIRED.value)
+        .returning(UploadRow.project, UploadRow.id)
+    )
+    uploads = [tuple(upload) for upload in expired]
+    keys = await tx.session.scalars(
+        delete(UploadPartRow)
+        .where(tuple_(UploadPartRow.project, UploadPartRow.upload_id).in_(uploads))
+        .returning(UploadPartRow.blob_key)
+    )
+    return Deleted(len(uploads), keys.all())

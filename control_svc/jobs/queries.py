@@ -15,6 +15,7 @@ from sqlalchemy import (
     Text,
     func,
     insert,
+    or_,
     select,
     text,
     tuple_,
@@ -25,9 +26,12 @@ from sqlalchemy.orm import Mapped, aliased, mapped_column
 
 from control_svc.base.ids import JOB, is_id
 from control_svc.base.pagination import Window, apply_window, restore_order
+from control_svc.db.cleanup import Deleted, delete_some
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.model import (
+    DEAD_KEPT_FOR,
+    DONE_KEPT_FOR,
     JOBS_TOPIC,
     UNFINISHED,
     Claim,
@@ -349,3 +353,16 @@ def _job(row: JobRow) -> Job:
             "error": None if reason is None else JobError(reason, message or ""),
         }
     )
+
+
+async def delete_ended_jobs(tx: Transaction, now: datetime) -> Deleted:
+    """Delete jobs that were done or dead for long enough. A step of the sweeper."""
+    deleted = await delete_some(
+        tx,
+        JobRow,
+        or_(
+            (JobRow.state == JobState.DONE) & (JobRow.ended_at < now - DONE_KEPT_FOR),
+            (JobRow.state == JobState.DEAD) & (JobRow.ended_at < now - DEAD_KEPT_FOR),
+        ),
+    )
+    return Deleted(len(deleted))

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_text
+from control_svc.db.cleanup import Deleted, delete_some
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
@@ -257,3 +258,9 @@ class Usage:
             lambda tx: UsageQueries(tx).page(query, window.after, window.limit)
         )
         return self._tokens.page(found, window, page_request, binding)
+
+
+async def delete_old_reports(tx: Transaction, now: datetime) -> Deleted:
+    """Delete the ids of reports added more than `RETENTION` ago. A step of the sweeper."""
+    deleted = await delete_some(tx, UsageReportRow, UsageReportRow.added_at < now - RETENTION)
+    return Deleted(len(deleted))

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from control_svc.agent.mcp import APPROVAL_KINDS
@@ -10,6 +11,7 @@ from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import JOB, IdSource, creation_key
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
+from control_svc.db.cleanup import CleanupStep, Deleted
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.event_log.queries import StreamQueries
@@ -239,3 +241,20 @@ def _first_events(response: Response) -> list[ResponseEvent]:
     if response.settings.background:
         created.append(LifeEvent(EventType.QUEUED, response))
     return created
+
+
+_RESPONSES_AT_ONCE: Final = 50
+"""Fewer than other rows: each is deleted with its items and events."""
+
+
+def delete_expired_responses(prefix_cleanup: PrefixCleanup) -> CleanupStep:
+    """Return the step of the sweeper that deletes expired responses and what is stored for them."""
+
+    async def delete_responses(tx: Transaction, now: datetime) -> Deleted:
+        expired = await ResponseQueries(tx).drop_expired(now, _RESPONSES_AT_ONCE)
+        for each in expired:
+            if each.is_start:
+                await prefix_cleanup.enqueue(tx, each.project, each.id)
+        return Deleted(len(expired))
+
+    return delete_responses

@@ -1,15 +1,15 @@
-"""CRUD of vector stores, and the sweep of expired ones."""
+"""CRUD of vector stores, and the steps of the sweeper that delete their rows."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Final, TypeVar
 
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import VECTOR_STORE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.db.cleanup import ROWS_AT_ONCE, CleanupStep, Deleted
 from control_svc.db.notifications import Notifications, follow
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.vector_stores.membership import FileAdder, remove_from_all
@@ -129,43 +129,43 @@ class VectorStores:
         await self._transactions.write(forget)
 
 
-_AT_ONCE: Final = 500
+async def empty_expired_store(tx: Transaction, now: datetime) -> Deleted:
+    """Remove the files of an expired store. A step of the sweeper."""
+    for project, store_id in await VectorStoreQueries(tx).expired(now, limit=1):
+        try:
+            store = await VectorStoreQueries(tx).lock(project, store_id)
+        except VectorStoreNotFound:  # deleted meanwhile
+            return Deleted(1)
+        if store.state(now) is StoreState.EXPIRED:
+            await VectorStoreQueries(tx).empty(project, store)
+        return Deleted(1)
+    return Deleted(0)
 
 
-async def sweep_vectors(transactions: Transactions, now: datetime) -> None:
-    """One round; passages go some in each transaction, because a store may have a million."""
-    for project, store_id in await transactions.read(
-        lambda tx: VectorStoreQueries(tx).expired(now, _AT_ONCE)
-    ):
-        await transactions.write(partial(_empty, project, store_id, now))
-    for project, file_id in await transactions.read(lambda tx: StoreFileQueries(tx).lost(_AT_ONCE)):
-        await transactions.write(partial(_take_out, project, file_id))
-    while await transactions.write(_drop_some):
-        pass
+async def remove_deleted_file(tx: Transaction, _now: datetime) -> Deleted:
+    """Remove a file that no longer exists from all stores. A step of the sweeper."""
+    files = await StoreFileQueries(tx).lost(limit=1)
+    for project, file_id in files:
+        await remove_from_all(tx, project, file_id)
+    return Deleted(len(files))
 
 
-async def _empty(project: str, store_id: str, now: datetime, tx: Transaction) -> None:
-    try:
-        store = await VectorStoreQueries(tx).lock(project, store_id)
-    except VectorStoreNotFound:  # deleted meanwhile
-        return
-    if store.state(now) is StoreState.EXPIRED:
-        await VectorStoreQueries(tx).empty(project, store)
-
-
-async def _take_out(project: str, file_id: str, tx: Transaction) -> None:
-    await remove_from_all(tx, project, file_id)
-
-
-async def _drop_some(tx: Transaction) -> bool:
-    """Whether there was anything to drop."""
+async def delete_unused_chunks(tx: Transaction, _now: datetime) -> Deleted:
+    """Delete chunks of a file that was removed, failed or was cancelled. A step of the sweeper."""
     found = await StoreFileQueries(tx).left_behind()
     if found is None:
-        return False
+        return Deleted(0)
     project, file = found
-    if await ChunkQueries(tx).drop(project, file.entry, _AT_ONCE) < _AT_ONCE:
+    if await ChunkQueries(tx).drop(project, file.entry, ROWS_AT_ONCE) < ROWS_AT_ONCE:
         if file.state is FileState.DELETED:
             await StoreFileQueries(tx).forget(project, file.entry)
         else:
             await StoreFileQueries(tx).update(project, replace(file, num_chunks=0, usage_bytes=0))
-    return True
+    return Deleted(1)
+
+
+CLEANUP_STEPS: Final[Sequence[CleanupStep]] = (
+    empty_expired_store,
+    remove_deleted_file,
+    delete_unused_chunks,
+)

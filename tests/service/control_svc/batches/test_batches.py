@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,15 @@ from control_svc.batches.lines import (
     response_line,
 )
 from control_svc.batches.model import Batch, BatchEndpoint, LineProblem, LineState, NewBatch
-from control_svc.batches.queries import READ_LIMIT, BatchLineQueries, BatchQueries, ReadLimit
+from control_svc.batches.queries import (
+    READ_LIMIT,
+    BatchLineQueries,
+    BatchQueries,
+    ReadLimit,
+    delete_ended_lines,
+)
 from control_svc.db.transaction import Transaction
-from control_svc.sweeper import CleanupQueries
+from control_svc.jobs.model import DEAD_KEPT_FOR
 from gateway.fake_inference import Script
 from svc_kit.errors import (
     BatchNotCancellable,
@@ -403,19 +410,16 @@ async def test_lines_of_ended_batches_are_deleted(tmp_path: Path, database_url: 
             await BatchQueries(tx).add("p", batch)
             await BatchLineQueries(tx).add("p", batch.id, lines)
 
+    kept_until = clock.now + DEAD_KEPT_FOR
     async with a_database(tmp_path, database_url, clock) as database:
         await database.transactions.write(fill)
         deleted = [
-            await database.transactions.write(_delete_lines(before, 2))
-            for before in (clock.now, *[clock.now + timedelta(seconds=1)] * 3)
+            await database.transactions.write(partial(delete_ended_lines, now=now, limit=2))
+            for now in (kept_until, *[kept_until + timedelta(seconds=1)] * 3)
         ]
         remaining = await database.transactions.read(
             lambda tx: BatchLineQueries(tx).list_pending("p", running.id, None, READ_LIMIT)
         )
 
-    assert deleted == [0, 2, 1, 0]
+    assert [result.num_rows for result in deleted] == [0, 2, 1, 0]
     assert [line.number for line in remaining] == [1, 2, 3]
-
-
-def _delete_lines(before: datetime, limit: int) -> Callable[[Transaction], Awaitable[int]]:
-    return lambda tx: CleanupQueries(tx).drop_batch_lines(before, limit)

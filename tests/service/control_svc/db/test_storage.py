@@ -12,10 +12,11 @@ from control_svc.blobs.local import FolderBlobs
 from control_svc.config import ControlSettings
 from control_svc.db.engine import open_database
 from control_svc.db.transaction import Transaction
+from control_svc.files.queries import delete_expired_files
+from control_svc.schema import BLOB_COLUMNS
 from control_svc.sweeper import Sweeper
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from svc_kit.lifecycle import StartupError
-from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
 
 
@@ -122,7 +123,12 @@ async def test_orphans_go_while_the_database_has_no_room(
     async with open_database(None, tmp_path / "control") as database:
         monkeypatch.setattr(database.transactions, "write", refuse)
         sweeper = Sweeper(
-            database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1), NO_ARCHIVE
+            database.transactions,
+            blobs,
+            clock,
+            timedelta(hours=1),
+            [delete_expired_files],
+            BLOB_COLUMNS,
         )
         with pytest.raises(StorageFailed):
             await sweeper.sweep()

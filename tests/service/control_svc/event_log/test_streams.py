@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
+from control_svc.db.cleanup import CleanupStep, Deleted
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import (
@@ -20,11 +21,10 @@ from control_svc.event_log.model import (
     StreamClosed,
     StreamState,
 )
-from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.queries import StreamQueries, delete_streams_ended_before
 from control_svc.event_log.tail_cache import TAIL_BYTES
 from control_svc.event_log.writer import UNWRITTEN_BYTES, StreamWriter
 from control_svc.jobs.model import AttemptResult, JobState, LeaseLost, Outcome
-from control_svc.sweeper import CleanupQueries
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
 from tests.support.job_machine import insert_mark
 from tests.support.jobs import PROJECT, Fault, Jobs, a_database, no_change
@@ -250,14 +250,14 @@ async def end_stream(stream_id: str, tx: Transaction) -> None:
     await StreamQueries(tx).end(PROJECT, stream_id)
 
 
+async def run_step(step: CleanupStep, tx: Transaction) -> Deleted:
+    """Run a step of the sweeper now."""
+    return await step(tx, utc_now())
+
+
 async def events_of(stream_id: str, tx: Transaction) -> list[Event]:
     """All of a stream."""
     return await StreamQueries(tx).read(PROJECT, stream_id, -1)
-
-
-async def sweep_streams(before: datetime, tx: Transaction) -> int:
-    """One at most."""
-    return await CleanupQueries(tx).sweep_streams(before, 1)
 
 
 async def test_the_events_of_an_ended_stream_go_after_a_while(
@@ -269,9 +269,10 @@ async def test_the_events_of_an_ended_stream_go_after_a_while(
     for stream_id in ("run_1", "run_2"):
         await jobs.transactions.write(partial(end_stream, stream_id))
     swept = []
-    for before in (-1, 1, 1, 1):
-        moment = utc_now() + timedelta(hours=before)
-        swept.append(await jobs.transactions.write(partial(sweep_streams, moment)))
+    for hours in (-1, 1, 1, 1):
+        step = delete_streams_ended_before(timedelta(hours=-hours), limit=1)
+        result = await jobs.transactions.write(partial(run_step, step))
+        swept.append(result.num_rows)
 
     assert swept == [0, 1, 1, 0]
     with pytest.raises(StreamExpired):

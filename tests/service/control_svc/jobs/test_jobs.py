@@ -9,10 +9,10 @@ import pytest
 from control_svc.blobs.local import FolderBlobs
 from control_svc.db.engine import Database
 from control_svc.jobs.model import AttemptResult, JobPriority, JobState, LeaseLost, Outcome
-from control_svc.jobs.queries import JobQueueQueries
+from control_svc.jobs.queries import JobQueueQueries, delete_ended_jobs
+from control_svc.schema import BLOB_COLUMNS
 from control_svc.sweeper import Sweeper
 from svc_kit.errors import FileNotFound, UpstreamUnavailable
-from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
 from tests.support.jobs import KIND, LEASE, Handler, Jobs, make_leases, no_change
 
@@ -161,7 +161,7 @@ async def test_ended_jobs_are_deleted(
     blobs = FolderBlobs(tmp_path / "blobs")
     blobs.prepare()
     sweeper = Sweeper(
-        database.transactions, blobs, clock, timedelta(hours=1), timedelta(hours=1), NO_ARCHIVE
+        database.transactions, blobs, clock, timedelta(hours=1), [delete_ended_jobs], BLOB_COLUMNS
     )
 
     remaining = []

@@ -156,4 +156,4 @@ async def test_another_model_of_the_name_is_refused(
         await second.vectors.read(store_id)
         file = await second.vectors.file(store_id, file_id)
 
-    assert "does not serve in that version" in file.error.message
+    assert "no longer serves, or serves from another file" in file.error.message
