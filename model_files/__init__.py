@@ -1,1 +1,1 @@
-"""What GGUF files say of themselves, read without trust; two services read them."""
+"""Reads and validates untrusted GGUF files. Used by the control and the inference service."""

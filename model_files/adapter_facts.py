@@ -1,19 +1,19 @@
-"""Facts about an adapter's file."""
+"""Metadata of an adapter file."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """Facts from an adapter's file."""
+    """Metadata of an adapter file."""
 
     architecture: str
-    """That of the model it was made for."""
+    """Architecture of the base model."""
     base_model: str
-    """The name of the base model; empty if unknown."""
+    """Name of the base model; empty if unknown."""
     rank: int
-    """Its largest rank."""
+    """The largest rank of its matrices."""
     size_bytes: int
-    """The bytes of its weights."""
+    """Size of its weights."""
     title: str
-    """Its own name; empty: it has none."""
+    """Its `general.name`; empty if it has none."""

@@ -15,25 +15,25 @@ from model_files.adapter_facts import AdapterFacts
 from model_files.ggml_types import TENSOR_LAYOUTS
 from model_files.gguf import GgufHeader, ModelFileInvalid, Tensor, read_header
 
-_FLOAT32 = 6  # GGUF's number of the type of `adapter.lora.alpha`
+_FLOAT32 = 6  # GGUF type id of `adapter.lora.alpha`
 _ALPHA = "adapter.lora.alpha"
 _INVOCATION = "adapter.alora.invocation_tokens"
 _HALVES = (".lora_a", ".lora_b")
-# ggml's numbers of the types that adapters come in.
+# ggml type ids that adapters may have.
 _F32, _F16, _Q8_0, _BF16 = 0, 1, 8, 30
-_MAX_NAME_BYTES = 63  # ggml's own bound
+_MAX_NAME_BYTES = 63  # GGML_MAX_NAME - 1
 _MAX_RANK = 65_536
-_BLOCKS_AT_ONCE = 1 << 18
+_BLOCKS_PER_READ = 1 << 18
 _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
 
 
 class AdapterMismatch(Exception):
-    """The adapter is valid but for another model; the message has the difference."""
+    """The adapter is valid, but does not fit the model. The message has the difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterDescription:
-    """What an adapter is: its largest rank, the bytes of its weights, its own title."""
+    """The largest rank of an adapter, the size of its weights, and its `general.name`."""
 
     rank: int
     size_bytes: int
@@ -42,7 +42,7 @@ class AdapterDescription:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The two matrices whose product is added to the model's tensor `name`."""
+    """The two matrices of a LoRA. Their product is added to the model's tensor `name`."""
 
     name: str
     a: Tensor
@@ -50,10 +50,10 @@ class _Pair:
 
 
 def describe_adapter(path: Path, model_paths: Sequence[Path]) -> AdapterDescription:
-    """Check an adapter against the model whose files are given, all of its values included.
+    """Validate an adapter, including all values, against the model in `model_paths`.
 
     Raises:
-        ModelFileInvalid: the file is damaged, or no adapter that llama.cpp applies.
+        ModelFileInvalid: the file is damaged, or not an adapter that llama.cpp supports.
         AdapterMismatch: it does not fit the model.
     """
     header = read_header(path, keep_tensors=True)
@@ -70,21 +70,21 @@ def describe_adapter(path: Path, model_paths: Sequence[Path]) -> AdapterDescript
 
 
 def read_adapter(path: Path) -> AdapterFacts:
-    """Check what can be checked of an adapter without its model, all of its values included.
+    """Validate an adapter, including all values, without its model.
 
     Raises:
-        ModelFileInvalid: the file is damaged, or no adapter that llama.cpp applies.
+        ModelFileInvalid: the file is damaged, or not an adapter that llama.cpp supports.
     """
     header = read_header(path, keep_tensors=True)
     _check_kind(header)
     architecture = header.text("general.architecture")
     if not architecture:
-        raise ModelFileInvalid(path, "it does not say which architecture it is for")
+        raise ModelFileInvalid(path, "general.architecture is missing")
     pairs = _pairs(header)
     for pair in pairs:
         if not _is_product(pair):
-            sizes = f"{_size(pair.a)} and {_size(pair.b)}"
-            raise ModelFileInvalid(path, f"the matrices for {pair.name!r:.80} are {sizes}")
+            shapes = f"{_shape(pair.a)} and {_shape(pair.b)}"
+            raise ModelFileInvalid(path, f"the matrices for {pair.name!r:.80} are {shapes}")
     _check_values(header)
     return AdapterFacts(
         architecture=architecture,
@@ -96,16 +96,16 @@ def read_adapter(path: Path) -> AdapterFacts:
 
 
 def _check_kind(header: GgufHeader) -> None:
-    for key, wanted in (("general.type", "adapter"), ("adapter.type", "lora")):
-        found = header.text(key)
-        if found != wanted:
-            raise ModelFileInvalid(header.path, f"not a LoRA adapter ({key} is {found!r:.80})")
+    for key, expected in (("general.type", "adapter"), ("adapter.type", "lora")):
+        value = header.text(key)
+        if value != expected:
+            raise ModelFileInvalid(header.path, f"not a LoRA adapter ({key} is {value!r:.80})")
     alpha = header.metadata.get(_ALPHA, 0.0)
     if header.value_types.get(_ALPHA, _FLOAT32) != _FLOAT32 or not math.isfinite(float(alpha)):  # type: ignore[arg-type]  # a number, by its type
         raise ModelFileInvalid(header.path, f"{_ALPHA} is not a finite 32-bit number")
     if _INVOCATION in header.metadata:
-        # It would have to take effect behind these tokens only.
-        raise ModelFileInvalid(header.path, "an activated LoRA (aLoRA), which is not served")
+        # It would apply only to tokens after the invocation tokens.
+        raise ModelFileInvalid(header.path, "activated LoRA (aLoRA) is not supported")
 
 
 def _pairs(header: GgufHeader) -> list[_Pair]:
@@ -113,31 +113,33 @@ def _pairs(header: GgufHeader) -> list[_Pair]:
     for tensor in header.tensors:
         name, half = tensor.name[:-7], tensor.name[-7:]
         if half not in _HALVES:
-            problem = "is no part of a LoRA and would be left out"
+            problem = "is not part of a LoRA; llama.cpp would ignore it"
             raise ModelFileInvalid(header.path, f"tensor {tensor.name!r:.80} {problem}")
         if len(tensor.name.encode()) > _MAX_NAME_BYTES:
             raise ModelFileInvalid(header.path, f"the name {tensor.name!r:.80} is too long")
         if tensor.type_id not in (_F32, _F16, _Q8_0, _BF16):
             raise ModelFileInvalid(
-                header.path, f"tensor {tensor.name!r:.80} is none of f32, f16, bf16 and q8_0"
+                header.path, f"tensor {tensor.name!r:.80} is not of type f32, f16, bf16 or q8_0"
             )
         if halves.setdefault(name, {}).setdefault(half, tensor) is not tensor:
-            raise ModelFileInvalid(header.path, f"tensor {tensor.name!r:.80} is there twice")
-    for name, found in halves.items():
-        if len(found) < len(_HALVES):
-            raise ModelFileInvalid(header.path, f"half of the LoRA of {name!r:.80} is missing")
+            raise ModelFileInvalid(header.path, f"duplicate tensor {tensor.name!r:.80}")
+    for name, matrices in halves.items():
+        if len(matrices) < len(_HALVES):
+            raise ModelFileInvalid(
+                header.path, f"one matrix of the LoRA for {name!r:.80} is missing"
+            )
     if not halves:
         raise ModelFileInvalid(header.path, "it has no tensors")
-    return [_Pair(name, *(found[half] for half in _HALVES)) for name, found in halves.items()]
+    return [_Pair(name, *(each[half] for half in _HALVES)) for name, each in halves.items()]
 
 
 # --- against the model ----------------------------------------------------------------------------
 
 
 def _compare(header: GgufHeader, pairs: Sequence[_Pair], base: Sequence[GgufHeader]) -> None:
-    made_for, is_for = (each.text("general.architecture") for each in (header, base[0]))
-    if made_for != is_for:
-        raise AdapterMismatch(f"its architecture is {made_for!r:.40}, the model's {is_for!r:.40}")
+    own, expected = (each.text("general.architecture") for each in (header, base[0]))
+    if own != expected:
+        raise AdapterMismatch(f"its architecture is {own!r:.40}, the model's {expected!r:.40}")
     tensors: Mapping[str, Tensor] = {
         tensor.name: tensor for part in base for tensor in part.tensors
     }
@@ -146,21 +148,20 @@ def _compare(header: GgufHeader, pairs: Sequence[_Pair], base: Sequence[GgufHead
         if tensor is None:
             raise AdapterMismatch(f"the model has no tensor {pair.name!r:.80}")
         if len(tensor.shape) < 2:
-            raise AdapterMismatch(f"{pair.name!r:.80} is no matrix in the model")
+            raise AdapterMismatch(f"{pair.name!r:.80} is not a matrix in the model")
         if pair.name == _EMBEDDING and _OUTPUT not in tensors:
             raise AdapterMismatch(
-                f"the model uses {_EMBEDDING!r} for its output too, and llama.cpp cannot adapt both"
+                f"the model uses {_EMBEDDING!r} for its output too, which llama.cpp cannot adapt"
             )
         if not _fits(pair, tensor):
             raise AdapterMismatch(
-                f"the matrices for {pair.name!r:.80} are {_size(pair.a)} and {_size(pair.b)}, the "
-                f"model's is {_size(tensor)}"
+                f"the matrices for {pair.name!r:.80} are {_shape(pair.a)} and {_shape(pair.b)}, "
+                f"the model's is {_shape(tensor)}"
             )
 
 
 def _fits(pair: _Pair, tensor: Tensor) -> bool:
-    """Whether B x A has the shape of the model's tensor; for the embedding, whose rows are looked
-    up, A comes transposed."""
+    """Whether B x A has the shape of the model's tensor. For the embedding, A is transposed."""
     (a_in, a_out, *a_rest), (b_in, b_out, *b_rest) = map(_dimensions, (pair.a, pair.b))
     inputs, outputs, *rest = _dimensions(tensor)
     if not a_rest == b_rest == rest or not 0 < b_in <= _MAX_RANK:
@@ -171,7 +172,7 @@ def _fits(pair: _Pair, tensor: Tensor) -> bool:
 
 
 def _is_product(pair: _Pair) -> bool:
-    """Whether B x A exists and is of a rank that is served; for the embedding A is transposed."""
+    """Whether the shapes of B and A allow B x A. For the embedding, A is transposed."""
     (a_in, a_out, *a_rest), (b_in, _, *b_rest) = map(_dimensions, (pair.a, pair.b))
     rank = a_in if pair.name == _EMBEDDING else a_out
     return a_rest == b_rest and rank == b_in <= _MAX_RANK
@@ -181,7 +182,7 @@ def _dimensions(tensor: Tensor) -> tuple[int, ...]:
     return (*tensor.shape, 1, 1, 1)[:4]
 
 
-def _size(tensor: Tensor) -> str:
+def _shape(tensor: Tensor) -> str:
     return " x ".join(map(str, tensor.shape))
 
 
@@ -202,7 +203,7 @@ def _is_finite(tensor: Tensor, file: BinaryIO, start: int) -> bool:
     file.seek(start)
     blocks = math.prod(tensor.shape) // layout.block_items
     while blocks:
-        count = min(blocks, _BLOCKS_AT_ONCE)
+        count = min(blocks, _BLOCKS_PER_READ)
         data = file.read(count * layout.block_bytes)
         if len(data) < count * layout.block_bytes:
             raise ModelFileInvalid(Path(file.name), "the file shrank while it was read")
@@ -215,7 +216,7 @@ def _is_finite(tensor: Tensor, file: BinaryIO, start: int) -> bool:
 def _numbers_are_finite(data: bytes, type_id: int) -> bool:
     if type_id == _BF16:  # the upper half of a 32-bit float
         return bool(((np.frombuffer(data, "<u2") & 0x7F80) != 0x7F80).all())
-    if type_id == _Q8_0:  # a scale, then 32 whole numbers
+    if type_id == _Q8_0:  # a scale, then 32 integers
         scales = np.frombuffer(data, np.dtype([("scale", "<f2"), ("values", "V32")]))["scale"]
         return bool(np.isfinite(scales).all())
     return bool(np.isfinite(np.frombuffer(data, "<f2" if type_id == _F16 else "<f4")).all())

@@ -1,4 +1,4 @@
-"""The sandbox job that validates an adapter's file."""
+"""The sandbox jobs that validate adapter files."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -11,12 +11,12 @@ from svc_kit.sandbox.jobs import JobRefused
 
 
 def check_adapter(payload: dict[str, Any]) -> dict[str, Any]:
-    """Check the file "adapter" against the model whose files are "model" (absolute paths).
+    """Validate the file "adapter" against the files "model" (absolute paths).
 
-    The result has the fields of `AdapterDescription`, or "mismatch" alone: what differs.
+    The result has the fields of `AdapterDescription`, or only "mismatch" with the difference.
 
     Raises:
-        JobRefused: the file is damaged, or no adapter that can be applied.
+        JobRefused: the file is damaged, or not a supported adapter.
     """
     try:
         model_paths = [Path(path) for path in payload["model"]]
@@ -28,12 +28,12 @@ def check_adapter(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_adapter(payload: dict[str, Any]) -> dict[str, Any]:
-    """Check the file "adapter" (an absolute path) by itself.
+    """Validate the file "adapter" (an absolute path) without its model.
 
     The result has the fields of `AdapterFacts`.
 
     Raises:
-        JobRefused: the file is damaged, or no adapter that can be applied.
+        JobRefused: the file is damaged, or not a supported adapter.
     """
     try:
         return asdict(adapter_file.read_adapter(Path(payload["adapter"])))

@@ -1,4 +1,4 @@
-"""Reads numbers and texts from a file in order, within bounds."""
+"""Reads numbers and strings from a file sequentially, with bounded memory."""
 
 import os
 import struct
@@ -9,45 +9,45 @@ _U64 = struct.Struct("<Q")
 
 
 class FileEnds(Exception):
-    """The file is shorter than what was to be read."""
+    """The file ends before the requested bytes."""
 
 
 class FileWindow:
-    """Reads a file forward. Holds at most one window, whatever lengths the file claims."""
+    """Reads a file forward through a buffer of limited size, whatever lengths the file claims."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.file_bytes = os.fstat(file.fileno()).st_size
         self._data = b""
-        self._start = 0  # of the window in the file
-        self._at = 0  # of the next byte in the window
+        self._start = 0  # offset of the window in the file
+        self._at = 0  # offset of the next byte in the window
 
     @property
     def position(self) -> int:
-        """Where the next byte is in the file."""
+        """Offset of the next byte in the file."""
         return self._start + self._at
 
     @property
     def remaining(self) -> int:
-        """How many bytes follow."""
+        """Number of bytes until the end."""
         return self.file_bytes - self.position
 
-    def take(self, length: int) -> bytes:
-        """Return the next bytes. The caller bounds `length`.
+    def read(self, length: int) -> bytes:
+        """Return the next bytes. The caller limits `length`.
 
         Raises:
-            FileEnds: there are fewer.
+            FileEnds: fewer bytes remain.
         """
-        self._need(length)
+        self._fill(length)
         data = self._data[self._at : self._at + length]
         self._at += length
         return data
 
     def skip(self, length: int) -> None:
-        """Go forward without reading.
+        """Skip bytes without reading them.
 
         Raises:
-            FileEnds: that would pass the end.
+            FileEnds: fewer bytes remain.
         """
         if length > self.remaining:
             raise FileEnds
@@ -59,19 +59,19 @@ class FileWindow:
 
     def unpack_all(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Return the next values of a layout."""
-        self._need(layout.size)
+        self._fill(layout.size)
         values = layout.unpack_from(self._data, self._at)
         self._at += layout.size
         return values
 
     def skip_strings(self, count: int) -> None:
-        """Walk over `count` texts, each a 64-bit length and its bytes.
+        """Skip `count` strings, each a 64-bit length and its bytes.
 
-        A vocabulary has some hundred thousand, hence the loop inside one window.
+        A vocabulary has hundreds of thousands of strings, so the inner loop avoids method calls.
         """
         unpack_from = _U64.unpack_from
         while count:
-            self._need(_U64.size)
+            self._fill(_U64.size)
             data, at = self._data, self._at
             last = len(data) - _U64.size
             while count and at <= last:
@@ -81,7 +81,7 @@ class FileWindow:
             if self.remaining < 0:
                 raise FileEnds
 
-    def _need(self, length: int) -> None:
+    def _fill(self, length: int) -> None:
         if self._at + length <= len(self._data):
             return
         if length > self.remaining:
@@ -91,4 +91,4 @@ class FileWindow:
         self._file.seek(self._start)
         self._data = self._file.read(max(length, _WINDOW_BYTES))
         if len(self._data) < length:
-            raise FileEnds  # the file shrank meanwhile
+            raise FileEnds  # the file was truncated meanwhile

@@ -58,7 +58,7 @@ _NUMBERS = {layout.name: number for number, layout in TENSOR_LAYOUTS.items()}
 
 
 class KvType(enum.StrEnum):
-    """What a KV cache may be kept in."""
+    """Data types of a KV cache."""
 
     F32 = "f32"
     F16 = "f16"
@@ -72,19 +72,18 @@ class KvType(enum.StrEnum):
 
     @property
     def number(self) -> int:
-        """ggml's number of the type."""
+        """The ggml type id."""
         return _NUMBERS[self.value]
 
     @property
     def bits(self) -> float:
-        """What one value takes."""
+        """Bits per value."""
         layout = TENSOR_LAYOUTS[self.number]
         return 8 * layout.block_bytes / layout.block_items
 
     @property
     def is_quantized(self) -> bool:
-        """Whether values are packed in blocks; a value cache of that kind needs flash
-        attention."""
+        """Whether values are packed in blocks. A quantized V cache requires flash attention."""
         return TENSOR_LAYOUTS[self.number].block_items > 1
 
 

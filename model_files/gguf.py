@@ -1,6 +1,4 @@
-"""Reads headers of GGUF files (versions 2 and 3) without trusting them: every count and size is
-bounded.
-"""
+"""Reads headers of untrusted GGUF files (versions 2 and 3). Every count and size is bounded."""
 
 import math
 import struct
@@ -38,15 +36,15 @@ _SCALARS: Final = MappingProxyType({k: struct.Struct("<" + c) for k, c in _SCALA
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
 _ARRAY_HEAD = struct.Struct("<IQ")
 _TENSOR_TAIL = struct.Struct("<IQ")
-# The least that an entry can take: a key's length, a type and one byte; a name's length, a
-# dimension count, a type and an offset.
-_LEAST_METADATA_BYTES = 13
-_LEAST_TENSOR_BYTES = 24
-_LEAST_ITEM_BYTES = {_STRING: 8, _ARRAY: 12} | {k: s.size for k, s in _SCALARS.items()}
+# Minimum sizes. Metadata: key length, type and one byte. Tensor: name length, dimension count, type
+# and offset.
+_MIN_METADATA_BYTES = 13
+_MIN_TENSOR_BYTES = 24
+_MIN_ITEM_BYTES = {_STRING: 8, _ARRAY: 12} | {k: s.size for k, s in _SCALARS.items()}
 
 
 class ModelFileInvalid(Exception):
-    """A model file that cannot be used: not GGUF, damaged, or of a kind that is not served."""
+    """A model file is not GGUF, damaged, or of an unsupported kind."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(path, problem)
@@ -58,7 +56,7 @@ class ModelFileInvalid(Exception):
 
 
 class Skipped(NamedTuple):
-    """A value that was walked over: `length` items of an array, or bytes of a text."""
+    """A value that was not stored. `length` counts items of an array, or bytes of a string."""
 
     length: int
 
@@ -68,7 +66,7 @@ Value = str | Number | tuple[Number, ...] | Skipped
 
 
 class Tensor(NamedTuple):
-    """One tensor as the header describes it; `size_bytes` is None for a type not known here."""
+    """A tensor in the header. `size_bytes` is None if the type is unknown here."""
 
     name: str
     shape: tuple[int, ...]
@@ -79,8 +77,8 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """The header of one GGUF file. `tensors` is empty unless it was requested; tensor offsets are
-    relative to `data_start`. `value_types` are GGUF's type numbers of the metadata values.
+    """The header of a GGUF file. `tensors` is empty unless requested; their offsets are relative to
+    `data_start`. `value_types` has the GGUF type ids of the metadata values.
     """
 
     path: Path
@@ -94,36 +92,36 @@ class GgufHeader:
     value_types: Mapping[str, int] = field(default_factory=dict)
 
     def text(self, key: str) -> str | None:
-        """Return a text, or None where the key is absent.
+        """Return a string, or None if the key is absent.
 
         Raises:
-            ModelFileInvalid: the value is no text, or too long a one.
+            ModelFileInvalid: the value is not a string, or too long.
         """
         value = self.metadata.get(key)
         if value is None or isinstance(value, str):
             return value
         if isinstance(value, Skipped):
             raise ModelFileInvalid(self.path, f"{key} is too long ({value.length} bytes or items)")
-        raise ModelFileInvalid(self.path, f"{key} is not a text")
+        raise ModelFileInvalid(self.path, f"{key} is not a string")
 
     def integer(self, key: str) -> int | None:
-        """Return a whole number, or None where the key is absent.
+        """Return an integer, or None if the key is absent.
 
         Raises:
-            ModelFileInvalid: the value is no whole number from 0 to 2^31 - 1.
+            ModelFileInvalid: the value is not an integer from 0 to 2^31 - 1.
         """
         value = self.metadata.get(key)
         if value is None:
             return None
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
             return value
-        raise ModelFileInvalid(self.path, f"{key} is not a whole number from 0 to 2147483647")
+        raise ModelFileInvalid(self.path, f"{key} is not an integer from 0 to 2147483647")
 
     def integers(self, key: str) -> tuple[int, ...] | None:
-        """Return an array of whole numbers (a single one as an array of one), or None.
+        """Return an array of integers (a single integer as an array of one), or None.
 
         Raises:
-            ModelFileInvalid: the value holds something else.
+            ModelFileInvalid: the array has other values.
         """
         value = self.metadata.get(key)
         if value is None:
@@ -133,11 +131,11 @@ class GgufHeader:
             return None if number is None else (number,)
         numbers = tuple(n for n in value if isinstance(n, int) and 0 <= n < 2**31)
         if len(numbers) != len(value):
-            raise ModelFileInvalid(self.path, f"{key} holds something else than whole numbers")
+            raise ModelFileInvalid(self.path, f"{key} has values other than integers")
         return numbers
 
     def length(self, key: str) -> int | None:
-        """Return how many items an array has, or None where the key is absent or no array."""
+        """Return the number of items of an array, or None if the key is absent or not an array."""
         value = self.metadata.get(key)
         if isinstance(value, Skipped):
             return value.length
@@ -148,7 +146,7 @@ def read_header(path: Path, *, keep_tensors: bool = False) -> GgufHeader:
     """Read the header of one file.
 
     Args:
-        keep_tensors: list every tensor, not only their number.
+        keep_tensors: return every tensor, not only their number.
 
     Raises:
         ModelFileInvalid: the file cannot be read, is not GGUF, or contradicts itself.
@@ -157,14 +155,14 @@ def read_header(path: Path, *, keep_tensors: bool = False) -> GgufHeader:
         with path.open("rb") as file:
             return _HeaderReader(path, FileWindow(file)).read(keep_tensors)
     except FileEnds:
-        raise ModelFileInvalid(path, "the file is cut short (it ends inside its header)") from None
-    except OSError as problem:
-        reason = (problem.strerror or str(problem)).lower()
+        raise ModelFileInvalid(path, "the file is truncated (it ends inside its header)") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         raise ModelFileInvalid(path, f"it cannot be read: {reason}") from None
 
 
 class _HeaderReader:
-    """One pass over a header. The window raises FileEnds where the file is too short."""
+    """Reads a header in one pass. Raises FileEnds if the file is too short."""
 
     def __init__(self, path: Path, window: FileWindow) -> None:
         self._path = path
@@ -176,15 +174,15 @@ class _HeaderReader:
         version = self._read_version()
         num_tensors = self._window.unpack(_U64)
         num_metadata = self._window.unpack(_U64)
-        self._check_count("metadata entries", num_metadata, MAX_METADATA, _LEAST_METADATA_BYTES)
-        self._check_count("tensors", num_tensors, MAX_TENSORS, _LEAST_TENSOR_BYTES)
+        self._check_count("metadata entries", num_metadata, MAX_METADATA, _MIN_METADATA_BYTES)
+        self._check_count("tensors", num_tensors, MAX_TENSORS, _MIN_TENSOR_BYTES)
         metadata = self._read_metadata(num_metadata)
         alignment = self._alignment(metadata)
         num_parameters, data_end, tensors = self._read_tensors(num_tensors, alignment, keep_tensors)
         data_start = -(-self._window.position // alignment) * alignment
         if num_tensors and data_start + data_end > self._window.file_bytes:
             needed = data_start + data_end
-            self._refuse(f"the file is cut short: {self._window.file_bytes} of {needed} bytes")
+            self._refuse(f"the file is truncated: {self._window.file_bytes} of {needed} bytes")
         return GgufHeader(
             path=self._path,
             version=version,
@@ -201,42 +199,42 @@ class _HeaderReader:
         raise ModelFileInvalid(self._path, problem)
 
     def _read_version(self) -> int:
-        if self._window.file_bytes < 4 or self._window.take(4) != _MAGIC:
+        if self._window.file_bytes < 4 or self._window.read(4) != _MAGIC:
             self._refuse("not a GGUF file")
         version: int = self._window.unpack(_U32)
         if version & 0xFFFF == 0:
-            self._refuse("a big-endian GGUF file; convert it again for this machine")
+            self._refuse("a big-endian GGUF file; convert the model for a little-endian machine")
         if version not in (2, 3):
             self._refuse(f"GGUF version {version} is not supported (2 and 3 are)")
         return version
 
-    def _check_count(self, what: str, count: int, limit: int, least_bytes: int) -> None:
+    def _check_count(self, name: str, count: int, limit: int, min_bytes: int) -> None:
         if count > limit:
-            self._refuse(f"it claims {count} {what}; at most {limit} are allowed")
-        if count * least_bytes > self._window.remaining:
-            self._refuse(f"the file is too short for the {count} {what} it claims")
+            self._refuse(f"it claims {count} {name}; at most {limit} are allowed")
+        if count * min_bytes > self._window.remaining:
+            self._refuse(f"the file is too short for the {count} {name} it claims")
 
     def _read_metadata(self, count: int) -> dict[str, Value]:
         metadata: dict[str, Value] = {}
         for _ in range(count):
             key = self._read_name("a metadata key", MAX_KEY_BYTES)
             if key in metadata:
-                self._refuse(f"{key!r:.80} is there twice")
-            self._keep(len(key) + 64)
+                self._refuse(f"duplicate key {key!r:.80}")
+            self._reserve(len(key) + 64)
             self._value_types[key] = self._window.unpack(_U32)
             metadata[key] = self._read_value(key, self._value_types[key])
         return metadata
 
-    def _read_name(self, what: str, limit: int) -> str:
+    def _read_name(self, kind: str, limit: int) -> str:
         length = self._window.unpack(_U64)
         if not 0 < length <= limit:
-            self._refuse(f"{what} has {length} bytes; 1 to {limit} are allowed")
+            self._refuse(f"{kind} has {length} bytes; 1 to {limit} are allowed")
         try:
-            return self._window.take(length).decode()
+            return self._window.read(length).decode()
         except UnicodeDecodeError:
-            self._refuse(f"{what} is not valid UTF-8")
+            self._refuse(f"{kind} is not valid UTF-8")
 
-    def _keep(self, size: int) -> None:
+    def _reserve(self, size: int) -> None:
         self._kept_bytes += size
         if self._kept_bytes > MAX_KEPT_BYTES:
             self._refuse(f"its metadata is over {MAX_KEPT_BYTES} bytes")
@@ -250,18 +248,18 @@ class _HeaderReader:
             if length > MAX_KEPT_STRING_BYTES:
                 self._window.skip(length)
                 return Skipped(length)
-            self._keep(length)
-            return self._window.take(length).decode("utf-8", "replace")
+            self._reserve(length)
+            return self._window.read(length).decode("utf-8", "replace")
         if type_id != _ARRAY:
             self._refuse(f"{key!r:.80} has the unknown type {type_id}")
         return self._read_array(key, depth=1)
 
     def _read_array(self, key: str, depth: int) -> Value:
         item_type, count = self._window.unpack_all(_ARRAY_HEAD)
-        if item_type not in _LEAST_ITEM_BYTES:
+        if item_type not in _MIN_ITEM_BYTES:
             self._refuse(f"{key!r:.80} is an array of the unknown type {item_type}")
         self._check_count(
-            f"items in {key!r:.80}", count, MAX_ARRAY_ITEMS, _LEAST_ITEM_BYTES[item_type]
+            f"items in {key!r:.80}", count, MAX_ARRAY_ITEMS, _MIN_ITEM_BYTES[item_type]
         )
         if item_type == _STRING:
             self._window.skip_strings(count)
@@ -276,8 +274,8 @@ class _HeaderReader:
         if count > MAX_KEPT_NUMBERS or depth > 1:
             self._window.skip(count * scalar.size)
             return Skipped(count)
-        self._keep(count * 32)
-        data = self._window.take(count * scalar.size)
+        self._reserve(count * 32)
+        data = self._window.read(count * scalar.size)
         return tuple(number for (number,) in scalar.iter_unpack(data))
 
     def _alignment(self, metadata: Mapping[str, Value]) -> int:
@@ -289,7 +287,7 @@ class _HeaderReader:
     def _read_tensors(
         self, count: int, alignment: int, keep: bool
     ) -> tuple[int, int, list[Tensor]]:
-        """Return the number of weights, where the last tensor ends, and the tensors if kept."""
+        """Return the number of parameters, the end of the last tensor, and the kept tensors."""
         num_parameters = data_end = 0
         kept: list[Tensor] = []
         for _ in range(count):
@@ -315,11 +313,11 @@ class _HeaderReader:
         if offset % alignment:
             self._refuse(f"tensor {name!r:.80} is not aligned")
         if offset > self._window.file_bytes:
-            self._refuse(f"the file is cut short: tensor {name!r:.80} lies beyond its end")
+            self._refuse(f"the file is truncated: tensor {name!r:.80} is beyond its end")
         layout = TENSOR_LAYOUTS.get(type_id)
         if layout is None:
             return Tensor(name, shape, type_id, offset, None)
         if shape[0] % layout.block_items:
-            self._refuse(f"tensor {name!r:.80} does not fill whole blocks of {layout.name}")
+            self._refuse(f"the rows of tensor {name!r:.80} are not whole blocks of {layout.name}")
         size_bytes = items // layout.block_items * layout.block_bytes
         return Tensor(name, shape, type_id, offset, size_bytes)

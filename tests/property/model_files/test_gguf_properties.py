@@ -1,4 +1,4 @@
-"""Hostile model files: whatever the bytes, a clear refusal and little memory."""
+"""Damaged model files: they raise ModelFileInvalid only, and need little memory."""
 
 import os
 import tempfile
@@ -18,8 +18,8 @@ HEADER_BYTES = 96 * 1024
 MEMORY_BOUND_BYTES = 8 << 20
 
 # The keys are at the start, the tensors at the end of the header's 63,298 bytes.
-places = st.integers(0, 2_000) | st.integers(0, 63_297) | st.integers(60_000, 63_297)
-flips = st.lists(st.tuples(places, st.integers(0, 255)), max_size=12)
+offsets = st.integers(0, 2_000) | st.integers(0, 63_297) | st.integers(60_000, 63_297)
+flips = st.lists(st.tuples(offsets, st.integers(0, 255)), max_size=12)
 cuts = st.none() | st.integers(0, HEADER_BYTES) | st.integers(0, BUNDLED_PATH.stat().st_size)
 
 
@@ -29,8 +29,15 @@ def demo_header() -> bytes:
         return file.read(HEADER_BYTES)
 
 
+def damaged_header(changes: list[tuple[int, int]]) -> bytes:
+    header = bytearray(demo_header())
+    for offset, byte in changes:
+        header[offset] = byte
+    return bytes(header)
+
+
 def describe(header: bytes, file_bytes: int) -> None:
-    """Describe a file that starts with `header`; it is sparse, so that this costs no writing."""
+    """Describe a sparse file of this size that starts with `header`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         path.write_bytes(header)
@@ -43,29 +50,21 @@ def describe(header: bytes, file_bytes: int) -> None:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(flips, cuts)
-def test_damaged_headers_are_refused_or_read_and_nothing_else(
+def test_damaged_headers_raise_nothing_but_model_file_invalid(
     changes: list[tuple[int, int]], cut: int | None
 ) -> None:
-    """Byte flips and truncations of a real header never raise anything but ModelFileInvalid."""
-    header = bytearray(demo_header())
-    for place, byte in changes:
-        header[place] = byte
-
-    describe(bytes(header), BUNDLED_PATH.stat().st_size if cut is None else cut)
+    """Byte flips and truncations of a real header."""
+    describe(damaged_header(changes), BUNDLED_PATH.stat().st_size if cut is None else cut)
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(flips.filter(bool), st.integers(BUNDLED_PATH.stat().st_size, 1 << 40))
-def test_memory_stays_bounded_however_large_the_file_claims_to_be(
-    changes: list[tuple[int, int]], file_bytes: int
-) -> None:
-    """A terabyte of holes behind a damaged header does not make the reader allocate."""
-    header = bytearray(demo_header())
-    for place, byte in changes:
-        header[place] = byte
+def test_memory_is_bounded_for_large_files(changes: list[tuple[int, int]], file_bytes: int) -> None:
+    """With a damaged header, up to a terabyte."""
+    header = damaged_header(changes)
     tracemalloc.start()
     try:
-        describe(bytes(header), file_bytes)
+        describe(header, file_bytes)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -76,5 +75,5 @@ def test_memory_stays_bounded_however_large_the_file_claims_to_be(
 @settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=2000))
 def test_random_bytes_after_the_magic_are_refused(data: bytes) -> None:
-    """Nothing that only begins like GGUF gets through."""
+    """With ModelFileInvalid."""
     describe(b"GGUF\x03\x00\x00\x00" + data, 8 + len(data))

@@ -1,4 +1,4 @@
-"""Reading GGUF headers: what is kept, what is walked over, what is refused."""
+"""Reading GGUF headers: values that are stored, skipped and refused."""
 
 import ctypes
 import struct
@@ -11,6 +11,7 @@ from inference_svc.models.sources import BUNDLED_PATH
 from model_files.ggml_types import REMOVED_TYPES, TENSOR_LAYOUTS
 from model_files.gguf import (
     MAX_KEPT_STRING_BYTES,
+    GgufHeader,
     ModelFileInvalid,
     Skipped,
     read_header,
@@ -18,20 +19,20 @@ from model_files.gguf import (
 from tests.support.gguf_files import F32Tensor, gguf_bytes, text
 
 
-def header_of(tmp_path: Path, data: bytes, **options: bool) -> object:
+def parse(tmp_path: Path, data: bytes, **options: bool) -> GgufHeader:
     path = tmp_path / "model.gguf"
     path.write_bytes(data)
     return read_header(path, **options)
 
 
-def problem_of(tmp_path: Path, data: bytes) -> str:
+def parse_error(tmp_path: Path, data: bytes) -> str:
     with pytest.raises(ModelFileInvalid) as raised:
-        header_of(tmp_path, data)
+        parse(tmp_path, data)
     return raised.value.problem
 
 
-def test_the_demo_model_says_what_its_makers_say() -> None:
-    """The bundled file's header has the architecture and size that its README names."""
+def test_the_header_of_the_demo_model_is_read() -> None:
+    """Architecture, parameters, layers and vocabulary."""
     header = read_header(BUNDLED_PATH)
 
     assert header.text("general.architecture") == "llama"
@@ -40,34 +41,28 @@ def test_the_demo_model_says_what_its_makers_say() -> None:
     assert header.length("tokenizer.ggml.tokens") == 2048
 
 
-def test_vocabularies_are_walked_over_and_small_number_arrays_are_kept(tmp_path: Path) -> None:
-    """Texts in arrays are counted only; numbers per layer stay readable."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes({"tokens": ["a"] * 70_000, "heads": [4, 8], "big": [1] * 5000}))
-
-    header = read_header(path)
+def test_only_small_arrays_of_numbers_are_stored(tmp_path: Path) -> None:
+    """Arrays of strings and large arrays are skipped; their lengths are known."""
+    data = gguf_bytes({"tokens": ["a"] * 70_000, "heads": [4, 8], "big": [1] * 5000})
+    header = parse(tmp_path, data)
 
     assert header.metadata["tokens"] == Skipped(70_000)
     assert header.integers("heads") == (4, 8)
     assert header.metadata["big"] == Skipped(5000)
 
 
-def test_version_2_is_read_as_version_3_is(tmp_path: Path) -> None:
-    """Both versions have the same layout."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes({"a": 1, "b": "x", "c": True, "d": 2**40}, version=2))
+def test_version_2_is_read_like_version_3(tmp_path: Path) -> None:
+    """Both have the same layout."""
+    metadata = {"a": 1, "b": "x", "c": True, "d": 2**40}
+    header = parse(tmp_path, gguf_bytes(metadata, version=2))
 
-    header = read_header(path)
-
-    assert (header.version, dict(header.metadata)) == (2, {"a": 1, "b": "x", "c": True, "d": 2**40})
+    assert (header.version, header.metadata) == (2, metadata)
 
 
-def test_tensors_are_listed_when_asked_for(tmp_path: Path) -> None:
-    """An adapter check needs names, shapes and sizes."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes({}, [F32Tensor("a", (8, 2)), F32Tensor("b", (4,))]))
-
-    header = read_header(path, keep_tensors=True)
+def test_tensors_are_returned_on_request(tmp_path: Path) -> None:
+    """With names, shapes, offsets and sizes."""
+    data = gguf_bytes({}, [F32Tensor("a", (8, 2)), F32Tensor("b", (4,))])
+    header = parse(tmp_path, data, keep_tensors=True)
 
     assert [(t.name, t.shape, t.offset, t.size_bytes) for t in header.tensors] == [
         ("a", (8, 2), 0, 64),
@@ -76,28 +71,26 @@ def test_tensors_are_listed_when_asked_for(tmp_path: Path) -> None:
     assert header.num_parameters == 20
 
 
-def test_an_overlong_text_is_not_kept_and_asking_for_it_is_an_error(tmp_path: Path) -> None:
-    """A giant chat template costs no memory and is reported by name."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes({"tokenizer.chat_template": "x" * (MAX_KEPT_STRING_BYTES + 1)}))
-
-    header = read_header(path)
+def test_reading_a_string_that_is_too_long_is_an_error(tmp_path: Path) -> None:
+    """It was not stored. The error names the key."""
+    template = "x" * (MAX_KEPT_STRING_BYTES + 1)
+    header = parse(tmp_path, gguf_bytes({"tokenizer.chat_template": template}))
 
     with pytest.raises(ModelFileInvalid, match=r"tokenizer\.chat_template is too long"):
         header.text("tokenizer.chat_template")
 
 
 @pytest.mark.parametrize("count", [2**63, 70_000])
-def test_impossible_counts_are_refused_before_anything_is_read(tmp_path: Path, count: int) -> None:
-    """A header that claims more entries than are allowed is refused."""
-    assert "at most 65536" in problem_of(tmp_path, gguf_bytes({}, num_metadata=count))
-    assert "at most 65536" in problem_of(tmp_path, gguf_bytes({}, num_tensors=count))
+def test_counts_above_the_limit_are_refused(tmp_path: Path, count: int) -> None:
+    """Before the entries are read."""
+    assert "at most 65536" in parse_error(tmp_path, gguf_bytes({}, num_metadata=count))
+    assert "at most 65536" in parse_error(tmp_path, gguf_bytes({}, num_tensors=count))
 
 
 def test_counts_beyond_the_file_are_refused(tmp_path: Path) -> None:
-    """A count that the rest of the file cannot hold is a lie."""
-    assert "too short" in problem_of(tmp_path, gguf_bytes({}, num_metadata=1000))
-    assert "too short" in problem_of(tmp_path, gguf_bytes({}, num_tensors=1000))
+    """The rest of the file is too short for them."""
+    assert "too short" in parse_error(tmp_path, gguf_bytes({}, num_metadata=1000))
+    assert "too short" in parse_error(tmp_path, gguf_bytes({}, num_tensors=1000))
 
 
 @pytest.mark.parametrize(
@@ -106,31 +99,33 @@ def test_counts_beyond_the_file_are_refused(tmp_path: Path) -> None:
         (b"", "not a GGUF file"),
         (b"GG", "not a GGUF file"),
         (b"PK\x03\x04" + bytes(100), "not a GGUF file"),
-        (b"GGUF" + struct.pack("<I", 3), "cut short"),
+        (b"GGUF" + struct.pack("<I", 3), "truncated"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
         (b"GGUF" + struct.pack("<IQQ", 99, 0, 0), "version 99"),
     ],
 )
-def test_what_is_not_gguf_is_named(tmp_path: Path, data: bytes, expected: str) -> None:
-    """Other files, old versions and other machines' files each get their own words."""
-    assert expected in problem_of(tmp_path, data)
+def test_files_that_are_not_supported_are_refused(
+    tmp_path: Path, data: bytes, expected: str
+) -> None:
+    """Other formats, other versions, big-endian and truncated files."""
+    assert expected in parse_error(tmp_path, data)
 
 
-def test_a_repeated_key_is_refused(tmp_path: Path) -> None:
-    """Two values for one key leave open which one llama.cpp takes."""
+def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
+    """It is unclear which value llama.cpp uses."""
     entry = text("a.key") + struct.pack("<II", 4, 1)
     data = b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + entry + entry + bytes(64)
 
-    assert "twice" in problem_of(tmp_path, data)
+    assert "duplicate key" in parse_error(tmp_path, data)
 
 
-def test_nested_arrays_are_bounded_in_depth(tmp_path: Path) -> None:
-    """Arrays of arrays cannot exhaust the stack."""
+def test_the_depth_of_nested_arrays_is_limited(tmp_path: Path) -> None:
+    """They cannot exhaust the stack."""
     nested = struct.pack("<I", 9) + b"".join(struct.pack("<IQ", 9, 1) for _ in range(5000))
     data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("k") + nested + bytes(64)
 
-    assert "too deeply" in problem_of(tmp_path, data)
+    assert "too deeply" in parse_error(tmp_path, data)
 
 
 def tensor_file(name: bytes, shape: tuple[int, ...], kind: int, offset: int) -> bytes:
@@ -141,9 +136,9 @@ def tensor_file(name: bytes, shape: tuple[int, ...], kind: int, offset: int) -> 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (tensor_file(b"t", (1 << 40,), 0, 0), "cut short"),
-        (tensor_file(b"t", (8,), 0, 4096), "cut short"),
-        (tensor_file(b"t", (8,), 0, 1 << 40), "lies beyond its end"),
+        (tensor_file(b"t", (1 << 40,), 0, 0), "truncated"),
+        (tensor_file(b"t", (8,), 0, 4096), "truncated"),
+        (tensor_file(b"t", (8,), 0, 1 << 40), "is beyond its end"),
         (tensor_file(b"t", (8,), 0, 7), "not aligned"),
         (tensor_file(b"t", (0,), 0, 0), "impossible shape"),
         (tensor_file(b"t", (1 << 32, 1 << 32), 0, 0), "impossible shape"),
@@ -154,47 +149,42 @@ def tensor_file(name: bytes, shape: tuple[int, ...], kind: int, offset: int) -> 
         (tensor_file(b"\xff", (8,), 0, 0), "not valid UTF-8"),
     ],
 )
-def test_tensors_that_cannot_be_are_refused(tmp_path: Path, data: bytes, expected: str) -> None:
-    """Every claim about a tensor is compared with the file."""
-    assert expected in problem_of(tmp_path, data)
+def test_invalid_tensors_are_refused(tmp_path: Path, data: bytes, expected: str) -> None:
+    """By shape, type, offset, name and the size of the file."""
+    assert expected in parse_error(tmp_path, data)
 
 
-def test_a_tensor_type_of_the_future_is_left_to_llama_cpp(tmp_path: Path) -> None:
-    """A type not known here is no reason to refuse a file."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(tensor_file(b"t", (7,), 999, 0))
-
-    assert read_header(path).num_parameters == 7
+def test_an_unknown_tensor_type_is_accepted(tmp_path: Path) -> None:
+    """A later llama.cpp may support it."""
+    assert parse(tmp_path, tensor_file(b"t", (7,), 999, 0)).num_parameters == 7
 
 
-def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    """The operating system's reason is passed on."""
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    """With the reason of the operating system."""
     with pytest.raises(ModelFileInvalid, match="cannot be read: no such file"):
         read_header(tmp_path / "none.gguf")
 
 
 @pytest.mark.parametrize("alignment", [0, 3, 2**21, "x"])
-def test_an_impossible_alignment_is_refused(tmp_path: Path, alignment: object) -> None:
-    """Tensor offsets are computed from it."""
-    assert "alignment" in problem_of(tmp_path, gguf_bytes({"general.alignment": alignment}))
+def test_an_invalid_alignment_is_refused(tmp_path: Path, alignment: object) -> None:
+    """It must be a power of two within the limit."""
+    assert "alignment" in parse_error(tmp_path, gguf_bytes({"general.alignment": alignment}))
 
 
-def test_wrong_types_of_values_are_named(tmp_path: Path) -> None:
-    """Asking for a number where the file has a text says so, with the key."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes({"n": "text", "t": 5, "l": [1.5]}))
-    header = read_header(path)
+def test_values_of_the_wrong_type_are_reported_with_their_key(tmp_path: Path) -> None:
+    """When they are read."""
+    header = parse(tmp_path, gguf_bytes({"n": "text", "t": 5, "l": [1.5]}))
 
-    with pytest.raises(ModelFileInvalid, match="n is not a whole number"):
+    with pytest.raises(ModelFileInvalid, match="n is not an integer"):
         header.integer("n")
-    with pytest.raises(ModelFileInvalid, match="t is not a text"):
+    with pytest.raises(ModelFileInvalid, match="t is not a string"):
         header.text("t")
-    with pytest.raises(ModelFileInvalid, match="l holds something else"):
+    with pytest.raises(ModelFileInvalid, match="l has values other"):
         header.integers("l")
 
 
-def test_the_table_of_tensor_types_is_the_installed_llama_cpps() -> None:
-    """Block sizes are compared with the library that will load the tensors."""
+def test_the_tensor_layouts_are_those_of_the_installed_llama_cpp() -> None:
+    """Names, block sizes and removed types."""
     folder = Path(llama_cpp.__file__).parent / "lib"
     library = ctypes.CDLL(str(next(folder.glob("libggml-base.*"))))
     library.ggml_type_name.restype = ctypes.c_char_p

@@ -106,15 +106,15 @@ def hostile() -> dict[str, bytes]:
     infinite = bytearray(sound)
     infinite[-4:] = np.float32("inf").tobytes()
     return {
-        "cut short": sound[:-1000],
+        "truncated": sound[:-1000],
         "not a GGUF file": b"GGML" + sound[4:],
         "not finite": bytes(infinite),
         "1099511627776 tensors": sound[:8] + (1 << 40).to_bytes(8, "little") + sound[16:],
         "the matrices for": an_adapter(a_pair(b=(4, 32))),
-        "half of the LoRA": an_adapter(a_pair()[:1]),
-        "left out": an_adapter([*a_pair(), F32Tensor("blk.0.attn_norm.weight", (64,))]),
+        "one matrix of the LoRA": an_adapter(a_pair()[:1]),
+        "ignore it": an_adapter([*a_pair(), F32Tensor("blk.0.attn_norm.weight", (64,))]),
         "general.type is 'model'": an_adapter(general__type="model"),
-        "which architecture": an_adapter(general__architecture=None),
+        "general.architecture is missing": an_adapter(general__architecture=None),
         "adapter.type is": an_adapter(adapter__type="control_vector"),
         "alpha": an_adapter(adapter__lora__alpha=float("nan")),
     }
@@ -140,7 +140,7 @@ async def test_files_are_judged_in_limited_children(tmp_path: Path) -> None:
         a_control(tmp_path, sandbox=pool) as running,
     ):
         registry = Registry.of(running.client)
-        with pytest.raises(errors.AdapterInvalid, match="cut short"):
+        with pytest.raises(errors.AdapterInvalid, match="truncated"):
             await registry.create(an_adapter()[:-1000])
 
         assert (await registry.create()).rank == 8
