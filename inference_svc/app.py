@@ -322,7 +322,7 @@ def open_reconciler(
     marks = CrashMarker(folder / "marks")
     marks.open()
     for entry in catalog:
-        entry.adapters.marks = marks
+        entry.adapters.load_marker = marks
     control = GrpcControl(channel)
     installer = AdapterInstaller(control, cache, marks, catalog, adapters)
     return Reconciler(control, installer, folder, frontend, address)

@@ -16,7 +16,7 @@ from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import PendingEmbedding
-from inference_svc.engine_client.load import disk_cache_load, embedding_load, queues
+from inference_svc.engine_client.load import disk_cache_load, embedding_load, queue_loads
 from inference_svc.engine_client.messages import ModelReady
 from inference_svc.engine_client.requests import ActiveSequence
 
@@ -50,7 +50,7 @@ class _Model:
         return {"running": used - idle, "idle": idle, "free": self.num_cells - used}
 
     def queued(self, of: str) -> Mapping[str, int]:
-        found = {queue.priority: getattr(queue, of) for queue in queues(self.live)}
+        found = {queue.priority: getattr(queue, of) for queue in queue_loads(self.live)}
         return {name: found.get(priority, 0) for priority, name in _CLASSES.items()}
 
     def drafts(self) -> Mapping[str, int]:
@@ -224,7 +224,7 @@ def prefix_metrics(engines: Sequence[EngineClient]) -> Iterator[Metric]:
     share; what happened to them is counted by model."""
     up = {engine.ready.name: engine for engine in engines if engine.ready is not None}
     saved = {name: (each.report or ModelLoad(name)).saved for name, each in up.items()}
-    archives = {name: each.archive for name, each in up.items() if each.archive is not None}
+    archives = {name: each.disk_cache for name, each in up.items() if each.disk_cache is not None}
     yield from _saved_gauges(saved)
     yield _events("corral_saved_prefix_events", "Prefixes saved in memory", saved)
     yield from _archive_gauges(disk_cache_load(list(archives.values())))

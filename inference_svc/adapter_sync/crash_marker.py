@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from inference_svc.engine_client.adapter_registry import LoadMarks
+from inference_svc.engine_client.adapter_registry import LoadMarker
 
 log = logging.getLogger(__name__)
 _LOADING: Final = ".loading"
@@ -22,7 +22,7 @@ _SUSPECT: Final = ".suspect"
 _BLAMED: Final = ".blamed"
 
 
-class CrashMarker(LoadMarks):
+class CrashMarker(LoadMarker):
     """Marks in a folder, by digest. What the disk refuses is logged: a load is not given up."""
 
     def __init__(self, folder: Path) -> None:

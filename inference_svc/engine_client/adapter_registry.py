@@ -1,6 +1,4 @@
-"""The adapters of an engine as the frontend knows them: generations by project and name, loading,
-unloading.
-"""
+"""The frontend's registry of the adapters of one engine: generations by project and name."""
 
 import asyncio
 import enum
@@ -18,14 +16,14 @@ from svc_kit.local_files import PrivateFile
 
 
 class AdapterKey(NamedTuple):
-    """A name in its project; that of an operator's adapter is empty."""
+    """An adapter name in a project. The project of an operator's adapter is empty."""
 
     project: str
     name: str
 
 
 class AdapterState(enum.Enum):
-    """Where a generation is in its life."""
+    """Load state of an adapter generation."""
 
     LOADING = "loading"
     READY = "ready"
@@ -35,7 +33,7 @@ class AdapterState(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Adapter:
-    """One generation of an adapter: a checked file for a model, under a name."""
+    """One generation of an adapter: a validated file for a model, under a name."""
 
     name: str
     model: str
@@ -43,23 +41,23 @@ class Adapter:
     description: AdapterDescription
     default_scale: float
     project: str = ""
-    """Whose requests may use it; empty: everybody's."""
+    """The project that may use it; empty: all projects."""
     standing_scale: float = 0.0
-    """What its project's requests that name no adapter use it with; 0: they do not."""
+    """Its scale for requests of its project that name no adapter; 0: not applied."""
     generation: int = 0
     state: AdapterState = AdapterState.LOADING
     error: DomainError | None = None
-    """Why it failed."""
+    """Set in state FAILED."""
     ready_at: datetime | None = None
 
     @property
     def key(self) -> "AdapterKey":
-        """What it is found by."""
+        """Its key in the registry."""
         return AdapterKey(self.project, self.name)
 
     @property
     def problem(self) -> str:
-        """Why it failed, in words; empty: it did not."""
+        """The text of `error`; empty without one."""
         error = self.error
         return "" if error is None else error.metadata.get("problem", error.message)
 
@@ -69,37 +67,36 @@ class Adapter:
         return self.file.digest
 
     @property
-    def content(self) -> tuple[str, str]:
-        """What it is in the engine."""
+    def engine_key(self) -> tuple[str, str]:
+        """Its key in the engine, where names do not exist: model and digest."""
         return self.model, self.digest
 
 
-class LoadMarks:
-    """Records which adapter an engine is loading, in case both crash; this one records nothing."""
+class LoadMarker:
+    """Records which adapter is being loaded, for use after a crash. This base does nothing."""
 
     def begin(self, digest: str) -> None:
         """Record that the load of an adapter begins."""
 
     def end(self, digest: str) -> None:
-        """Record that it ended."""
+        """Record that the load has ended."""
 
     def blame(self, digest: str) -> None:
-        """Record that the engine died during it."""
+        """Record that the engine crashed during the load."""
 
 
-class _Awaited(NamedTuple):
-    """A pending load; repeated loads have no waiter."""
+class _PendingLoad(NamedTuple):
+    """A load without an answer. `loaded` is None for reloads into a new engine."""
 
     adapter: Adapter
     loaded: "asyncio.Future[Adapter] | None"
 
 
 class AdapterRegistry:
-    """All generations of one model's adapters; outlives the engine processes. Use on the event
-    loop.
+    """All generations of one model's adapters; outlives the engine. Use on the event loop.
 
-    `send` delivers a message to the engine while one is running, `count_requests` returns the
-    number of live requests that use a generation, and `marks` records what is being loaded.
+    `send` sends a command to the engine if it is running, `count_requests` returns the number of
+    live requests that use a generation, and `load_marker` records the load in progress.
     """
 
     def __init__(
@@ -108,26 +105,25 @@ class AdapterRegistry:
         count_requests: Callable[[Adapter], int] = lambda _: 0,
     ) -> None:
         self.attach(send, count_requests)
-        self.marks = LoadMarks()
+        self.load_marker = LoadMarker()
         self._current: dict[AdapterKey, Adapter] = {}
         self._draining: list[Adapter] = []
-        self._awaited: deque[_Awaited] = deque()
+        self._pending: deque[_PendingLoad] = deque()
         self._generations: dict[AdapterKey, int] = {}
 
     def attach(
         self, send: Callable[[Command], None], count_requests: Callable[[Adapter], int]
     ) -> None:
-        """Belong to another engine from now on."""
+        """Connect to a new engine."""
         self.count_requests = count_requests
         self._send = send
 
     def find(self, name: str, project: str = "") -> Adapter | None:
-        """The generation that has the name in the project."""
+        """Return the current generation of a project's adapter."""
         return self._current.get(AdapterKey(project, name))
 
     def get(self, name: str, project: str = "") -> Adapter:
-        """The generation that new requests use. Raises `AdapterNotFound`, or why the engine could
-        not load it again."""
+        """Return the current generation. Raises `AdapterNotFound`, or its error if it failed."""
         adapter = self.find(name, project)
         if adapter is None:
             raise AdapterNotFound(adapter=name)
@@ -136,23 +132,23 @@ class AdapterRegistry:
         return adapter
 
     def current(self) -> list[Adapter]:
-        """Those that have a name, sorted by it."""
+        """Return the current generation of each adapter, sorted by name."""
         return sorted(self._current.values(), key=lambda adapter: (adapter.name, adapter.project))
 
     def all(self) -> list[Adapter]:
-        """Draining ones too, sorted by name, project and generation."""
-        both = (*self._current.values(), *self._draining)
-        return sorted(both, key=lambda each: (each.name, each.project, each.generation))
+        """Return all generations, sorted by name, project and generation."""
+        generations = (*self._current.values(), *self._draining)
+        return sorted(generations, key=lambda each: (each.name, each.project, each.generation))
 
     @property
     def num_loaded(self) -> int:
-        """How many generations the engine has."""
+        """The number of generations in the engine."""
         return len(self._loaded())
 
     @property
     def num_bytes(self) -> int:
-        """Their memory; one file under two names is there once."""
-        sizes = {each.content: each.description.size_bytes for each in self._loaded()}
+        """Their memory; a file with two names counts once."""
+        sizes = {each.engine_key: each.description.size_bytes for each in self._loaded()}
         return sum(sizes.values())
 
     def _loaded(self) -> list[Adapter]:
@@ -161,19 +157,22 @@ class AdapterRegistry:
     # --- commands ---------------------------------------------------------------------------------
 
     def load(self, adapter: Adapter) -> "asyncio.Future[Adapter]":
-        """Have the engine load a generation, which then takes its name. The result raises
-        `AdapterInvalid`, or what ended the engine; the generation is closed then."""
+        """Load a generation into the engine and publish it under its name.
+
+        The future raises `AdapterInvalid`, or the error that ended the engine; then the file is
+        closed.
+        """
         loaded: asyncio.Future[Adapter] = asyncio.get_running_loop().create_future()
         self._request(adapter, loaded)
         return loaded
 
-    def keep(self, adapter: Adapter) -> Adapter:
-        """Give a generation its name while there is no engine; the next one loads it."""
+    def add(self, adapter: Adapter) -> Adapter:
+        """Publish a generation while there is no engine; the next engine loads it."""
         self._publish(adapter)
         return adapter
 
     def unload(self, name: str, project: str = "") -> Adapter:
-        """Take the name away and free the generation once nothing uses it. Raises
+        """Remove the name, and free the generation once no request uses it. Raises
         `AdapterNotFound`."""
         adapter = self._current.pop(AdapterKey(project, name), None)
         if adapter is None:
@@ -181,91 +180,85 @@ class AdapterRegistry:
         self._drain(adapter)
         return adapter
 
-    def sweep(self) -> None:
-        """Free the draining generations that no request uses any more."""
+    def free_unused(self) -> None:
+        """Free the draining generations that no request uses."""
         for adapter in list(self._draining):
             if not self.count_requests(adapter):
                 self._draining.remove(adapter)
                 self._free(adapter)
 
     def close(self, error: DomainError) -> None:
-        """Give up every file, and fail who still waits with `error`; the engine is gone for
-        good."""
-        for adapter in self._wanted():
+        """Close every file and fail pending loads with `error`. The registry is not used again."""
+        for adapter in self._referenced():
             adapter.file.close()
-        for _, loaded in self._awaited:
+        for _, loaded in self._pending:
             if loaded is not None:
-                _settle(loaded, error)
+                _resolve(loaded, error)
 
     # --- the engine -------------------------------------------------------------------------------
 
     def deliver(self, event: AdapterLoaded | AdapterFailed) -> None:
-        """Take the answer to the first unanswered load."""
-        adapter, loaded = self._handle_answer()
+        """Process the answer to the oldest pending load."""
+        adapter, loaded = self._pending.popleft()
+        self.load_marker.end(adapter.digest)
+        if self._pending:
+            self.load_marker.begin(self._pending[0].adapter.digest)
         if isinstance(event, AdapterLoaded):
             if adapter.state is AdapterState.LOADING:
                 adapter.state, adapter.ready_at = AdapterState.READY, datetime.now(UTC)
             if loaded is not None:
                 self._publish(adapter)
-                _settle(loaded, adapter)
+                _resolve(loaded, adapter)
         else:
             self._fail(adapter, loaded, AdapterInvalid(adapter=adapter.name, problem=event.problem))
 
     def on_engine_ready(self) -> None:
-        """A new engine has nothing: give it what had a name."""
+        """Load the current generations into a new engine."""
         for adapter in self._current.values():
             if adapter.state is not AdapterState.FAILED:
                 adapter.state = AdapterState.LOADING
                 self._request(adapter, None)
 
-    def on_engine_gone(self, error: DomainError) -> None:
-        """The engine was ended on purpose: nobody is to blame, and the next one loads what has a
-        name. Loads under way fail with `error`."""
-        if self._awaited:
-            self.marks.end(self._awaited[0].adapter.digest)
-        while self._awaited:
-            adapter, loaded = self._awaited.popleft()
+    def on_engine_closed(self, error: DomainError) -> None:
+        """Fail pending loads with `error`, blaming none of them. The next engine loads the current
+        generations."""
+        if self._pending:
+            self.load_marker.end(self._pending[0].adapter.digest)
+        while self._pending:
+            adapter, loaded = self._pending.popleft()
             if loaded is not None:
                 self._fail(adapter, loaded, error)
         for adapter in self._current.values():
             if adapter.state is AdapterState.READY:
                 adapter.state = AdapterState.LOADING
-        self.sweep()
+        self.free_unused()
 
-    def on_engine_death(self, error: DomainError) -> None:
-        """The load that was under way is to blame; others are repeated, or fail with `error`."""
-        blame: DomainError | None = None
-        while self._awaited:
-            adapter, loaded = self._awaited.popleft()
-            if blame is None:
-                self.marks.blame(adapter.digest)
-                blame = AdapterCrashedEngine(adapter=adapter.name)
-                self._fail(adapter, loaded, blame)
-            elif loaded is not None:
+    def on_engine_crash(self, error: DomainError) -> None:
+        """Blame the load in progress for the crash. Other new loads fail with `error`; reloads are
+        repeated in the next engine."""
+        if self._pending:
+            adapter, loaded = self._pending.popleft()
+            self.load_marker.blame(adapter.digest)
+            self._fail(adapter, loaded, AdapterCrashedEngine(adapter=adapter.name))
+        while self._pending:
+            adapter, loaded = self._pending.popleft()
+            if loaded is not None:
                 self._fail(adapter, loaded, error)
-        self.sweep()
+        self.free_unused()
 
     def _request(self, adapter: Adapter, loaded: "asyncio.Future[Adapter] | None") -> None:
-        self._awaited.append(_Awaited(adapter, loaded))
-        if len(self._awaited) == 1:
-            self.marks.begin(adapter.digest)
-        self._send(LoadAdapter(*adapter.content, adapter.file.path))
-
-    def _handle_answer(self) -> _Awaited:
-        """The load that is answered; the engine is at the next one now."""
-        answered = self._awaited.popleft()
-        self.marks.end(answered.adapter.digest)
-        if self._awaited:
-            self.marks.begin(self._awaited[0].adapter.digest)
-        return answered
+        self._pending.append(_PendingLoad(adapter, loaded))
+        if len(self._pending) == 1:
+            self.load_marker.begin(adapter.digest)
+        self._send(LoadAdapter(*adapter.engine_key, adapter.file.path))
 
     def _publish(self, adapter: Adapter) -> None:
         self._generations[adapter.key] = self._generations.get(adapter.key, 0) + 1
         adapter.generation = self._generations[adapter.key]
-        before = self._current.get(adapter.key)
+        previous = self._current.get(adapter.key)
         self._current[adapter.key] = adapter
-        if before is not None:
-            self._drain(before)
+        if previous is not None:
+            self._drain(previous)
 
     def _fail(
         self, adapter: Adapter, loaded: "asyncio.Future[Adapter] | None", error: DomainError
@@ -275,27 +268,27 @@ class AdapterRegistry:
             adapter.error = error
         else:
             adapter.file.close()
-            _settle(loaded, error)
+            _resolve(loaded, error)
 
     def _drain(self, adapter: Adapter) -> None:
         adapter.state = AdapterState.DRAINING
         self._draining.append(adapter)
-        self.sweep()
+        self.free_unused()
 
     def _free(self, adapter: Adapter) -> None:
         adapter.file.close()
-        kept = {other.content for other in self._wanted() if other is not adapter}
-        if adapter.content not in kept:
-            self._send(UnloadAdapter(*adapter.content))
+        used = {other.engine_key for other in self._referenced() if other is not adapter}
+        if adapter.engine_key not in used:
+            self._send(UnloadAdapter(*adapter.engine_key))
 
-    def _wanted(self) -> Iterator[Adapter]:
+    def _referenced(self) -> Iterator[Adapter]:
         yield from self._current.values()
         yield from self._draining
-        yield from (awaited.adapter for awaited in self._awaited)
+        yield from (load.adapter for load in self._pending)
 
 
-def _settle(loaded: "asyncio.Future[Adapter]", outcome: Adapter | DomainError) -> None:
-    """Resolve the waiting future, if it is still pending."""
+def _resolve(loaded: "asyncio.Future[Adapter]", outcome: Adapter | DomainError) -> None:
+    """Resolve a future unless it is done."""
     if loaded.done():
         return
     if isinstance(outcome, DomainError):

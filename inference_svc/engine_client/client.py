@@ -25,16 +25,15 @@ from inference_svc.engine.request import Command, Flush, SequenceRequest
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry
 from inference_svc.engine_client.embedding_requests import EmbeddingTracker
 from inference_svc.engine_client.messages import (
-    DevicesTaken,
+    DeviceMemoryReport,
     EngineConfig,
-    EngineStartFailed,
     LoadProgress,
     ModelReady,
     Ready,
     SnapshotDone,
 )
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
-from inference_svc.engine_client.process import EngineProcess, FromEngine, describe_exit
+from inference_svc.engine_client.process import EngineMessage, EngineProcess, describe_exit
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import RequestTracker, Submission
 from inference_svc.engine_client.snapshot_requests import SnapshotTracker
@@ -50,7 +49,7 @@ DRAIN_RETRY_S = 5.0
 
 
 class EngineState(enum.Enum):
-    """How the engine is."""
+    """State of an engine."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -61,15 +60,16 @@ class EngineState(enum.Enum):
 class EngineClient:
     """The engine process of one model and its streams. Call all methods on the event loop.
 
-    `ready` is the process's last load report, `report` its load and `archive` the archive's state
-    when last used (both None while it is down). `on_state` is called at each state change,
-    `on_event` with every engine event, for metrics, and `on_progress` with the progress of loading.
-    `adapters` may outlive it and be passed to its successor.
+    `ready` describes the loaded model. `report` is the last load report and `disk_cache` the state
+    of the disk prefix cache at its last use; both are None while the process is down.
+    `on_state` is called at each state change, `on_event` with every engine event, for metrics, and
+    `on_progress` with the progress of loading. `adapters` may outlive the client and be passed to
+    its successor.
     """
 
     def __init__(
         self,
-        boot: EngineConfig,
+        config: EngineConfig,
         queue: QueueLimits,
         reader: ReaderLimits,
         *,
@@ -77,18 +77,20 @@ class EngineClient:
         on_event: Callable[[Event], None] = lambda _: None,
         on_progress: Callable[[LoadProgress], None] = lambda _: None,
         adapters: AdapterRegistry | None = None,
+        start_process: Callable[..., EngineProcess] = EngineProcess,
     ) -> None:
         self.restarts = 0
         self.ready: ModelReady | None = None
         self.report: ModelLoad | None = None
-        self.archive: DiskCacheLoad | None = None
+        self.disk_cache: DiskCacheLoad | None = None
         self.adapters = adapters or AdapterRegistry()
-        self.sequences = RequestTracker(queue, reader, self._send, self.adapters.sweep)
+        self.sequences = RequestTracker(queue, reader, self._send, self.adapters.free_unused)
         self.embeddings = EmbeddingTracker(queue, self._send)
         self.snapshots = SnapshotTracker(self._send, self.check_open)
         self.adapters.attach(self._send, self.sequences.num_requests)
         self.system_info = ""
-        self._boot = boot
+        self._config = config
+        self._start_process = start_process
         self._on_state = on_state
         self._on_event = on_event
         self._on_progress = on_progress
@@ -97,45 +99,46 @@ class EngineClient:
         self._closed_with: DomainError | None = None
         self._next_id = 0
         self._flushes: dict[int, asyncio.Future[int]] = {}
-        self._quick_deaths = 0
+        self._early_exits = 0
         self._ready_at = 0.0
-        self._first_boot: asyncio.Future[None] | None = None
+        self._first_start: asyncio.Future[None] | None = None
         self._restart: asyncio.Task[None] | None = None
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the model. Raises `StartupError` where that fails."""
-        self._first_boot = asyncio.get_running_loop().create_future()
+        """Load the model. Raises `StartupError` on failure."""
+        self._first_start = asyncio.get_running_loop().create_future()
         self._spawn()
-        await self._first_boot
+        await self._first_start
 
     async def close(self, error: DomainError | None = None) -> None:
-        """End the process; streams that still run, and requests that still come, fail with `error`
-        (unset: DRAINING). May be called again."""
+        """End the process. Running streams and new requests fail with `error` (default: DRAINING).
+
+        Can be called repeatedly.
+        """
         if self._closed_with is None:
             self._closed_with = error or Draining(retry_after=DRAIN_RETRY_S)
         if self._restart is not None:
             self._restart.cancel()
-        if self._first_boot is not None and not self._first_boot.done():
-            self._first_boot.set_exception(StartupError("the engine was ended while it loaded"))
+        self._fail_start("the engine was closed while it loaded")
         self._fail_all(self._closed_with)
-        self.adapters.on_engine_gone(self._closed_with)
+        self.adapters.on_engine_closed(self._closed_with)
         if self._process is not None:
             await self._process.close()
 
     def set_digest(self, digest: str) -> None:
-        """By this digest a process that is started again knows its files, touched or copied."""
-        self._boot = replace(self._boot, model=replace(self._boot.model, digest=digest))
+        """Set the digest with which a restarted process verifies touched or copied files."""
+        self._config = replace(self._config, model=replace(self._config.model, digest=digest))
 
     @property
     def state(self) -> EngineState:
-        """How the engine is now."""
+        """The state of the engine."""
         return self._state
 
     @property
     def pid(self) -> int:
-        """The engine's process id; 0 while it is down."""
+        """The process id; 0 while the engine is down."""
         return self._process.pid if self._process is not None and self._is_up else 0
 
     @property
@@ -144,7 +147,7 @@ class EngineClient:
 
     @property
     def memory(self) -> DeviceBytes:
-        """What the process takes now, measured; nothing while it is down."""
+        """The measured memory of the process; nothing while it is down."""
         if self.ready is None or not self.pid:
             return DeviceBytes()
         return DeviceBytes(resident_bytes(self.pid), self.ready.device_bytes)
@@ -154,11 +157,13 @@ class EngineClient:
         self._on_state(state)
 
     def _spawn(self) -> None:
-        self._process = EngineProcess(self._boot, on_message=self._hear, on_death=self._on_death)
+        self._process = self._start_process(
+            self._config, on_message=self._on_message, on_exit=self._on_exit
+        )
 
-    def _hear(self, message: FromEngine) -> None:
+    def _on_message(self, message: EngineMessage) -> None:
         if self._closed_with is not None:
-            return  # what is shared with a successor may be the successor's by now
+            return  # shared state may belong to a successor now
         if isinstance(message, list):
             for event in message:
                 self._deliver(event)
@@ -168,57 +173,50 @@ class EngineClient:
             self.snapshots.deliver(message)
         elif isinstance(message, LoadProgress):
             self._on_progress(message)
-        elif isinstance(message, DevicesTaken):
-            self._on_devices_taken(message)
+        elif isinstance(message, DeviceMemoryReport):
+            if self.ready is not None:
+                self.ready = replace(self.ready, device_bytes=message.device_bytes)
         else:
-            self._on_boot_failed(message)
+            log.error("the engine cannot start: %s", message.problem)
+            self._fail_start(message.problem)
 
     def _on_ready(self, ready: Ready) -> None:
         self.ready, self.system_info = ready.model, ready.system_info
         self.sequences.slots = ready.model.slots
         self.snapshots.use = ready.snapshots
-        measured = replace(self._boot.model, warm_up=ready.model.warm_up)
-        self._boot = replace(self._boot, model=measured)
+        measured = replace(self._config.model, warm_up=ready.model.warm_up)
+        self._config = replace(self._config, model=measured)
         self._ready_at = time.monotonic()
         self._set_state(EngineState.SERVING)
         self.adapters.on_engine_ready()
-        if self._first_boot is not None and not self._first_boot.done():
-            self._first_boot.set_result(None)
+        if self._first_start is not None and not self._first_start.done():
+            self._first_start.set_result(None)
 
-    def _on_devices_taken(self, taken: DevicesTaken) -> None:
-        if self.ready is not None:
-            self.ready = replace(self.ready, device_bytes=taken.device_bytes)
+    def _fail_start(self, problem: str) -> None:
+        if self._first_start is not None and not self._first_start.done():
+            self._first_start.set_exception(StartupError(problem))
 
-    def _on_boot_failed(self, failed: EngineStartFailed) -> None:
-        log.error("the engine cannot start: %s", failed.problem)
-        if self._first_boot is not None and not self._first_boot.done():
-            self._first_boot.set_exception(StartupError(failed.problem))
-
-    def _on_death(self, code: int) -> None:
+    def _on_exit(self, code: int) -> None:
         if self._closed_with is not None:
             return
         log.error("the engine process ended (%s)", describe_exit(code))
-        if self._first_boot is not None and not self._first_boot.done():
-            self._first_boot.set_exception(
-                StartupError(f"the engine process ended while it loaded ({describe_exit(code)})")
-            )
-        if self._first_boot is not None and self._first_boot.exception() is not None:
+        self._fail_start(f"the engine process ended while it loaded ({describe_exit(code)})")
+        if self._first_start is not None and self._first_start.exception() is not None:
             return
-        lived = time.monotonic() - self._ready_at if self._is_up else 0.0
-        self._quick_deaths = 0 if lived >= _HEALTHY_S else self._quick_deaths + 1
+        uptime = time.monotonic() - self._ready_at if self._is_up else 0.0
+        self._early_exits = 0 if uptime >= _HEALTHY_S else self._early_exits + 1
         self._set_state(EngineState.RESTARTING)
         self._fail_all(self._restarting("running"))
-        self.adapters.on_engine_death(self._restarting())
+        self.adapters.on_engine_crash(self._restarting())
         self.restarts += 1
         self._restart = asyncio.create_task(self._restart_after_pause())
 
     async def _restart_after_pause(self) -> None:
-        old = self._process
-        if old is not None:
-            await old.close()
-        # The first death is followed at once; only one that keeps dying has to wait.
-        pause = min(0.5 * 2 ** (self._quick_deaths - 2), _MAX_BACKOFF_S)
-        if self._quick_deaths > 1:
+        if self._process is not None:
+            await self._process.close()
+        # Restart at once after the first early exit; back off if it repeats.
+        pause = min(0.5 * 2 ** (self._early_exits - 2), _MAX_BACKOFF_S)
+        if self._early_exits > 1:
             await asyncio.sleep(pause)
         self._spawn()
 
@@ -227,7 +225,7 @@ class EngineClient:
         return EngineRestarting(phase=phase, retry_after=round(load_s + 1.0, 1))
 
     def _fail_all(self, error: DomainError) -> None:
-        self.report = self.archive = None
+        self.report = self.disk_cache = None
         for flush in self._flushes.values():
             if not flush.done():
                 flush.set_exception(error)
@@ -238,7 +236,7 @@ class EngineClient:
     # --- admission --------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Whether new work is taken. Raises `EngineRestarting`, or what it was closed with."""
+        """Raise the error it was closed with, or `EngineRestarting`, unless it serves."""
         if self._closed_with is not None:
             raise self._closed_with
         if not self._is_up:
@@ -247,34 +245,33 @@ class EngineClient:
     def submit(
         self, requests: Sequence[SequenceRequest], submission: Submission
     ) -> tuple[OutputStream, int]:
-        """Admit the choices of one request; returns its stream and its place in the queue (0 is
-        next).
+        """Admit the choices of one request and assign their ids. Return its stream and its position
+        in the queue (0 is next).
 
-        Sequence and request ids are given here. Raises as `check_open`, or `QueueFull`; then
-        nothing was done.
+        Raises like `check_open`, or `QueueFull`; then nothing was admitted.
         """
         self.check_open()
         return self.sequences.submit(requests, submission, self._next_ids(len(requests)))
 
     async def embed(self, request: EmbeddingRequest) -> list[Vector]:
-        """The vector of each input, in order; its sequence id is given here.
+        """Return the vector of each input, in order.
 
-        Raises as `submit`, or whatever ended the request in the engine.
+        Raises like `submit`, or the error with which the engine ended the request.
         """
         self.check_open()
         return await self.embeddings.run(replace(request, sequence_id=self._next_ids(1)))
 
     def _next_ids(self, count: int) -> int:
-        """The first of so many new ids."""
+        """Reserve `count` ids; return the first."""
         first, self._next_id = self._next_id, self._next_id + count
         return first
 
-    # --- steering ---------------------------------------------------------------------------------
+    # --- control ----------------------------------------------------------------------------------
 
     def abort(self, request_id: str, *, project: str | None) -> bool:
-        """End a request (of `project`, where one is given). Returns whether it was live."""
-        jobs = (self.sequences, self.embeddings)
-        return any(each.abort(request_id, project=project) for each in jobs)
+        """Abort a request (only of `project` if given). Return whether it was live."""
+        trackers = (self.sequences, self.embeddings)
+        return any(tracker.abort(request_id, project=project) for tracker in trackers)
 
     async def wait_idle(self) -> None:
         """Return once nothing waits or runs."""
@@ -282,19 +279,23 @@ class EngineClient:
         await self.embeddings.wait_idle()
 
     async def load_adapter(self, adapter: Adapter) -> Adapter:
-        """Have the engine load an adapter. Raises `EngineRestarting` or `AdapterInvalid`; the
-        adapter is closed then."""
+        """Load an adapter into the engine.
+
+        Raises `EngineRestarting` or `AdapterInvalid`, and closes the adapter's file.
+        """
         if not self._is_up:
             adapter.file.close()
             raise self._restarting()
         return await self.adapters.load(adapter)
 
     async def flush(self) -> int:
-        """Forget every prefix that is only kept for reuse; returns the tokens. Raises
-        `EngineRestarting`."""
+        """Drop all prefixes that are only cached for reuse; return their tokens.
+
+        Raises `EngineRestarting`.
+        """
         self.check_open()
         if not self.sequences.slots:
-            return 0  # it keeps none
+            return 0  # an embedding engine has no prefix cache
         flush_id = self._next_ids(1)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._flushes[flush_id] = done
@@ -303,11 +304,6 @@ class EngineClient:
             return await done
         finally:
             del self._flushes[flush_id]
-
-    def _on_flushed(self, event: Flushed) -> None:
-        done = self._flushes.get(event.flush_id)
-        if done is not None and not done.done():
-            done.set_result(event.num_tokens)
 
     def _send(self, command: Command) -> None:
         if self._process is not None and self._is_up:
@@ -321,14 +317,16 @@ class EngineClient:
             case ModelLoad():
                 self.report = event
             case DiskCacheLoad():
-                self.archive = event
+                self.disk_cache = event
             case Flushed():
-                self._on_flushed(event)
+                done = self._flushes.get(event.flush_id)
+                if done is not None and not done.done():
+                    done.set_result(event.num_tokens)
             case Embedded():
                 self.embeddings.deliver(event)
             case AdapterLoaded() | AdapterFailed():
                 self.adapters.deliver(event)
-            case Failed():  # ids are of either; the other knows nothing of it
+            case Failed():  # the id belongs to one of them; the other ignores it
                 self.embeddings.deliver(event)
                 self.sequences.deliver(event)
             case _:

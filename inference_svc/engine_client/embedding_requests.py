@@ -1,4 +1,4 @@
-"""Embedding requests: bounded admission, a future for each, cancellation."""
+"""Tracks embedding requests: admission, results and cancellation."""
 
 import asyncio
 import time
@@ -14,22 +14,22 @@ from svc_kit.errors import AbortedByOperator, DomainError
 
 @dataclass(slots=True)
 class PendingEmbedding:
-    """A request that waits or runs. `arrived_at` is in monotonic seconds."""
+    """A waiting or running request. `arrived_at` is in monotonic seconds."""
 
     request: EmbeddingRequest
     done: "asyncio.Future[list[Vector]]"
     arrived_at: float = field(default_factory=time.monotonic)
     vectors: dict[int, Vector] = field(default_factory=dict)
 
-    def end(self, error: DomainError) -> None:
-        """Fail the waiting future."""
+    def fail(self, error: DomainError) -> None:
+        """Fail the request, unless it is done."""
         if not self.done.done():
             self.done.set_exception(error)
 
 
 class EmbeddingTracker:
-    """The unfinished embedding requests of a model. `limits` bound what waits or runs; `send`
-    reaches the engine."""
+    """The unfinished embedding requests of a model. `limits` apply to waiting and running ones;
+    `send` sends a command to the engine."""
 
     def __init__(self, limits: QueueLimits, send: Callable[[Command], None]) -> None:
         self.live: dict[int, PendingEmbedding] = {}
@@ -41,17 +41,18 @@ class EmbeddingTracker:
         self._idle.set()
 
     async def run(self, request: EmbeddingRequest) -> list[Vector]:
-        """The vectors of all inputs, in order.
+        """Return the vectors of all inputs, in order.
 
-        Raises `QueueFull`, or whatever ended the request; cancelled, it ends in the engine too.
+        Raises `QueueFull`, or the error that ended the request. Cancelling the call cancels the
+        request in the engine.
         """
-        self._check_room(request)
-        job = PendingEmbedding(request, asyncio.get_running_loop().create_future())
-        self.live[request.sequence_id] = job
+        self._check_queue(request)
+        pending = PendingEmbedding(request, asyncio.get_running_loop().create_future())
+        self.live[request.sequence_id] = pending
         self._idle.clear()
         self._send(SubmitEmbedding(request))
         try:
-            return await job.done
+            return await pending.done
         finally:
             if self.live.pop(request.sequence_id, None) is not None:
                 self._send(Cancel(request.sequence_id))
@@ -59,48 +60,48 @@ class EmbeddingTracker:
                 self._idle.set()
 
     def deliver(self, event: Embedded | Failed) -> None:
-        """Handle an event of the engine; events of cancelled requests are dropped."""
+        """Process an engine event; events of cancelled requests are ignored."""
         if isinstance(event, Embedded):
             self.num_inputs_done += 1
             self.num_tokens_done += event.num_tokens
-        job = self.live.get(event.sequence_id)
-        if job is None:
+        pending = self.live.get(event.sequence_id)
+        if pending is None:
             return
         if isinstance(event, Failed):
             del self.live[event.sequence_id]
-            job.end(event.error)
+            pending.fail(event.error)
             return
-        job.vectors[event.input_index] = event.vector
-        if event.is_last and not job.done.done():
+        pending.vectors[event.input_index] = event.vector
+        if event.is_last and not pending.done.done():
             del self.live[event.sequence_id]
-            job.done.set_result([vector for _, vector in sorted(job.vectors.items())])
+            pending.done.set_result([vector for _, vector in sorted(pending.vectors.items())])
 
     def abort(self, request_id: str, *, project: str | None) -> bool:
-        """End a request (of `project`, where one is given). Returns whether it was live."""
-        for job in self.live.values():
-            named = job.request.request_id == request_id
-            if named and project in (None, job.request.project) and not job.done.done():
-                job.end(AbortedByOperator())
+        """Abort a request (only of `project` if given). Return whether it was live."""
+        for pending in self.live.values():
+            matches = pending.request.request_id == request_id
+            if matches and project in (None, pending.request.project) and not pending.done.done():
+                pending.fail(AbortedByOperator())
                 return True
         return False
 
     def fail_all(self, error: DomainError) -> None:
-        """End everything; the engine is gone."""
-        jobs = list(self.live.values())
+        """Fail all requests, because the engine has ended."""
+        failed = list(self.live.values())
         self.live.clear()
-        for job in jobs:
-            job.end(error)
+        for pending in failed:
+            pending.fail(error)
 
     async def wait_idle(self) -> None:
         """Return once nothing waits or runs."""
         await self._idle.wait()
 
-    def _check_room(self, request: EmbeddingRequest) -> None:
-        jobs = self.live.values()
-        if not jobs:
-            return  # one request is always taken
+    def _check_queue(self, request: EmbeddingRequest) -> None:
+        live = self.live.values()
+        if not live:
+            return  # a single request is always accepted
         self._limits.check(
-            requests=len(jobs) + 1,
-            tokens=sum(job.request.num_tokens for job in jobs) + request.num_tokens,
-            retry_after=time.monotonic() - min(job.arrived_at for job in jobs),
+            requests=len(live) + 1,
+            tokens=sum(each.request.num_tokens for each in live) + request.num_tokens,
+            retry_after=time.monotonic() - min(each.arrived_at for each in live),
         )

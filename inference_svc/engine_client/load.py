@@ -1,4 +1,4 @@
-"""Counts of waiting and running requests, for `GetLoad` and metrics."""
+"""Counts of waiting and running requests, for `GetLoad` and for metrics."""
 
 import time
 from collections import defaultdict
@@ -11,7 +11,7 @@ from inference_svc.engine_client.requests import ActiveSequence
 
 
 class QueueLoad(NamedTuple):
-    """One class's queue: requests, the tokens of their prompts, and the age of the oldest in
+    """The queue of one priority: requests, their prompt tokens, and the age of the oldest in
     seconds."""
 
     priority: int
@@ -21,8 +21,8 @@ class QueueLoad(NamedTuple):
 
 
 class EmbeddingLoad(NamedTuple):
-    """Embedding requests that wait or run, their inputs that have no vector yet, the tokens of
-    those, and the age of the oldest request in seconds."""
+    """Embedding requests that wait or run, their inputs without a vector, the tokens of those
+    inputs, and the age of the oldest request in seconds."""
 
     requests: int
     inputs: int
@@ -30,12 +30,12 @@ class EmbeddingLoad(NamedTuple):
     oldest_s: float
 
 
-def queues(live: Iterable[ActiveSequence]) -> list[QueueLoad]:
-    """The queues that are not empty, least urgent first."""
-    classes: dict[int, list[ActiveSequence]] = defaultdict(list)
+def queue_loads(live: Iterable[ActiveSequence]) -> list[QueueLoad]:
+    """Return the queues that are not empty, lowest priority first."""
+    waiting: dict[int, list[ActiveSequence]] = defaultdict(list)
     for item in live:
         if item.is_waiting:
-            classes[item.request.priority].append(item)
+            waiting[item.request.priority].append(item)
     now = time.monotonic()
     return [
         QueueLoad(
@@ -44,32 +44,33 @@ def queues(live: Iterable[ActiveSequence]) -> list[QueueLoad]:
             sum(len(item.request.prompt) for item in items),
             now - min(item.arrived_at for item in items),
         )
-        for priority, items in sorted(classes.items())
+        for priority, items in sorted(waiting.items())
     ]
 
 
-def total(tiers: Iterable[TierLoad]) -> TierLoad:
-    """What places of several engines keep together."""
+def sum_tiers(tiers: Iterable[TierLoad]) -> TierLoad:
+    """Add up the cache tiers of several engines."""
     return TierLoad(*map(sum, zip(*tiers, strict=True)))
 
 
 def disk_cache_load(loads: Sequence[DiskCacheLoad]) -> TierLoad:
-    """The one archive of several engines: their counts, and the folder as it was seen last."""
+    """Merge the reports of engines about their shared disk prefix cache: the counters are added,
+    the folder's content is that of the newest report."""
     if not loads:
         return TierLoad()
-    last = max(loads, key=lambda load: load.measured_at).tier
-    return TierLoad(*last[:4], *total(load.tier for load in loads)[4:])
+    newest = max(loads, key=lambda load: load.measured_at).tier
+    return TierLoad(*newest[:4], *sum_tiers(load.tier for load in loads)[4:])
 
 
-def embedding_load(jobs: Iterable[PendingEmbedding]) -> EmbeddingLoad:
-    """What is left to embed."""
-    every = list(jobs)
-    left = [
+def embedding_load(live: Iterable[PendingEmbedding]) -> EmbeddingLoad:
+    """Count the requests and inputs that are not embedded yet."""
+    pending = list(live)
+    remaining = [
         tokens
-        for job in every
-        for index, tokens in enumerate(job.request.inputs)
-        if index not in job.vectors
+        for item in pending
+        for index, tokens in enumerate(item.request.inputs)
+        if index not in item.vectors
     ]
     now = time.monotonic()
-    oldest_s = now - min((job.arrived_at for job in every), default=now)
-    return EmbeddingLoad(len(every), len(left), sum(map(len, left)), oldest_s)
+    oldest_s = now - min((item.arrived_at for item in pending), default=now)
+    return EmbeddingLoad(len(pending), len(remaining), sum(map(len, remaining)), oldest_s)

@@ -1,4 +1,4 @@
-"""Messages of the pipe beside commands and events: configuration and start of the engine."""
+"""Messages of the engine's pipe other than commands and events: configuration and startup."""
 
 import enum
 from collections.abc import Mapping
@@ -19,10 +19,13 @@ from svc_kit.errors import DomainError
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model to load. `warm_up` holds what an earlier process measured, so that a restart need not
-    measure again. `saved_bytes` are for prefixes that lost their slot. One that does not generate
-    has a context for embeddings only. `stamps` are those of its files as they were described,
-    `digest` is theirs, once it is known."""
+    """A model to load.
+
+    `warm_up` are the measurements of an earlier process, so that a restart does not measure again.
+    `saved_bytes` is the memory for prefixes without a slot. A model that does not generate has an
+    embedding context only. `stamps` identify its files as they were described; `digest` is theirs,
+    or empty if it is not computed yet.
+    """
 
     name: str
     backend: BackendSettings
@@ -41,9 +44,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The first message to an engine process. `stream_interval_s`: see `Outbox`, None as
-    `usual_interval_s` says; `abort_on` is a fault for tests: at a request with this stop text the
-    process aborts."""
+    """The first message to an engine process.
+
+    `stream_interval_s` is that of the output batcher; None is its default. `abort_on` injects a
+    fault for tests: a request with this stop text aborts the process.
+    """
 
     model: ModelConfig
     cores: int
@@ -58,9 +63,12 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelReady:
-    """A model answers. `slot_tokens` may be above what was asked for: llama.cpp rounds up. One that
-    does not generate has no slots. In the unified layout all slots share `shared_cells`.
-    `device_bytes` is what it took of the memory of each GPU."""
+    """A loaded model.
+
+    `slot_tokens` may be more than requested, because llama.cpp rounds up. A model that does not
+    generate has no slots. In the unified layout all slots share `shared_cells`. `device_bytes` is
+    the memory that it uses on each GPU.
+    """
 
     name: str
     slots: int
@@ -82,13 +90,13 @@ class ModelReady:
 
     @property
     def num_cells(self) -> int:
-        """Tokens that all slots hold together."""
+        """The tokens that all slots can hold together."""
         return self.shared_cells or self.slots * self.slot_tokens
 
 
 class LoadPhase(enum.Enum):
-    """What is being done to load a model: waiting for another load or for memory, reading weights,
-    or making its context and measuring."""
+    """Phase of a load: waiting for another load or for memory, reading weights, or creating the
+    context and measuring step times."""
 
     WAITING = "waiting"
     WEIGHTS = "weights"
@@ -97,7 +105,7 @@ class LoadPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far a model is loaded; `fraction` is how much of the weights is read, 0 to 1."""
+    """Progress of a load; `fraction` is the part of the weights that is read, 0 to 1."""
 
     phase: LoadPhase
     fraction: float = 0.0
@@ -105,22 +113,22 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The model is loaded and warm; `snapshots` are in the folder."""
+    """The model is loaded and warm; `snapshots` is the content of the snapshot folder."""
 
     model: ModelReady
     system_info: str
     snapshots: FolderUse
 
 
-class DevicesTaken(NamedTuple):
-    """What an engine has of each GPU since it took more, or gave some back."""
+class DeviceMemoryReport(NamedTuple):
+    """The memory that an engine uses on each GPU, sent when it has changed."""
 
     device_bytes: Mapping[str, int]
 
 
 class SnapshotDone(NamedTuple):
-    """What became of a snapshot command: the snapshot, how many were dropped, or why not; and what
-    the folder holds since (None: as before)."""
+    """The answer to a snapshot command: the snapshot, the number of dropped ones, or an error; and
+    the folder's content (None: unchanged)."""
 
     job_id: int
     outcome: Snapshot | int | DomainError

@@ -1,6 +1,6 @@
-"""The output stream of one request: events from the engine in, batches of events to its reader.
+"""The output stream of one request: receives engine events and yields batches to its reader.
 
-A slow reader gets all pending events at once; beyond a bound its sequence is paused.
+A slow reader gets all pending events at once; beyond a limit its sequences are paused.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ class ChoiceEvent(NamedTuple):
 
 
 class ReaderLimits(NamedTuple):
-    """When a reader counts as slow (unread events) and for how long it may be (seconds)."""
+    """The unread events at which a stream is paused, and how long it may stay paused (seconds)."""
 
     unread_events: int
-    patience_s: float
+    max_pause_s: float
 
 
 class OutputStream:
     """The sequences of one request. `sequence_ids[i]` is choice i.
 
-    `steer` pauses (True) or unpauses the sequences; `end` cancels those that still run. Both are
-    called at most once a change and never after the end.
+    `set_paused` pauses (True) or unpauses the sequences; `cancel` cancels those that still run.
+    Both are called at most once per change and never after the end.
     """
 
     def __init__(
@@ -40,34 +40,34 @@ class OutputStream:
         sequence_ids: tuple[int, ...],
         limits: ReaderLimits,
         *,
-        steer: Callable[[bool], None],
-        end: Callable[[], None],
+        set_paused: Callable[[bool], None],
+        cancel: Callable[[], None],
     ) -> None:
         self.request_id = request_id
         self.sequence_ids = sequence_ids
         self._limits = limits
-        self._steer = steer
-        self._end = end
+        self._set_paused = set_paused
+        self._cancel = cancel
         self._loop = asyncio.get_running_loop()
         self._choices = {sequence: choice for choice, sequence in enumerate(sequence_ids)}
         self._open = set(sequence_ids)
         self._pending: list[ChoiceEvent] = []
-        self._news = asyncio.Event()
+        self._has_news = asyncio.Event()
         self._error: DomainError | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._pause_timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_over(self) -> bool:
-        """Whether no sequence of it runs any more."""
+    def is_finished(self) -> bool:
+        """Whether none of its sequences runs."""
         return not self._open or self._error is not None
 
     @property
     def is_paused(self) -> bool:
-        """Whether its reader is behind."""
-        return self._patience is not None
+        """Whether its sequences are paused because the reader is slow."""
+        return self._pause_timer is not None
 
     def deliver(self, event: Started | Delta | Finished | Failed | Cancelled) -> None:
-        """Take an event from the engine."""
+        """Queue an engine event for the reader."""
         if self._error is not None:
             return
         if isinstance(event, Failed):
@@ -79,57 +79,58 @@ class OutputStream:
         if isinstance(event, Finished):
             self._open.discard(event.sequence_id)
         self._pending.append(ChoiceEvent(self._choices[event.sequence_id], event))
-        self._news.set()
+        self._has_news.set()
         if len(self._pending) >= self._limits.unread_events and not self.is_paused and self._open:
-            self._steer(True)
-            self._patience = self._loop.call_later(self._limits.patience_s, self._lose_patience)
+            self._set_paused(True)
+            self._pause_timer = self._loop.call_later(
+                self._limits.max_pause_s, self._on_pause_timeout
+            )
 
     def fail(self, error: DomainError) -> None:
-        """End the stream with an error, after what is pending."""
+        """End the stream with an error, after the pending events."""
         if self._error is not None or (not self._open and not self._pending):
             return
         self._error = error
-        self._stop_waiting()
-        self._end()
+        self._stop_pause_timer()
+        self._cancel()
         self._open.clear()
-        self._news.set()
+        self._has_news.set()
 
     def close(self) -> None:
-        """The reader is gone: cancel what runs and forget what is pending. May be called again."""
-        self._stop_waiting()
+        """Cancel running sequences and drop pending events. Can be called repeatedly."""
+        self._stop_pause_timer()
         if self._open:
-            self._end()
+            self._cancel()
             self._open.clear()
         self._pending.clear()
 
     async def batches(self) -> AsyncIterator[list[ChoiceEvent]]:
-        """What happened since the last batch, until every choice has finished. Raises the stream's
-        `DomainError`."""
+        """Yield the events since the last batch, until every choice has finished. Raises the
+        stream's `DomainError`."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._has_news.wait()
+            self._has_news.clear()
             pending, self._pending = self._pending, []
-            if self._patience is not None and self._error is None:
-                self._stop_waiting()
-                self._steer(False)
+            if self.is_paused and self._error is None:
+                self._stop_pause_timer()
+                self._set_paused(False)
             if pending:
                 yield pending
             if self._pending:
-                self._news.set()
+                self._has_news.set()
                 continue
             if self._error is not None:
                 raise self._error
             if not self._open:
                 return
 
-    def _lose_patience(self) -> None:
-        self._patience = None
+    def _on_pause_timeout(self) -> None:
+        self._pause_timer = None
         self._pending.clear()
-        self.fail(
-            SlowReader(unread_events=self._limits.unread_events, limit_s=self._limits.patience_s)
-        )
+        limits = self._limits
+        self.fail(SlowReader(unread_events=limits.unread_events, limit_s=limits.max_pause_s))
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_pause_timer(self) -> None:
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
+            self._pause_timer = None

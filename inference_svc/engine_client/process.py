@@ -1,4 +1,4 @@
-"""Starts the engine process, with malloc set up for huge pages, and reads and writes its pipe."""
+"""Starts the engine process with malloc tuned for huge pages, and reads and writes its pipe."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from typing import Any
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import Command
 from inference_svc.engine_client.messages import (
-    DevicesTaken,
+    DeviceMemoryReport,
     EngineConfig,
     EngineStartFailed,
     LoadProgress,
@@ -25,58 +25,59 @@ from inference_svc.engine_client.messages import (
 
 _VARIABLE = "GLIBC_TUNABLES"
 _TUNABLES = {
-    # Weights in huge pages: 10.5 ms a step instead of 11.5 (half a billion parameters, one row).
+    # Weights in huge pages: 10.5 ms per step instead of 11.5 (0.5B parameters, one row).
     "glibc.malloc.hugetlb": 1,
-    # glibc raises it to 32 MB by itself; freed prefix states then leave holes in the heap.
+    # glibc raises the threshold to 32 MB; freed prefix states then leave holes in the heap.
     "glibc.malloc.mmap_threshold": 1 << 20,  # bytes
-    # Setting the threshold above ends glibc's own choice of this one: a copy of 262,000 logits
-    # would take 0.4 ms instead of 0.02, since its memory is released and requested each time.
+    # Setting mmap_threshold stops glibc from adjusting trim_threshold: a copy of 262,000 logits
+    # would take 0.4 ms instead of 0.02, because its memory is released and requested each time.
     "glibc.malloc.trim_threshold": 64 << 20,  # bytes
 }
 
 
-def with_tunables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which malloc does so, but for what the operator has set. Other C
-    libraries do not read it."""
-    chosen = environment.get(_VARIABLE, "")
-    ours = [f"{name}={value}" for name, value in _TUNABLES.items() if name not in chosen]
-    return {**environment, _VARIABLE: ":".join(filter(None, (chosen, *ours)))}
+def with_malloc_tunables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Add glibc's malloc tunables to an environment; those that it already sets are kept."""
+    existing = environment.get(_VARIABLE, "")
+    added = [f"{name}={value}" for name, value in _TUNABLES.items() if name not in existing]
+    return {**environment, _VARIABLE: ":".join(filter(None, (existing, *added)))}
 
 
 _ENGINE = "inference_svc.engine_process.main"
-FromEngine = Ready | EngineStartFailed | LoadProgress | SnapshotDone | DevicesTaken | list[Event]
+EngineMessage = (
+    Ready | EngineStartFailed | LoadProgress | SnapshotDone | DeviceMemoryReport | list[Event]
+)
 
 
 class EngineProcess:
-    """One life of the engine process.
+    """A running engine process.
 
-    `on_message` and then, once, `on_death` are called on the event loop. Make it on the loop's own
-    thread: the child dies with the thread that spawned it.
+    `on_message`, and at the end `on_exit` with the exit code, are called on the event loop. Create
+    it on the loop's thread: the child is killed when the thread that spawned it ends.
     """
 
     def __init__(
         self,
-        boot: EngineConfig,
+        config: EngineConfig,
         *,
-        on_message: Callable[[FromEngine], None],
-        on_death: Callable[[int], None],
+        on_message: Callable[[EngineMessage], None],
+        on_exit: Callable[[int], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
-        self._on_death = on_death
-        ours, theirs = socket.socketpair()
+        self._on_exit = on_exit
+        own_end, child_end = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _ENGINE, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-P", "-m", _ENGINE, str(child_end.fileno())],
+            pass_fds=[child_end.fileno()],
             stdin=subprocess.DEVNULL,
-            env=with_tunables(os.environ),
+            env=with_malloc_tunables(os.environ),
         )
-        theirs.close()
-        self._pipe: Connection[Any, Any] = Connection(ours.detach())
+        child_end.close()
+        self._pipe: Connection[Any, Any] = Connection(own_end.detach())
         self._outbox: SimpleQueue[Command | EngineConfig | None] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="engine-events", daemon=True)
         self._writer = threading.Thread(target=self._write, name="engine-commands", daemon=True)
-        self._outbox.put(boot)
+        self._outbox.put(config)
         self._reader.start()
         self._writer.start()
 
@@ -86,17 +87,12 @@ class EngineProcess:
         return self._process.pid
 
     def send(self, command: Command) -> None:
-        """Queue a command; it is lost if the process dies, which calls `on_death`."""
+        """Queue a command; it is lost if the process ends, which calls `on_exit`."""
         self._outbox.put(command)
 
-    def kill(self) -> None:
-        """End the process at once."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-
     async def close(self) -> None:
-        """End the process and wait until it is gone and both threads are."""
-        self.kill()
+        """Kill the process and wait until it and both threads have ended."""
+        self._process.kill()
         self._outbox.put(None)
         await asyncio.to_thread(self._join)
 
@@ -108,12 +104,12 @@ class EngineProcess:
     def _read(self) -> None:
         try:
             while True:
-                self._tell(self._on_message, self._pipe.recv())
+                self._call(self._on_message, self._pipe.recv())
         except (EOFError, OSError):
             pass
         code = self._process.wait()
         self._outbox.put(None)
-        self._tell(self._on_death, code)
+        self._call(self._on_exit, code)
 
     def _write(self) -> None:
         try:
@@ -122,13 +118,13 @@ class EngineProcess:
         except OSError:
             return
 
-    def _tell(self, callback: Callable[[Any], None], argument: object) -> None:
+    def _call(self, callback: Callable[[Any], None], argument: object) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, argument)
 
 
 def describe_exit(code: int) -> str:
-    """A process's exit code in words."""
+    """Describe the exit code of a process for people."""
     if code >= 0:
         return f"exit code {code}"
     try:

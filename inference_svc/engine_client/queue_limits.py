@@ -1,4 +1,4 @@
-"""Limits of the queue of an engine; a full queue is refused here, as an ordinary error."""
+"""Limits of an engine's queue."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,16 @@ from svc_kit.errors import QueueFull
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Bounds on what may wait."""
+    """The maximum number of waiting requests and of their prompt tokens."""
 
     requests: int
     tokens: int
 
     def check(self, *, requests: int, tokens: int, retry_after: float) -> None:
-        """Whether so much may wait, with what is asked for now. Raises `QueueFull`; `retry_after`
-        is a guess, in seconds."""
+        """Raise `QueueFull` if a queue of this size, new request included, exceeds a limit.
+
+        `retry_after` is an estimate in seconds, rounded and limited to 1 to 60.
+        """
         for bound, depth, limit in (
             ("requests", requests, self.requests),
             ("tokens", tokens, self.tokens),

@@ -1,4 +1,4 @@
-"""Generation requests in flight: admission, the state of each sequence, cancellation, ends."""
+"""Tracks generation requests: admission, the state of each sequence, and cancellation."""
 
 import asyncio
 import time
@@ -26,10 +26,10 @@ SequenceEvent = Started | Preempted | Resumed | Moved | Delta | Finished | Faile
 
 @dataclass(slots=True)
 class ActiveSequence:
-    """What the frontend knows of a sequence that waits or runs. Times are monotonic seconds."""
+    """A waiting or running sequence as the frontend sees it. Times are monotonic seconds."""
 
     request: SequenceRequest
-    generation: OutputStream
+    stream: OutputStream
     project: str
     label: str
     arrived_at: float
@@ -39,13 +39,13 @@ class ActiveSequence:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has no slot yet."""
+        """Whether it has no slot."""
         return self.slot is None
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Whose request it is, and the adapters that it uses."""
+    """Identity of a request and the adapters that it uses."""
 
     request_id: str
     project: str
@@ -54,70 +54,73 @@ class Submission:
 
 
 class RequestTracker:
-    """The sequences that wait or run, by id; `slots` of them run at once. `send` reaches the
-    engine, `on_left` hears when the adapters of a sequence are used by one less."""
+    """The waiting and running sequences, by id; at most `slots` run at once.
+
+    `send` sends a command to the engine. `on_adapters_released` is called when a sequence that used
+    adapters ends.
+    """
 
     def __init__(
         self,
         limits: QueueLimits,
         reader: ReaderLimits,
         send: Callable[[Command], None],
-        on_left: Callable[[], None],
+        on_adapters_released: Callable[[], None],
     ) -> None:
         self.live: dict[int, ActiveSequence] = {}
         self.slots = 0
         self._limits = limits
         self._reader = reader
         self._send = send
-        self._on_left = on_left
+        self._on_adapters_released = on_adapters_released
         self._idle = asyncio.Event()
         self._idle.set()
 
     def submit(
         self, requests: Sequence[SequenceRequest], submission: Submission, first_id: int
     ) -> tuple[OutputStream, int]:
-        """Admit the choices of one request, numbered from `first_id`; returns its stream and its
-        place in the queue (0 is next). Raises `QueueFull`; then nothing was done."""
-        ahead = max(0, len(self.live) - self.slots)
-        self._check_room(requests, ahead)
+        """Admit the choices of one request, with ids from `first_id`. Return its stream and its
+        position in the queue (0 is next). Raises `QueueFull`; then nothing was admitted."""
+        position = max(0, len(self.live) - self.slots)
+        self._check_queue(requests, position)
         ids = tuple(range(first_id, first_id + len(requests)))
-        generation = OutputStream(
+        stream = OutputStream(
             submission.request_id,
             ids,
             self._reader,
-            steer=lambda paused: self._steer(ids, paused=paused),
-            end=lambda: self._cancel(ids),
+            set_paused=lambda paused: self._set_paused(ids, paused=paused),
+            cancel=lambda: self._cancel(ids),
         )
         now = time.monotonic()
         for sequence_id, request in zip(ids, requests, strict=True):
             request = replace(request, sequence_id=sequence_id, request_id=submission.request_id)
             self.live[sequence_id] = ActiveSequence(
-                request, generation, submission.project, submission.label, now, submission.adapters
+                request, stream, submission.project, submission.label, now, submission.adapters
             )
             self._send(Submit(request))
         self._idle.clear()
-        return generation, ahead
+        return stream, position
 
-    def _check_room(self, requests: Sequence[SequenceRequest], ahead: int) -> None:
+    def _check_queue(self, requests: Sequence[SequenceRequest], position: int) -> None:
         waiting = len(self.live) + len(requests) - self.slots
         if waiting <= 0:
-            return  # nobody waits, though the last ones may not have been heard to start
+            return  # all have slots, although `Started` may not have arrived for the last ones
         queued = sum(len(item.request.prompt) for item in self.live.values() if item.is_waiting)
-        wanted = sum(len(request.prompt) for request in requests)
+        added = sum(len(request.prompt) for request in requests)
         self._limits.check(
-            requests=waiting if self.live else 0,  # one request is always taken
-            tokens=queued + wanted if queued else 0,
-            retry_after=self._typical_s() * (1 + ahead / max(self.slots, 1)),
+            requests=waiting if self.live else 0,  # a single request is always accepted
+            tokens=queued + added if queued else 0,
+            retry_after=self._mean_age_s() * (1 + position / max(self.slots, 1)),
         )
 
-    def _typical_s(self) -> float:
-        """A guess from the age of what runs: how long a sequence takes."""
+    def _mean_age_s(self) -> float:
+        """The mean age of running sequences: an estimate of how long one takes."""
         now = time.monotonic()
         ages = [now - live.arrived_at for live in self.live.values() if not live.is_waiting]
         return sum(ages) / len(ages) if ages else 1.0
 
     def deliver(self, event: SequenceEvent) -> None:
-        """Take an event of the engine; those of sequences that are gone are dropped."""
+        """Process an engine event; events of sequences that have ended are ignored."""
         live = self.live.get(event.sequence_id)
         if live is None:
             return
@@ -128,51 +131,51 @@ class RequestTracker:
                 live.slot = event.slot
             case Started():
                 live.slot = event.slot
-                live.generation.deliver(event)
+                live.stream.deliver(event)
             case Delta():
                 live.num_output += len(event.tokens)
-                live.generation.deliver(event)
+                live.stream.deliver(event)
             case Finished() | Failed() | Cancelled():
-                self._forget(event.sequence_id)
-                live.generation.deliver(event)
+                self._remove(event.sequence_id)
+                live.stream.deliver(event)
 
-    def _forget(self, sequence_id: int) -> None:
+    def _remove(self, sequence_id: int) -> None:
         live = self.live.pop(sequence_id)
         if live.adapters:
-            self._on_left()
+            self._on_adapters_released()
         if not self.live:
             self._idle.set()
 
     def num_requests(self, adapter: Adapter) -> int:
-        """How many requests use an adapter."""
+        """Count the requests that use an adapter."""
         users = (live for live in self.live.values() if adapter in live.adapters)
-        return len({live.generation.request_id for live in users})
+        return len({live.stream.request_id for live in users})
 
     def abort(self, request_id: str, *, project: str | None) -> bool:
-        """End a request (of `project`, where one is given). Returns whether it was live.
+        """Abort a request (only of `project` if given). Return whether it was live.
 
-        One that has ended, and whose slot the engine has not reported free yet, no longer is.
+        A request that has ended is not live, even if the engine has not freed its slot yet.
         """
         for live in self.live.values():
-            named = live.generation.request_id == request_id and project in (None, live.project)
-            if named and not live.generation.is_over:
-                live.generation.fail(AbortedByOperator())
+            matches = live.stream.request_id == request_id and project in (None, live.project)
+            if matches and not live.stream.is_finished:
+                live.stream.fail(AbortedByOperator())
                 return True
         return False
 
     def fail_all(self, error: DomainError) -> None:
-        """End everything; the engine is gone."""
-        generations = {live.generation.request_id: live.generation for live in self.live.values()}
+        """Fail all requests, because the engine has ended."""
+        streams = {live.stream.request_id: live.stream for live in self.live.values()}
         self.live.clear()
-        for generation in generations.values():
-            generation.fail(error)
+        for stream in streams.values():
+            stream.fail(error)
         self._idle.set()
 
     async def wait_idle(self) -> None:
         """Return once nothing waits or runs."""
         await self._idle.wait()
 
-    def _steer(self, ids: Iterable[int], *, paused: bool) -> None:
+    def _set_paused(self, ids: Iterable[int], *, paused: bool) -> None:
         for sequence_id in ids:
             if sequence_id in self.live:
                 self._send(Pause(sequence_id) if paused else Unpause(sequence_id))

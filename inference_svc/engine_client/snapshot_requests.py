@@ -1,4 +1,4 @@
-"""Snapshot commands in flight, a future for each."""
+"""Tracks pending snapshot commands, with a future for each."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from svc_kit.errors import DomainError
 
 
 class SnapshotTracker:
-    """The commands that are not answered yet, and what the folder held with the last answer. `send`
-    reaches the engine, where `check_up` raises nothing."""
+    """Snapshot commands without an answer; `use` is the snapshot folder's content at the last
+    answer. `check_open` raises if the engine is down."""
 
-    def __init__(self, send: Callable[[Command], None], check_up: Callable[[], None]) -> None:
+    def __init__(self, send: Callable[[Command], None], check_open: Callable[[], None]) -> None:
         self.use = FolderUse(0, 0)
         self._send = send
-        self._check_up = check_up
+        self._check_open = check_open
         self._ids = count()
         self._waiting: dict[int, asyncio.Future[Snapshot | int]] = {}
 
@@ -36,12 +36,12 @@ class SnapshotTracker:
     async def run(self, command: DropCachedPrefixes) -> int: ...
 
     async def run(self, command: FileCommand) -> Snapshot | int:
-        """What the engine answers; the job's id is given here. Raises `EngineRestarting`, or the
-        `DomainError` that the engine answers with.
+        """Send a command with a new job id and return the answer. Raises `EngineRestarting`, or the
+        `DomainError` of the answer.
 
-        Who stops waiting stops nothing: a file is whole or not there.
+        Cancelling the call does not cancel the command.
         """
-        self._check_up()
+        self._check_open()
         job_id = next(self._ids)
         done: asyncio.Future[Snapshot | int] = asyncio.get_running_loop().create_future()
         self._waiting[job_id] = done
@@ -53,7 +53,7 @@ class SnapshotTracker:
             del self._waiting[job_id]
 
     def deliver(self, answer: SnapshotDone) -> None:
-        """Take an answer of the engine."""
+        """Resolve the command of an answer."""
         if answer.use is not None:
             self.use = answer.use
         done = self._waiting.get(answer.job_id)
@@ -65,7 +65,7 @@ class SnapshotTracker:
             done.set_result(answer.outcome)
 
     def fail_all(self, error: DomainError) -> None:
-        """End everything; the engine is gone."""
+        """Fail all commands, because the engine has ended."""
         for done in self._waiting.values():
             if not done.done():
                 done.set_exception(error)

@@ -24,9 +24,9 @@ from inference_svc.engine.events import (
     Resumed,
     Started,
 )
-from inference_svc.engine_client.messages import DevicesTaken, SnapshotDone
+from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
 
-Outputs = list[Event] | SnapshotDone | DevicesTaken
+Outputs = list[Event] | SnapshotDone | DeviceMemoryReport
 # With more streams the interval grows in proportion to their number, up to a factor: each stream is
 # a message. Sixteen streams in 7.2 s: 220 ms of processor time with 80 ms, 160 with 128.
 _FEW_STREAMS = 10

@@ -29,7 +29,7 @@ from inference_svc.engine.request import (
     Unpause,
 )
 from inference_svc.engine.scheduler.fairness import FairTurns
-from inference_svc.engine_client.messages import DevicesTaken, SnapshotDone
+from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
 from inference_svc.engine_process.output_batcher import OutputBatcher
 from inference_svc.engine_process.prefix_offload import OffloadDone, PrefixOffloader
 from inference_svc.engine_process.snapshot_io import FileDone, SnapshotIO
@@ -143,7 +143,7 @@ class StepLoop:
     def _report_memory(self) -> None:
         """Before the answer to what took it."""
         if (taken := self._memory.news()) is not None:
-            self._outbox.put(DevicesTaken(taken))
+            self._outbox.put(DeviceMemoryReport(taken))
 
     def _drain(self) -> None:
         # Commands between the calls of a step may leave events that no step has emitted.

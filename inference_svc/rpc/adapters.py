@@ -226,7 +226,7 @@ async def _hand_over(adapter: Adapter, model: ModelEntry) -> None:
     """Have the model's engine load it, or the next engine where there is none. Raises
     `EngineRestarting` or `AdapterInvalid`."""
     if model.engine is None or model.engine.state is EngineState.STARTING:
-        model.adapters.keep(adapter)
+        model.adapters.add(adapter)
     else:
         await model.engine.load_adapter(adapter)
 

@@ -129,9 +129,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         self._pool.drain()
         engines = self._pool.catalog.engines
         running = {
-            item.generation.request_id
-            for engine in engines
-            for item in engine.sequences.live.values()
+            item.stream.request_id for engine in engines for item in engine.sequences.live.values()
         }
         num_embedding = sum(len(engine.embeddings.live) for engine in engines)
         return pb.DrainResponse(num_requests=len(running) + num_embedding)

@@ -11,7 +11,7 @@ from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import EmbeddingTracker
-from inference_svc.engine_client.load import disk_cache_load, embedding_load, queues, total
+from inference_svc.engine_client.load import disk_cache_load, embedding_load, queue_loads, sum_tiers
 from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc.streaming import seconds
@@ -23,7 +23,7 @@ def load(pool: ModelPool) -> load_pb.Load:
     reports = [engine.report for engine in engines if engine.report is not None]
     models = [engine.ready for engine in engines if engine.ready is not None]
     live = [item for engine in engines for item in engine.sequences.live.values()]
-    saved = total(report.saved for report in reports)
+    saved = sum_tiers(report.saved for report in reports)
     return load_pb.Load(
         num_slots=sum(ready.slots for ready in models),
         num_running=sum(not item.is_waiting for item in live),
@@ -34,7 +34,7 @@ def load(pool: ModelPool) -> load_pb.Load:
                 num_tokens=queue.tokens,
                 oldest=seconds(queue.oldest_s),
             )
-            for queue in queues(live)
+            for queue in queue_loads(live)
         ],
         num_cells=sum(ready.num_cells for ready in models),
         num_used_cells=sum(report.num_used_cells for report in reports),
@@ -65,7 +65,7 @@ def load(pool: ModelPool) -> load_pb.Load:
         step_histograms=[steps for report in reports for steps in _step_histograms(report)],
         saved_prefixes=_tier(saved),
         archive=_tier(
-            disk_cache_load([each.archive for each in engines if each.archive is not None])
+            disk_cache_load([each.disk_cache for each in engines if each.disk_cache is not None])
         ),
     )
 
@@ -123,7 +123,7 @@ def _live_requests(
     for item in engine.sequences.live.values():
         if project not in (None, item.project):
             continue
-        request_id = item.generation.request_id
+        request_id = item.stream.request_id
         request = requests.get(request_id)
         if request is None:
             request = requests[request_id] = load_pb.LiveRequest(
@@ -161,7 +161,7 @@ def _priority(value: int) -> generation_pb2.Priority:
 def _choice(item: ActiveSequence) -> load_pb.LiveChoice:
     if item.is_waiting:
         state = load_pb.LiveRequest.STATE_QUEUED
-    elif item.generation.is_paused:
+    elif item.stream.is_paused:
         state = load_pb.LiveRequest.STATE_PAUSED
     elif item.num_output:
         state = load_pb.LiveRequest.STATE_DECODE

@@ -41,7 +41,7 @@ class AcceptedRequest:
     it."""
 
     requests: Sequence[SequenceRequest]
-    generation: OutputStream
+    stream: OutputStream
     queue_position: int
     model: str
     project: str
@@ -51,7 +51,7 @@ class AcceptedRequest:
         """The first event."""
         first = self.requests[0]
         return pb.Accepted(
-            request_id=self.generation.request_id,
+            request_id=self.stream.request_id,
             prompt_tokens=len(first.prompt),
             queue_position=self.queue_position,
             seed=first.seed,
@@ -263,12 +263,12 @@ async def stream_events(
     tally = UsageCounts(len(first.prompt), len(first.resumed))
     try:
         yield admitted.accepted()
-        async for batch in admitted.generation.batches():
+        async for batch in admitted.stream.batches():
             for event in _merge(batch, turns, tally):
                 yield event
         yield tally.done()
     finally:
-        admitted.generation.close()
+        admitted.stream.close()
         if tally.started:
             count(admitted.project, admitted.model, tally.used())
 

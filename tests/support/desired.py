@@ -108,7 +108,7 @@ class FakeLoading:
             project=order.project,
             standing_scale=order.standing_scale,
         )
-        return model.adapters.keep(adapter)
+        return model.adapters.add(adapter)
 
 
 class Frontend:
@@ -118,12 +118,12 @@ class Frontend:
         self.control = control
         self.catalog = Catalog([make_entry("a"), make_entry("b")])
         self.loading = FakeLoading(self.catalog, folder)
-        self.marks = CrashMarker(folder / "marks")
-        self.marks.open()
+        self.load_marker = CrashMarker(folder / "marks")
+        self.load_marker.open()
         self.cache = AdapterCache(folder / "cache", 1000)
         self.cache.open()
         loading = cast(AdapterService, self.loading)
-        installer = AdapterInstaller(control, self.cache, self.marks, self.catalog, loading)
+        installer = AdapterInstaller(control, self.cache, self.load_marker, self.catalog, loading)
         self.follower = Reconciler(control, installer, folder, "frontend_1", "host:1", look_s=0.01)
 
     def voice(self, project: str = "mine", name: str = "voice") -> Adapter | None:

@@ -52,7 +52,7 @@ REPORT = ModelLoad(
 )
 
 
-def a_worker() -> EngineClient:
+def make_engine() -> EngineClient:
     """Two slots, one running and two waiting, and an embedding request half done."""
     settings = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
     engine = EngineClient(
@@ -63,9 +63,9 @@ def a_worker() -> EngineClient:
     limits = EmbeddingLimits(64, 64, 4, 256, 8, VOCABULARY_SIZE)
     engine.ready = ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0, limits)
     engine.report = REPORT
-    engine.archive = DiskCacheLoad(2.0, TierLoad(4, 80, 256, 900, 1, 2, 6, 2))
+    engine.disk_cache = DiskCacheLoad(2.0, TierLoad(4, 80, 256, 900, 1, 2, 6, 2))
     generation = OutputStream(
-        "r", (0, 1, 2), ReaderLimits(9, 9.0), steer=lambda _: None, end=lambda: None
+        "r", (0, 1, 2), ReaderLimits(9, 9.0), set_paused=lambda _: None, cancel=lambda: None
     )
     for i, (slot, priority) in enumerate([(0, 2), (None, 3), (None, 1)]):
         request = replace(a_request(i, priority=priority), model="m")
@@ -96,7 +96,7 @@ def samples(engine: EngineClient, *, vllm_names: bool = False) -> dict[str, floa
 
 async def test_gauges_have_their_names() -> None:
     """Dashboards and routers know them."""
-    found = samples(a_worker())
+    found = samples(make_engine())
 
     assert (
         found.items()
@@ -140,7 +140,7 @@ async def test_gauges_have_their_names() -> None:
 
 async def test_step_time_is_a_histogram_by_rows() -> None:
     """Buckets add up, as Prometheus wants them."""
-    found = samples(a_worker())
+    found = samples(make_engine())
     labels = 'model="m",prompt="false",rows="2"'
 
     assert found[f'corral_engine_step_seconds_bucket{{le="0.001",{labels}}}'] == 1
@@ -152,7 +152,7 @@ async def test_step_time_is_a_histogram_by_rows() -> None:
 
 async def test_three_gauges_go_by_vllms_names_too() -> None:
     """Routers of the Gateway API inference extension look for exactly these."""
-    found = samples(a_worker(), vllm_names=True)
+    found = samples(make_engine(), vllm_names=True)
 
     assert found['vllm:num_requests_waiting{model_name="m"}'] == 2
     assert found['vllm:num_requests_running{model_name="m"}'] == 1
@@ -161,7 +161,7 @@ async def test_three_gauges_go_by_vllms_names_too() -> None:
 
 async def test_an_engine_that_is_down_has_empty_gauges() -> None:
     """Nothing is left behind by the one before."""
-    engine = a_worker()
+    engine = make_engine()
     engine.sequences.live.clear()
     engine.report = None
     found = samples(engine)
@@ -173,7 +173,7 @@ async def test_an_engine_that_is_down_has_empty_gauges() -> None:
 
 async def test_the_load_over_grpc_says_the_same() -> None:
     """Sums over the models, embedding requests and histograms with them."""
-    load = load_info.load(a_pool(a_worker()))
+    load = load_info.load(a_pool(make_engine()))
 
     assert [(queue.priority, queue.num_requests, queue.num_tokens) for queue in load.queues] == [
         (1, 1, 3),
@@ -198,7 +198,7 @@ async def test_the_load_over_grpc_says_the_same() -> None:
 
 async def test_cells_that_all_slots_share_are_counted_once() -> None:
     """In the unified layout the cache is as large as they are, whatever a slot may hold of them."""
-    engine = a_worker()
+    engine = make_engine()
     assert engine.ready is not None
     engine.ready = replace(engine.ready, shared_cells=64)
     entry = a_pool(engine).catalog.resolve("m", "p")
@@ -219,7 +219,7 @@ def test_engines_share_one_archive() -> None:
 
 def a_servicer() -> EngineServicer:
     """The operators' plane of the engine."""
-    pool = a_pool(a_worker())
+    pool = a_pool(make_engine())
     facts = ServerFacts(pb.RequestLimits(), 0.0)
     loading = AdapterService(pool.catalog, InlineJobs(), (), Path())
     snapshots = SnapshotService(pool, SnapshotStore(NO_SNAPSHOTS), DiskPrefixCache(NO_SNAPSHOTS))

@@ -42,7 +42,9 @@ class Observed:
     def submit(self, request: SequenceRequest) -> None:
         """Queue a request, which the frontend knows."""
         number = request.sequence_id
-        generation = OutputStream("r", (number,), READER, steer=lambda _: None, end=lambda: None)
+        generation = OutputStream(
+            "r", (number,), READER, set_paused=lambda _: None, cancel=lambda: None
+        )
         self._engine.sequences.live[number] = ActiveSequence(
             request, generation, "p", "", time.monotonic()
         )

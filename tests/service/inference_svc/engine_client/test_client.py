@@ -1,4 +1,4 @@
-"""The engine process and its supervision, with real processes and the demo model."""
+"""Tests of the engine client with real processes and the demo model."""
 
 import asyncio
 import os
@@ -48,14 +48,14 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 
 
-def a_boot(
+def make_config(
     path: Path = BUNDLED_PATH,
     *,
     slots: int = 2,
     saved_bytes: int = 0,
     shared_cells: int | None = None,
 ) -> EngineConfig:
-    """The demo model with few slots and next to no warm-up."""
+    """The demo model with few slots and a minimal warm-up."""
     backend = BackendSettings(
         path,
         slots=slots,
@@ -70,47 +70,47 @@ def a_boot(
     return EngineConfig(model, cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1)
 
 
-class Heard(list[Event]):
-    """Every event of a worker, in order."""
+class EventLog(list[Event]):
+    """The events of an engine, in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def hear(self, event: Event) -> None:
-        """Take an event."""
+    def record(self, event: Event) -> None:
+        """Append an event."""
         self.append(event)
-        self._news.set()
+        self._changed.set()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for a condition that events bring about."""
-        while not holds():
-            await self._news.wait()
-            self._news.clear()
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Return once a condition holds; it is checked after each event."""
+        while not condition():
+            await self._changed.wait()
+            self._changed.clear()
 
 
 @asynccontextmanager
-async def a_worker(
-    boot: EngineConfig | None = None,
+async def start_engine(
+    config: EngineConfig | None = None,
     *,
     queue: QueueLimits | None = None,
     reader: ReaderLimits | None = None,
-) -> AsyncIterator[tuple[EngineClient, Heard, asyncio.Queue[EngineState]]]:
-    """A started worker, every event it heard, and its state changes."""
-    events = Heard()
+) -> AsyncIterator[tuple[EngineClient, EventLog, asyncio.Queue[EngineState]]]:
+    """Start an engine; yields it with its events and its state changes."""
+    events = EventLog()
     states: asyncio.Queue[EngineState] = asyncio.Queue()
-    worker = EngineClient(
-        boot or a_boot(),
+    engine = EngineClient(
+        config or make_config(),
         queue or QueueLimits(4, 10_000),
         reader or ReaderLimits(1000, 60.0),
-        on_event=events.hear,
+        on_event=events.record,
         on_state=states.put_nowait,
     )
-    await worker.start()
+    await engine.start()
     try:
-        yield worker, events, states
+        yield engine, events, states
     finally:
-        await worker.close()
+        await engine.close()
 
 
 def _prompt() -> "array[int]":
@@ -123,11 +123,11 @@ def _prompt() -> "array[int]":
 PROMPT = _prompt()
 
 
-def _ask(
-    worker: EngineClient, request: SequenceRequest | None = None, name: str = "r"
+def _submit(
+    engine: EngineClient, request: SequenceRequest | None = None, name: str = "r"
 ) -> OutputStream:
-    asked = request or a_request(0, PROMPT, model="demo", max_tokens=30)
-    return worker.submit([replace(asked, model="demo")], Submission(name, "default", ""))[0]
+    request = request or a_request(0, PROMPT, model="demo", max_tokens=30)
+    return engine.submit([replace(request, model="demo")], Submission(name, "default", ""))[0]
 
 
 def _endless() -> SequenceRequest:
@@ -145,10 +145,15 @@ async def _text(generation: OutputStream) -> str:
     )
 
 
-async def _first_delta(generation: OutputStream) -> None:
-    async for batch in generation.batches():
+async def _first_delta(stream: OutputStream) -> None:
+    async for batch in stream.batches():
         if any(isinstance(event, Delta) for _, event in batch):
             return
+
+
+async def _wait_for_state(states: asyncio.Queue[EngineState], state: EngineState) -> None:
+    while await states.get() is not state:
+        pass
 
 
 def _is_alive(pid: int) -> bool:
@@ -160,18 +165,18 @@ def _is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def test_a_stream_comes_out_of_the_engine_process() -> None:
-    """Submit, read, done; the process ends with the worker."""
-    async with a_worker() as (worker, _, _):
-        pid = worker.pid
+async def test_a_request_is_streamed_from_the_engine_process() -> None:
+    """Closing the client ends the process."""
+    async with start_engine() as (engine, _, _):
+        pid = engine.pid
 
-        assert await _text(_ask(worker)) == "The capital of France is Paris."
-        assert worker.sequences.live == {}
+        assert await _text(_submit(engine)) == "The capital of France is Paris."
+        assert engine.sequences.live == {}
     assert not _is_alive(pid)
 
 
-def _asked_for_huge_pages(pid: int) -> int:
-    """Bytes of a process that the kernel was asked to keep in huge pages."""
+def _huge_page_bytes(pid: int) -> int:
+    """Bytes of a process that were advised to use huge pages."""
     mappings = re.findall(
         r"^Size: +(\d+) kB$.*?^VmFlags:([^\n]*)$",
         Path(f"/proc/{pid}/smaps").read_text(),
@@ -182,156 +187,150 @@ def _asked_for_huge_pages(pid: int) -> int:
 
 @pytest.mark.skipif(
     "[madvise]" not in (HUGE_PAGES.read_text() if HUGE_PAGES.exists() else ""),
-    reason="the kernel gives no huge pages on request",
+    reason="the kernel does not offer huge pages on request",
 )
-async def test_weights_and_cells_lie_in_huge_pages() -> None:
-    """Whatever the engine allocates in large blocks."""
-    async with a_worker() as (worker, _, _):
-        asked = _asked_for_huge_pages(worker.pid)
+async def test_weights_and_kv_cache_use_huge_pages() -> None:
+    """Like all large allocations of the engine."""
+    async with start_engine() as (engine, _, _):
+        huge_page_bytes = _huge_page_bytes(engine.pid)
 
-    assert asked > BUNDLED_PATH.stat().st_size
+    assert huge_page_bytes > BUNDLED_PATH.stat().st_size
 
 
 async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
-    """UNAVAILABLE with advice when to retry; the next request is served as soon as it has
-    loaded."""
-    async with a_worker() as (worker, _, states):
-        stream = _ask(worker, _endless())
+    """UNAVAILABLE with a retry delay; requests are served again after the reload."""
+    async with start_engine() as (engine, _, states):
+        stream = _submit(engine, _endless())
         await _first_delta(stream)
-        old = worker.pid
-        os.kill(old, signal.SIGKILL)
+        pid = engine.pid
+        os.kill(pid, signal.SIGKILL)
         with pytest.raises(EngineRestarting) as failure:
             await _text(stream)
         with pytest.raises(EngineRestarting) as refusal:
-            _ask(worker)
-        for awaited in (EngineState.RESTARTING, EngineState.SERVING):
-            while await states.get() is not awaited:
-                pass
-        answer = await _text(_ask(worker))
+            _submit(engine)
+        await _wait_for_state(states, EngineState.RESTARTING)
+        await _wait_for_state(states, EngineState.SERVING)
+        answer = await _text(_submit(engine))
 
         assert failure.value.retry_after is not None
         assert (failure.value.phase, refusal.value.phase) == ("running", None)
         assert answer == "The capital of France is Paris."
-        assert (worker.restarts, worker.pid == old) == (1, False)
+        assert (engine.restarts, engine.pid == pid) == (1, False)
 
 
-async def test_an_engine_does_not_come_back_with_another_file(tmp_path: Path) -> None:
-    """It would answer under the digest of the one that was described; with that one back in its
-    place it serves again."""
+async def test_an_engine_does_not_restart_with_another_file(tmp_path: Path) -> None:
+    """It would serve it under the digest of the described file. It serves again once that file is
+    back."""
     path, away = tmp_path / "model.gguf", tmp_path / "away.gguf"
     shutil.copy(BUNDLED_PATH, path)
-    boot = a_boot(path)
-    boot = replace(boot, model=replace(boot.model, stamps=(FileStamp.of(path),)))
-    async with a_worker(boot) as (worker, _, states):
+    config = make_config(path)
+    config = replace(config, model=replace(config.model, stamps=(FileStamp.of(path),)))
+    async with start_engine(config) as (engine, _, states):
         path.rename(away)
         shutil.copy(BUNDLED_PATH, path)
-        os.kill(worker.pid, signal.SIGKILL)
-        while await states.get() is not EngineState.RESTARTING:
-            pass
-        assert await states.get() is EngineState.RESTARTING  # it ended without having served
+        os.kill(engine.pid, signal.SIGKILL)
+        await _wait_for_state(states, EngineState.RESTARTING)
+        assert await states.get() is EngineState.RESTARTING  # it failed to start
         away.replace(path)
-        while await states.get() is not EngineState.SERVING:
-            pass
+        await _wait_for_state(states, EngineState.SERVING)
 
-        assert await _text(_ask(worker)) == "The capital of France is Paris."
+        assert await _text(_submit(engine)) == "The capital of France is Paris."
 
 
-def test_a_file_that_comes_while_it_is_read_is_not_served(tmp_path: Path) -> None:
-    """Large ones take minutes to read."""
+def test_a_file_replaced_during_the_load_is_not_served(tmp_path: Path) -> None:
+    """Reading a large file takes minutes."""
     path, new = tmp_path / "model.gguf", tmp_path / "new.gguf"
     shutil.copy(BUNDLED_PATH, path)
     shutil.copy(BUNDLED_PATH, new)
-    boot = a_boot(path)
-    boot = replace(boot, model=replace(boot.model, stamps=(FileStamp.of(path),)))
+    config = make_config(path)
+    config = replace(config, model=replace(config.model, stamps=(FileStamp.of(path),)))
 
-    def exchange(_: LoadProgress) -> None:
+    def replace_file(_: LoadProgress) -> None:
         if new.exists():
             new.replace(path)
 
     with pytest.raises(ModelLoadError, match="replaced or written to"):
-        load(boot, exchange)
+        load(config, replace_file)
 
 
-async def test_batch_work_gives_its_slot_to_interactive_work_and_goes_on() -> None:
-    """Over the pipe: it counts as waiting meanwhile, and its stream misses nothing."""
-    asked = a_request(0, PROMPT, max_tokens=150, ignore_eos=True, priority=1)
-    async with a_worker(a_boot(slots=1, saved_bytes=100 << 20)) as (worker, heard, _):
-        undisturbed = await _text(_ask(worker, asked))
-        batch = _ask(worker, asked)
-        await heard.until(lambda: sum(isinstance(event, Started) for event in heard) == 2)
-        urgent = _ask(worker, replace(asked, max_tokens=100, priority=3))
-        await heard.until(lambda: any(isinstance(event, Preempted) for event in heard))
-        waiting = [live.generation for live in worker.sequences.live.values() if live.is_waiting]
+async def test_batch_work_is_preempted_by_interactive_work_and_resumed() -> None:
+    """It counts as waiting meanwhile, and its stream is complete."""
+    request = a_request(0, PROMPT, max_tokens=150, ignore_eos=True, priority=1)
+    async with start_engine(make_config(slots=1, saved_bytes=100 << 20)) as (engine, events, _):
+        undisturbed = await _text(_submit(engine, request))
+        batch = _submit(engine, request)
+        await events.wait_for(lambda: sum(isinstance(event, Started) for event in events) == 2)
+        urgent = _submit(engine, replace(request, max_tokens=100, priority=3))
+        await events.wait_for(lambda: any(isinstance(event, Preempted) for event in events))
+        waiting = [live.stream for live in engine.sequences.live.values() if live.is_waiting]
         text, urgent_text = await asyncio.gather(_text(batch), _text(urgent))
 
         assert waiting == [batch]
         assert text == undisturbed
         assert undisturbed.startswith(urgent_text)
-        assert sum(isinstance(event, Resumed) for event in heard) == 1
+        assert sum(isinstance(event, Resumed) for event in events) == 1
 
 
-async def test_flushing_answers_with_the_tokens_and_fails_with_the_engine() -> None:
-    """The tokens that went; UNAVAILABLE where the engine dies instead of answering."""
-    async with a_worker() as (worker, _, _):
-        await _text(_ask(worker))
-        assert await worker.flush() > len(PROMPT)
-        assert await worker.flush() == 0
+async def test_a_flush_returns_the_dropped_tokens_or_fails_with_the_engine() -> None:
+    """UNAVAILABLE if the engine ends before it answers."""
+    async with start_engine() as (engine, _, _):
+        await _text(_submit(engine))
+        assert await engine.flush() > len(PROMPT)
+        assert await engine.flush() == 0
 
-        os.kill(worker.pid, signal.SIGSTOP)
-        flushing = asyncio.create_task(worker.flush())
+        os.kill(engine.pid, signal.SIGSTOP)
+        flushing = asyncio.create_task(engine.flush())
         await asyncio.sleep(0)
-        os.kill(worker.pid, signal.SIGKILL)
+        os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineRestarting):
             await flushing
 
 
-async def test_a_saved_sequence_survives_the_death_of_its_engine(tmp_path: Path) -> None:
-    """The next process restores it and says the rest; who waits for a file while the engine dies
-    is told to come back."""
+async def test_a_saved_sequence_survives_a_crash_of_the_engine(tmp_path: Path) -> None:
+    """The next process restores and continues it; commands pending at the crash fail as
+    retryable."""
     folder = FolderLimits(tmp_path, max_bytes=100 << 20, max_files=9)
-    boot = replace(a_boot(saved_bytes=100 << 20), snapshots=folder)
-    asked = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
-    async with a_worker(boot) as (worker, heard, states):
-        stream = _ask(worker, asked)
+    config = replace(make_config(saved_bytes=100 << 20), snapshots=folder)
+    request = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
+    async with start_engine(config) as (engine, events, states):
+        stream = _submit(engine, request)
         await _first_delta(stream)
-        saved = await worker.snapshots.run(SaveSnapshot(0, "r", 0, "d1"))
+        saved = await engine.snapshots.run(SaveSnapshot(0, "r", 0, "d1"))
         await _text(stream)
-        whole = [token for event in heard if isinstance(event, Delta) for token in event.tokens]
-        heard.clear()
-        os.kill(worker.pid, signal.SIGSTOP)
-        saving = asyncio.create_task(worker.snapshots.run(SaveSnapshot(0, "r", 0, "d1")))
+        whole = [token for event in events if isinstance(event, Delta) for token in event.tokens]
+        events.clear()
+        os.kill(engine.pid, signal.SIGSTOP)
+        saving = asyncio.create_task(engine.snapshots.run(SaveSnapshot(0, "r", 0, "d1")))
         await asyncio.sleep(0)
-        os.kill(worker.pid, signal.SIGKILL)
+        os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineRestarting):
             await saving
         with pytest.raises(EngineRestarting):
-            await worker.snapshots.run(DropCachedPrefixes(0, ()))
-        while await states.get() is not EngineState.RESTARTING:
-            pass
-        while await states.get() is not EngineState.SERVING:
-            pass
-        restored = await worker.snapshots.run(RestoreSnapshot(0, saved.snapshot_id, "d1"))
-        told = restored.origin.tokens[len(PROMPT) :]
-        await _text(_ask(worker, replace(asked, resumed=told)))
-        rest = [token for event in heard if isinstance(event, Delta) for token in event.tokens]
+            await engine.snapshots.run(DropCachedPrefixes(0, ()))
+        await _wait_for_state(states, EngineState.RESTARTING)
+        await _wait_for_state(states, EngineState.SERVING)
+        restored = await engine.snapshots.run(RestoreSnapshot(0, saved.snapshot_id, "d1"))
+        output = restored.origin.tokens[len(PROMPT) :]
+        await _text(_submit(engine, replace(request, resumed=output)))
+        rest = [token for event in events if isinstance(event, Delta) for token in event.tokens]
 
         assert restored == saved
-        assert worker.snapshots.use.num_files == 1
-        assert [*told, *rest] == whole
+        assert engine.snapshots.use.num_files == 1
+        assert [*output, *rest] == whole
 
 
-async def test_the_engine_dies_with_its_frontend(tmp_path: Path) -> None:
-    """SIGKILL of the frontend leaves no engine behind."""
+async def test_killing_the_frontend_ends_the_engine(tmp_path: Path) -> None:
+    """No engine process is left behind."""
     script = tmp_path / "frontend.py"
     script.write_text(
         textwrap.dedent(
             """
             import asyncio
-            from tests.service.inference_svc.engine_client.test_client import a_worker
+            from tests.service.inference_svc.engine_client.test_client import start_engine
 
             async def main():
-                async with a_worker() as (worker, _, _):
-                    print(worker.pid, flush=True)
+                async with start_engine() as (engine, _, _):
+                    print(engine.pid, flush=True)
                     await asyncio.Event().wait()
 
             asyncio.run(main())
@@ -357,48 +356,48 @@ async def test_the_engine_dies_with_its_frontend(tmp_path: Path) -> None:
     os.close(watch)
 
 
-async def test_a_reader_that_goes_away_frees_the_slot_at_the_next_step() -> None:
-    """The engine reports the step of the cancel and the step that freed the slot."""
-    async with a_worker() as (worker, events, _):
-        stream = _ask(worker, _endless())
+async def test_closing_a_stream_frees_its_slot_at_the_next_step() -> None:
+    """The engine reports the steps of the cancellation and of the release."""
+    async with start_engine() as (engine, events, _):
+        stream = _submit(engine, _endless())
         await _first_delta(stream)
         stream.close()
-        await worker.wait_idle()
+        await engine.wait_idle()
 
         (cancelled,) = [event for event in events if isinstance(event, Cancelled)]
         assert cancelled.phase == "decode"
         assert cancelled.freed_step - cancelled.cancel_step <= 1
 
 
-async def test_two_streams_share_steps() -> None:
-    """Each runs beside the other: their tokens alternate."""
-    async with a_worker() as (worker, events, _):
-        await asyncio.gather(_text(_ask(worker, _endless())), _text(_ask(worker, _endless())))
+async def test_two_streams_are_batched_in_the_same_steps() -> None:
+    """Their tokens alternate."""
+    async with start_engine() as (engine, events, _):
+        await asyncio.gather(_text(_submit(engine, _endless())), _text(_submit(engine, _endless())))
 
         order = [event.sequence_id for event in events if isinstance(event, Delta)]
         switches = sum(a != b for a, b in pairwise(order))
         assert switches > 300
 
 
-async def test_slots_may_share_their_cells() -> None:
-    """A whole engine process in the unified layout: two that run, and what they hold."""
-    async with a_worker(a_boot(shared_cells=512)) as (worker, _, _):
-        quick = [_ask(worker, name=f"r{i}") for i in range(3)]
-        texts = await asyncio.gather(*map(_text, quick))
+async def test_slots_share_their_cells_in_the_unified_layout() -> None:
+    """Two of three requests run at once."""
+    async with start_engine(make_config(shared_cells=512)) as (engine, _, _):
+        streams = [_submit(engine, name=f"r{i}") for i in range(3)]
+        texts = await asyncio.gather(*map(_text, streams))
 
         assert set(texts) == {"The capital of France is Paris."}
-        assert worker.ready is not None
-        assert (worker.ready.slot_tokens, worker.ready.num_cells) == (512, 512)
-        assert worker.report is not None
-        assert 0 < worker.report.num_used_cells <= 512
+        assert engine.ready is not None
+        assert (engine.ready.slot_tokens, engine.ready.num_cells) == (512, 512)
+        assert engine.report is not None
+        assert 0 < engine.report.num_used_cells <= 512
 
 
-async def test_the_queue_is_bounded_in_requests() -> None:
-    """What would wait too long is refused with the depth, the limit and when to retry."""
-    async with a_worker(queue=QueueLimits(1, 10_000)) as (worker, _, _):
-        streams = [_ask(worker, _endless()) for _ in range(3)]
+async def test_the_queue_is_limited_in_requests() -> None:
+    """The error has the depth, the limit and a retry delay."""
+    async with start_engine(queue=QueueLimits(1, 10_000)) as (engine, _, _):
+        streams = [_submit(engine, _endless()) for _ in range(3)]
         with pytest.raises(QueueFull) as failure:
-            _ask(worker)
+            _submit(engine)
 
         assert failure.value.metadata == {"bound": "requests", "depth": "2", "limit": "1"}
         assert failure.value.retry_after is not None
@@ -406,15 +405,15 @@ async def test_the_queue_is_bounded_in_requests() -> None:
             stream.close()
 
 
-async def test_the_queue_is_bounded_in_tokens() -> None:
+async def test_the_queue_is_limited_in_tokens() -> None:
     """Long prompts fill it sooner."""
-    async with a_worker(queue=QueueLimits(100, len(PROMPT) + 3)) as (worker, events, _):
-        running = [_ask(worker, _endless()) for _ in range(2)]
+    async with start_engine(queue=QueueLimits(100, len(PROMPT) + 3)) as (engine, events, _):
+        running = [_submit(engine, _endless()) for _ in range(2)]
         for stream in running:
             await _first_delta(stream)
-        running.append(_ask(worker))
+        running.append(_submit(engine))
         with pytest.raises(QueueFull) as failure:
-            _ask(worker)
+            _submit(engine)
 
         assert failure.value.metadata["bound"] == "tokens"
         assert sum(isinstance(event, Started) for event in events) == 2
@@ -422,12 +421,12 @@ async def test_the_queue_is_bounded_in_tokens() -> None:
             stream.close()
 
 
-async def test_a_reader_that_stops_is_paused_and_then_dropped() -> None:
-    """Memory stays bounded, nobody else slows down, and the stream ends with SLOW_READER."""
-    async with a_worker(reader=ReaderLimits(20, 0.5)) as (worker, events, _):
-        slow = _ask(worker, _endless(), "slow")
-        quick = await _text(_ask(worker, name="quick"))
-        await worker.wait_idle()
+async def test_a_stream_that_is_not_read_is_paused_and_then_fails() -> None:
+    """With SLOW_READER. Its memory is bounded and other streams are not delayed."""
+    async with start_engine(reader=ReaderLimits(20, 0.5)) as (engine, events, _):
+        slow = _submit(engine, _endless(), "slow")
+        quick = await _text(_submit(engine, name="quick"))
+        await engine.wait_idle()
 
         assert quick == "The capital of France is Paris."
         produced = [e for e in events if isinstance(e, Delta) and e.sequence_id == 0]
@@ -436,38 +435,38 @@ async def test_a_reader_that_stops_is_paused_and_then_dropped() -> None:
             await _text(slow)
 
 
-async def test_a_paused_stream_goes_on_when_its_reader_does() -> None:
-    """Nothing is lost by the pause."""
+async def test_a_paused_stream_continues_when_it_is_read() -> None:
+    """No output is lost."""
     request = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
-    async with a_worker(reader=ReaderLimits(10, 60.0)) as (worker, events, _):
-        stream = _ask(worker, request)
-        await events.until(lambda: stream.is_paused)
+    async with start_engine(reader=ReaderLimits(10, 60.0)) as (engine, events, _):
+        stream = _submit(engine, request)
+        await events.wait_for(lambda: stream.is_paused)
         paused = await _text(stream)
-        steady = await _text(_ask(worker, request))
+        steady = await _text(_submit(engine, request))
 
         assert paused == steady
 
 
-async def test_abort_ends_a_request_of_its_project_only() -> None:
-    """Idempotent; another project's ids look unknown."""
-    async with a_worker() as (worker, _, _):
-        stream = _ask(worker, _endless(), "mine")
+async def test_abort_ends_only_requests_of_the_project() -> None:
+    """It is idempotent; ids of other projects look unknown."""
+    async with start_engine() as (engine, _, _):
+        stream = _submit(engine, _endless(), "mine")
         await _first_delta(stream)
 
-        assert {item.request.request_id for item in worker.sequences.live.values()} == {"mine"}
-        assert not worker.abort("mine", project="other")
-        assert worker.abort("mine", project="default")
+        assert {item.request.request_id for item in engine.sequences.live.values()} == {"mine"}
+        assert not engine.abort("mine", project="other")
+        assert engine.abort("mine", project="default")
         with pytest.raises(AbortedByOperator):
             await _text(stream)
-        await worker.wait_idle()
-        assert not worker.abort("mine", project=None)
+        await engine.wait_idle()
+        assert not engine.abort("mine", project=None)
 
 
-async def test_a_broken_model_ends_the_start_with_one_line(tmp_path: Path) -> None:
-    """No restart loop over a file that cannot be loaded."""
+async def test_a_broken_model_file_fails_the_start(tmp_path: Path) -> None:
+    """The engine is not restarted."""
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
 
     with pytest.raises(StartupError, match=r"broken\.gguf"):
-        async with a_worker(a_boot(broken)):
+        async with start_engine(make_config(broken)):
             pass

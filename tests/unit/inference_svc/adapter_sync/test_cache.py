@@ -12,7 +12,7 @@ from inference_svc.adapter_sync.cache import AdapterCache
 from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge, UpstreamUnavailable
 
 
-def hash_files(content: bytes) -> str:
+def sha256(content: bytes) -> str:
     """Its name in the cache."""
     return hashlib.sha256(content).hexdigest()
 
@@ -35,18 +35,18 @@ def cache(tmp_path: Path) -> AdapterCache:
 
 async def store(cache: AdapterCache, content: bytes, wanted: set[bytes] = frozenset()) -> Path:  # type: ignore[assignment]  # an empty set
     """Keep bytes beside others that are wanted."""
-    digests = {hash_files(each) for each in wanted}
-    return await cache.store("voice", hash_files(content), len(content), chunks(content), digests)
+    digests = {sha256(each) for each in wanted}
+    return await cache.store("voice", sha256(content), len(content), chunks(content), digests)
 
 
 async def test_what_was_stored_is_found(cache: AdapterCache) -> None:
     """Under its digest; what was dropped is not."""
     path = await store(cache, b"abc")
 
-    assert cache.find(hash_files(b"abc")) == path
+    assert cache.find(sha256(b"abc")) == path
     assert path.read_bytes() == b"abc"
-    cache.drop(hash_files(b"abc"))
-    assert cache.find(hash_files(b"abc")) is None
+    cache.drop(sha256(b"abc"))
+    assert cache.find(sha256(b"abc")) is None
 
 
 async def test_other_bytes_and_broken_streams_leave_nothing(
@@ -54,10 +54,10 @@ async def test_other_bytes_and_broken_streams_leave_nothing(
 ) -> None:
     """Half a file is never found; one of a process that died goes at the next start."""
     with pytest.raises(AdapterDigestMismatch):
-        await cache.store("voice", hash_files(b"abc"), 3, chunks(b"abd"), ())
+        await cache.store("voice", sha256(b"abc"), 3, chunks(b"abd"), ())
     broken = chunks(b"a", error=UpstreamUnavailable(service="control"))
     with pytest.raises(UpstreamUnavailable):
-        await cache.store("voice", hash_files(b"abc"), 3, broken, ())
+        await cache.store("voice", sha256(b"abc"), 3, broken, ())
     assert list((tmp_path / "cache").iterdir()) == []
 
     (tmp_path / "cache" / "incoming-1").write_bytes(b"a")
@@ -79,7 +79,7 @@ async def test_the_same_bytes_come_once(cache: AdapterCache) -> None:
 
     async def fetch(name: str, piece: bytes = content) -> Path:
         chunks = slowly(name, piece)
-        return await cache.store(name, hash_files(content), len(content), chunks, ())
+        return await cache.store(name, sha256(content), len(content), chunks, ())
 
     first = asyncio.create_task(fetch("first", b"broken"))
     await began.wait()
@@ -90,7 +90,7 @@ async def test_the_same_bytes_come_once(cache: AdapterCache) -> None:
         await first
     paths = await asyncio.gather(*others)
 
-    assert paths == [cache.find(hash_files(content))] * 2
+    assert paths == [cache.find(sha256(content))] * 2
     assert sent == ["first", "second"]
 
 
@@ -101,8 +101,8 @@ async def test_the_least_recently_used_that_nobody_wants_makes_room(cache: Adapt
         os.utime(await store(cache, content), (age, age))
     await store(cache, b"new", {wanted})
 
-    assert cache.find(hash_files(old)) is None
-    assert all(cache.find(hash_files(each)) for each in (used, wanted, b"new"))
+    assert cache.find(sha256(old)) is None
+    assert all(cache.find(sha256(each)) for each in (used, wanted, b"new"))
     with pytest.raises(AdapterTooLarge) as refused:
         await store(cache, b"12345678", {wanted})
     assert (refused.value.needed_bytes, refused.value.available_bytes) == (8, 7)

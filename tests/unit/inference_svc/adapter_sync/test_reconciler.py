@@ -165,8 +165,8 @@ async def test_what_an_engine_died_of_is_loaded_when_somebody_asks(
     """Neither by this frontend nor by the next one, until then."""
     asked = wanted("1")
     async with following(tmp_path, control) as frontend:
-        frontend.marks.begin(asked.digest)
-        frontend.marks.blame(asked.digest)
+        frontend.load_marker.begin(asked.digest)
+        frontend.load_marker.blame(asked.digest)
         control.want(asked)
         await frontend.until(lambda: frontend.states() == [("FAILED", AdapterCrashedEngine.reason)])
     async with following(tmp_path, control) as again:

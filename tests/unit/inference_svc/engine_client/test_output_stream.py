@@ -1,128 +1,130 @@
-"""A request's stream on the event loop."""
+"""Tests of the output stream of a request."""
 
 import asyncio
 
 import pytest
 
-from inference_svc.engine.events import Delta, Event, Failed, Finished, FinishReason, Timings
+from inference_svc.engine.events import Delta, Failed, Finished, FinishReason, Started, Timings
 from inference_svc.engine_client.output_stream import ChoiceEvent, OutputStream, ReaderLimits
 from svc_kit.errors import DecodeFailed, EngineRestarting, SlowReader
 
-END = Timings(0.0, 0.0, 0.0)
 
-
-def a_delta(text: str, sequence_id: int = 10) -> Delta:
+def make_delta(text: str, sequence_id: int = 10) -> Delta:
     """A delta of one token."""
     return Delta(sequence_id, text, (1,), ())
 
 
-def an_end(sequence_id: int = 10) -> Finished:
+def make_finished(sequence_id: int = 10) -> Finished:
     """The end of a sequence."""
-    return Finished(sequence_id, FinishReason.STOP, None, 2, 1, END)
+    return Finished(sequence_id, FinishReason.STOP, None, 2, 1, Timings(0.0, 0.0, 0.0))
 
 
-class Stream:
-    """A generation with the commands it gave."""
+class StreamHarness:
+    """An output stream that records its calls of `set_paused` and `cancel`."""
 
     def __init__(self, ids: tuple[int, ...] = (10,), limits: ReaderLimits | None = None) -> None:
-        self.steered: list[bool] = []
-        self.ended = 0
-        self.was_ended = asyncio.Event()
-        self.generation = OutputStream(
-            "req", ids, limits or ReaderLimits(4, 60.0), steer=self.steered.append, end=self._end
+        self.pauses: list[bool] = []
+        self.num_cancels = 0
+        self.cancelled = asyncio.Event()
+        self.output = OutputStream(
+            "req",
+            ids,
+            limits or ReaderLimits(4, 60.0),
+            set_paused=self.pauses.append,
+            cancel=self._cancel,
         )
 
-    def _end(self) -> None:
-        self.ended += 1
-        self.was_ended.set()
+    def _cancel(self) -> None:
+        self.num_cancels += 1
+        self.cancelled.set()
 
-    def deliver(self, *events: Event) -> None:
-        """Events from the engine."""
+    def deliver(self, *events: Started | Delta | Finished | Failed) -> None:
+        """Deliver engine events."""
         for event in events:
-            self.generation.deliver(event)  # type: ignore[arg-type]  # never a load here
+            self.output.deliver(event)
 
     async def read(self, into: list[list[ChoiceEvent]] | None = None) -> list[list[ChoiceEvent]]:
-        """All batches to the end; those before an error are in `into`."""
-        seen = [] if into is None else into
-        async for batch in self.generation.batches():
-            seen.append(batch)
-        return seen
+        """Read all batches; `into` gets those before an error."""
+        batches = [] if into is None else into
+        async for batch in self.output.batches():
+            batches.append(batch)
+        return batches
 
 
-async def test_what_is_pending_comes_as_one_batch() -> None:
-    """A reader that lags gets fewer, larger batches."""
-    stream = Stream()
-    stream.deliver(a_delta("a"), a_delta("b"), an_end())
+async def test_pending_events_are_one_batch() -> None:
+    """A slow reader gets fewer, larger batches."""
+    stream = StreamHarness()
+    stream.deliver(make_delta("a"), make_delta("b"), make_finished())
 
     (batch,) = await stream.read()
 
     assert [type(event).__name__ for _, event in batch] == ["Delta", "Delta", "Finished"]
 
 
-async def test_events_carry_their_choice() -> None:
-    """Sequence ids become choice numbers; the stream ends with the last choice."""
-    stream = Stream((10, 11))
-    stream.deliver(a_delta("a", 11), an_end(10))
-    assert not stream.generation.is_over
-    stream.deliver(an_end(11))
+async def test_events_have_the_index_of_their_choice() -> None:
+    """The stream ends with the last choice."""
+    stream = StreamHarness((10, 11))
+    stream.deliver(make_delta("a", 11), make_finished(10))
+    assert not stream.output.is_finished
+    stream.deliver(make_finished(11))
 
     (batch,) = await stream.read()
 
     assert [choice for choice, _ in batch] == [1, 0, 1]
 
 
-async def test_a_failure_comes_after_what_is_pending_and_ends_the_other_choices() -> None:
-    """Nothing that was produced is lost."""
-    stream = Stream((10, 11))
-    stream.deliver(a_delta("a"), Failed(11, DecodeFailed(request_id="r")))
-    seen: list[list[ChoiceEvent]] = []
+async def test_a_failure_follows_pending_events_and_cancels_the_other_choices() -> None:
+    """No output is lost."""
+    stream = StreamHarness((10, 11))
+    stream.deliver(make_delta("a"), Failed(11, DecodeFailed(request_id="r")))
+    batches: list[list[ChoiceEvent]] = []
     with pytest.raises(DecodeFailed):
-        await stream.read(seen)
+        await stream.read(batches)
 
-    assert [len(batch) for batch in seen] == [1]
-    assert stream.ended == 1
+    assert [len(batch) for batch in batches] == [1]
+    assert stream.num_cancels == 1
 
 
-async def test_a_lagging_reader_pauses_and_unpauses_the_sequences() -> None:
+async def test_a_slow_reader_pauses_the_sequences_until_it_reads() -> None:
     """Once each, at the limit and when it has caught up."""
-    stream = Stream()
-    stream.deliver(*(a_delta("x") for _ in range(6)))
-    assert (stream.steered, stream.generation.is_paused) == ([True], True)
-    batches = stream.generation.batches()
+    stream = StreamHarness()
+    stream.deliver(*(make_delta("x") for _ in range(6)))
+    assert (stream.pauses, stream.output.is_paused) == ([True], True)
+    batches = stream.output.batches()
     await anext(batches)
 
-    assert (stream.steered, stream.generation.is_paused) == ([True, False], False)
-    stream.generation.close()
+    assert (stream.pauses, stream.output.is_paused) == ([True, False], False)
+    stream.output.close()
 
 
-async def test_patience_with_a_reader_ends() -> None:
-    """Its sequences are cancelled and what it did not read is forgotten."""
-    stream = Stream(limits=ReaderLimits(2, 0.01))
-    stream.deliver(a_delta("x"), a_delta("y"))
-    await stream.was_ended.wait()
+async def test_a_stream_that_stays_paused_fails() -> None:
+    """Its sequences are cancelled and its unread events are dropped."""
+    stream = StreamHarness(limits=ReaderLimits(2, 0.01))
+    stream.deliver(make_delta("x"), make_delta("y"))
+    await stream.cancelled.wait()
 
     with pytest.raises(SlowReader):
-        await anext(stream.generation.batches())
-    assert stream.ended == 1
+        await anext(stream.output.batches())
+    assert stream.num_cancels == 1
 
 
-async def test_closing_cancels_once_and_only_what_runs() -> None:
-    """A finished stream has nothing to cancel."""
-    running, finished = Stream(), Stream()
-    finished.deliver(an_end())
+async def test_closing_cancels_running_sequences_once() -> None:
+    """A finished stream has none."""
+    running, finished = StreamHarness(), StreamHarness()
+    finished.deliver(make_finished())
     for stream in (running, finished):
-        stream.generation.close()
-        stream.generation.close()
+        stream.output.close()
+        stream.output.close()
 
-    assert (running.ended, finished.ended) == (1, 0)
+    assert (running.num_cancels, finished.num_cancels) == (1, 0)
 
 
-async def test_the_first_error_stands_and_late_events_are_ignored() -> None:
-    """A stream ends in one way."""
-    stream = Stream()
-    stream.generation.fail(EngineRestarting(retry_after=1.0))
-    stream.generation.fail(DecodeFailed(request_id="r"))
-    stream.deliver(a_delta("late"))
+async def test_only_the_first_error_is_raised_and_late_events_are_ignored() -> None:
+    """A stream ends once."""
+    stream = StreamHarness()
+    stream.output.fail(EngineRestarting(retry_after=1.0))
+    stream.output.fail(DecodeFailed(request_id="r"))
+    stream.deliver(make_delta("late"))
 
     with pytest.raises(EngineRestarting):
         await stream.read()

@@ -1,4 +1,4 @@
-"""How much may wait."""
+"""Tests of the queue limits."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from svc_kit.errors import QueueFull
 LIMITS = QueueLimits(requests=4, tokens=100)
 
 
-def test_what_just_fits_may_wait() -> None:
-    """The limits themselves are allowed."""
+def test_a_queue_at_its_limits_is_accepted() -> None:
+    """The limits are inclusive."""
     LIMITS.check(requests=4, tokens=100, retry_after=0.0)
 
 
@@ -17,10 +17,10 @@ def test_what_just_fits_may_wait() -> None:
     ("requests", "tokens", "bound", "depth", "limit"),
     [(5, 0, "requests", "5", "4"), (4, 101, "tokens", "101", "100")],
 )
-def test_more_is_refused_with_the_sizes(
+def test_a_queue_beyond_a_limit_is_refused(
     requests: int, tokens: int, bound: str, depth: str, limit: str
 ) -> None:
-    """Which bound, how much would wait, and how much may."""
+    """The error has the limit's name, the queue's size and the limit."""
     with pytest.raises(QueueFull) as refusal:
         LIMITS.check(requests=requests, tokens=tokens, retry_after=7.04)
 
@@ -28,10 +28,10 @@ def test_more_is_refused_with_the_sizes(
     assert refusal.value.retry_after == 7.0
 
 
-@pytest.mark.parametrize(("guess", "told"), [(0.01, 1.0), (3600.0, 60.0)])
-def test_a_guess_is_held_to_what_a_client_would_do(guess: float, told: float) -> None:
-    """Between a second and a minute."""
+@pytest.mark.parametrize(("estimate", "retry_after"), [(0.01, 1.0), (3600.0, 60.0)])
+def test_retry_after_is_between_a_second_and_a_minute(estimate: float, retry_after: float) -> None:
+    """The estimate is clamped."""
     with pytest.raises(QueueFull) as refusal:
-        LIMITS.check(requests=9, tokens=0, retry_after=guess)
+        LIMITS.check(requests=9, tokens=0, retry_after=estimate)
 
-    assert refusal.value.retry_after == told
+    assert refusal.value.retry_after == retry_after

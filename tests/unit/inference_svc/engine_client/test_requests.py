@@ -1,4 +1,6 @@
-"""What the frontend knows of sequences that wait and run."""
+"""Tests of tracking waiting and running sequences."""
+
+from collections.abc import Callable
 
 from inference_svc.engine.events import (
     CacheSource,
@@ -17,13 +19,16 @@ from inference_svc.engine_client.requests import RequestTracker, SequenceEvent, 
 from tests.support.sequences import a_request
 
 
-async def test_it_follows_a_sequence_through_its_slots() -> None:
-    """Started, moved, preempted, resumed; then it is forgotten."""
+def make_tracker(send: Callable[[Command], None] = lambda _: None) -> RequestTracker:
+    """A tracker without slots."""
+    return RequestTracker(QueueLimits(4, 1000), ReaderLimits(9, 9.0), send, lambda: None)
+
+
+async def test_the_slot_of_a_sequence_is_tracked() -> None:
+    """Started, moved, preempted, resumed; it is removed when it finishes."""
     sent: list[Command] = []
-    jobs = RequestTracker(
-        QueueLimits(4, 1000), ReaderLimits(9, 9.0), sent.append, on_left=lambda: None
-    )
-    jobs.submit([a_request()], Submission("r", "p", ""), first_id=7)
+    tracker = make_tracker(sent.append)
+    tracker.submit([a_request()], Submission("r", "p", ""), first_id=7)
     events: list[SequenceEvent] = [
         Started(7, 3, 0, CacheSource.NONE),
         Moved(7, 1),
@@ -32,23 +37,22 @@ async def test_it_follows_a_sequence_through_its_slots() -> None:
     ]
     slots = []
     for event in events:
-        jobs.deliver(event)
-        slots.append(jobs.live[7].slot)
-    jobs.deliver(Finished(7, FinishReason.STOP, None, None, 1, Timings(0.0, 0.0, 0.0)))
+        tracker.deliver(event)
+        slots.append(tracker.live[7].slot)
+    tracker.deliver(Finished(7, FinishReason.STOP, None, None, 1, Timings(0.0, 0.0, 0.0)))
 
     assert [type(command) for command in sent] == [Submit]
     assert slots == [3, 1, None, 2]
-    assert jobs.live == {}
-    await jobs.wait_idle()
+    assert tracker.live == {}
+    await tracker.wait_idle()
 
 
-async def test_places_in_the_queue_are_counted_behind_the_slots() -> None:
-    """With two slots, the fourth choice waits behind one."""
-    jobs = RequestTracker(
-        QueueLimits(4, 1000), ReaderLimits(9, 9.0), lambda _: None, on_left=lambda: None
-    )
-    jobs.slots = 2
-    requests = [a_request()]
-    ahead = [jobs.submit(requests, Submission(f"r{i}", "p", ""), first_id=i)[1] for i in range(4)]
+async def test_queue_positions_start_after_the_slots() -> None:
+    """With two slots, one choice waits in front of the fourth."""
+    tracker = make_tracker()
+    tracker.slots = 2
+    positions = [
+        tracker.submit([a_request()], Submission(f"r{i}", "p", ""), first_id=i)[1] for i in range(4)
+    ]
 
-    assert ahead == [0, 0, 0, 1]
+    assert positions == [0, 0, 0, 1]

@@ -11,7 +11,7 @@ from inference_svc.engine.embedding_request import SubmitEmbedding
 from inference_svc.engine.events import Delta, Event, Failed, Flushed
 from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.request import Command, Flush, Submit
-from inference_svc.engine_client.messages import DevicesTaken
+from inference_svc.engine_client.messages import DeviceMemoryReport
 from inference_svc.engine_process.step_loop import StepLoop, _ReceivedCommand
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import Placement
@@ -95,7 +95,7 @@ def test_what_was_taken_of_gpus_is_told_before_the_answer_to_what_took_it() -> N
     loop.make_turn()
     loop.make_turn()
 
-    assert loop._outbox.take() == [DevicesTaken({"CUDA0": 60}), [answer, answer]]
+    assert loop._outbox.take() == [DeviceMemoryReport({"CUDA0": 60}), [answer, answer]]
 
 
 @pytest.mark.parametrize("is_busy", [True, False])

@@ -30,7 +30,7 @@ class CatalogFixture:
         adapter = Adapter(
             name, model, file, description, 1.0, project=project, standing_scale=standing
         )
-        return self.catalog.find_model(model).adapters.keep(adapter)
+        return self.catalog.find_model(model).adapters.add(adapter)
 
 
 @pytest.fixture

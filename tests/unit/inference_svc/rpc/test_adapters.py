@@ -46,7 +46,7 @@ class SlowEngine:
 
     async def _load(self, adapter: Adapter) -> Adapter:
         await self._may_load.wait()
-        return self._known.adapters.keep(adapter)
+        return self._known.adapters.add(adapter)
 
 
 @pytest.mark.parametrize("goes_away", [False, True])

@@ -34,15 +34,15 @@ class Running:
     def __init__(self, choices: int = 1) -> None:
         self.cancelled = 0
         self.used: list[tuple[str, str, Counts]] = []
-        self.generation = OutputStream(
+        self.stream = OutputStream(
             "req_1",
             tuple(range(choices)),
             ReaderLimits(1000, 60.0),
-            steer=lambda _: None,
-            end=self._cancel,
+            set_paused=lambda _: None,
+            cancel=self._cancel,
         )
         self.admitted = AcceptedRequest(
-            [a_request(i) for i in range(choices)], self.generation, 2, "demo", "red", False
+            [a_request(i) for i in range(choices)], self.stream, 2, "demo", "red", False
         )
 
     def count(self, project: str, model: str, counts: Counts) -> None:
@@ -54,12 +54,12 @@ class Running:
 
     def say(self, text: str, choice: int = 0) -> None:
         """One token of text."""
-        self.generation.deliver(events.Delta(choice, text, (7,), ()))
+        self.stream.deliver(events.Delta(choice, text, (7,), ()))
 
     def end(self, choice: int = 0, reason: events.FinishReason = events.FinishReason.STOP) -> None:
         """The end of a choice after three tokens."""
         timings = events.Timings(0.5, 0.25, 2.0)
-        self.generation.deliver(events.Finished(choice, reason, None, 2, 3, timings))
+        self.stream.deliver(events.Finished(choice, reason, None, 2, 3, timings))
 
 
 def texts(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
@@ -86,7 +86,7 @@ async def collect(
 async def test_events_come_in_order() -> None:
     """Accepted, started, deltas, finished, done."""
     running = Running()
-    running.generation.deliver(events.Started(0, 3, 2, events.CacheSource.LIVE))
+    running.stream.deliver(events.Started(0, 3, 2, events.CacheSource.LIVE))
     running.say("a")
     running.end()
 
@@ -142,8 +142,8 @@ async def test_usage_sums_over_the_choices() -> None:
 async def test_what_a_request_used_is_counted_once_it_ends() -> None:
     """By project and model, over all choices; the prompt once."""
     running = Running(2)
-    running.generation.deliver(events.Started(0, 3, 2))
-    running.generation.deliver(events.Started(1, 4, 3))
+    running.stream.deliver(events.Started(0, 3, 2))
+    running.stream.deliver(events.Started(1, 4, 3))
     for choice in (0, 1):
         running.say("a", choice)
         running.end(choice)
@@ -157,7 +157,7 @@ async def test_what_was_resumed_is_not_used_again() -> None:
     running = Running()
     resumed = replace(running.admitted.requests[0], resumed=array("i", [7, 7]))
     running.admitted = replace(running.admitted, requests=[resumed])
-    running.generation.deliver(events.Started(0, 3, 0))
+    running.stream.deliver(events.Started(0, 3, 0))
     running.end()
     await collect(running, texts())
 
@@ -173,10 +173,10 @@ async def test_a_request_that_ends_early_used_what_it_generated(
     """A client that goes away, or an engine that fails; nothing where it never had a slot."""
     running = Running()
     if began:
-        running.generation.deliver(events.Started(0, 3, 0))
+        running.stream.deliver(events.Started(0, 3, 0))
         running.say("a")
         running.say("b")
-    running.generation.deliver(events.Failed(0, DecodeFailed(request_id="req_1")))
+    running.stream.deliver(events.Failed(0, DecodeFailed(request_id="req_1")))
     with pytest.raises(DecodeFailed):
         await collect(running, texts())
 
@@ -197,7 +197,7 @@ async def test_an_error_ends_the_stream_after_its_text() -> None:
     """What was said before is sent."""
     running = Running()
     running.say("a")
-    running.generation.fail(DecodeFailed(request_id="r"))
+    running.stream.fail(DecodeFailed(request_id="r"))
     seen: list[Event] = []
     with pytest.raises(DecodeFailed):
         await collect(running, texts(), seen)
@@ -313,7 +313,7 @@ async def test_drafts_are_counted_over_the_choices() -> None:
         end = events.Finished(
             choice, events.FinishReason.STOP, None, 2, 9, timings, drafted, accepted
         )
-        running.generation.deliver(end)
+        running.stream.deliver(end)
     *_, done = await collect(running, texts(2))
 
     assert isinstance(done, pb.Done)
