@@ -17,7 +17,7 @@ MAX_PAGE: Final = 100
 
 
 class Assistants:
-    """What callers do with assistants."""
+    """Operations on assistants."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Assistants:
         clock: Clock,
         embedding_model: str | None,
     ) -> None:
-        """`embedding_model` None: the installation has none, and no file can be searched."""
+        """`embedding_model` is None if the installation has none; files cannot be searched then."""
         self._transactions = transactions
         self._ids = ids
         self._tokens = tokens
@@ -35,9 +35,9 @@ class Assistants:
         self._stores = ToolStores(ids, clock, embedding_model)
 
     async def create(self, project: str, new: NewAssistant) -> Assistant:
-        """Add an assistant.
+        """Create an assistant.
 
-        Raises what its check does, what `ToolStores.create` does, and RequestIdReused.
+        Raises RequestIdReused, and the errors of `NewAssistant.check` and `ToolStores.create`.
         """
         new.check()
         new_id, now = self._ids.new(ASSISTANT), self._clock()
@@ -51,9 +51,9 @@ class Assistants:
                 tx, project, new.settings.resources, new.new_stores
             )
             settings = replace(new.settings, resources=resources)
-            added = Assistant(id=new_id, settings=settings, created_at=now)
-            await AssistantQueries(tx).add(project, added)
-            return added
+            assistant = Assistant(id=new_id, settings=settings, created_at=now)
+            await AssistantQueries(tx).add(project, assistant)
+            return assistant
 
         return await self._transactions.write(add)
 
@@ -68,8 +68,10 @@ class Assistants:
         page_request.check_cursors(ASSISTANT, "an assistant")
         binding = (project, "assistants")
         window = self._tokens.window(page_request, binding, MAX_PAGE)
-        found = await self._transactions.read(lambda tx: AssistantQueries(tx).page(project, window))
-        return self._tokens.page(found, window, page_request, binding, PAGE_BYTES)
+        assistants = await self._transactions.read(
+            lambda tx: AssistantQueries(tx).page(project, window)
+        )
+        return self._tokens.page(assistants, window, page_request, binding, PAGE_BYTES)
 
     async def update(
         self,
@@ -78,14 +80,14 @@ class Assistants:
         edit: Callable[[AssistantSettings], AssistantSettings],
         etag: str,
     ) -> Assistant:
-        """Change an assistant; `edit` makes what it should be out of what it is.
+        """Apply `edit` to the settings of an assistant.
 
-        Raises AssistantNotFound, StaleGeneration, and what the settings' check does.
+        Raises AssistantNotFound, and the errors of `apply_update`.
         """
 
         async def change(tx: Transaction) -> Assistant:
-            found = await AssistantQueries(tx).lock(project, assistant_id)
-            changed = found.with_settings(await apply_update(tx, project, found, edit, etag))
+            current = await AssistantQueries(tx).lock(project, assistant_id)
+            changed = current.with_settings(await apply_update(tx, project, current, edit, etag))
             await AssistantQueries(tx).update(project, changed)
             return changed
 

@@ -1,4 +1,4 @@
-"""Messages of threads: items of kind message, with the fields that only the Assistants API has."""
+"""Messages of threads: items of kind message with the additional fields of the Assistants API."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,12 +22,12 @@ from svc_kit.errors import InvalidField, MissingField, TooLong, UnsupportedValue
 MAX_PARTS: Final = 100
 MAX_ATTACHMENTS: Final = 100
 MAX_URL_BYTES: Final = 8 * 1_048_576
-"""Of all pictures of a message that come as data URLs; larger ones come as files."""
-DETAILS: Final = ("", "auto", "low", "high")
+"""Limit of the image URLs of a message, data URLs included; larger images are sent as files."""
+IMAGE_DETAILS: Final = ("", "auto", "low", "high")
 
 
 class IncompleteReason(StrEnum):
-    """Why a message was broken off, in OpenAI's words."""
+    """Why a message is incomplete, in OpenAI's words."""
 
     CONTENT_FILTER = "content_filter"
     MAX_TOKENS = "max_tokens"
@@ -37,20 +37,20 @@ class IncompleteReason(StrEnum):
 
 
 class AttachmentTool(StrEnum):
-    """A tool that an attached file is given to."""
+    """A tool that uses an attached file."""
 
     FILE_SEARCH = "file_search"
 
 
 class Attachment(NamedTuple):
-    """A file that came with a message."""
+    """A file attached to a message."""
 
     file_id: str
     tools: tuple[AttachmentTool, ...] = ()
 
 
 class FileUse(NamedTuple):
-    """A file that a message names, and the field that does."""
+    """A file that a message refers to, and the field that does."""
 
     field: str
     file_id: str
@@ -58,7 +58,7 @@ class FileUse(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NewMessage:
-    """A message that a caller adds."""
+    """A message to create."""
 
     role: Role
     content: tuple[Part, ...]
@@ -66,21 +66,20 @@ class NewMessage:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, path: str = "") -> None:
-        """`path` is written before the names of fields.
+        """Validate the message; `path` is a prefix for field names in errors.
 
         Raises MissingField, TooLong, InvalidField or UnsupportedValue.
         """
         if self.role not in (Role.USER, Role.ASSISTANT):
             raise UnsupportedValue(field=f"{path}role", value=self.role.value)
         _check_content(f"{path}content", self.content)
-        if len(self.attachments) > MAX_ATTACHMENTS:
-            raise TooLong(
-                field=f"{path}attachments", length=len(self.attachments), limit=MAX_ATTACHMENTS
-            )
+        field, length = f"{path}attachments", len(self.attachments)
+        if length > MAX_ATTACHMENTS:
+            raise TooLong(field=field, length=length, limit=MAX_ATTACHMENTS)
         check_metadata(self.metadata, f"{path}metadata")
 
     def files(self, path: str = "") -> Iterator[FileUse]:
-        """The files that it names."""
+        """Yield the files that the message refers to; `path` is a prefix for field names."""
         for index, part in enumerate(self.content):
             if isinstance(part, Image) and part.file_id:
                 yield FileUse(f"{path}content[{index}].image_file.file_id", part.file_id)
@@ -88,7 +87,7 @@ class NewMessage:
             yield FileUse(f"{path}attachments[{index}].file_id", attachment.file_id)
 
     def make(self, message_id: str, thread_id: str, now: datetime) -> "ThreadMessage":
-        """The message in its thread."""
+        """Build the message of a thread."""
         content = Message(role=self.role, content=self.content)
         return ThreadMessage(
             item=Item(id=message_id, status=ItemStatus.COMPLETED, created_at=now, content=content),
@@ -100,7 +99,7 @@ class NewMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedMessage:
-    """A message that a caller adds to a thread."""
+    """The request to add a message to a thread."""
 
     thread_id: str
     message: NewMessage
@@ -114,13 +113,13 @@ class AddedMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadMessage:
-    """A message as it is in its thread."""
+    """A stored message of a thread."""
 
     item: Item
-    """Of the kind message."""
+    """Its content is a `Message`."""
     thread_id: str
     assistant_id: str = ""
-    """Empty: a caller wrote it."""
+    """Empty if a caller created the message."""
     run_id: str = ""
     attachments: tuple[Attachment, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -130,39 +129,36 @@ class ThreadMessage:
 
     @property
     def id(self) -> str:
-        """Its id, which is its item's."""
+        """Id of the item and the message."""
         return self.item.id
 
     @property
     def message(self) -> Message:
-        """Role and content."""
+        """Role and content of the item."""
         if not isinstance(self.item.content, Message):
-            raise TypeError(f"{self.item.id} is no message")
+            raise TypeError(f"{self.item.id} is not a message")
         return self.item.content
 
-    def completed(self, content: tuple[Part, ...], now: datetime) -> "ThreadMessage":
-        """The message once it is whole."""
-        return replace(self, item=self._ended(content, ItemStatus.COMPLETED), completed_at=now)
+    def complete(self, content: tuple[Part, ...], now: datetime) -> "ThreadMessage":
+        """The completed message, with its final content."""
+        item = self._end_item(content, ItemStatus.COMPLETED)
+        return replace(self, item=item, completed_at=now)
 
-    def broken_off(
+    def mark_incomplete(
         self, content: tuple[Part, ...], reason: IncompleteReason, now: datetime
     ) -> "ThreadMessage":
-        """The message once it is known that nothing more comes."""
-        return replace(
-            self,
-            item=self._ended(content, ItemStatus.INCOMPLETE),
-            incomplete_at=now,
-            incomplete_reason=reason,
-        )
+        """The incomplete message, with the content written so far."""
+        item = self._end_item(content, ItemStatus.INCOMPLETE)
+        return replace(self, item=item, incomplete_at=now, incomplete_reason=reason)
 
-    def _ended(self, content: tuple[Part, ...], status: ItemStatus) -> Item:
+    def _end_item(self, content: tuple[Part, ...], status: ItemStatus) -> Item:
         return self.item.with_content(replace(self.message, content=content), status)
 
 
-def started_message(
+def start_message(
     message_id: str, thread_id: str, run_id: str, assistant_id: str, now: datetime
 ) -> ThreadMessage:
-    """An assistant's message without content."""
+    """An empty message in progress, written by an assistant."""
     content = Message(role=Role.ASSISTANT, content=())
     return ThreadMessage(
         item=Item(id=message_id, status=ItemStatus.IN_PROGRESS, created_at=now, content=content),
@@ -193,6 +189,6 @@ def _check_part(path: str, part: Part) -> None:
     elif not isinstance(part, Image):
         raise UnsupportedValue(field=f"{path}.type", value=part.kind)
     elif bool(part.url) == bool(part.file_id):
-        raise InvalidField(field=path, problem="it is not one of a URL and a file")
-    elif part.detail not in DETAILS:
+        raise InvalidField(field=path, problem="it must have either a URL or a file id")
+    elif part.detail not in IMAGE_DETAILS:
         raise UnsupportedValue(field=f"{path}.detail", value=part.detail)

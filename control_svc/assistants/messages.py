@@ -1,6 +1,6 @@
-"""CRUD of messages, and their insertion with a new thread or run.
+"""CRUD of messages, and the creation of messages with a new thread or run.
 
-Messages of a thread cannot change while one of its runs is active.
+The messages of a thread cannot be changed while one of its runs is active.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ MAX_PAGE: Final = 100
 
 
 class Messages:
-    """What callers do with messages."""
+    """Operations on messages."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Messages:
         clock: Clock,
         embedding_model: str | None,
     ) -> None:
-        """`embedding_model` None: the installation has none, and no file can be searched."""
+        """`embedding_model` is None if the installation has none; files cannot be searched then."""
         self._transactions = transactions
         self._tokens = tokens
         self._clock = clock
@@ -43,9 +43,10 @@ class Messages:
         self._ids = ids
 
     async def create(self, project: str, new: AddedMessage) -> ThreadMessage:
-        """Add a message at the end of its thread.
+        """Append a message to its thread.
 
-        Raises what its check does, ThreadNotFound, ThreadBusy, FileNotFound and RequestIdReused.
+        Raises ThreadNotFound, ThreadBusy, FileNotFound, RequestIdReused, EmbeddingModelMissing, and
+        the errors of `AddedMessage.check`.
         """
         new.check()
         message_id, now = self._ids.new(MESSAGE), self._clock()
@@ -53,9 +54,9 @@ class Messages:
 
         async def add(tx: Transaction) -> ThreadMessage:
             thread = await ThreadQueries(tx).lock(project, new.thread_id)
-            before = await find_or_record(tx, project, request)
-            if before is not None:
-                return await MessageQueries(tx).get(project, thread.id, before.resource_id)
+            earlier = await find_or_record(tx, project, request)
+            if earlier is not None:
+                return await MessageQueries(tx).get(project, thread.id, earlier.resource_id)
             thread.check_idle("add messages to")
             return await self._adder.add_one(tx, project, thread, new.message, message_id)
 
@@ -64,16 +65,16 @@ class Messages:
     async def get(self, project: str, thread_id: str, message_id: str) -> ThreadMessage:
         """Raises ThreadNotFound or MessageNotFound."""
 
-        async def find(tx: Transaction) -> ThreadMessage:
+        async def read(tx: Transaction) -> ThreadMessage:
             await ThreadQueries(tx).get(project, thread_id)
             return await MessageQueries(tx).get(project, thread_id, message_id)
 
-        return await self._transactions.read(find)
+        return await self._transactions.read(read)
 
     async def page(
         self, project: str, thread_id: str, page_request: PageRequest, run_id: str = ""
     ) -> Page[ThreadMessage]:
-        """A page of a thread's messages; `run_id` empty: by whomever.
+        """A page of a thread's messages, or of those that the run `run_id` created.
 
         Raises ThreadNotFound, OutOfRange or InvalidField.
         """
@@ -81,58 +82,58 @@ class Messages:
         binding = (project, "messages", thread_id, run_id)
         window = self._tokens.window(page_request, binding, MAX_PAGE)
 
-        async def find(tx: Transaction) -> list[ThreadMessage]:
+        async def read(tx: Transaction) -> list[ThreadMessage]:
             await ThreadQueries(tx).get(project, thread_id)
             return await MessageQueries(tx).page(project, thread_id, window, run_id)
 
-        found = await self._transactions.read(find)
-        return self._tokens.page(found, window, page_request, binding, PAGE_BYTES)
+        messages = await self._transactions.read(read)
+        return self._tokens.page(messages, window, page_request, binding, PAGE_BYTES)
 
     async def update(
         self, project: str, thread_id: str, message_id: str, metadata: Mapping[str, str] | None
     ) -> ThreadMessage:
-        """Change a message's metadata; None: they stay as they are.
+        """Replace a message's metadata, unless None.
 
-        Raises ThreadNotFound, MessageNotFound, ThreadBusy, and what the check of metadata does.
+        Raises ThreadNotFound, MessageNotFound, ThreadBusy, and the errors of `check_metadata`.
         """
         check_metadata(metadata or {})
 
         async def change(tx: Transaction) -> ThreadMessage:
             thread = await ThreadQueries(tx).lock(project, thread_id)
-            found = await MessageQueries(tx).get(project, thread_id, message_id)
+            message = await MessageQueries(tx).get(project, thread_id, message_id)
             thread.check_idle("change messages of")
             if metadata is None:
-                return found
-            changed = replace(found, metadata=metadata)
+                return message
+            changed = replace(message, metadata=metadata)
             await MessageQueries(tx).update(project, changed)
             return changed
 
         return await self._transactions.write(change)
 
     async def delete(self, project: str, thread_id: str, message_id: str) -> None:
-        """Take a message out of its thread. Raises ThreadNotFound, MessageNotFound, ThreadBusy."""
+        """Delete a message. Raises ThreadNotFound, MessageNotFound or ThreadBusy."""
 
-        async def drop(tx: Transaction) -> None:
+        async def delete(tx: Transaction) -> None:
             thread = await ThreadQueries(tx).lock(project, thread_id)
             thread.check_idle("delete messages of")
             await MessageQueries(tx).delete(project, thread_id, message_id)
 
-        await self._transactions.write(drop)
+        await self._transactions.write(delete)
 
 
 MESSAGE: Final = ITEM_PREFIXES[Message]
 
 
 class MessageAdder:
-    """Adds messages within a transaction that has locked the thread, or made it."""
+    """Adds messages in a transaction that has locked the thread or creates it."""
 
     def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
-        """`embedding_model` None: the installation has none, and no file can be searched."""
+        """`embedding_model` is None if the installation has none; files cannot be searched then."""
         self._ids = ids
         self._clock = clock
         self._stores = ToolStores(ids, clock, embedding_model)
 
-    async def begin(
+    async def create_thread(
         self,
         tx: Transaction,
         project: str,
@@ -140,17 +141,17 @@ class MessageAdder:
         request: NewThread,
         path: str = "",
     ) -> Thread:
-        """Keep a new thread, with the stores and the messages that are made with it.
+        """Insert a new thread with its vector stores and messages.
 
-        `path` is where in the request the thread stands. Raises what `ToolStores.create` and `add`
-        do.
+        `path` is a prefix for field names in errors. Raises the errors of `ToolStores.create` and
+        `add`.
         """
         resources = await self._stores.create(
             tx, project, request.settings.resources, request.new_stores, path
         )
-        started = replace(thread, settings=replace(request.settings, resources=resources))
-        await ThreadQueries(tx).add(project, started)
-        return await self.add(tx, project, started, request.messages, f"{path}messages")
+        thread = replace(thread, settings=replace(request.settings, resources=resources))
+        await ThreadQueries(tx).add(project, thread)
+        return await self.add(tx, project, thread, request.messages, f"{path}messages")
 
     async def add(
         self,
@@ -160,10 +161,10 @@ class MessageAdder:
         messages: Sequence[NewMessage],
         path: str,
     ) -> Thread:
-        """Keep checked messages at the end of the thread; the thread as it is then.
+        """Append valid messages to the thread; return the changed thread.
 
-        `path` is the field that they were in. Raises FileNotFound for a file that one of them
-        names, and what `ToolStores.attach` does.
+        `path` is the field of the messages. Raises FileNotFound for a file that one of them refers
+        to, and the errors of `ToolStores.attach`.
         """
         now = self._clock()
         uses = [
@@ -174,7 +175,7 @@ class MessageAdder:
         await self._check_files(tx, project, uses)
         created = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
         await MessageQueries(tx).add(project, created)
-        return await self._attached(tx, project, thread, created)
+        return await self._attach_files(tx, project, thread, created)
 
     async def add_one(
         self,
@@ -184,21 +185,21 @@ class MessageAdder:
         message: NewMessage,
         message_id: str,
     ) -> ThreadMessage:
-        """As `add`, for the message of a request of its own, which has given it an id."""
+        """Append one message whose id is already assigned; otherwise like `add`."""
         await self._check_files(tx, project, message.files())
         created = message.make(message_id, thread.id, self._clock())
         await MessageQueries(tx).add(project, [created])
-        await self._attached(tx, project, thread, [created])
+        await self._attach_files(tx, project, thread, [created])
         return created
 
-    async def _attached(
+    async def _attach_files(
         self,
         tx: Transaction,
         project: str,
         thread: Thread,
         messages: Sequence[ThreadMessage],
     ) -> Thread:
-        """The thread, kept with the store that attached files have gone into."""
+        """Add attached files to the store of the thread; return the thread with its store."""
         file_ids = [
             attachment.file_id
             for message in messages
@@ -206,8 +207,8 @@ class MessageAdder:
             if attachment.tools
         ]
         settings = thread.settings
-        names = list(dict.fromkeys(file_ids))
-        resources = await self._stores.attach(tx, project, settings.resources, names)
+        unique_ids = list(dict.fromkeys(file_ids))
+        resources = await self._stores.attach(tx, project, settings.resources, unique_ids)
         if resources == settings.resources:
             return thread
         changed = thread.with_settings(replace(settings, resources=resources))
@@ -215,7 +216,8 @@ class MessageAdder:
         return changed
 
     async def _check_files(self, tx: Transaction, project: str, uses: Iterable[FileUse]) -> None:
-        """Each file once: there may be a hundred thousand uses, and this holds the thread."""
+        """Validate that files exist. Each is looked up once: the thread is locked, and there may be
+        100,000 uses."""
         first_uses: dict[str, str] = {}
         for field, file_id in uses:
             first_uses.setdefault(file_id, field)

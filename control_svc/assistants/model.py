@@ -1,4 +1,4 @@
-"""Assistants and threads: settings, validation, state."""
+"""Assistants and threads: settings and validation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,9 +43,9 @@ class AssistantSettings:
     resources: ToolResources = NO_RESOURCES
     metadata: Mapping[str, str] = field(default_factory=dict)
     options: bytes = b""
-    """A serialised `corral.inference.v1.GenerationOptions`; only the clients read it."""
+    """A serialized `corral.inference.v1.GenerationOptions`."""
     format: ResponseFormat | None = None
-    """None means "auto", or what the options say."""
+    """None means "auto", unless the options set a format."""
     reasoning_effort: str = ""
 
     def check(self) -> None:
@@ -65,15 +65,15 @@ class AssistantSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NewAssistant:
-    """An assistant that a caller creates."""
+    """The request to create an assistant."""
 
     settings: AssistantSettings
     new_stores: tuple[NewVectorStore, ...] = ()
-    """Made with it, for its file_search."""
+    """Vector stores to create for file_search."""
     request_id: str = ""
 
     def check(self) -> None:
-        """Raises what the checks of settings and stores do."""
+        """Raises the errors of `AssistantSettings.check` and `check_new_stores`."""
         self.settings.check()
         check_new_stores(self.new_stores, self.settings.resources)
         check_request_id(self.request_id)
@@ -83,19 +83,19 @@ class Assistant(Versioned[AssistantSettings]):
     """An assistant."""
 
 
-def check_assistant_tools(tools: tuple[Tool, ...], most: int = MAX_TOOLS) -> None:
-    """The tools of an assistant or a run: functions and file_search alone.
+def check_assistant_tools(tools: tuple[Tool, ...], limit: int = MAX_TOOLS) -> None:
+    """Validate the tools of an assistant or a run: functions and file_search.
 
-    Raises UnsupportedValue, and what `check_tools` does.
+    Raises UnsupportedValue, and the errors of `check_tools`.
     """
     for index, tool in enumerate(tools):
         if not isinstance(tool, FunctionTool | FileSearchTool):
             raise UnsupportedValue(field=f"tools[{index}].type", value=tool.kind)
-    check_tools(tools, most)
+    check_tools(tools, limit)
 
 
 def check_length(name: str, text: str, limit: int) -> None:
-    """A text of any characters. Raises TooLong."""
+    """Raises TooLong."""
     if len(text) > limit:
         raise TooLong(field=name, length=len(text), limit=limit, unit="characters")
 
@@ -111,7 +111,7 @@ class ThreadSettings:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, path: str = "") -> None:
-        """`path` is written before the names of fields.
+        """Validate the settings; `path` is a prefix for field names in errors.
 
         Raises MissingField, TooLong or InvalidField.
         """
@@ -121,16 +121,16 @@ class ThreadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NewThread:
-    """A thread that a caller begins."""
+    """The request to create a thread."""
 
     settings: ThreadSettings = ThreadSettings()
     messages: tuple[NewMessage, ...] = ()
     new_stores: tuple[NewVectorStore, ...] = ()
-    """Made with it, for file_search."""
+    """Vector stores to create for file_search."""
     request_id: str = ""
 
     def check(self, path: str = "") -> None:
-        """`path` is written before the names of fields.
+        """Validate the request; `path` is a prefix for field names in errors.
 
         Raises MissingField, TooLong, InvalidField, OutOfRange or UnsupportedValue.
         """
@@ -148,13 +148,13 @@ class NewThread:
 class Thread(Versioned[ThreadSettings]):
     """A thread."""
 
-    settings: ThreadSettings  # once more: who reads documents does not know what SettingsT is here
+    settings: ThreadSettings  # repeated since pydantic does not resolve SettingsT
     active_run_id: str = ""
-    """The active run, which alone may change the timeline."""
+    """Id of the active run, which alone may change the timeline; empty if there is none."""
     cut: int = 0
-    """Truncation: models are shown the timeline from this position on."""
+    """Position in the timeline of the first item in prompts; increased by truncation."""
 
     def check_idle(self, action: str) -> None:
-        """`action` is what a run forbids, such as "add messages to". Raises ThreadBusy."""
+        """Raises ThreadBusy while a run is active; `action`, such as "delete", is for its text."""
         if self.active_run_id:
             raise ThreadBusy(thread=self.id, run=self.active_run_id, action=action)

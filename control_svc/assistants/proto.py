@@ -28,7 +28,7 @@ from control_svc.assistants.model import (
     ThreadSettings,
 )
 from control_svc.base.proto import apply_mask, check_mask, optional_timestamp, timestamp
-from control_svc.items.model import Part, Role, Text
+from control_svc.items.model import Role, Text
 from control_svc.items.proto import parts_from_pb, parts_to_pb
 from control_svc.tools.proto import (
     format_from_pb,
@@ -43,7 +43,7 @@ from control_svc.tools.proto import (
 from control_svc.vector_stores.proto import new_store
 from svc_kit.errors import InvalidField, MissingField
 
-EDITABLE: Final = (
+ASSISTANT_FIELDS: Final = (
     "model",
     "name",
     "description",
@@ -55,11 +55,11 @@ EDITABLE: Final = (
     "response_format",
     "reasoning_effort",
 )
-"""The fields that callers change."""
+"""Fields that an update may change."""
 
 
 def new_assistant(request: assistant_service_pb2.CreateAssistantRequest) -> NewAssistant:
-    """What a caller asks for."""
+    """Convert a request to create an assistant."""
     return NewAssistant(
         settings=_settings(request.assistant),
         new_stores=tuple(map(new_store, request.new_vector_stores)),
@@ -70,22 +70,22 @@ def new_assistant(request: assistant_service_pb2.CreateAssistantRequest) -> NewA
 def assistant_edit(
     changes: assistant_pb2.Assistant, mask: FieldMask
 ) -> Callable[[AssistantSettings], AssistantSettings]:
-    """What makes the new settings out of the old ones. Raises InvalidField for a wrong mask."""
-    checked = check_mask(mask, changes, EDITABLE)
-    return lambda there: _settings(apply_mask(_assistant_settings_to_pb(there), changes, checked))
+    """A function that applies the changes to settings. Raises InvalidField for a wrong mask."""
+    mask = check_mask(mask, changes, ASSISTANT_FIELDS)
+    return lambda old: _settings(apply_mask(_assistant_settings_to_pb(old), changes, mask))
 
 
 def assistant_to_pb(assistant: Assistant) -> assistant_pb2.Assistant:
-    """An assistant as callers see it."""
-    shown = _assistant_settings_to_pb(assistant.settings)
-    shown.id = assistant.id
-    shown.create_time.CopyFrom(timestamp(assistant.created_at))
-    shown.etag = assistant.etag
-    return shown
+    """Convert an assistant."""
+    message = _assistant_settings_to_pb(assistant.settings)
+    message.id = assistant.id
+    message.create_time.CopyFrom(timestamp(assistant.created_at))
+    message.etag = assistant.etag
+    return message
 
 
 def _settings(assistant: assistant_pb2.Assistant) -> AssistantSettings:
-    form = assistant.response_format if assistant.HasField("response_format") else None
+    has_format = assistant.HasField("response_format")
     return AssistantSettings(
         model=assistant.model,
         name=assistant.name,
@@ -95,7 +95,7 @@ def _settings(assistant: assistant_pb2.Assistant) -> AssistantSettings:
         resources=resources_from_pb(assistant.tool_resources),
         metadata=dict(sorted(assistant.metadata.items())),
         options=options_from_pb(assistant.options),
-        format=None if form is None else format_from_pb(form),
+        format=format_from_pb(assistant.response_format) if has_format else None,
         reasoning_effort=assistant.reasoning_effort,
     )
 
@@ -116,14 +116,13 @@ def _assistant_settings_to_pb(settings: AssistantSettings) -> assistant_pb2.Assi
 
 
 THREAD_FIELDS: Final = ("tool_resources", "metadata")
-"""The fields of a thread that callers change."""
 MESSAGE_FIELDS: Final = ("metadata",)
 _ROLE: Final = "ITEM_ROLE_"
 _TOOL: Final = "ATTACHMENT_TOOL_"
 
 
 def new_thread(request: thread_service_pb2.CreateThreadRequest) -> NewThread:
-    """What a caller asks for. Raises MissingField or InvalidField."""
+    """Convert a request to create a thread. Raises MissingField or InvalidField."""
     return NewThread(
         settings=thread_settings(request.thread),
         messages=new_messages(request.messages),
@@ -143,41 +142,39 @@ def thread_settings(thread: thread_pb2.Thread) -> ThreadSettings:
 def thread_edit(
     changes: thread_pb2.Thread, mask: FieldMask
 ) -> Callable[[ThreadSettings], ThreadSettings]:
-    """What makes the new settings out of the old ones. Raises InvalidField for a wrong mask."""
-    checked = check_mask(mask, changes, THREAD_FIELDS)
-    return lambda there: thread_settings(
-        apply_mask(_thread_settings_to_pb(there), changes, checked)
-    )
+    """A function that applies the changes to settings. Raises InvalidField for a wrong mask."""
+    mask = check_mask(mask, changes, THREAD_FIELDS)
+    return lambda old: thread_settings(apply_mask(_thread_settings_to_pb(old), changes, mask))
 
 
 def thread_to_pb(thread: Thread) -> thread_pb2.Thread:
-    """A thread as callers see it."""
-    shown = _thread_settings_to_pb(thread.settings)
-    shown.id = thread.id
-    shown.create_time.CopyFrom(timestamp(thread.created_at))
-    shown.etag = thread.etag
-    shown.active_run_id = thread.active_run_id
-    return shown
+    """Convert a thread."""
+    message = _thread_settings_to_pb(thread.settings)
+    message.id = thread.id
+    message.create_time.CopyFrom(timestamp(thread.created_at))
+    message.etag = thread.etag
+    message.active_run_id = thread.active_run_id
+    return message
 
 
 def new_messages(
     messages: Sequence[message_pb2.NewMessage], field: str = "messages"
 ) -> tuple[NewMessage, ...]:
-    """Messages that a caller adds, not checked. Raises MissingField or InvalidField."""
+    """Convert new messages without validation. Raises MissingField or InvalidField."""
     return tuple(
         new_message(message, f"{field}[{index}].") for index, message in enumerate(messages)
     )
 
 
 def new_message(message: message_pb2.NewMessage, path: str = "") -> NewMessage:
-    """A message that a caller adds; `path` is written before the names of fields.
+    """Convert a new message; `path` is a prefix for field names in errors.
 
-    Raises MissingField or InvalidField.
+    Fields of text that only the server sets are removed. Raises MissingField or InvalidField.
     """
     parts = parts_from_pb(message.parts, f"{path}content")
     return NewMessage(
         role=_role(message.role, f"{path}role"),
-        content=tuple(_said(part) for part in parts),
+        content=tuple(Text(text=p.text) if isinstance(p, Text) else p for p in parts),
         attachments=tuple(
             _attachment(attachment, f"{path}attachments[{index}]")
             for index, attachment in enumerate(message.attachments)
@@ -187,13 +184,13 @@ def new_message(message: message_pb2.NewMessage, path: str = "") -> NewMessage:
 
 
 def message_metadata(message: message_pb2.Message, mask: FieldMask) -> dict[str, str] | None:
-    """A message's new metadata; None: they are not named. Raises InvalidField for a wrong mask."""
+    """New metadata of a message; None if the mask is empty. Raises InvalidField."""
     checked = check_mask(mask, message, MESSAGE_FIELDS)
     return dict(sorted(message.metadata.items())) if checked.paths else None
 
 
 def message_to_pb(message: ThreadMessage) -> message_pb2.Message:
-    """A message as callers see it."""
+    """Convert a message."""
     reason = message.incomplete_reason
     return message_pb2.Message(
         id=message.id,
@@ -223,19 +220,14 @@ def _role(value: int, field: str) -> Role:
         raise MissingField(field=field)
     known = item_pb2.ItemRole.DESCRIPTOR.values_by_number.get(value)
     if known is None:
-        raise InvalidField(field=field, problem=f"{value} is no role")
+        raise InvalidField(field=field, problem=f"{value} is not a role")
     return Role[known.name.removeprefix(_ROLE)]
-
-
-def _said(part: Part) -> Part:
-    """A part without fields that only the server sets."""
-    return Text(text=part.text) if isinstance(part, Text) else part
 
 
 def _attachment(attachment: message_pb2.Attachment, path: str) -> Attachment:
     for index, tool in enumerate(attachment.tools):
         if tool != message_pb2.ATTACHMENT_TOOL_FILE_SEARCH:
-            raise InvalidField(field=f"{path}.tools[{index}]", problem=f"{tool} is no tool")
+            raise InvalidField(field=f"{path}.tools[{index}]", problem=f"{tool} is not a tool")
     return Attachment(attachment.file_id, (AttachmentTool.FILE_SEARCH,) * bool(attachment.tools))
 
 

@@ -33,7 +33,7 @@ from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadNotFound
 
 
 class AssistantRow(Table):
-    """An assistant: a document, of which nothing is searched."""
+    """An assistant. Its document has no searchable fields."""
 
     __tablename__ = "assistants"
 
@@ -42,7 +42,7 @@ class AssistantRow(Table):
     created_at: Mapped[datetime] = mapped_column(Instant)
     revision: Mapped[int] = mapped_column(Integer)
     document: Mapped[bytes] = mapped_column(LargeBinary)
-    options: Mapped[bytes] = mapped_column(LargeBinary)  # a message of protos
+    options: Mapped[bytes] = mapped_column(LargeBinary)  # a serialized GenerationOptions
 
 
 class ThreadRow(Table):
@@ -55,15 +55,15 @@ class ThreadRow(Table):
     created_at: Mapped[datetime] = mapped_column(Instant)
     revision: Mapped[int] = mapped_column(Integer)
     document: Mapped[bytes] = mapped_column(LargeBinary)
-    # of its runs; no foreign key, because a run's row names its thread
+    # no foreign key, because the row of the run refers to the thread
     active_run_id: Mapped[str | None] = mapped_column(Key)
     cut: Mapped[int] = mapped_column(BigInteger)
 
 
 class MessageRow(Table):
-    """What the Assistants' view adds to an item.
+    """Fields of a message that its item does not have.
 
-    No foreign key to the item, which stays where a conversation has it too.
+    There is no foreign key to the item, which remains if a conversation contains it.
     """
 
     __tablename__ = "messages"
@@ -75,14 +75,12 @@ class MessageRow(Table):
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     thread_id: Mapped[str] = mapped_column(Key, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)  # its item's
-    # who wrote it; no foreign keys, because the assistant may be deleted and the message stays
+    id: Mapped[str] = mapped_column(Key, primary_key=True)  # id of the item
+    # no foreign keys, because the message outlives its assistant
     assistant_id: Mapped[str | None] = mapped_column(Key)
     run_id: Mapped[str | None] = mapped_column(Key)
-    # what its owner attached
     attachments: Mapped[bytes] = mapped_column(LargeBinary)
-    attached: Mapped[bytes] = mapped_column(LargeBinary)  # its metadata, a name that is taken here
-    # its end
+    attached: Mapped[bytes] = mapped_column(LargeBinary)  # `metadata` is reserved by SQLAlchemy
     completed_at: Mapped[datetime | None] = mapped_column(Instant)
     incomplete_at: Mapped[datetime | None] = mapped_column(Instant)
     incomplete_reason: Mapped[str | None] = mapped_column(String(16))
@@ -92,13 +90,13 @@ _ASSISTANT_SETTINGS: Final = TypeAdapter(AssistantSettings)
 
 
 class AssistantQueries:
-    """Assistants in one transaction."""
+    """SQL of assistants."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, assistant: Assistant) -> None:
-        """Keep a new assistant."""
+        """Insert an assistant."""
         row = insert(AssistantRow).values(
             project=project,
             id=assistant.id,
@@ -112,7 +110,7 @@ class AssistantQueries:
         return await self._get(project, assistant_id, locked=False)
 
     async def lock(self, project: str, assistant_id: str) -> Assistant:
-        """As `get`, with the assistant locked until the end of the transaction."""
+        """Like `get`, but lock the row until the end of the transaction."""
         return await self._get(project, assistant_id, locked=True)
 
     async def page(self, project: str, window: Window) -> list[Assistant]:
@@ -122,7 +120,7 @@ class AssistantQueries:
         return restore_order([_assistant(row) for row in rows], window)
 
     async def update(self, project: str, assistant: Assistant) -> None:
-        """Keep what has changed of a locked assistant."""
+        """Store the changed fields of a locked assistant."""
         await self._session.execute(
             update(AssistantRow)
             .where(AssistantRow.project == project, AssistantRow.id == assistant.id)
@@ -130,7 +128,7 @@ class AssistantQueries:
         )
 
     async def delete(self, project: str, assistant_id: str) -> None:
-        """Forget an assistant. Raises AssistantNotFound."""
+        """Delete an assistant. Raises AssistantNotFound."""
         await self.lock(project, assistant_id)
         await self._session.execute(
             delete(AssistantRow).where(
@@ -139,10 +137,11 @@ class AssistantQueries:
         )
 
     async def _get(self, project: str, assistant_id: str, *, locked: bool) -> Assistant:
-        if not is_id(assistant_id, ASSISTANT):
-            # Not asked for: a database may refuse its characters.
-            raise AssistantNotFound(assistant=assistant_id)
-        row = await self._session.get(AssistantRow, (project, assistant_id), with_for_update=locked)
+        row = None
+        if is_id(assistant_id, ASSISTANT):  # databases reject some characters
+            row = await self._session.get(
+                AssistantRow, (project, assistant_id), with_for_update=locked
+            )
         if row is None:
             raise AssistantNotFound(assistant=assistant_id)
         return _assistant(row)
@@ -170,14 +169,14 @@ _THREAD_SETTINGS: Final = TypeAdapter(ThreadSettings)
 
 
 class ThreadQueries:
-    """The rows of threads. Who changes anything of a thread, its messages included, locks it."""
+    """SQL of threads. Changes of a thread or its messages require the lock of its row."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
         self._timelines = TimelineQueries(tx)
 
     async def add(self, project: str, thread: Thread) -> None:
-        """Keep a new thread."""
+        """Insert a thread."""
         row = insert(ThreadRow).values(
             project=project, id=thread.id, created_at=thread.created_at, **_thread_values(thread)
         )
@@ -188,7 +187,7 @@ class ThreadQueries:
         return await self._get(project, thread_id, locked=False)
 
     async def lock(self, project: str, thread_id: str) -> Thread:
-        """As `get`, with the thread locked until the end of the transaction."""
+        """Like `get`, but lock the row until the end of the transaction."""
         return await self._get(project, thread_id, locked=True)
 
     async def page(self, project: str, window: Window) -> list[Thread]:
@@ -198,7 +197,7 @@ class ThreadQueries:
         return restore_order([_thread(row) for row in rows], window)
 
     async def update(self, project: str, thread: Thread) -> None:
-        """Keep what has changed of a locked thread."""
+        """Store the changed fields of a locked thread."""
         await self._session.execute(
             update(ThreadRow)
             .where(ThreadRow.project == project, ThreadRow.id == thread.id)
@@ -206,9 +205,9 @@ class ThreadQueries:
         )
 
     async def delete(self, project: str, thread_id: str) -> None:
-        """Delete a locked thread, its items and every row that refers to it.
+        """Delete a locked thread, its items, and the rows with foreign keys to it.
 
-        Streams of its runs refer to nothing; `Threads` calls its hook for them.
+        A hook of `Threads` deletes the event streams of its runs.
         """
         await self._session.execute(
             delete(ThreadRow).where(ThreadRow.project == project, ThreadRow.id == thread_id)
@@ -216,12 +215,11 @@ class ThreadQueries:
         await self._timelines.delete(project, thread_id)
 
     async def _get(self, project: str, thread_id: str, *, locked: bool) -> Thread:
-        if not is_id(thread_id, THREAD):
-            # Not asked for: a database may refuse its characters.
-            raise ThreadNotFound(thread=thread_id)
-        row = await self._session.get(
-            ThreadRow, (project, thread_id), with_for_update=locked, populate_existing=locked
-        )
+        row = None
+        if is_id(thread_id, THREAD):  # databases reject some characters
+            row = await self._session.get(
+                ThreadRow, (project, thread_id), with_for_update=locked, populate_existing=locked
+            )
         if row is None:
             raise ThreadNotFound(thread=thread_id)
         return _thread(row)
@@ -252,16 +250,16 @@ _ATTACHMENTS: Final = TypeAdapter(tuple[Attachment, ...])
 
 
 class MessageQueries:
-    """The messages of threads: items of their timelines, and a row for each."""
+    """SQL of messages: items of a thread's timeline, each with a row."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
         self._timelines = TimelineQueries(tx)
 
     async def add(self, project: str, messages: Sequence[ThreadMessage]) -> None:
-        """Keep new messages at the end of their thread's timeline, one thread's at a time.
+        """Append new messages of one thread to its timeline.
 
-        Those that a run writes have its id as their origin there.
+        All have the same `run_id`, which becomes the origin of their items.
         """
         if not messages:
             return
@@ -278,59 +276,61 @@ class MessageQueries:
 
     async def get(self, project: str, thread_id: str, message_id: str) -> ThreadMessage:
         """Raises MessageNotFound."""
-        placed = await self._timelines.get(project, thread_id, message_id)
-        found = await self._messages(project, thread_id, [] if placed is None else [placed])
-        if not found:
+        entry = await self._timelines.get(project, thread_id, message_id)
+        messages = await self._messages(project, thread_id, [] if entry is None else [entry])
+        if not messages:
             raise MessageNotFound(message_id=message_id)
-        return found[0]
+        return messages[0]
 
     async def page(
         self, project: str, thread_id: str, window: Window, run_id: str = ""
     ) -> list[ThreadMessage]:
-        """The messages of a window; `run_id` empty: by whomever."""
+        """The messages of a window, or those of them that the run `run_id` created."""
         item_filter = ItemFilter(kinds=(_KIND,), origin=run_id)
-        placed = await self._timelines.page(project, thread_id, window, item_filter)
-        return await self._messages(project, thread_id, placed)
+        entries = await self._timelines.page(project, thread_id, window, item_filter)
+        return await self._messages(project, thread_id, entries)
 
-    async def of_run(self, project: str, thread_id: str, run_id: str) -> list[ThreadMessage]:
-        """The messages that a run has written, in order."""
+    async def created_by_run(
+        self, project: str, thread_id: str, run_id: str
+    ) -> list[ThreadMessage]:
+        """The messages that a run created, in order."""
         item_filter = ItemFilter(kinds=(_KIND,), origin=run_id)
-        placed = await self._timelines.read(project, thread_id, item_filter=item_filter)
-        return await self._messages(project, thread_id, placed)
+        entries = await self._timelines.read(project, thread_id, item_filter=item_filter)
+        return await self._messages(project, thread_id, entries)
 
     async def update(self, project: str, message: ThreadMessage) -> None:
-        """Keep what has changed of a message, its content included."""
+        """Store the changed fields of a message and its item."""
         await self._timelines.update(project, message.item)
         await self._session.execute(
             update(MessageRow)
-            .where(*_of(project, message.thread_id), MessageRow.id == message.id)
+            .where(*_in_thread(project, message.thread_id), MessageRow.id == message.id)
             .values(_message_values(message))
         )
 
     async def delete(self, project: str, thread_id: str, message_id: str) -> None:
-        """Take a message out of its thread. Raises MessageNotFound."""
+        """Delete a message. Raises MessageNotFound."""
         await self.get(project, thread_id, message_id)
         await self._session.execute(
-            delete(MessageRow).where(*_of(project, thread_id), MessageRow.id == message_id)
+            delete(MessageRow).where(*_in_thread(project, thread_id), MessageRow.id == message_id)
         )
         await self._timelines.remove(project, thread_id, message_id)
 
     async def _messages(
-        self, project: str, thread_id: str, placed: Sequence[TimelineItem]
+        self, project: str, thread_id: str, entries: Sequence[TimelineItem]
     ) -> list[ThreadMessage]:
-        """The messages that items are; an item of another kind is none."""
-        items = [each.item for each in placed if each.item.kind == _KIND]
+        """The messages among the items, in order."""
+        items = [entry.item for entry in entries if entry.item.kind == _KIND]
         if not items:
             return []
         ids = [item.id for item in items]
         rows = await self._session.scalars(
-            select(MessageRow).where(*_of(project, thread_id), MessageRow.id.in_(ids))
+            select(MessageRow).where(*_in_thread(project, thread_id), MessageRow.id.in_(ids))
         )
         by_id = {row.id: row for row in rows}
         return [_message(by_id[item.id], item) for item in items]
 
 
-def _of(project: str, thread_id: str) -> tuple[ColumnElement[bool], ...]:
+def _in_thread(project: str, thread_id: str) -> tuple[ColumnElement[bool], ...]:
     return (MessageRow.project == project, MessageRow.thread_id == thread_id)
 
 

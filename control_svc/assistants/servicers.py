@@ -39,7 +39,7 @@ class AssistantServicer(assistant_rpc.AssistantServiceServicer):
     async def CreateAssistant(
         self, request: assistant_pb.CreateAssistantRequest, context: Context
     ) -> assistant_pb.CreateAssistantResponse:
-        """Add an assistant."""
+        """Create an assistant."""
         assistant = await self._assistants.create(
             current_principal().project, new_assistant(request)
         )
@@ -48,7 +48,7 @@ class AssistantServicer(assistant_rpc.AssistantServiceServicer):
     async def GetAssistant(
         self, request: assistant_pb.GetAssistantRequest, context: Context
     ) -> assistant_pb.GetAssistantResponse:
-        """Describe an assistant."""
+        """Return an assistant."""
         assistant = await self._assistants.get(current_principal().project, request.assistant_id)
         return assistant_pb.GetAssistantResponse(assistant=assistant_to_pb(assistant))
 
@@ -65,7 +65,7 @@ class AssistantServicer(assistant_rpc.AssistantServiceServicer):
     async def UpdateAssistant(
         self, request: assistant_pb.UpdateAssistantRequest, context: Context
     ) -> assistant_pb.UpdateAssistantResponse:
-        """Change an assistant."""
+        """Update an assistant."""
         changes = request.assistant
         edit = assistant_edit(changes, request.update_mask)
         assistant = await self._assistants.update(
@@ -90,14 +90,14 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
     async def CreateThread(
         self, request: thread_pb.CreateThreadRequest, context: Context
     ) -> thread_pb.CreateThreadResponse:
-        """Begin a thread."""
+        """Create a thread."""
         thread = await self._threads.create(current_principal().project, new_thread(request))
         return thread_pb.CreateThreadResponse(thread=thread_to_pb(thread))
 
     async def GetThread(
         self, request: thread_pb.GetThreadRequest, context: Context
     ) -> thread_pb.GetThreadResponse:
-        """Describe a thread."""
+        """Return a thread."""
         thread = await self._threads.get(current_principal().project, request.thread_id)
         return thread_pb.GetThreadResponse(thread=thread_to_pb(thread))
 
@@ -112,7 +112,7 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
     async def UpdateThread(
         self, request: thread_pb.UpdateThreadRequest, context: Context
     ) -> thread_pb.UpdateThreadResponse:
-        """Change a thread."""
+        """Update a thread."""
         changes = request.thread
         edit = thread_edit(changes, request.update_mask)
         thread = await self._threads.update(
@@ -130,11 +130,11 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
     async def MigrateThread(
         self, request: thread_pb.MigrateThreadRequest, context: Context
     ) -> thread_pb.MigrateThreadResponse:
-        """Make a conversation of a thread."""
-        created = await self._threads.migrate(
+        """Create a conversation with the items of a thread."""
+        conversation = await self._threads.migrate(
             current_principal().project, request.thread_id, request.request_id
         )
-        return thread_pb.MigrateThreadResponse(conversation=conversation_to_pb(created))
+        return thread_pb.MigrateThreadResponse(conversation=conversation_to_pb(conversation))
 
 
 class MessageServicer(message_rpc.MessageServiceServicer):
@@ -146,19 +146,19 @@ class MessageServicer(message_rpc.MessageServiceServicer):
     async def CreateMessage(
         self, request: message_pb.CreateMessageRequest, context: Context
     ) -> message_pb.CreateMessageResponse:
-        """Add a message."""
-        wanted = AddedMessage(
+        """Append a message to a thread."""
+        new = AddedMessage(
             thread_id=request.thread_id,
             message=new_message(request.message),
             request_id=request.request_id,
         )
-        message = await self._messages.create(current_principal().project, wanted)
+        message = await self._messages.create(current_principal().project, new)
         return message_pb.CreateMessageResponse(message=message_to_pb(message))
 
     async def GetMessage(
         self, request: message_pb.GetMessageRequest, context: Context
     ) -> message_pb.GetMessageResponse:
-        """Describe a message."""
+        """Return a message."""
         message = await self._messages.get(
             current_principal().project, request.thread_id, request.message_id
         )
@@ -177,18 +177,18 @@ class MessageServicer(message_rpc.MessageServiceServicer):
     async def UpdateMessage(
         self, request: message_pb.UpdateMessageRequest, context: Context
     ) -> message_pb.UpdateMessageResponse:
-        """Change a message's metadata."""
-        named = request.message
-        metadata = message_metadata(named, request.update_mask)
+        """Update the metadata of a message."""
+        changes = request.message
+        metadata = message_metadata(changes, request.update_mask)
         message = await self._messages.update(
-            current_principal().project, named.thread_id, named.id, metadata
+            current_principal().project, changes.thread_id, changes.id, metadata
         )
         return message_pb.UpdateMessageResponse(message=message_to_pb(message))
 
     async def DeleteMessage(
         self, request: message_pb.DeleteMessageRequest, context: Context
     ) -> message_pb.DeleteMessageResponse:
-        """Take a message out of its thread."""
+        """Delete a message."""
         await self._messages.delete(
             current_principal().project, request.thread_id, request.message_id
         )

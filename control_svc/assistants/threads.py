@@ -23,7 +23,7 @@ MAX_PAGE: Final = 100
 
 
 class Threads:
-    """What callers do with threads."""
+    """Operations on threads."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class Threads:
         prefix_cleanup: PrefixCleanup,
         on_delete: Sequence[DeleteHook] = (),
     ) -> None:
-        """`embedding_model` is None if the installation has none, so that no file can be searched;
-        `on_delete` hooks remove what refers to a thread that is deleted."""
+        """`embedding_model` is None if the installation has none; files cannot be searched then.
+        `on_delete` hooks delete what refers to a deleted thread."""
         self._transactions = transactions
         self._ids = ids
         self._tokens = tokens
@@ -46,9 +46,10 @@ class Threads:
         self._adder = MessageAdder(ids, clock, embedding_model)
 
     async def create(self, project: str, new: NewThread) -> Thread:
-        """Begin a thread.
+        """Create a thread.
 
-        Raises what its check and `MessageAdder.begin` do, and RequestIdReused.
+        Raises RequestIdReused, and the errors of `NewThread.check` and
+        `MessageAdder.create_thread`.
         """
         new.check()
         thread = Thread(id=self._ids.new(THREAD), settings=new.settings, created_at=self._clock())
@@ -58,7 +59,7 @@ class Threads:
             created = await record_request(tx, project, request)
             if created != thread.id:
                 return await ThreadQueries(tx).get(project, created)
-            return await self._adder.begin(tx, project, thread, new)
+            return await self._adder.create_thread(tx, project, thread, new)
 
         return await self._transactions.write(add)
 
@@ -71,8 +72,8 @@ class Threads:
         page_request.check_cursors(THREAD, "a thread")
         binding = (project, "threads")
         window = self._tokens.window(page_request, binding, MAX_PAGE)
-        found = await self._transactions.read(lambda tx: ThreadQueries(tx).page(project, window))
-        return self._tokens.page(found, window, page_request, binding)
+        threads = await self._transactions.read(lambda tx: ThreadQueries(tx).page(project, window))
+        return self._tokens.page(threads, window, page_request, binding)
 
     async def update(
         self,
@@ -81,54 +82,55 @@ class Threads:
         edit: Callable[[ThreadSettings], ThreadSettings],
         etag: str,
     ) -> Thread:
-        """Change a thread; `edit` makes what it should be out of what it is.
+        """Apply `edit` to the settings of a thread.
 
-        Raises ThreadNotFound, StaleGeneration, and what the settings' check does.
+        Raises ThreadNotFound, and the errors of `apply_update`.
         """
 
         async def change(tx: Transaction) -> Thread:
-            found = await ThreadQueries(tx).lock(project, thread_id)
-            changed = found.with_settings(await apply_update(tx, project, found, edit, etag))
+            current = await ThreadQueries(tx).lock(project, thread_id)
+            changed = current.with_settings(await apply_update(tx, project, current, edit, etag))
             await ThreadQueries(tx).update(project, changed)
             return changed
 
         return await self._transactions.write(change)
 
     async def delete(self, project: str, thread_id: str) -> None:
-        """Delete a thread with its messages and runs. Raises ThreadNotFound or ThreadBusy: an
-        active run must be cancelled first.
+        """Delete a thread with its messages and runs.
+
+        Raises ThreadNotFound, or ThreadBusy while a run is active; it must be cancelled first.
         """
 
-        async def drop(tx: Transaction) -> None:
-            found = await ThreadQueries(tx).lock(project, thread_id)
-            found.check_idle("delete")
+        async def delete(tx: Transaction) -> None:
+            thread = await ThreadQueries(tx).lock(project, thread_id)
+            thread.check_idle("delete")
             for hook in self._on_delete:
                 await hook(tx, project, thread_id)
             await ThreadQueries(tx).delete(project, thread_id)
             await self._prefix_cleanup.enqueue(tx, project, thread_id)
 
-        await self._transactions.write(drop)
+        await self._transactions.write(delete)
 
     async def migrate(self, project: str, thread_id: str, request_id: str = "") -> Conversation:
-        """A conversation of the thread's items, which both have from then on.
+        """Create a conversation that contains the thread's items; the thread keeps them.
 
         Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
         """
-        made_id, now = self._ids.new(CONVERSATION), self._clock()
+        new_id, now = self._ids.new(CONVERSATION), self._clock()
         request = IdempotencyRecord.of(
-            MIGRATE, check_request_id(request_id), made_id, now, thread_id
+            MIGRATE, check_request_id(request_id), new_id, now, thread_id
         )
 
         async def link(tx: Transaction) -> Conversation:
             thread = await ThreadQueries(tx).lock(project, thread_id)
-            first = await record_request(tx, project, request)
-            if first != made_id:
-                return await ConversationQueries(tx).get(project, first)
+            created_id = await record_request(tx, project, request)
+            if created_id != new_id:
+                return await ConversationQueries(tx).get(project, created_id)
             thread.check_idle("migrate")
-            created = Conversation(id=made_id, created_at=now, metadata=thread.settings.metadata)
+            created = Conversation(id=new_id, created_at=now, metadata=thread.settings.metadata)
             await ConversationQueries(tx).add(project, created)
-            placed = await TimelineQueries(tx).read(project, thread_id)
-            await TimelineQueries(tx).link(project, made_id, [each.item for each in placed])
+            entries = await TimelineQueries(tx).read(project, thread_id)
+            await TimelineQueries(tx).link(project, new_id, [entry.item for entry in entries])
             return created
 
         return await self._transactions.write(link)

@@ -12,7 +12,7 @@ from datetime import datetime
 from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded, ItemDone, TextDelta
 from control_svc.agent.file_search import find_citations
 from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
-from control_svc.assistants.message_model import ThreadMessage, started_message
+from control_svc.assistants.message_model import ThreadMessage, start_message
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import STEP, IdSource
 from control_svc.db.transaction import Transaction
@@ -196,9 +196,7 @@ class RunRecorder:
 
     def _begin_message(self, draft: Draft) -> Iterator[RunEvent]:
         run = self._run
-        message = started_message(
-            draft.id, run.thread_id, run.id, run.assistant_id, draft.created_at
-        )
+        message = start_message(draft.id, run.thread_id, run.id, run.assistant_id, draft.created_at)
         step = self._new_step(MessageCreation(message_id=message.id))
         thoughts = [
             thought.item(ItemStatus.COMPLETED)
@@ -269,7 +267,7 @@ class RunRecorder:
         now = self._clock()
         citations = find_citations(draft.text, self._searches)
         text = Text(text=draft.text, annotations=citations)
-        message = self._messages.pop(draft.id).completed((text,), now)
+        message = self._messages.pop(draft.id).complete((text,), now)
         step = self._steps.pop(draft.id).ended(StepState.COMPLETED, now)
 
         async def keep(tx: Transaction) -> None:

@@ -129,7 +129,7 @@ class Runs:
             created = await record_request(tx, project, request)
             if created != run_id:
                 return await RunQueries(tx).lock(project, created)
-            started = await self._adder.begin(tx, project, thread, first, "thread.")
+            started = await self._adder.create_thread(tx, project, thread, first, "thread.")
             events = [ThreadCreated(thread=started)]
             return await self._begin(tx, project, started, new, run_id, events)
 

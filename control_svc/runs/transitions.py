@@ -153,10 +153,10 @@ async def _end_messages(tx: Transaction, project: str, run: Run, texts: Texts) -
     """Break off what is being written: of a run that completed there is nothing."""
     events: list[RunEvent] = []
     reason = _MESSAGE_REASONS.get(run.state)
-    for message in await MessageQueries(tx).of_run(project, run.thread_id, run.id):
+    for message in await MessageQueries(tx).created_by_run(project, run.thread_id, run.id):
         if reason is None or message.item.status is not ItemStatus.IN_PROGRESS:
             continue
-        broken = message.broken_off(texts.get(message.id, ()), reason, await tx.now())
+        broken = message.mark_incomplete(texts.get(message.id, ()), reason, await tx.now())
         await MessageQueries(tx).update(project, broken)
         events.append(MessageChanged(what="incomplete", message=broken))
     return events

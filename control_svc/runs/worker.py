@@ -168,7 +168,7 @@ class RunHandler:
             awaits_client=run.awaits_client,
         )
         if left.drafts or run.num_hosted_calls:
-            left.messages = await MessageQueries(tx).of_run(project, run.thread_id, run.id)
+            left.messages = await MessageQueries(tx).created_by_run(project, run.thread_id, run.id)
             left.steps = await RunStepQueries(tx).open(project, run.id)
         if run.num_hosted_calls:
             item_filter = ItemFilter(kinds=("file_search_call",), origin=run.id)

@@ -1,7 +1,8 @@
-"""A caller of ConversationService."""
+"""A client of ConversationService."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.control.v1 import conversation_pb2, item_pb2
 from corral.control.v1 import conversation_service_pb2 as pb
@@ -13,11 +14,13 @@ from tests.support.control import Client
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceAsyncStub
 
+ResponseT = TypeVar("ResponseT")
+
 
 def a_message(
     text: str, role: item_pb2.ItemRole = item_pb2.ITEM_ROLE_USER, **image: str
 ) -> item_pb2.Item:
-    """A message with a text, and with an image where one is described."""
+    """A message with text, and with an image if its fields are given."""
     parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text=text))]
     if image:
         parts.append(item_pb2.ItemPart(image=item_pb2.ImagePart(**image)))
@@ -31,77 +34,67 @@ def text_of(item: item_pb2.Item) -> str:
 
 @dataclass(frozen=True)
 class ConversationClient:
-    """The service as one project's caller sees it; failures are our errors."""
+    """ConversationService as one project sees it; calls raise DomainError."""
 
     client: Client
 
     @property
     def stub(self) -> "ConversationServiceAsyncStub":
-        """The service, bare."""
+        """The gRPC stub."""
         return ConversationServiceStub(self.client.channel)
 
-    async def create(self, *items: item_pb2.Item, **request: Any) -> conversation_pb2.Conversation:
-        """A conversation that begins with items."""
-        asked = pb.CreateConversationRequest(items=items, **request)
+    async def _call(self, method: Callable[..., Awaitable[ResponseT]], request: Any) -> ResponseT:
         with translate_errors():
-            answer = await self.stub.CreateConversation(asked, metadata=self.client.metadata)
-        return answer.conversation
+            return await method(request, metadata=self.client.metadata)
+
+    async def create(self, *items: item_pb2.Item, **fields: Any) -> conversation_pb2.Conversation:
+        """Create a conversation with items."""
+        request = pb.CreateConversationRequest(items=items, **fields)
+        return (await self._call(self.stub.CreateConversation, request)).conversation
 
     async def get(self, conversation_id: str) -> conversation_pb2.Conversation:
-        """One conversation."""
-        asked = pb.GetConversationRequest(conversation_id=conversation_id)
-        with translate_errors():
-            answer = await self.stub.GetConversation(asked, metadata=self.client.metadata)
-        return answer.conversation
+        """Return a conversation."""
+        request = pb.GetConversationRequest(conversation_id=conversation_id)
+        return (await self._call(self.stub.GetConversation, request)).conversation
 
     async def update(
         self, conversation_id: str, metadata: dict[str, str]
     ) -> conversation_pb2.Conversation:
-        """Attach something else."""
-        asked = pb.UpdateConversationRequest(conversation_id=conversation_id, metadata=metadata)
-        with translate_errors():
-            answer = await self.stub.UpdateConversation(asked, metadata=self.client.metadata)
-        return answer.conversation
+        """Replace the metadata."""
+        request = pb.UpdateConversationRequest(conversation_id=conversation_id, metadata=metadata)
+        return (await self._call(self.stub.UpdateConversation, request)).conversation
 
     async def delete(self, conversation_id: str) -> None:
-        """Forget one."""
-        asked = pb.DeleteConversationRequest(conversation_id=conversation_id)
-        with translate_errors():
-            await self.stub.DeleteConversation(asked, metadata=self.client.metadata)
+        """Delete a conversation."""
+        request = pb.DeleteConversationRequest(conversation_id=conversation_id)
+        await self._call(self.stub.DeleteConversation, request)
 
     async def add(
-        self, conversation_id: str, *items: item_pb2.Item, **request: Any
+        self, conversation_id: str, *items: item_pb2.Item, **fields: Any
     ) -> list[item_pb2.Item]:
-        """Add items."""
-        asked = pb.CreateConversationItemsRequest(
-            conversation_id=conversation_id, items=items, **request
+        """Append items."""
+        request = pb.CreateConversationItemsRequest(
+            conversation_id=conversation_id, items=items, **fields
         )
-        with translate_errors():
-            answer = await self.stub.CreateConversationItems(asked, metadata=self.client.metadata)
-        return list(answer.items)
+        return list((await self._call(self.stub.CreateConversationItems, request)).items)
 
-    async def item(self, conversation_id: str, item_id: str, **request: Any) -> item_pb2.Item:
-        """One item."""
-        asked = pb.GetConversationItemRequest(
-            conversation_id=conversation_id, item_id=item_id, **request
+    async def item(self, conversation_id: str, item_id: str, **fields: Any) -> item_pb2.Item:
+        """Return an item."""
+        request = pb.GetConversationItemRequest(
+            conversation_id=conversation_id, item_id=item_id, **fields
         )
-        with translate_errors():
-            answer = await self.stub.GetConversationItem(asked, metadata=self.client.metadata)
-        return answer.item
+        return (await self._call(self.stub.GetConversationItem, request)).item
 
-    async def page(self, conversation_id: str, **request: Any) -> pb.ListConversationItemsResponse:
-        """A page of items."""
-        asked = pb.ListConversationItemsRequest(conversation_id=conversation_id, **request)
-        with translate_errors():
-            return await self.stub.ListConversationItems(asked, metadata=self.client.metadata)
+    async def page(self, conversation_id: str, **fields: Any) -> pb.ListConversationItemsResponse:
+        """Return a page of items."""
+        request = pb.ListConversationItemsRequest(conversation_id=conversation_id, **fields)
+        return await self._call(self.stub.ListConversationItems, request)
 
-    async def items(self, conversation_id: str, **request: Any) -> list[item_pb2.Item]:
-        """The items of a page."""
-        return list((await self.page(conversation_id, **request)).items)
+    async def items(self, conversation_id: str, **fields: Any) -> list[item_pb2.Item]:
+        """Return the items of a page."""
+        return list((await self.page(conversation_id, **fields)).items)
 
     async def remove(self, conversation_id: str, item_id: str) -> conversation_pb2.Conversation:
-        """Take an item out."""
-        asked = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
-        with translate_errors():
-            answer = await self.stub.DeleteConversationItem(asked, metadata=self.client.metadata)
-        return answer.conversation
+        """Remove an item."""
+        request = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
+        return (await self._call(self.stub.DeleteConversationItem, request)).conversation

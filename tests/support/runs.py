@@ -208,7 +208,7 @@ class RunWorld:
     async def messages(self, run: Run) -> list[ThreadMessage]:
         """What a run has written."""
         return await self.database.transactions.read(
-            lambda each: MessageQueries(each).of_run(PROJECT, run.thread_id, run.id)
+            lambda each: MessageQueries(each).created_by_run(PROJECT, run.thread_id, run.id)
         )
 
     async def items(self, thread_id: str) -> list[Item]:

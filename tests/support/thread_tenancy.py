@@ -1,4 +1,4 @@
-"""What the tenancy test knows of assistants, threads and messages."""
+"""Assistants, threads and messages for the tenancy test."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,13 +20,13 @@ Call = Callable[[Ids], Sequence[Message]]
 
 
 async def create_assistant(client: Client, canary: str) -> Ids:
-    """An assistant."""
-    made = await ThreadClient(client).new_assistant(name=canary, instructions=canary)
-    return {"assistant": made.id}
+    """Create an assistant whose texts contain the canary."""
+    assistant = await ThreadClient(client).new_assistant(name=canary, instructions=canary)
+    return {"assistant": assistant.id}
 
 
 async def observe_assistant(client: Client, ids: Ids) -> object:
-    """The assistant, and the list it stands in."""
+    """Read the assistant and the list of assistants."""
     threads = ThreadClient(client)
     request = assistant_service_pb2.ListAssistantsRequest()
     listed = await threads.ask(threads.assistants.ListAssistants, request)
@@ -34,7 +34,7 @@ async def observe_assistant(client: Client, ids: Ids) -> object:
 
 
 async def create_thread(client: Client, canary: str) -> Ids:
-    """A thread with a message that has a file."""
+    """Create a thread with a message that has a file."""
     file = await client.create(canary.encode(), filename=canary)
     threads = ThreadClient(client)
     thread = await threads.new_thread(metadata={"canary": canary})
@@ -44,7 +44,7 @@ async def create_thread(client: Client, canary: str) -> Ids:
 
 
 async def observe_thread(client: Client, ids: Ids) -> object:
-    """The thread, its messages and the list it stands in."""
+    """Read the thread, its messages and the list of threads."""
     threads = ThreadClient(client)
     request = thread_service_pb2.ListThreadsRequest()
     listed = await threads.ask(threads.threads.ListThreads, request)
@@ -52,7 +52,7 @@ async def observe_thread(client: Client, ids: Ids) -> object:
 
 
 def assistant_calls() -> dict[str, Call]:
-    """A good call of each RPC of AssistantService."""
+    """A valid request for each RPC of AssistantService."""
     pb = assistant_service_pb2
     return {
         "CreateAssistant": lambda ids: [
@@ -70,7 +70,7 @@ def assistant_calls() -> dict[str, Call]:
 
 
 def thread_calls() -> dict[str, Call]:
-    """A good call of each RPC of ThreadService."""
+    """A valid request for each RPC of ThreadService."""
     pb = thread_service_pb2
     return {
         "CreateThread": lambda ids: [pb.CreateThreadRequest(messages=[_with_file(ids)])],
@@ -85,7 +85,7 @@ def thread_calls() -> dict[str, Call]:
 
 
 def message_calls() -> dict[str, Call]:
-    """A good call of each RPC of MessageService."""
+    """A valid request for each RPC of MessageService."""
     pb = message_service_pb2
     return {
         "CreateMessage": lambda ids: [

@@ -1,4 +1,4 @@
-"""Assistants, threads and messages as one project's caller sees them over gRPC."""
+"""A client of the services of assistants, threads and messages."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -31,43 +31,42 @@ AnswerT = TypeVar("AnswerT")
 def saying(text: str, **fields: Any) -> message_pb2.NewMessage:
     """A user's message."""
     part = item_pb2.ItemPart(text=item_pb2.TextPart(text=text))
-    about = {"role": item_pb2.ITEM_ROLE_USER, "parts": [part], **fields}
-    return message_pb2.NewMessage(**about)
+    return message_pb2.NewMessage(**{"role": item_pb2.ITEM_ROLE_USER, "parts": [part], **fields})
 
 
 def text_of(message: message_pb2.Message) -> str:
-    """All text of a message."""
+    """The text of all parts of a message."""
     return "".join(part.text.text for part in message.parts)
 
 
 @dataclass(frozen=True)
 class ThreadClient:
-    """The three services; failures are our errors."""
+    """The three services as one project sees them; calls raise DomainError."""
 
     client: Client
 
     @property
     def assistants(self) -> "AssistantServiceAsyncStub":
-        """AssistantService, bare."""
+        """The stub of AssistantService."""
         return AssistantServiceStub(self.client.channel)
 
     @property
     def threads(self) -> "ThreadServiceAsyncStub":
-        """ThreadService, bare."""
+        """The stub of ThreadService."""
         return ThreadServiceStub(self.client.channel)
 
     @property
     def messages(self) -> "MessageServiceAsyncStub":
-        """MessageService, bare."""
+        """The stub of MessageService."""
         return MessageServiceStub(self.client.channel)
 
     async def ask(self, method: Callable[..., Awaitable[AnswerT]], request: Any) -> AnswerT:
-        """Any call."""
+        """Call any method."""
         with translate_errors():
             return await method(request, metadata=self.client.metadata)
 
     async def new_assistant(self, request_id: str = "", **fields: Any) -> assistant_pb2.Assistant:
-        """An assistant of the demo model."""
+        """Create an assistant, by default with the demo model."""
         assistant = assistant_pb2.Assistant(**{"model": "demo", **fields})
         request = assistant_service_pb2.CreateAssistantRequest(
             assistant=assistant, request_id=request_id
@@ -75,12 +74,12 @@ class ThreadClient:
         return (await self.ask(self.assistants.CreateAssistant, request)).assistant
 
     async def get_assistant(self, assistant_id: str) -> assistant_pb2.Assistant:
-        """An assistant."""
+        """Return an assistant."""
         request = assistant_service_pb2.GetAssistantRequest(assistant_id=assistant_id)
         return (await self.ask(self.assistants.GetAssistant, request)).assistant
 
     async def change_assistant(self, assistant_id: str, *mask: str, **fields: Any) -> Any:
-        """Change an assistant."""
+        """Update an assistant; `mask` are the paths of the field mask."""
         request = assistant_service_pb2.UpdateAssistantRequest(
             assistant=assistant_pb2.Assistant(id=assistant_id, **fields)
         )
@@ -90,14 +89,14 @@ class ThreadClient:
     async def new_thread(
         self, *messages: message_pb2.NewMessage, request_id: str = "", **fields: Any
     ) -> thread_pb2.Thread:
-        """A thread of these messages."""
+        """Create a thread with messages."""
         request = thread_service_pb2.CreateThreadRequest(
             thread=thread_pb2.Thread(**fields), messages=messages, request_id=request_id
         )
         return (await self.ask(self.threads.CreateThread, request)).thread
 
     async def get_thread(self, thread_id: str) -> thread_pb2.Thread:
-        """A thread."""
+        """Return a thread."""
         request = thread_service_pb2.GetThreadRequest(thread_id=thread_id)
         return (await self.ask(self.threads.GetThread, request)).thread
 
@@ -109,19 +108,19 @@ class ThreadClient:
     async def say(
         self, thread_id: str, text: str, request_id: str = "", **fields: Any
     ) -> message_pb2.Message:
-        """Add a user's message."""
+        """Append a user message."""
         request = message_service_pb2.CreateMessageRequest(
             thread_id=thread_id, message=saying(text, **fields), request_id=request_id
         )
         return (await self.ask(self.messages.CreateMessage, request)).message
 
-    async def page(self, thread_id: str, **request: Any) -> Any:
-        """A page of messages."""
-        asked = message_service_pb2.ListMessagesRequest(thread_id=thread_id, **request)
-        return await self.ask(self.messages.ListMessages, asked)
+    async def page(self, thread_id: str, **fields: Any) -> Any:
+        """Return a page of messages."""
+        request = message_service_pb2.ListMessagesRequest(thread_id=thread_id, **fields)
+        return await self.ask(self.messages.ListMessages, request)
 
     async def delete_message(self, thread_id: str, message_id: str) -> None:
-        """Take a message out."""
+        """Delete a message."""
         request = message_service_pb2.DeleteMessageRequest(
             thread_id=thread_id, message_id=message_id
         )

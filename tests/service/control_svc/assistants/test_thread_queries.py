@@ -1,4 +1,4 @@
-"""Assistants, threads and messages in their tables, on both databases."""
+"""SQL of assistants, threads and messages, on both databases."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from control_svc.assistants.message_model import (
     IncompleteReason,
     NewMessage,
     ThreadMessage,
-    started_message,
+    start_message,
 )
 from control_svc.assistants.messages import Messages
 from control_svc.assistants.model import (
@@ -53,7 +53,7 @@ from tests.support.rows import count_rows
 P = "p"
 CLOCK = SetClock()
 IDS = IdSource(CLOCK)
-EVERYTHING = AssistantSettings(
+FULL_SETTINGS = AssistantSettings(
     model="demo",
     name="Ada",
     description="two\nlines",
@@ -61,7 +61,7 @@ EVERYTHING = AssistantSettings(
     tools=(FunctionTool(name="f", parameters_json='{"b":1,"a":2}', strict=True), FileSearchTool()),
     resources=ToolResources(vector_store_ids=("vs_1",)),
     metadata={"k": "v"},
-    options=b"\x00\xff no text",
+    options=b"\x00\xff binary",
     format=ResponseFormat(kind=FormatKind.JSON_SCHEMA, name="n", schema_json="{}"),
     reasoning_effort="low",
 )
@@ -74,14 +74,14 @@ async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Da
         yield database
 
 
-def a_thread() -> Thread:
+def make_thread() -> Thread:
     """A thread with metadata."""
     settings = ThreadSettings(metadata={"who": "me"})
     return Thread(id=IDS.new(THREAD), settings=settings, created_at=CLOCK())
 
 
-def a_message(thread: Thread, text: str = "hello") -> ThreadMessage:
-    """A caller's message with all that it can have."""
+def make_message(thread: Thread, text: str = "hello") -> ThreadMessage:
+    """A user message with all optional fields."""
     new = NewMessage(
         role=Role.USER,
         content=(Text(text=text), Image(url="data:image/png;base64,AA==", detail="low")),
@@ -91,8 +91,8 @@ def a_message(thread: Thread, text: str = "hello") -> ThreadMessage:
     return new.make(IDS.new("msg_"), thread.id, CLOCK())
 
 
-async def begun(database: Database, *messages: ThreadMessage, thread: Thread) -> None:
-    """Keep a thread and its first messages."""
+async def insert(database: Database, thread: Thread, *messages: ThreadMessage) -> None:
+    """Insert a thread and messages."""
 
     async def add(tx: Transaction) -> None:
         await ThreadQueries(tx).add(P, thread)
@@ -101,49 +101,46 @@ async def begun(database: Database, *messages: ThreadMessage, thread: Thread) ->
     await database.transactions.write(add)
 
 
-async def test_an_assistant_comes_back_as_it_was(database: Database) -> None:
-    """Every setting of an assistant is kept, bytes that are no text among them."""
-    assistant = Assistant(id=IDS.new(ASSISTANT), settings=EVERYTHING, created_at=CLOCK())
-    changed = assistant.with_settings(replace(EVERYTHING, name="", tools=()))
+async def test_an_assistant_is_stored(database: Database) -> None:
+    """Every setting is stored, also options, which are binary."""
+    assistant = Assistant(id=IDS.new(ASSISTANT), settings=FULL_SETTINGS, created_at=CLOCK())
+    changed = assistant.with_settings(replace(FULL_SETTINGS, name="", tools=()))
 
-    async def work(tx: Transaction) -> list[Assistant]:
+    async def work(tx: Transaction) -> Assistant:
         await AssistantQueries(tx).add(P, assistant)
         before = await AssistantQueries(tx).lock(P, assistant.id)
         await AssistantQueries(tx).update(P, changed)
-        return [before]
+        return before
 
     before = await database.transactions.write(work)
     after = await database.transactions.read(lambda tx: AssistantQueries(tx).get(P, assistant.id))
     listed = await database.transactions.read(lambda tx: AssistantQueries(tx).page(P, Window(9)))
     await database.transactions.write(lambda tx: AssistantQueries(tx).delete(P, assistant.id))
 
-    assert before == [assistant]
-    assert after == changed
-    assert listed == [changed]
+    assert (before, after, listed) == (assistant, changed, [changed])
     with pytest.raises(AssistantNotFound):
         await database.transactions.read(lambda tx: AssistantQueries(tx).get(P, assistant.id))
 
 
-async def test_a_threads_row_keeps_the_active_run_and_the_cut(database: Database) -> None:
-    """What runs write on a thread's row is kept beside its settings."""
-    thread = a_thread()
-    await begun(database, thread=thread)
-    locked = replace(thread, active_run_id="run_1", cut=7)
-    await database.transactions.write(lambda tx: ThreadQueries(tx).update(P, locked))
+async def test_a_thread_stores_its_active_run_and_cut(database: Database) -> None:
+    """Besides its settings; other projects cannot read it."""
+    thread = make_thread()
+    await insert(database, thread)
+    changed = replace(thread, active_run_id="run_1", cut=7)
+    await database.transactions.write(lambda tx: ThreadQueries(tx).update(P, changed))
+    stored = await database.transactions.read(lambda tx: ThreadQueries(tx).get(P, thread.id))
 
-    assert (
-        await database.transactions.read(lambda tx: ThreadQueries(tx).get(P, thread.id)) == locked
-    )
+    assert stored == changed
     with pytest.raises(ThreadNotFound):
         await database.transactions.read(lambda tx: ThreadQueries(tx).get("other", thread.id))
 
 
-async def test_messages_are_the_view_of_a_timeline(database: Database) -> None:
-    """Messages are listed without the items between them, and by the run that wrote them."""
-    thread = a_thread()
-    asked = a_message(thread)
-    await begun(database, asked, thread=thread)
-    answer = started_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK())
+async def test_messages_are_listed_without_other_items(database: Database) -> None:
+    """All of a thread, or those that a run created."""
+    thread = make_thread()
+    question = make_message(thread)
+    await insert(database, thread, question)
+    answer = start_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK())
     call = Item(
         id=IDS.new("fc_"),
         status=ItemStatus.COMPLETED,
@@ -151,70 +148,68 @@ async def test_messages_are_the_view_of_a_timeline(database: Database) -> None:
         content=FunctionCall(call_id="call_1", name="f", arguments="{}"),
     )
 
-    async def run(tx: Transaction) -> None:
+    async def add(tx: Transaction) -> None:
         await TimelineQueries(tx).append(P, thread.id, [call], origin="run_1")
         await MessageQueries(tx).add(P, [answer])
 
-    await database.transactions.write(run)
+    await database.transactions.write(add)
     window = Window(9, newest_first=False)
     listed = await database.transactions.read(
         lambda tx: MessageQueries(tx).page(P, thread.id, window)
     )
     by_run = await database.transactions.read(
-        lambda tx: MessageQueries(tx).of_run(P, thread.id, "run_1")
+        lambda tx: MessageQueries(tx).created_by_run(P, thread.id, "run_1")
     )
 
-    assert listed == [asked, answer]
+    assert listed == [question, answer]
     assert by_run == [answer]
 
 
-async def test_a_run_ends_its_message(database: Database) -> None:
-    """A message in progress becomes whole, or is broken off with a reason."""
-    thread = a_thread()
+async def test_ended_messages_are_stored(database: Database) -> None:
+    """A message in progress is completed, or becomes incomplete with a reason."""
+    thread = make_thread()
     first, second = (
-        started_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK()) for _ in range(2)
+        start_message(IDS.new("msg_"), thread.id, "run_1", "asst_1", CLOCK()) for _ in range(2)
     )
-    await begun(database, first, second, thread=thread)
+    await insert(database, thread, first, second)
     later = CLOCK() + timedelta(seconds=5)
-    whole = first.completed((Text(text="done"),), later)
-    broken = second.broken_off((Text(text="do"),), IncompleteReason.RUN_CANCELLED, later)
+    completed = first.complete((Text(text="done"),), later)
+    incomplete = second.mark_incomplete((Text(text="do"),), IncompleteReason.RUN_CANCELLED, later)
 
     async def end(tx: Transaction) -> None:
-        await MessageQueries(tx).update(P, whole)
-        await MessageQueries(tx).update(P, broken)
+        await MessageQueries(tx).update(P, completed)
+        await MessageQueries(tx).update(P, incomplete)
 
     await database.transactions.write(end)
 
-    of_run = await database.transactions.read(
-        lambda tx: MessageQueries(tx).of_run(P, thread.id, "run_1")
+    messages = await database.transactions.read(
+        lambda tx: MessageQueries(tx).created_by_run(P, thread.id, "run_1")
     )
-    assert of_run == [whole, broken]
+    assert messages == [completed, incomplete]
 
 
-async def test_nothing_is_left_of_a_deleted_thread(database: Database) -> None:
-    """With a thread go its messages and their items; one message goes alone too."""
-    thread = a_thread()
-    messages = [a_message(thread, str(number)) for number in range(3)]
-    await begun(database, *messages, thread=thread)
-    gone, *stay = messages
-    await database.transactions.write(lambda tx: MessageQueries(tx).delete(P, thread.id, gone.id))
+async def test_a_deleted_thread_leaves_nothing(database: Database) -> None:
+    """Neither messages nor items; a message can also be deleted alone."""
+    thread = make_thread()
+    first, *others = [make_message(thread, str(number)) for number in range(3)]
+    await insert(database, thread, first, *others)
+    await database.transactions.write(lambda tx: MessageQueries(tx).delete(P, thread.id, first.id))
 
     with pytest.raises(MessageNotFound):
-        await database.transactions.read(lambda tx: MessageQueries(tx).get(P, thread.id, gone.id))
+        await database.transactions.read(lambda tx: MessageQueries(tx).get(P, thread.id, first.id))
     window = Window(9, newest_first=False)
-    assert stay == await database.transactions.read(
+    assert others == await database.transactions.read(
         lambda tx: MessageQueries(tx).page(P, thread.id, window)
     )
 
     await database.transactions.write(lambda tx: ThreadQueries(tx).delete(P, thread.id))
 
-    assert await count_rows(database, MessageRow) == 0
-    assert await count_rows(database, ItemRow) == 0
+    for table in (MessageRow, ItemRow):
+        assert await count_rows(database, table) == 0
 
 
-async def test_while_a_run_is_active_messages_stay_as_they_are(database: Database) -> None:
-    """Adding, changing and deleting is refused in OpenAI's words, and so is the thread's end; its
-    metadata are the owner's all the time."""
+async def test_messages_cannot_change_while_a_run_is_active(database: Database) -> None:
+    """Nor can the thread be deleted; its metadata can be updated. The error has OpenAI's text."""
     shared = database.transactions, IDS, PageTokens(b"key"), CLOCK
     threads, messages = Threads(*shared, None, NO_ARCHIVE), Messages(*shared, None)
     new = NewMessage(role=Role.USER, content=(Text(text="hi"),))
@@ -232,12 +227,12 @@ async def test_while_a_run_is_active_messages_stay_as_they_are(database: Databas
     ):
         with pytest.raises(ThreadBusy):
             await forbidden
-    renamed = await threads.update(P, thread.id, lambda it: replace(it, metadata={"a": "b"}), "")
+    updated = await threads.update(P, thread.id, lambda old: replace(old, metadata={"a": "b"}), "")
 
     assert refused.value.message == (
         f"Can't add messages to {thread.id} while a run run_1 is active."
     )
-    assert (renamed.active_run_id, renamed.settings.metadata) == ("run_1", {"a": "b"})
+    assert (updated.active_run_id, updated.settings.metadata) == ("run_1", {"a": "b"})
     assert list((await messages.page(P, thread.id, PageRequest())).items) == [message]
 
     await database.transactions.write(lambda tx: ThreadQueries(tx).update(P, thread))

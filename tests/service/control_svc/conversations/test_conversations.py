@@ -38,75 +38,75 @@ P = "p"
 
 @pytest.fixture
 def usecases(database: Database) -> Conversations:
-    """What the service does, over a database that a test can look into."""
+    """The operations, on a database that the test can query."""
     clock = SetClock()
     return Conversations(
         database.transactions, IdSource(clock), PageTokens(b"key"), clock, NO_ARCHIVE
     )
 
 
-def said(text: str) -> InputItem:
-    """A message of a user."""
+def user_message(text: str) -> InputItem:
+    """A new user message."""
     return InputItem(content=Message(role=Role.USER, content=(Text(text=text),)))
 
 
-async def change(
-    database: Database, conversation_id: str, how: Callable[[Conversation], Conversation]
+async def update_row(
+    database: Database, conversation_id: str, edit: Callable[[Conversation], Conversation]
 ) -> None:
-    """Change a conversation as a response does."""
+    """Update the row of a conversation, as a response does."""
 
-    async def work(tx: Transaction) -> None:
-        found = await ConversationQueries(tx).lock(P, conversation_id)
-        await ConversationQueries(tx).update(P, how(found))
+    async def update(tx: Transaction) -> None:
+        conversation = await ConversationQueries(tx).lock(P, conversation_id)
+        await ConversationQueries(tx).update(P, edit(conversation))
 
-    await database.transactions.write(work)
+    await database.transactions.write(update)
 
 
 @pytest.fixture
 def conversations(running: RunningControl) -> ConversationClient:
-    """A caller."""
+    """A client of the running service."""
     return ConversationClient(running.client)
 
 
 async def test_a_conversation_keeps_its_items_in_order(conversations: ConversationClient) -> None:
-    """Those of its creation first; the list begins with the last unless asked otherwise."""
-    made = await conversations.create(a_message("one"), a_message("two"), metadata={"a": "b"})
-    added = await conversations.add(made.id, a_message("three"))
+    """The items of its creation come first; lists are newest first by default."""
+    created = await conversations.create(a_message("one"), a_message("two"), metadata={"a": "b"})
+    added = await conversations.add(created.id, a_message("three"))
 
-    found = await conversations.items(made.id, order=OLDEST_FIRST)
+    found = await conversations.items(created.id, order=OLDEST_FIRST)
 
     assert [text_of(item) for item in found] == ["one", "two", "three"]
     assert found[-1:] == added
-    assert found == list(reversed(await conversations.items(made.id)))
-    assert await conversations.item(made.id, found[0].id) == found[0]
-    assert await conversations.get(made.id) == made
+    assert found == list(reversed(await conversations.items(created.id)))
+    assert await conversations.item(created.id, found[0].id) == found[0]
+    assert await conversations.get(created.id) == created
 
 
-async def test_pages_go_on_after_an_item_that_is_gone(conversations: ConversationClient) -> None:
-    """A cursor that was taken out since still says where the next page begins."""
-    made = await conversations.create(*[a_message(str(number)) for number in range(7)])
-    first = await conversations.page(made.id, page_size=3)
-    await conversations.remove(made.id, first.items[-1].id)
+async def test_pages_continue_after_a_removed_item(conversations: ConversationClient) -> None:
+    """A removed cursor item still marks a position."""
+    created = await conversations.create(*[a_message(str(number)) for number in range(7)])
+    first = await conversations.page(created.id, page_size=3)
+    await conversations.remove(created.id, first.items[-1].id)
 
-    second = await conversations.items(made.id, page_token=first.next_page_token, page_size=3)
-    by_cursor = await conversations.items(made.id, after=first.items[-1].id, page_size=3)
+    second = await conversations.items(created.id, page_token=first.next_page_token, page_size=3)
+    by_cursor = await conversations.items(created.id, after=first.items[-1].id, page_size=3)
 
     assert [text_of(item) for item in second] == ["3", "2", "1"]
     assert by_cursor == second
 
 
-async def test_metadata_take_the_place_of_those_before(conversations: ConversationClient) -> None:
-    """An update leaves nothing of the old ones."""
-    made = await conversations.create(metadata={"a": "1", "b": "2"})
+async def test_metadata_are_replaced(conversations: ConversationClient) -> None:
+    """An update removes the old keys."""
+    created = await conversations.create(metadata={"a": "1", "b": "2"})
 
-    changed = await conversations.update(made.id, {"b": "3"})
+    changed = await conversations.update(created.id, {"b": "3"})
 
     assert dict(changed.metadata) == {"b": "3"}
-    assert await conversations.get(made.id) == changed
+    assert await conversations.get(created.id) == changed
 
 
 async def test_an_item_is_shared_by_its_id(conversations: ConversationClient) -> None:
-    """It is the same item in both, and stays while one of them has it."""
+    """It is deleted with the last conversation that contains it."""
     first = await conversations.create(a_message("shared"))
     (item,) = await conversations.items(first.id)
     second = await conversations.create(
@@ -115,9 +115,9 @@ async def test_an_item_is_shared_by_its_id(conversations: ConversationClient) ->
 
     await conversations.delete(first.id)
 
-    left = await conversations.items(second.id, order=OLDEST_FIRST)
-    assert [text_of(each) for each in left] == ["before", "shared", "after"]
-    assert left[1] == item
+    remaining = await conversations.items(second.id, order=OLDEST_FIRST)
+    assert [text_of(each) for each in remaining] == ["before", "shared", "after"]
+    assert remaining[1] == item
     with pytest.raises(InvalidField, match="already in the conversation"):
         await conversations.add(second.id, item_pb2.Item(id=item.id))
 
@@ -125,98 +125,100 @@ async def test_an_item_is_shared_by_its_id(conversations: ConversationClient) ->
 async def test_a_deleted_conversation_leaves_nothing(
     database: Database, usecases: Conversations
 ) -> None:
-    """No row of it, of its items or of their places."""
-    made = await usecases.create(P, NewConversation(items=(said("one"), said("two"))))
-    found = await usecases.items(P, made.id, PageRequest(size=1))
-    await usecases.remove_item(P, made.id, found.items[0].id)
+    """No row of the conversation, its items or its timeline."""
+    created = await usecases.create(
+        P, NewConversation(items=(user_message("one"), user_message("two")))
+    )
+    page = await usecases.items(P, created.id, PageRequest(size=1))
+    await usecases.remove_item(P, created.id, page.items[0].id)
 
-    await usecases.delete(P, made.id)
+    await usecases.delete(P, created.id)
 
     for table in (ConversationRow, ItemRow, TimelineItemRow):
         assert await count_rows(database, table) == 0
-    with pytest.raises(ConversationNotFound):
-        await usecases.get(P, made.id)
-    with pytest.raises(ConversationNotFound):
-        await usecases.items(P, made.id, PageRequest())
+    for read in (usecases.get(P, created.id), usecases.items(P, created.id, PageRequest())):
+        with pytest.raises(ConversationNotFound):
+            await read
 
 
-async def test_what_is_large_is_shown_only_where_asked_for(
+async def test_image_urls_are_returned_only_if_included(
     conversations: ConversationClient,
 ) -> None:
-    """The URL of an image is left out of lists and of single items alike."""
+    """In lists and in single items."""
     picture = "data:image/png;base64,AAAA"
-    made = await conversations.create(a_message("look", url=picture))
+    created = await conversations.create(a_message("look", url=picture))
 
-    (item,) = await conversations.items(made.id)
-    (whole,) = await conversations.items(made.id, include=[IMAGE_URLS])
+    (item,) = await conversations.items(created.id)
+    (whole,) = await conversations.items(created.id, include=[IMAGE_URLS])
 
     assert item.message.parts[1].image.url == ""
     assert whole.message.parts[1].image.url == picture
-    assert await conversations.item(made.id, item.id, include=[IMAGE_URLS]) == whole
+    assert await conversations.item(created.id, item.id, include=[IMAGE_URLS]) == whole
 
 
-async def test_a_request_with_an_id_is_carried_out_once(
+async def test_a_repeated_request_id_is_idempotent(
     conversations: ConversationClient,
 ) -> None:
-    """Sent again, it gives what the first gave; saying something else, it is refused."""
-    made = await conversations.create(a_message("x"), request_id="r")
-    assert await conversations.create(a_message("x"), request_id="r") == made
+    """The same request returns the first result; another one with the id is refused."""
+    created = await conversations.create(a_message("x"), request_id="r")
+    assert await conversations.create(a_message("x"), request_id="r") == created
 
-    added = await conversations.add(made.id, a_message("y"), a_message("z"), request_id="r")
-    await conversations.add(made.id, a_message("later"))
-    again = await conversations.add(made.id, a_message("y"), a_message("z"), request_id="r")
+    added = await conversations.add(created.id, a_message("y"), a_message("z"), request_id="r")
+    await conversations.add(created.id, a_message("later"))
+    again = await conversations.add(created.id, a_message("y"), a_message("z"), request_id="r")
 
     assert again == added
-    assert len(await conversations.items(made.id)) == 4
+    assert len(await conversations.items(created.id)) == 4
     with pytest.raises(RequestIdReused):
-        await conversations.add(made.id, a_message("other"), request_id="r")
+        await conversations.add(created.id, a_message("other"), request_id="r")
 
 
-async def test_while_a_response_writes_nobody_else_does(
+async def test_items_cannot_change_during_a_response(
     database: Database, usecases: Conversations
 ) -> None:
-    """Items stay as they are until it has ended; reading goes on, and so does what is attached."""
-    made = await usecases.create(P, NewConversation(items=(said("x"),)))
-    (item,) = (await usecases.items(P, made.id, PageRequest())).items
-    await change(database, made.id, lambda found: found.claimed_by("resp_1"))
+    """They can be read, and the metadata can be updated."""
+    created = await usecases.create(P, NewConversation(items=(user_message("x"),)))
+    (item,) = (await usecases.items(P, created.id, PageRequest())).items
+    await update_row(database, created.id, lambda row: row.claimed_by("resp_1"))
 
     for refused in (
-        usecases.add_items(P, NewItems(conversation_id=made.id, items=(said("y"),))),
-        usecases.remove_item(P, made.id, item.id),
-        usecases.delete(P, made.id),
-        change(database, made.id, lambda found: found.claimed_by("resp_2")),
+        usecases.add_items(P, NewItems(conversation_id=created.id, items=(user_message("y"),))),
+        usecases.remove_item(P, created.id, item.id),
+        usecases.delete(P, created.id),
+        update_row(database, created.id, lambda row: row.claimed_by("resp_2")),
     ):
         with pytest.raises(ConversationLocked, match="resp_1"):
             await refused
-    await usecases.update(P, made.id, {"a": "b"})
-    await change(database, made.id, lambda found: found.released_by("resp_2"))
-    assert (await usecases.get(P, made.id)).writer == "resp_1"
+    await usecases.update(P, created.id, {"a": "b"})
+    await update_row(database, created.id, lambda row: row.released_by("resp_2"))
+    assert (await usecases.get(P, created.id)).writer == "resp_1"
 
-    await change(database, made.id, lambda found: found.released_by("resp_1"))
+    await update_row(database, created.id, lambda row: row.released_by("resp_1"))
 
-    await usecases.remove_item(P, made.id, item.id)
+    await usecases.remove_item(P, created.id, item.id)
 
 
-async def test_what_is_wrong_is_named(conversations: ConversationClient) -> None:
-    """Each refusal says which field, and nothing is made."""
-    made = await conversations.create()
-    with pytest.raises(ConversationNotFound):
-        await conversations.add(UNKNOWN, a_message("x"))
-    with pytest.raises(ItemNotFound, match="msg_no"):
-        await conversations.item(made.id, "msg_no")
-    with pytest.raises(ItemNotFound, match="msg_no") as no_item:
-        await conversations.create(a_message("x"), item_pb2.Item(id="msg_no"))
-    with pytest.raises(FileNotFound) as no_file:
-        await conversations.create(a_message("x", file_id="file-" + "0" * 32))
-    with pytest.raises(InvalidField):
-        await conversations.create(a_message("x", file_id="file-1", url="data:,"))
-    with pytest.raises(TooLong):
-        await conversations.create(*[a_message("x")] * 21)
-    with pytest.raises(MissingField):
-        await conversations.add(made.id)
-    with pytest.raises(InvalidField):
-        await conversations.items(made.id, after="nonsense")
+async def test_invalid_requests_are_refused(conversations: ConversationClient) -> None:
+    """Errors name the field, and nothing is created."""
+    created = await conversations.create()
+    unknown_file = a_message("x", file_id="file-" + "0" * 32)
+    two_sources = a_message("x", file_id="file-1", url="data:,")
+    for call, error, field in (
+        (conversations.add(UNKNOWN, a_message("x")), ConversationNotFound, "conversation_id"),
+        (conversations.item(created.id, "msg_no"), ItemNotFound, "item_id"),
+        (
+            conversations.create(a_message("x"), item_pb2.Item(id="msg_no")),
+            ItemNotFound,
+            "items[1].id",
+        ),
+        (conversations.create(unknown_file), FileNotFound, "items[0].content"),
+        (conversations.create(two_sources), InvalidField, "items[0].content[1]"),
+        (conversations.create(*[a_message("x")] * 21), TooLong, "items"),
+        (conversations.add(created.id), MissingField, "items"),
+        (conversations.items(created.id, after="nonsense"), InvalidField, "after"),
+    ):
+        with pytest.raises(error) as refused:
+            await call
+        assert vars(refused.value)["field"] == field
 
-    assert no_item.value.field == "items[1].id"
-    assert no_file.value.field == "items[0].content"
-    assert await conversations.items(made.id) == []
+    assert await conversations.items(created.id) == []

@@ -1,4 +1,4 @@
-"""Messages into threads: what is looked up before they are kept."""
+"""Validation of files while messages are added to a thread."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +23,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = IdSource(lambda: NOW)
 
 
-async def test_a_file_is_looked_up_once_however_often_it_is_named(tmp_path: Path) -> None:
-    """And a file that is not there is reported with the first field that names it."""
+async def test_each_file_is_looked_up_once(tmp_path: Path) -> None:
+    """A missing file is reported with the first field that refers to it."""
     adder = MessageAdder(IDS, lambda: NOW, None)
     file = File(
         id=IDS.new(FILE),
@@ -43,14 +43,14 @@ async def test_a_file_is_looked_up_once_however_often_it_is_named(tmp_path: Path
         attachments = (Attachment(file_id),) * 100
         return NewMessage(role=Role.USER, content=(Text(text="hi"),), attachments=attachments)
 
-    def note_query(state: ORMExecuteState) -> None:
+    def record_query(state: ORMExecuteState) -> None:
         if state.is_select:
             statements.append(str(state.statement))
 
     async def work(tx: Transaction) -> None:
         await FileQueries(tx).add("p", file)
         await ThreadQueries(tx).add("p", thread)
-        event.listen(tx.session.sync_session, "do_orm_execute", note_query)
+        event.listen(tx.session.sync_session, "do_orm_execute", record_query)
         await adder.add(tx, "p", thread, [message(file.id)] * 1000, "messages")
         assert len([text for text in statements if "FROM files" in text]) == 1, statements
         with pytest.raises(FileNotFound) as refused:

@@ -1,4 +1,4 @@
-"""What is wrong with a new thread names its field, where the thread stands in a request."""
+"""Errors in a new thread name the field of the request."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ MESSAGE = NewMessage(role=Role.USER, content=(Text(text="Hi"),), metadata=LONG)
 
 @pytest.mark.parametrize("path", ["", "thread."])
 @pytest.mark.parametrize(
-    ("asked", "field"),
+    ("fields", "field"),
     [
         ({"settings": ThreadSettings(metadata=LONG)}, "metadata.key"),
         (
@@ -31,9 +31,9 @@ MESSAGE = NewMessage(role=Role.USER, content=(Text(text="Hi"),), metadata=LONG)
         ({"new_stores": (NewVectorStore(life_days=0),)}, f"{STORES}s[0].expire_after_days"),
     ],
 )
-def test_what_is_wrong_names_its_field(asked: dict[str, Any], field: str, path: str) -> None:
-    """A thread that is begun with a run is a part of its request."""
+def test_an_error_names_its_field(fields: dict[str, Any], field: str, path: str) -> None:
+    """In a request that creates a thread with a run, the path begins with "thread."."""
     with pytest.raises(DomainError) as refused:
-        NewThread(**asked).check(path)
+        NewThread(**fields).check(path)
 
     assert vars(refused.value)["field"] == path + field
