@@ -90,9 +90,9 @@ from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry, retry_expiry
 from control_svc.runs.worker import RunHandler, RunTools
 from control_svc.vector_stores import membership
 from control_svc.vector_stores.files import VectorFiles
-from control_svc.vector_stores.ingest.extraction_job import DocumentReader
-from control_svc.vector_stores.ingest.worker import FileReading
-from control_svc.vector_stores.membership import FileAdder, remove_from_all, retry_file
+from control_svc.vector_stores.ingest.extraction_job import TextExtractor
+from control_svc.vector_stores.ingest.worker import IngestHandler
+from control_svc.vector_stores.membership import FileAdder, remove_file_from_stores, retry_file
 from control_svc.vector_stores.search.model import Search
 from control_svc.vector_stores.search.service import VectorSearch
 from control_svc.vector_stores.search.vector_index import VectorIndex
@@ -120,7 +120,7 @@ def file_services(deps: Deps) -> list[Service]:
         deps.tokens,
         FileLimits(bounds.file_bytes, bounds.batch_bytes),
         deps.clock,
-        on_delete=[remove_from_all],
+        on_delete=[remove_file_from_stores],
     )
     uploads = Uploads(
         deps.transactions,
@@ -424,14 +424,14 @@ class Vectors:
             ),
         ]
 
-    def handler(self) -> FileReading:
+    def handler(self) -> IngestHandler:
         """The job handler that ingests files."""
         deps = self._deps
-        reader = DocumentReader(
+        extractor = TextExtractor(
             deps.blobs, deps.sandbox, data_folder(deps.settings), self._bounds.file_bytes
         )
-        return FileReading(
-            deps.transactions, reader, self._embedder, self._adder, self._bounds.files_at_once
+        return IngestHandler(
+            deps.transactions, extractor, self._embedder, self._adder, self._bounds.files_at_once
         )
 
 

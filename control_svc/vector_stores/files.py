@@ -1,4 +1,4 @@
-"""Files of vector stores, one by one and in batches: add, list, update, remove, read chunks."""
+"""Operations on files of vector stores and on file batches; reading of chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from control_svc.base.ids import FILE, VECTOR_STORE_BATCH, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.vector_stores.membership import FileAdder, move, remove_file
+from control_svc.vector_stores.membership import FileAdder, remove_file, set_file_state
 from control_svc.vector_stores.model import (
     MAX_FILES_OF_BATCH,
     AttributeValue,
@@ -32,15 +32,15 @@ CREATE_BATCH: Final = "CreateVectorStoreFileBatch"
 
 
 @dataclass(frozen=True)
-class _Text:
-    """A passage of a list that goes by number."""
+class _ChunkText:
+    """The text of a chunk; `id`, the page cursor, is its number."""
 
     id: str
     text: str
 
 
 class VectorFiles:
-    """What callers do with the files of stores."""
+    """The operations of VectorStoreFileService."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class VectorFiles:
     async def create(
         self, project: str, store_id: str, new: NewStoreFile, request_id: str
     ) -> StoreFile:
-        """Put a file into a store; a job reads it.
+        """Add a file to a store. A job ingests it.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, VectorStoreNotFound,
         VectorStoreExpired, FileNotFound, EmbeddingModelMissing or RequestIdReused.
@@ -77,13 +77,13 @@ class VectorFiles:
         return await self._transactions.write(add)
 
     async def get(self, project: str, store_id: str, file_id: str) -> StoreFile:
-        """Raises VectorStoreNotFound or VectorStoreFileNotFound."""
+        """Get a file. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
 
-        async def find(tx: Transaction) -> StoreFile:
+        async def read(tx: Transaction) -> StoreFile:
             await VectorStoreQueries(tx).get(project, store_id)
-            return await _one(tx, project, store_id, file_id)
+            return await _get_file(tx, project, store_id, file_id)
 
-        return await self._transactions.read(find)
+        return await self._transactions.read(read)
 
     async def page(
         self,
@@ -93,13 +93,15 @@ class VectorFiles:
         batch_id: str = "",
         state: FileState | None = None,
     ) -> Page[StoreFile]:
-        """A page of a store's files, or of a batch's. Raises VectorStoreNotFound,
-        VectorStoreFileBatchNotFound, OutOfRange or InvalidField."""
+        """List the files of a store or of a batch.
+
+        Raises VectorStoreNotFound, VectorStoreFileBatchNotFound, OutOfRange or InvalidField.
+        """
         page_request.check_cursors(FILE, "a file")
         binding = (project, "vector_store_files", store_id, batch_id, state or "")
         window = self._tokens.window(page_request, binding, MAX_PAGE)
 
-        async def find(tx: Transaction) -> list[StoreFile]:
+        async def read(tx: Transaction) -> list[StoreFile]:
             await VectorStoreQueries(tx).get(project, store_id)
             if batch_id:
                 await FileBatchQueries(tx).get(project, store_id, batch_id)
@@ -107,63 +109,68 @@ class VectorFiles:
                 project, store_id, window, batch_id or None, state
             )
 
-        found = await self._transactions.read(find)
-        return self._tokens.page(found, window, page_request, binding)
+        files = await self._transactions.read(read)
+        return self._tokens.page(files, window, page_request, binding)
 
     async def update(
         self, project: str, store_id: str, file_id: str, attributes: dict[str, AttributeValue]
     ) -> StoreFile:
-        """Change the attributes of a file. Raises VectorStoreNotFound, VectorStoreFileNotFound,
-        MissingField, InvalidField, OutOfRange or TooLong."""
+        """Replace the attributes of a file.
+
+        Raises VectorStoreNotFound, VectorStoreFileNotFound, MissingField, InvalidField, OutOfRange
+        or TooLong.
+        """
         check_attributes(attributes)
 
         async def change(tx: Transaction) -> StoreFile:
             store = await VectorStoreQueries(tx).lock(project, store_id)
-            file = await _one(tx, project, store_id, file_id)
+            file = await _get_file(tx, project, store_id, file_id)
             changed = replace(file, attributes=attributes)
             await StoreFileQueries(tx).update(project, changed)
-            await VectorStoreQueries(tx).update(project, store.used(self._clock()))
+            await VectorStoreQueries(tx).update(project, store.touch(self._clock()))
             return changed
 
         return await self._transactions.write(change)
 
     async def delete(self, project: str, store_id: str, file_id: str) -> None:
-        """Take a file out of a store. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
+        """Remove a file from a store. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
 
         async def remove(tx: Transaction) -> None:
             store = await VectorStoreQueries(tx).lock(project, store_id)
-            file = await _one(tx, project, store_id, file_id)
-            left = await remove_file(tx, project, store, file)
-            await VectorStoreQueries(tx).update(project, left)
+            file = await _get_file(tx, project, store_id, file_id)
+            store = await remove_file(tx, project, store, file)
+            await VectorStoreQueries(tx).update(project, store)
 
         await self._transactions.write(remove)
 
-    async def texts(
+    async def list_texts(
         self, project: str, store_id: str, file_id: str, page_request: PageRequest
     ) -> tuple[list[str], str]:
-        """Passages of a file, and the token of the next page. Raises VectorStoreNotFound,
-        VectorStoreFileNotFound, OutOfRange or InvalidField."""
+        """List the texts of a file's chunks. Returns them and the token of the next page.
+
+        Raises VectorStoreNotFound, VectorStoreFileNotFound, OutOfRange or InvalidField.
+        """
         binding = (project, "vector_store_texts", store_id, file_id)
         window = self._tokens.window(page_request, binding, MAX_TEXTS)
 
-        async def read(tx: Transaction) -> list[_Text]:
+        async def read(tx: Transaction) -> list[_ChunkText]:
             await VectorStoreQueries(tx).get(project, store_id)
-            file = await _one(tx, project, store_id, file_id)
+            file = await _get_file(tx, project, store_id, file_id)
             if file.state is not FileState.COMPLETED:
                 return []
             first = int(window.after) + 1 if window.after else 0
-            found = await ChunkQueries(tx).texts(project, file.entry, first, window.limit)
-            return [_Text(str(number), text) for number, text in enumerate(found, first)]
+            texts = await ChunkQueries(tx).list_texts(project, file.entry, first, window.limit)
+            return [_ChunkText(str(number), text) for number, text in enumerate(texts, first)]
 
         page = self._tokens.page(await self._transactions.read(read), window, page_request, binding)
-        return [each.text for each in page.items], page.next_token
+        return [chunk.text for chunk in page.items], page.next_token
 
     # ---- batches
 
     async def create_batch(
         self, project: str, store_id: str, files: Sequence[NewStoreFile], request_id: str
     ) -> FileBatch:
-        """Put files into a store together. Raises as `create`."""
+        """Add files to a store as a batch. Raises as `create`."""
         if not files:
             raise MissingField(field="files")
         check_files(files, "files", MAX_FILES_OF_BATCH)
@@ -175,45 +182,45 @@ class VectorFiles:
         )
 
         async def add(tx: Transaction) -> FileBatch:
-            created = await record_request(tx, project, request)
-            if created == batch.id:
+            recorded_id = await record_request(tx, project, request)
+            if recorded_id == batch.id:
                 await self._adder.add(tx, project, store_id, files, batch.id)
                 await FileBatchQueries(tx).add(project, batch)
-            return await FileBatchQueries(tx).get(project, store_id, created)
+            return await FileBatchQueries(tx).get(project, store_id, recorded_id)
 
         return await self._transactions.write(add)
 
     async def get_batch(self, project: str, store_id: str, batch_id: str) -> FileBatch:
-        """Raises VectorStoreNotFound or VectorStoreFileBatchNotFound."""
+        """Get a batch. Raises VectorStoreNotFound or VectorStoreFileBatchNotFound."""
 
-        async def find(tx: Transaction) -> FileBatch:
+        async def read(tx: Transaction) -> FileBatch:
             await VectorStoreQueries(tx).get(project, store_id)
             return await FileBatchQueries(tx).get(project, store_id, batch_id)
 
-        return await self._transactions.read(find)
+        return await self._transactions.read(read)
 
     async def cancel_batch(self, project: str, store_id: str, batch_id: str) -> FileBatch:
-        """Give up what of a batch is not complete; one that has ended stays as it is.
+        """Cancel the files of a batch that are in progress, if any.
 
         Raises VectorStoreNotFound or VectorStoreFileBatchNotFound.
         """
 
-        async def give_up(tx: Transaction) -> FileBatch:
+        async def cancel(tx: Transaction) -> FileBatch:
             store = await VectorStoreQueries(tx).lock(project, store_id)
             batch = await FileBatchQueries(tx).get(project, store_id, batch_id)
             if not batch.counts.in_progress:
                 return batch
-            for file in await StoreFileQueries(tx).unfinished(project, batch_id):
-                store = await move(tx, project, store, file, FileState.CANCELLED)
+            for file in await StoreFileQueries(tx).list_in_progress(project, batch_id):
+                store = await set_file_state(tx, project, store, file, FileState.CANCELLED)
             await VectorStoreQueries(tx).update(project, store)
             await FileBatchQueries(tx).cancel(project, batch_id, self._clock())
             return await FileBatchQueries(tx).get(project, store_id, batch_id)
 
-        return await self._transactions.write(give_up)
+        return await self._transactions.write(cancel)
 
 
-async def _one(tx: Transaction, project: str, store_id: str, file_id: str) -> StoreFile:
-    found = await StoreFileQueries(tx).find(project, store_id, [file_id])
-    if file_id not in found:
+async def _get_file(tx: Transaction, project: str, store_id: str, file_id: str) -> StoreFile:
+    files = await StoreFileQueries(tx).find(project, store_id, [file_id])
+    if file_id not in files:
         raise VectorStoreFileNotFound(file=file_id)
-    return found[file_id]
+    return files[file_id]

@@ -1,4 +1,4 @@
-"""Filters over the attributes of files in a search: parsing, validation, evaluation."""
+"""Filters on file attributes in a search: parsing, validation, evaluation."""
 
 import json
 import operator
@@ -15,11 +15,11 @@ MAX_DEPTH: Final = 8
 """Maximum depth of nested conditions."""
 MAX_CONDITIONS: Final = 100
 FIELD: Final = "filters"
-_TOO_DEEP: Final = f"conditions stand deeper than {MAX_DEPTH}"
+_TOO_DEEP: Final = f"conditions can be nested at most {MAX_DEPTH} levels deep"
 
 
 class Comparator(StrEnum):
-    """How an attribute is compared, in OpenAI's words."""
+    """Comparison operators, as in the OpenAI API."""
 
     EQ = "eq"
     NE = "ne"
@@ -32,62 +32,55 @@ class Comparator(StrEnum):
 
 
 class Junction(StrEnum):
-    """How conditions are combined, in OpenAI's words."""
+    """Logical operators, as in the OpenAI API."""
 
     AND = "and"
     OR = "or"
+
+
+_TYPES: Final = ", ".join((*Comparator, *Junction))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A condition on one attribute.
 
-    An attribute that a file lacks equals nothing: `ne` and `nin` hold for it, everything else does
-    not. Values of different types are never equal, and have no order.
+    For a missing attribute, only `ne` and `nin` are true. Values of different types are not equal
+    and not ordered.
     """
 
     key: str
     comparator: Comparator
     value: AttributeValue | tuple[AttributeValue, ...]
-    """Several for `in` and `nin` alone."""
+    """A tuple for `in` and `nin` only."""
 
     def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
-        """Whether a file with these attributes meets the condition."""
-        found = attributes.get(self.key)
-        match self.comparator:
-            case Comparator.EQ | Comparator.IN:
-                return self._is_among(found)
-            case Comparator.NE | Comparator.NIN:
-                return not self._is_among(found)
-            case _:
-                return self._is_ordered(found)
-
-    def _is_among(self, found: AttributeValue | None) -> bool:
+        """Whether a file with these attributes satisfies the condition."""
+        attribute = attributes.get(self.key)
+        kind = _kind(attribute)
+        if self.comparator in _ORDERINGS:
+            is_comparable = kind in (str, float) and kind is _kind(self.value)
+            return is_comparable and _ORDERINGS[self.comparator](attribute, self.value)
         values = self.value if isinstance(self.value, tuple) else (self.value,)
-        return any(_kind(found) is _kind(value) and found == value for value in values)
-
-    def _is_ordered(self, found: AttributeValue | None) -> bool:
-        kind = _kind(found)
-        if kind not in (str, float) or kind is not _kind(self.value):
-            return False
-        return _ORDERS[self.comparator](found, self.value)
+        is_equal = any(kind is _kind(value) and attribute == value for value in values)
+        return is_equal is (self.comparator in (Comparator.EQ, Comparator.IN))
 
 
 @dataclass(frozen=True, slots=True)
 class Compound:
-    """Several conditions, all of which or one of which must hold."""
+    """A conjunction or disjunction of conditions."""
 
     junction: Junction
     filters: tuple["Filter", ...]
 
     def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
-        """Whether a file with these attributes meets the condition."""
-        each = (condition.matches(attributes) for condition in self.filters)
-        return all(each) if self.junction is Junction.AND else any(each)
+        """Whether a file with these attributes satisfies the condition."""
+        results = (condition.matches(attributes) for condition in self.filters)
+        return all(results) if self.junction is Junction.AND else any(results)
 
 
 Filter = Comparison | Compound
-_ORDERS: Final[Mapping[Comparator, Callable[[Any, Any], bool]]] = {
+_ORDERINGS: Final[Mapping[Comparator, Callable[[Any, Any], bool]]] = {
     Comparator.GT: operator.gt,
     Comparator.GTE: operator.ge,
     Comparator.LT: operator.lt,
@@ -96,7 +89,10 @@ _ORDERS: Final[Mapping[Comparator, Callable[[Any, Any], bool]]] = {
 
 
 def check_filter(condition: Filter, field: str = FIELD, depth: int = 1) -> int:
-    """How many conditions there are. Raises InvalidField, MissingField, TooLong or OutOfRange."""
+    """Validate a filter and return its number of comparisons.
+
+    Raises InvalidField, MissingField, TooLong or OutOfRange.
+    """
     if isinstance(condition, Comparison):
         _check_comparison(condition, field)
         return 1
@@ -104,62 +100,57 @@ def check_filter(condition: Filter, field: str = FIELD, depth: int = 1) -> int:
         raise MissingField(field=field)
     if depth >= MAX_DEPTH:
         raise InvalidField(field=field, problem=_TOO_DEEP)
-    total = sum(check_filter(each, field, depth + 1) for each in condition.filters)
+    total = sum(check_filter(inner, field, depth + 1) for inner in condition.filters)
     if total > MAX_CONDITIONS:
         raise TooLong(field=field, length=total, limit=MAX_CONDITIONS, unit="conditions")
     return total
 
 
 def filter_from_json(text: str, field: str = FIELD) -> Filter | None:
-    """A condition in OpenAI's JSON, checked; None: there is no text, and no condition.
+    """Parse and validate a filter in the JSON of the OpenAI API. Returns None for an empty text.
 
     Raises InvalidJson, InvalidType, InvalidField, MissingField, TooLong or OutOfRange.
     """
     if not text:
         return None
     try:
-        written = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidJson(field=field, problem=str(error)) from None
-    condition = _read(written, field, 1)
+    condition = _read(value, field, 1)
     check_filter(condition, field)
     return condition
 
 
-def _read(written: object, field: str, depth: int) -> Filter:
-    if not isinstance(written, dict):
+def _read(fields: object, field: str, depth: int) -> Filter:
+    if not isinstance(fields, dict):
         raise InvalidType(field=field, expected="an object")
     if depth > MAX_DEPTH:
         raise InvalidField(field=field, problem=_TOO_DEEP)
-    kind = written.get("type")
+    kind = fields.get("type")
     if kind in tuple(Junction):
-        each = _list_of(written.get("filters"), f"{field}.filters")
-        return Compound(Junction(kind), tuple(_read(one, field, depth + 1) for one in each))
+        filters = fields.get("filters")
+        if not isinstance(filters, list):
+            raise InvalidType(field=f"{field}.filters", expected="an array")
+        return Compound(Junction(kind), tuple(_read(inner, field, depth + 1) for inner in filters))
     if kind not in tuple(Comparator):
-        raise InvalidField(field=f"{field}.type", problem="it is none of the known comparisons")
-    key, value = written.get("key"), written.get("value")
+        raise InvalidField(field=f"{field}.type", problem=f"supported values are {_TYPES}")
+    key, value = fields.get("key"), fields.get("value")
     if not isinstance(key, str):
         raise InvalidType(field=f"{field}.key", expected="a string")
-    several = tuple(value) if isinstance(value, list) else (value,)
-    if not all(isinstance(one, str | int | float) for one in several):
+    values = tuple(value) if isinstance(value, list) else (value,)
+    if not all(isinstance(each, str | int | float) for each in values):
         raise InvalidType(field=f"{field}.value", expected="a string, a number or a boolean")
-    return Comparison(key, Comparator(kind), several if isinstance(value, list) else several[0])
-
-
-def _list_of(value: object, field: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InvalidType(field=field, expected="an array")
-    return value
+    return Comparison(key, Comparator(kind), values if isinstance(value, list) else values[0])
 
 
 def _check_comparison(comparison: Comparison, field: str) -> None:
     check_text(f"{field}.key", comparison.key, MAX_METADATA_KEY_CHARACTERS)
-    several = comparison.comparator in (Comparator.IN, Comparator.NIN)
-    if several is not isinstance(comparison.value, tuple):
-        wanted = "a list" if several else "one value"
-        raise InvalidField(
-            field=f"{field}.value", problem=f"'{comparison.comparator}' compares with {wanted}"
-        )
+    needs_list = comparison.comparator in (Comparator.IN, Comparator.NIN)
+    if needs_list is not isinstance(comparison.value, tuple):
+        expected = "a list" if needs_list else "one value"
+        problem = f"'{comparison.comparator}' compares with {expected}"
+        raise InvalidField(field=f"{field}.value", problem=problem)
     values = comparison.value if isinstance(comparison.value, tuple) else (comparison.value,)
     if len(values) > MAX_CONDITIONS:
         raise TooLong(field=f"{field}.value", length=len(values), limit=MAX_CONDITIONS)
@@ -168,5 +159,5 @@ def _check_comparison(comparison: Comparison, field: str) -> None:
 
 
 def _kind(value: object) -> type:
-    """A number is a number, whole or not; a truth value is none."""
+    """The type of a value: `float` for all numbers, `bool` for booleans."""
     return float if type(value) is int else type(value)

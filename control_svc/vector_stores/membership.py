@@ -1,10 +1,7 @@
-"""Adds files to vector stores and removes them, with their jobs and counts, in a caller's
-transaction.
-"""
+"""Adds files to vector stores and removes them, with their jobs and counts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 from control_svc.base.ids import JOB, VECTOR_STORE_ENTRY, IdSource
@@ -26,21 +23,21 @@ from svc_kit.errors import EmbeddingModelMissing, FileNotFound, JobNotRetriable,
 
 KIND: Final = "vector-file"
 ADD_MODEL: Final = "corral up --embedding-model FILE.gguf"
-_AGAIN: Final = (FileState.FAILED, FileState.CANCELLED)
-"""States from which a file that is put into its store again begins anew."""
+_RETRIED_STATES: Final = (FileState.FAILED, FileState.CANCELLED)
+"""States of files that are ingested again when they are added again."""
 
 
 class FileAdder:
-    """Puts files into stores."""
+    """Adds files to stores."""
 
     def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
-        """`embedding_model` None: the installation has none, and nothing can be added."""
+        """If `embedding_model` is None, no files can be added."""
         self._ids = ids
         self._clock = clock
         self.embedding_model = embedding_model
 
     def check_model(self) -> str:
-        """The embedding model. Raises EmbeddingModelMissing."""
+        """Return the embedding model. Raises EmbeddingModelMissing."""
         if self.embedding_model is None:
             raise EmbeddingModelMissing(command=ADD_MODEL)
         return self.embedding_model
@@ -53,68 +50,55 @@ class FileAdder:
         files: Sequence[NewStoreFile],
         batch_id: str | None = None,
     ) -> list[StoreFile]:
-        """The files in the store: those that were there just so, and have not failed, as they were,
-        now of this batch; any others anew.
+        """Add files to a store. Files that it already contains with the same parameters are kept
+        and join the batch, unless they failed or were cancelled.
 
         Raises VectorStoreNotFound, VectorStoreExpired or FileNotFound.
         """
         store = await VectorStoreQueries(tx).lock(project, store_id)
         now = self._clock()
-        store.check_alive(now)
-        store = store.used(now)
-        wanted = [file.file_id for file in files]
-        there = await StoreFileQueries(tx).find(project, store_id, wanted)
+        store.check_not_expired(now)
+        store = store.touch(now)
+        file_ids = [file.file_id for file in files]
+        rows = await StoreFileQueries(tx).find(project, store_id, file_ids)
         added = []
         for file in files:
-            await _check_there(tx, project, file.file_id, now)
-            old = there.get(file.file_id)
-            if old is not None and _is_there(old, file):
-                there[file.file_id] = await _joined(tx, project, old, batch_id)
+            try:
+                await FileQueries(tx).get(project, file.file_id, now)
+            except FileNotFound as error:
+                raise FileNotFound(file=error.file, field="file_id") from None
+            row = rows.get(file.file_id)
+            if row is not None and _can_keep(row, file):
+                if batch_id is not None:
+                    row = replace(row, batch_id=batch_id)
+                    await StoreFileQueries(tx).update(project, row)
+                    rows[file.file_id] = row
                 continue
-            if old is not None:
-                store = await remove_file(tx, project, store, old)
-            entry = self._ids.new(VECTOR_STORE_ENTRY)
-            new = file.make(entry, store_id, batch_id, now)
-            there[file.file_id] = new
-            store = store.moved(new, None)
-            added.append(new)
-        # Together: one by one, two thousand would keep all other writers waiting for seconds.
+            if row is not None:
+                store = await remove_file(tx, project, store, row)
+            row = file.make(self._ids.new(VECTOR_STORE_ENTRY), store_id, batch_id, now)
+            store = store.update_counts(row, None)
+            rows[file.file_id] = row
+            added.append(row)
+        # In one statement: for 2000 files, single inserts would block other writers for seconds.
         await StoreFileQueries(tx).add(project, added)
-        await JobQueries(tx).add_all(project, [self._job_of(new) for new in added])
+        await JobQueries(tx).add_all(project, [self._new_job(row) for row in added])
         await VectorStoreQueries(tx).update(project, store)
         tx.announce(store_id)
-        return [there[file_id] for file_id in wanted]
+        return [rows[file_id] for file_id in file_ids]
 
-    def _job_of(self, file: StoreFile) -> NewJob:
+    def _new_job(self, file: StoreFile) -> NewJob:
         return NewJob(
             id=self._ids.new(JOB), kind=KIND, subject=file.entry, priority=JobPriority.NORMAL
         )
 
 
-def _is_there(old: StoreFile, request: NewStoreFile) -> bool:
-    """Whether a file of a store matches the request."""
-    is_same = old.chunking == request.chunking and old.attributes == request.attributes
-    return is_same and old.state not in _AGAIN
+def _can_keep(row: StoreFile, request: NewStoreFile) -> bool:
+    is_same = row.chunking == request.chunking and row.attributes == request.attributes
+    return is_same and row.state not in _RETRIED_STATES
 
 
-async def _joined(
-    tx: Transaction, project: str, file: StoreFile, batch_id: str | None
-) -> StoreFile:
-    if batch_id is None:
-        return file
-    joined = replace(file, batch_id=batch_id)
-    await StoreFileQueries(tx).update(project, joined)
-    return joined
-
-
-async def _check_there(tx: Transaction, project: str, file_id: str, now: datetime) -> None:
-    try:
-        await FileQueries(tx).get(project, file_id, now)
-    except FileNotFound as error:
-        raise FileNotFound(file=error.file, field="file_id") from None
-
-
-async def move(
+async def set_file_state(
     tx: Transaction,
     project: str,
     store: VectorStore,
@@ -122,60 +106,64 @@ async def move(
     state: FileState,
     problem: FileProblem | None = None,
 ) -> VectorStore:
-    """Give a file of a locked store another state; the store as it is then, not yet kept."""
-    moved = replace(file, state=state, problem=problem)
+    """Set the state of a file in a locked store. Returns the store, which must be updated."""
+    changed = replace(file, state=state, problem=problem)
     tx.announce(store.id)
-    await StoreFileQueries(tx).update(project, moved)
-    return store.moved(moved, file.state)
+    await StoreFileQueries(tx).update(project, changed)
+    return store.update_counts(changed, file.state)
 
 
 async def remove_file(
     tx: Transaction, project: str, store: VectorStore, file: StoreFile
 ) -> VectorStore:
-    """Take a file out of a locked store; the store as it is then, not yet kept."""
-    return await move(tx, project, store, file, FileState.DELETED)
+    """Remove a file from a locked store. Returns the store, which must be updated."""
+    return await set_file_state(tx, project, store, file, FileState.DELETED)
 
 
-async def remove_from_all(tx: Transaction, project: str, file_id: str) -> None:
-    """Take a file that is gone out of every store."""
-    for store_id in await StoreFileQueries(tx).stores_of(project, file_id):
+async def remove_file_from_stores(tx: Transaction, project: str, file_id: str) -> None:
+    """Remove a deleted file from all stores."""
+    for store_id in await StoreFileQueries(tx).list_stores(project, file_id):
         store = await VectorStoreQueries(tx).lock(project, store_id)
-        found = await StoreFileQueries(tx).find(project, store_id, [file_id])
-        for file in found.values():
+        files = await StoreFileQueries(tx).find(project, store_id, [file_id])
+        for file in files.values():
             store = await remove_file(tx, project, store, file)
         await VectorStoreQueries(tx).update(project, store)
 
 
-_PASSAGES_AT_ONCE: Final = 500
+_DELETED_CHUNKS: Final = 500
+"""Chunks that are deleted by one statement."""
 
 
 async def retry_file(tx: Transaction, job: Job) -> str:
-    """Let a file of a vector store be read again, from its beginning: a sweep may have dropped some
-    of its passages. Raises JobNotRetriable where it is gone, or in its store anew."""
+    """Reset the file of a dead job, so that it is ingested again. Returns the kind of job.
+
+    Ingestion starts over, because the sweeper may have deleted some chunks. Raises JobNotRetriable
+    if the file was removed or added again.
+    """
     project = job.project
     store, file = await _failed_file(tx, job)
     fresh = replace(file, num_chunks=0, usage_bytes=0)
-    # The file's row first: a sweep that has locked it drops passages until its transaction ends.
-    store = await move(tx, project, store, fresh, FileState.IN_PROGRESS)
+    # Update the row of the file first, to wait for a sweep that has locked it.
+    store = await set_file_state(tx, project, store, fresh, FileState.IN_PROGRESS)
     await VectorStoreQueries(tx).update(project, store)
-    while await ChunkQueries(tx).drop(project, file.entry, _PASSAGES_AT_ONCE):
+    while await ChunkQueries(tx).delete(project, file.entry, _DELETED_CHUNKS):
         pass
     return job.kind
 
 
 async def _failed_file(tx: Transaction, job: Job) -> tuple[VectorStore, StoreFile]:
-    """The file of a job, and its store, locked. Raises JobNotRetriable."""
-    gone = JobNotRetriable(job=job.id, problem="its file is in the vector store no more.")
-    found = await StoreFileQueries(tx).entry(job.project, job.subject)
-    if found is None:
-        raise gone
+    """Lock the store of a job's file. Returns both. Raises JobNotRetriable."""
+    removed = JobNotRetriable(job=job.id, problem="its file is no longer in the vector store.")
+    file = await StoreFileQueries(tx).get(job.project, job.subject)
+    if file is None:
+        raise removed
     try:
-        store = await VectorStoreQueries(tx).lock(job.project, found.store_id)
-    except VectorStoreNotFound:  # deleted meanwhile, with its files
-        raise gone from None
-    file = await StoreFileQueries(tx).entry(job.project, job.subject)
+        store = await VectorStoreQueries(tx).lock(job.project, file.store_id)
+    except VectorStoreNotFound:  # deleted in the meantime, with its files
+        raise removed from None
+    file = await StoreFileQueries(tx).get(job.project, job.subject)
     if file is None or file.state is not FileState.FAILED:
-        raise gone
+        raise removed
     if store.state(await tx.now()) is StoreState.EXPIRED:
         raise JobNotRetriable(job=job.id, problem=f"the vector store '{store.id}' has expired.")
     return store, file

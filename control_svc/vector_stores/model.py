@@ -1,8 +1,8 @@
-"""Vector stores, their files and batches of files: settings, states, attributes, expiry."""
+"""Vector stores, their files and file batches: parameters, states, attributes, expiry."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -25,21 +25,21 @@ from svc_kit.errors import (
 )
 
 AttributeValue = str | float | bool
-"""Whole numbers are floats, as in JSON."""
-FIELD: Final = "attributes"
+"""Integers are floats, as in JSON."""
+_ATTRIBUTES: Final = "attributes"
 
 
 def check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
-    """Raises MissingField, TooLong, InvalidField or OutOfRange."""
+    """Validate attributes. Raises MissingField, TooLong, InvalidField or OutOfRange."""
     if len(attributes) > MAX_METADATA_PAIRS:
-        raise TooLong(field=FIELD, length=len(attributes), limit=MAX_METADATA_PAIRS)
+        raise TooLong(field=_ATTRIBUTES, length=len(attributes), limit=MAX_METADATA_PAIRS)
     for key, value in attributes.items():
-        check_text(FIELD, key, MAX_METADATA_KEY_CHARACTERS)
-        check_value(f"{FIELD}.{key}", value)
+        check_text(_ATTRIBUTES, key, MAX_METADATA_KEY_CHARACTERS)
+        check_value(f"{_ATTRIBUTES}.{key}", value)
 
 
 def check_value(field: str, value: AttributeValue) -> None:
-    """One value. Raises TooLong, InvalidField or OutOfRange."""
+    """Validate one value. Raises TooLong, InvalidField or OutOfRange."""
     if isinstance(value, str):
         if value:
             check_text(field, value, MAX_METADATA_VALUE_CHARACTERS)
@@ -50,13 +50,13 @@ def check_value(field: str, value: AttributeValue) -> None:
 MAX_DESCRIPTION_CHARACTERS: Final = 512
 MAX_FILES_OF_NEW_STORE: Final = 500
 MAX_FILES_OF_BATCH: Final = 2000
-LONGEST_LIFE_DAYS: Final = 365
-ACTIVITY_GRAIN: Final = timedelta(minutes=1)
-"""How exactly the last use is kept: a write for each search would cost more than the search."""
+MAX_LIFE_DAYS: Final = 365
+ACTIVITY_RESOLUTION: Final = timedelta(minutes=1)
+"""How often the last use is stored. A write for each search would cost more than the search."""
 
 
 class FileState(StrEnum):
-    """Where a file in a store is, in OpenAI's words and one of ours."""
+    """The status of a file, as in the OpenAI API; DELETED is internal."""
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
@@ -66,7 +66,7 @@ class FileState(StrEnum):
 
 
 class StoreState(StrEnum):
-    """Where a store is, in OpenAI's words."""
+    """The status of a store, as in the OpenAI API."""
 
     EXPIRED = "expired"
     IN_PROGRESS = "in_progress"
@@ -74,7 +74,7 @@ class StoreState(StrEnum):
 
 
 class BatchState(StrEnum):
-    """Where a batch of files is, in OpenAI's words."""
+    """The status of a file batch, as in the OpenAI API."""
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
@@ -83,7 +83,7 @@ class BatchState(StrEnum):
 
 
 class ProblemCode(StrEnum):
-    """Why a file cannot be read, in OpenAI's words."""
+    """Error codes of a file, as in the OpenAI API."""
 
     SERVER_ERROR = "server_error"
     UNSUPPORTED_FILE = "unsupported_file"
@@ -92,7 +92,7 @@ class ProblemCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """Why a file could not be read; `message` is for people."""
+    """Why a file could not be ingested."""
 
     code: ProblemCode
     message: str
@@ -100,21 +100,21 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How a text is cut into passages, in tokens of the embedding model."""
+    """How a text is split into chunks, in tokens of the embedding model."""
 
     max_tokens: int = 800
     overlap_tokens: int = 400
-    """How much of a passage begins the next one."""
+    """How much of a chunk is repeated at the start of the next one."""
 
     def check(self) -> None:
-        """Raises OutOfRange."""
+        """Validate the sizes. Raises OutOfRange."""
         _check_range("chunking.max_chunk_size_tokens", self.max_tokens, 100, 4096)
         _check_range("chunking.chunk_overlap_tokens", self.overlap_tokens, 0, self.max_tokens // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """How many files are in each state."""
+    """Number of files by state."""
 
     in_progress: int = 0
     completed: int = 0
@@ -123,20 +123,17 @@ class FileCounts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of files in all states."""
         return self.in_progress + self.completed + self.failed + self.cancelled
 
-    def moved(self, before: FileState | None, after: FileState) -> "FileCounts":
-        """The counts after a file has changed its state; before None: it is new."""
-        counts = {state.value: getattr(self, state) for state in COUNTED}
-        if before in COUNTED:
-            counts[before.value] -= 1
-        if after in COUNTED:
-            counts[after.value] += 1
+    def update(self, before: FileState | None, after: FileState) -> "FileCounts":
+        """Count a change of a file's state. `before` is None if the file is new."""
+        counts = asdict(self)
+        if before in counts:
+            counts[before] -= 1
+        if after in counts:
+            counts[after] += 1
         return FileCounts(**counts)
-
-
-COUNTED: Final = tuple(state for state in FileState if state is not FileState.DELETED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +141,7 @@ class StoreFile:
     """A file in a store."""
 
     entry: str
-    """Names this being in the store."""
+    """Id of this row. A file that is removed and added again gets a new one."""
     file_id: str
     store_id: str
     batch_id: str | None = None
@@ -153,74 +150,74 @@ class StoreFile:
     state: FileState = FileState.IN_PROGRESS
     problem: FileProblem | None = None
     num_chunks: int = 0
-    """How many passages are kept; while it is in progress, so far."""
+    """Number of stored chunks."""
     usage_bytes: int = 0
-    """What they take."""
+    """Size of the texts and vectors of the chunks."""
     created_at: datetime
 
     @property
     def id(self) -> str:
-        """What lists go by."""
+        """The page cursor."""
         return self.file_id
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorStore:
-    """A store as it is kept."""
+    """A stored vector store."""
 
     id: str
     name: str
     description: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     life_days: int | None = None
-    """How long after its last use it expires; None: never."""
+    """Days from the last use until expiry; None if the store does not expire."""
     counts: FileCounts = FileCounts()
     num_chunks: int = 0
-    """The passages of its completed files."""
+    """Number of chunks of completed files."""
     usage_bytes: int = 0
-    """What they take."""
+    """Size of the texts and vectors of those chunks."""
     embedding_model: str = ""
-    """What its vectors are of; empty until there are any."""
+    """The model of the stored vectors; empty until there are any."""
     embedding_digest: str = ""
-    """Of that model's file: another one may come under its name. Empty: not known."""
+    """Digest of the model's file, since another file may get its name; empty if unknown."""
     dimensions: int = 0
     revision: int = 0
-    """Grows with each change of what can be found."""
+    """Incremented when the set of searchable chunks changes."""
     created_at: datetime
     active_at: datetime
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it expires unless it is used before; None: never."""
+        """When the store expires unless it is used before; None if it does not expire."""
         return None if self.life_days is None else self.active_at + timedelta(days=self.life_days)
 
     def state(self, now: datetime) -> StoreState:
-        """Where it is."""
+        """The state at a time."""
         if self.expires_at is not None and self.expires_at <= now:
             return StoreState.EXPIRED
         return StoreState.IN_PROGRESS if self.counts.in_progress else StoreState.COMPLETED
 
-    def check_alive(self, now: datetime) -> None:
-        """Raises VectorStoreExpired."""
+    def check_not_expired(self, now: datetime) -> None:
+        """Raise VectorStoreExpired if the store has expired."""
         if self.state(now) is StoreState.EXPIRED:
             raise VectorStoreExpired(vector_store=self.id)
 
-    def used(self, now: datetime) -> "VectorStore":
-        """The store after a use."""
+    def touch(self, now: datetime) -> "VectorStore":
+        """Record a use, which postpones the expiry."""
         return replace(self, active_at=max(now, self.active_at))
 
-    def needs_note(self, now: datetime) -> bool:
-        """Whether its last use is so long ago that another is worth a write."""
-        return now - self.active_at >= ACTIVITY_GRAIN
+    def needs_touch(self, now: datetime) -> bool:
+        """Whether a use at `now` must be stored."""
+        return now - self.active_at >= ACTIVITY_RESOLUTION
 
-    def check_space(self, model: str, digest: str, dimensions: int) -> None:
-        """That a model's vectors can be compared with the store's. Raises EmbeddingModelChanged."""
-        is_other = bool(self.embedding_digest and digest) and self.embedding_digest != digest
-        if is_other or (self.embedding_model, self.dimensions) != (model, dimensions):
+    def check_embedding(self, model: str, digest: str, dimensions: int) -> None:
+        """Check that vectors are of the store's model. Raises EmbeddingModelChanged."""
+        has_changed = bool(self.embedding_digest and digest) and self.embedding_digest != digest
+        if has_changed or (self.embedding_model, self.dimensions) != (model, dimensions):
             raise EmbeddingModelChanged(vector_store=self.id, model=self.embedding_model)
 
-    def embedded_by(self, model: str, digest: str, dimensions: int) -> "VectorStore":
-        """The store with vectors of a model; the first ones decide which model is its own.
+    def pin_embedding(self, model: str, digest: str, dimensions: int) -> "VectorStore":
+        """Record the model of added vectors. The first vectors determine the model of the store.
 
         Raises EmbeddingModelChanged.
         """
@@ -228,43 +225,43 @@ class VectorStore:
             return replace(
                 self, embedding_model=model, embedding_digest=digest, dimensions=dimensions
             )
-        self.check_space(model, digest, dimensions)
+        self.check_embedding(model, digest, dimensions)
         return replace(self, embedding_digest=self.embedding_digest or digest)
 
-    def emptied(self) -> "VectorStore":
-        """The store without files."""
+    def clear(self) -> "VectorStore":
+        """Remove all files."""
         return replace(
             self, counts=FileCounts(), num_chunks=0, usage_bytes=0, revision=self.revision + 1
         )
 
-    def moved(self, file: StoreFile, before: FileState | None) -> "VectorStore":
-        """The store after a file of it has changed its state; `file` is the file as it is now."""
-        counted = replace(self, counts=self.counts.moved(before, file.state))
-        gained = (file.state is FileState.COMPLETED) - (before is FileState.COMPLETED)
-        if not gained:
+    def update_counts(self, file: StoreFile, before: FileState | None) -> "VectorStore":
+        """Count a file whose state has changed from `before`, which is None if it is new."""
+        counted = replace(self, counts=self.counts.update(before, file.state))
+        sign = (file.state is FileState.COMPLETED) - (before is FileState.COMPLETED)
+        if not sign:
             return counted
         return replace(
             counted,
-            num_chunks=self.num_chunks + gained * file.num_chunks,
-            usage_bytes=self.usage_bytes + gained * file.usage_bytes,
+            num_chunks=self.num_chunks + sign * file.num_chunks,
+            usage_bytes=self.usage_bytes + sign * file.usage_bytes,
             revision=self.revision + 1,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileBatch:
-    """Files that were put into a store together."""
+    """Files that were added to a store together."""
 
     id: str
     store_id: str
     created_at: datetime
     cancelled_at: datetime | None = None
     counts: FileCounts = FileCounts()
-    """Of those that are still in the store."""
+    """Counts of the files that are still in the store."""
 
     @property
     def state(self) -> BatchState:
-        """Where it is."""
+        """The state, derived from the files."""
         if self.cancelled_at is not None:
             return BatchState.CANCELLED
         if self.counts.in_progress:
@@ -274,26 +271,26 @@ class FileBatch:
         return BatchState.COMPLETED
 
 
-# ---- what callers ask for
+# ---- requests
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewStoreFile:
-    """A file that a caller puts into a store."""
+    """Parameters of a file to add to a store."""
 
     file_id: str
     chunking: Chunking = Chunking()
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises MissingField, InvalidField, OutOfRange or TooLong."""
+        """Validate the parameters. Raises MissingField, InvalidField, OutOfRange or TooLong."""
         if not self.file_id:
             raise MissingField(field="file_id")
         self.chunking.check()
         check_attributes(self.attributes)
 
     def make(self, entry: str, store_id: str, batch_id: str | None, now: datetime) -> StoreFile:
-        """The file at its beginning."""
+        """Create the file in its initial state."""
         return StoreFile(
             entry=entry,
             file_id=self.file_id,
@@ -307,7 +304,7 @@ class NewStoreFile:
 
 @dataclass(frozen=True, kw_only=True)
 class NewVectorStore:
-    """A store that a caller begins."""
+    """Parameters of a new store."""
 
     name: str = ""
     description: str = ""
@@ -317,17 +314,17 @@ class NewVectorStore:
     request_id: str = ""
 
     def check(self, path: str = "") -> None:
-        """`path` is written before the names of fields.
+        """Validate the parameters. `path` is prepended to field names in errors.
 
         Raises MissingField, InvalidField, OutOfRange or TooLong.
         """
-        _check_said(self.name, self.description, self.life_days, path)
+        _check_fields(self.name, self.description, self.life_days, path)
         check_metadata(self.metadata, f"{path}metadata")
         check_files(self.files, f"{path}file_ids", MAX_FILES_OF_NEW_STORE)
         check_request_id(self.request_id)
 
     def make(self, store_id: str, now: datetime) -> VectorStore:
-        """The store at its beginning."""
+        """Create the store in its initial state."""
         return VectorStore(
             id=store_id,
             name=self.name,
@@ -341,45 +338,46 @@ class NewVectorStore:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreChanges:
-    """What a caller changes of a store; None: it stays as it is."""
+    """An update of a store. Fields that are None do not change."""
 
     name: str | None = None
     life_days: int | None = None
-    """0: it never expires any more."""
+    """0 removes the expiry."""
     metadata: Mapping[str, str] | None = None
 
     def check(self) -> None:
-        """Raises MissingField, InvalidField, OutOfRange or TooLong."""
-        _check_said(self.name or "", "", self.life_days or None)
+        """Validate the update. Raises MissingField, InvalidField, OutOfRange or TooLong."""
+        _check_fields(self.name or "", "", self.life_days or None)
         check_metadata(self.metadata or {})
 
-    def applied_to(self, store: VectorStore) -> VectorStore:
-        """The store as it should be."""
-        changed = store if self.name is None else replace(store, name=self.name)
+    def apply_to(self, store: VectorStore) -> VectorStore:
+        """Return the updated store."""
+        if self.name is not None:
+            store = replace(store, name=self.name)
         if self.life_days is not None:
-            changed = replace(changed, life_days=self.life_days or None)
+            store = replace(store, life_days=self.life_days or None)
         if self.metadata is not None:
-            changed = replace(changed, metadata=dict(self.metadata))
-        return changed
+            store = replace(store, metadata=dict(self.metadata))
+        return store
 
 
-def check_files(files: Sequence[NewStoreFile], field: str, most: int) -> None:
-    """Files of one request. Raises MissingField, InvalidField, OutOfRange or TooLong."""
-    if len(files) > most:
-        raise TooLong(field=field, length=len(files), limit=most)
+def check_files(files: Sequence[NewStoreFile], field: str, limit: int) -> None:
+    """Validate files of a request. Raises MissingField, InvalidField, OutOfRange or TooLong."""
+    if len(files) > limit:
+        raise TooLong(field=field, length=len(files), limit=limit)
     for file in files:
         file.check()
     if len({file.file_id for file in files}) < len(files):
-        raise InvalidField(field=field, problem="a file stands there twice")
+        raise InvalidField(field=field, problem="it contains a file twice")
 
 
-def _check_said(name: str, description: str, life_days: int | None, path: str = "") -> None:
+def _check_fields(name: str, description: str, life_days: int | None, path: str = "") -> None:
     if name:
         check_text(f"{path}name", name)
     if description:
         check_text(f"{path}description", description, MAX_DESCRIPTION_CHARACTERS)
     if life_days is not None:
-        _check_range(f"{path}expire_after_days", life_days, 1, LONGEST_LIFE_DAYS)
+        _check_range(f"{path}expire_after_days", life_days, 1, MAX_LIFE_DAYS)
 
 
 def _check_range(field: str, value: int, minimum: int, maximum: int) -> None:

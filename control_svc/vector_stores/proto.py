@@ -38,11 +38,11 @@ _FileState = vector_store_pb2.VectorStoreFile.State
 _Comparator = vector_store_search_pb2.AttributeComparison.Comparator
 _Junction = vector_store_search_pb2.CompoundFilter.Junction
 _MAX_NESTING = 32
-"""Deeper filters are refused before they are built; the domain's own limit is lower."""
+"""Limit of the recursion. `filters.MAX_DEPTH` is lower."""
 
 
 def store_to_pb(store: VectorStore, clock: Clock) -> vector_store_pb2.VectorStore:
-    """A store as callers see it."""
+    """Convert a store."""
     expires_at = store.expires_at
     return vector_store_pb2.VectorStore(
         id=store.id,
@@ -61,7 +61,7 @@ def store_to_pb(store: VectorStore, clock: Clock) -> vector_store_pb2.VectorStor
 
 
 def file_to_pb(file: StoreFile) -> vector_store_pb2.VectorStoreFile:
-    """A file in a store as callers see it."""
+    """Convert a file in a store."""
     is_complete = file.state is FileState.COMPLETED
     return vector_store_pb2.VectorStoreFile(
         file_id=file.file_id,
@@ -84,7 +84,7 @@ def file_to_pb(file: StoreFile) -> vector_store_pb2.VectorStoreFile:
 
 
 def batch_to_pb(batch: FileBatch) -> vector_store_pb2.VectorStoreFileBatch:
-    """A batch as callers see it."""
+    """Convert a file batch."""
     return vector_store_pb2.VectorStoreFileBatch(
         id=batch.id,
         vector_store_id=batch.store_id,
@@ -95,7 +95,7 @@ def batch_to_pb(batch: FileBatch) -> vector_store_pb2.VectorStoreFileBatch:
 
 
 def hit_to_pb(hit: SearchHit) -> vector_store_search_pb2.VectorStoreSearchHit:
-    """What was found as callers see it."""
+    """Convert a search hit."""
     return vector_store_search_pb2.VectorStoreSearchHit(
         file_id=hit.file_id,
         filename=hit.filename,
@@ -106,12 +106,12 @@ def hit_to_pb(hit: SearchHit) -> vector_store_search_pb2.VectorStoreSearchHit:
 
 
 def new_store(request: vector_store_service_pb2.CreateVectorStoreRequest) -> NewVectorStore:
-    """The store that a caller begins."""
+    """Convert a request for a new store."""
     chunking = _chunking(request)
     return NewVectorStore(
         name=request.name,
         description=request.description,
-        files=[NewStoreFile(file_id=each, chunking=chunking) for each in request.file_ids],
+        files=[NewStoreFile(file_id=file_id, chunking=chunking) for file_id in request.file_ids],
         life_days=request.expire_after_days if request.HasField("expire_after_days") else None,
         metadata=dict(request.metadata),
         request_id=request.request_id,
@@ -119,7 +119,7 @@ def new_store(request: vector_store_service_pb2.CreateVectorStoreRequest) -> New
 
 
 def store_changes(request: vector_store_service_pb2.UpdateVectorStoreRequest) -> StoreChanges:
-    """What a caller changes of a store."""
+    """Convert an update of a store."""
     return StoreChanges(
         name=request.name if request.HasField("name") else None,
         life_days=request.expire_after_days if request.HasField("expire_after_days") else None,
@@ -131,64 +131,63 @@ def new_file(
     request: vector_store_file_service_pb2.CreateVectorStoreFileRequest
     | vector_store_file_service_pb2.NewVectorStoreFile,
 ) -> NewStoreFile:
-    """The file that a caller puts into a store."""
+    """Convert a request to add a file."""
     return NewStoreFile(
         file_id=request.file_id,
         chunking=_chunking(request),
-        attributes=attributes_of(request.attributes),
+        attributes=read_attributes(request.attributes),
     )
 
 
 def file_state(state: vector_store_pb2.VectorStoreFile.State) -> FileState | None:
-    """A state to filter by; None: any. Raises InvalidField."""
+    """Convert a state to filter by; None if it is unset. Raises InvalidField."""
     if state == _FileState.STATE_UNSPECIFIED:
         return None
-    name = _name(_FileState, state, "state")
+    name = _enum_name(_FileState, state, "state")
     return FileState(name.removeprefix("STATE_").lower())
 
 
-def ranking_of(ranking: vector_store_search_pb2.SearchRanking) -> Ranking:
-    """How to order, with the defaults of what is unset."""
-    given = {field.name: value for field, value in ranking.ListFields()}
-    return Ranking(**given)
+def read_ranking(ranking: vector_store_search_pb2.SearchRanking) -> Ranking:
+    """Convert ranking options. Unset fields get their defaults."""
+    return Ranking(**{field.name: value for field, value in ranking.ListFields()})
 
 
 # ---- attributes and filters
 
 
-def attributes_of(
+def read_attributes(
     attributes: Mapping[str, vector_store_pb2.AttributeValue],
 ) -> dict[str, AttributeValue]:
-    """What a caller attaches. Raises MissingField."""
-    return {key: _value_of(f"attributes.{key}", value) for key, value in attributes.items()}
+    """Convert attributes of a request. Raises MissingField."""
+    return {key: _read_value(f"attributes.{key}", value) for key, value in attributes.items()}
 
 
 def attributes_to_pb(
     attributes: Mapping[str, AttributeValue],
 ) -> dict[str, vector_store_pb2.AttributeValue]:
-    """What a caller attached."""
+    """Convert attributes."""
     return {key: _value_to_pb(value) for key, value in attributes.items()}
 
 
-def filter_of(condition: vector_store_search_pb2.AttributeFilter, depth: int = 0) -> Filter:
-    """A condition. Raises MissingField or InvalidField."""
+def read_filter(condition: vector_store_search_pb2.AttributeFilter, depth: int = 0) -> Filter:
+    """Convert a filter. Raises MissingField or InvalidField."""
     if depth > _MAX_NESTING:
-        raise InvalidField(field=FIELD, problem="conditions stand too deep")
+        raise InvalidField(field=FIELD, problem="conditions are nested too deeply")
     match condition.WhichOneof("condition"):
         case "comparison":
-            return _comparison_of(condition.comparison)
+            return _read_comparison(condition.comparison)
         case "compound":
             compound = condition.compound
-            name = _name(_Junction, compound.junction, f"{FIELD}.type")
-            filters = tuple(filter_of(each, depth + 1) for each in compound.filters)
+            name = _enum_name(_Junction, compound.junction, f"{FIELD}.type")
+            filters = tuple(read_filter(inner, depth + 1) for inner in compound.filters)
             return Compound(Junction(name.removeprefix("JUNCTION_").lower()), filters)
     raise MissingField(field=FIELD)
 
 
-def _comparison_of(comparison: vector_store_search_pb2.AttributeComparison) -> Comparison:
-    name = _name(_Comparator, comparison.comparator, f"{FIELD}.type")
+def _read_comparison(comparison: vector_store_search_pb2.AttributeComparison) -> Comparison:
+    name = _enum_name(_Comparator, comparison.comparator, f"{FIELD}.type")
     comparator = Comparator(name.removeprefix("COMPARATOR_").lower())
-    values = tuple(_value_of(f"{FIELD}.value", value) for value in comparison.values)
+    values = tuple(_read_value(f"{FIELD}.value", value) for value in comparison.values)
     if comparator in (Comparator.IN, Comparator.NIN):
         return Comparison(comparison.key, comparator, values)
     if len(values) != 1:
@@ -198,7 +197,7 @@ def _comparison_of(comparison: vector_store_search_pb2.AttributeComparison) -> C
     return Comparison(comparison.key, comparator, values[0])
 
 
-def _value_of(field: str, value: vector_store_pb2.AttributeValue) -> AttributeValue:
+def _read_value(field: str, value: vector_store_pb2.AttributeValue) -> AttributeValue:
     match value.WhichOneof("kind"):
         case "string":
             return value.string
@@ -217,13 +216,13 @@ def _value_to_pb(value: AttributeValue) -> vector_store_pb2.AttributeValue:
     return vector_store_pb2.AttributeValue(number=value)
 
 
-def _name(enum: object, value: int, field: str) -> str:
-    """The name of an enum's value that means something. Raises InvalidField."""
+def _enum_name(enum: object, value: int, field: str) -> str:
+    """The name of a specified and known enum value. Raises InvalidField."""
     names: Sequence[tuple[str, int]] = enum.items()  # type: ignore[attr-defined]  # an EnumTypeWrapper
     for name, number in names:
         if number == value and value:
             return name
-    raise InvalidField(field=field, problem="it is none of the known values")
+    raise InvalidField(field=field, problem="it is not a known value")
 
 
 def _chunking(
@@ -233,8 +232,8 @@ def _chunking(
 ) -> Chunking:
     if not request.HasField("chunking"):
         return Chunking()
-    wanted = request.chunking
-    return Chunking(wanted.max_chunk_size_tokens, wanted.chunk_overlap_tokens)
+    chunking = request.chunking
+    return Chunking(chunking.max_chunk_size_tokens, chunking.chunk_overlap_tokens)
 
 
 def _counts_to_pb(counts: FileCounts) -> vector_store_pb2.VectorStoreFileCounts:

@@ -1,7 +1,7 @@
-"""SQL of vector stores, their files and batches of files."""
+"""SQL of vector stores, their files and file batches."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -58,9 +58,9 @@ _FILE_COLUMNS: Final = (
     "created_at",
 )
 _DELETED: Final = FileState.DELETED.value
-_LEFT_BEHIND: Final = (_DELETED, FileState.FAILED.value, FileState.CANCELLED.value)
-"""States in which passages are of no use any more."""
-_FILES_OF_ALL_STATES: Final = (
+_REMOVED: Final = (_DELETED, FileState.FAILED.value, FileState.CANCELLED.value)
+"""States of files whose chunks can be deleted."""
+_NUM_FILES: Final = (
     VectorStoreRow.in_progress
     + VectorStoreRow.completed
     + VectorStoreRow.failed
@@ -69,64 +69,64 @@ _FILES_OF_ALL_STATES: Final = (
 
 
 class VectorStoreQueries:
-    """Stores in one transaction."""
+    """Queries on vector stores in one transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, store: VectorStore) -> None:
-        """Keep a new store."""
+        """Insert a store."""
         await self._session.execute(
             insert(VectorStoreRow).values(project=project, **_store_values(store))
         )
 
     async def get(self, project: str, store_id: str) -> VectorStore:
-        """Raises VectorStoreNotFound."""
+        """Get a store. Raises VectorStoreNotFound."""
         return await self._get(project, store_id, locked=False)
 
     async def lock(self, project: str, store_id: str) -> VectorStore:
-        """As `get`, with the store and its files locked until the end of the transaction."""
+        """As `get`, and lock the store and its files until the end of the transaction."""
         return await self._get(project, store_id, locked=True)
 
     async def update(self, project: str, store: VectorStore) -> None:
-        """Keep what has changed of a locked store."""
+        """Update a locked store."""
         await self._session.execute(
             update(VectorStoreRow).where(*_store(project, store.id)).values(_store_values(store))
         )
 
     async def page(self, project: str, window: Window) -> list[VectorStore]:
-        """The stores of a window."""
+        """List the stores of a window."""
         query = select(VectorStoreRow).where(VectorStoreRow.project == project)
         rows = await self._session.scalars(apply_window(query, VectorStoreRow.id, window))
         return restore_order([_read_store(row) for row in rows], window)
 
     async def delete(self, project: str, store_id: str) -> None:
-        """Forget a locked store and its batches, and let all of its files be deleted."""
+        """Delete a locked store and its batches, and mark its files as deleted."""
         await self._session.execute(delete(VectorStoreRow).where(*_store(project, store_id)))
         batches = (FileBatchRow.project == project, FileBatchRow.store_id == store_id)
         await self._session.execute(delete(FileBatchRow).where(*batches))
-        await self._delete_files(project, store_id)
+        await self._mark_files_deleted(project, store_id)
 
-    async def empty(self, project: str, store: VectorStore) -> None:
-        """Let all files of a locked store be deleted, and keep what that leaves of it."""
-        await self.update(project, store.emptied())
-        await self._delete_files(project, store.id)
+    async def clear(self, project: str, store: VectorStore) -> None:
+        """Mark all files of a locked store as deleted, and update the store."""
+        await self.update(project, store.clear())
+        await self._mark_files_deleted(project, store.id)
 
-    async def expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
-        """The projects and ids of expired stores that still have files, over all projects."""
+    async def list_expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """List (project, store id) of expired stores that still have files, of all projects."""
         query = select(VectorStoreRow.project, VectorStoreRow.id).where(
-            VectorStoreRow.expires_at <= now, _FILES_OF_ALL_STATES > 0
+            VectorStoreRow.expires_at <= now, _NUM_FILES > 0
         )
         return [(row.project, row.id) for row in await self._session.execute(query.limit(limit))]
 
-    async def _delete_files(self, project: str, store_id: str) -> None:
+    async def _mark_files_deleted(self, project: str, store_id: str) -> None:
         await self._session.execute(
             update(StoreFileRow).where(*_present(project, store_id)).values(state=_DELETED)
         )
 
     async def _get(self, project: str, store_id: str, *, locked: bool) -> VectorStore:
         if not is_id(store_id, VECTOR_STORE):
-            # Not asked for: a database may refuse its characters.
+            # Not queried: PostgreSQL rejects strings with NUL.
             raise VectorStoreNotFound(vector_store=store_id)
         row = await self._session.get(
             VectorStoreRow, (project, store_id), with_for_update=locked, populate_existing=True
@@ -137,13 +137,13 @@ class VectorStoreQueries:
 
 
 class StoreFileQueries:
-    """The rows of files in stores. But for the sweeper, those that are deleted are not there."""
+    """Queries on the files of stores. Deleted files are visible to the sweeper only."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, files: Sequence[StoreFile]) -> None:
-        """Keep new files of a locked store."""
+        """Insert files of a locked store."""
         if files:
             rows = [{"project": project, **_file_values(file)} for file in files]
             await self._session.execute(insert(StoreFileRow), rows)
@@ -151,21 +151,21 @@ class StoreFileQueries:
     async def find(
         self, project: str, store_id: str, file_ids: Collection[str]
     ) -> dict[str, StoreFile]:
-        """Those of the files that are in a store."""
-        # Others are not asked for: a database may refuse their characters.
+        """Get those of the files that are in a store, by file id."""
+        # Others are not queried: PostgreSQL rejects strings with NUL.
         known = [file_id for file_id in file_ids if is_id(file_id, FILE)]
         query = select(StoreFileRow).where(
             *_present(project, store_id), StoreFileRow.file_id.in_(known)
         )
         return {row.file_id: _read_file(row) for row in await self._session.scalars(query)}
 
-    async def entry(self, project: str, entry: str) -> StoreFile | None:
-        """The file of an entry; None: it has been deleted."""
+    async def get(self, project: str, entry: str) -> StoreFile | None:
+        """Get a file by its entry; None if it has been deleted."""
         row = await self._session.get(StoreFileRow, (project, entry), populate_existing=True)
         return None if row is None or row.state == _DELETED else _read_file(row)
 
     async def update(self, project: str, file: StoreFile) -> None:
-        """Keep what has changed of a file whose store is locked."""
+        """Update a file whose store is locked."""
         await self._session.execute(
             update(StoreFileRow)
             .where(StoreFileRow.project == project, StoreFileRow.entry == file.entry)
@@ -180,21 +180,21 @@ class StoreFileQueries:
         batch_id: str | None = None,
         state: FileState | None = None,
     ) -> list[StoreFile]:
-        """The files of a window, by when they were put there; its cursors may be gone by now."""
+        """List the files of a window in the order of addition. Cursors may be removed files."""
         query = select(StoreFileRow).where(*_present(project, store_id))
         if batch_id is not None:
             query = query.where(StoreFileRow.batch_id == batch_id)
         if state is not None:
             query = query.where(StoreFileRow.state == state.value)
-        cursors = (window.after, window.before)
-        after, before = [await self._entry_of(project, store_id, each) for each in cursors]
+        after = await self._cursor_entry(project, store_id, window.after)
+        before = await self._cursor_entry(project, store_id, window.before)
         query = apply_cursors(query, StoreFileRow.entry, window, after, before)
         return restore_order(
             [_read_file(row) for row in await self._session.scalars(query)], window
         )
 
-    async def unfinished(self, project: str, batch_id: str) -> list[StoreFile]:
-        """The files of a batch that are in progress."""
+    async def list_in_progress(self, project: str, batch_id: str) -> list[StoreFile]:
+        """List the files of a batch that are in progress."""
         query = select(StoreFileRow).where(
             StoreFileRow.project == project,
             StoreFileRow.batch_id == batch_id,
@@ -202,8 +202,8 @@ class StoreFileQueries:
         )
         return [_read_file(row) for row in await self._session.scalars(query)]
 
-    async def stores_of(self, project: str, file_id: str) -> list[str]:
-        """The ids of the stores that a file is in, in order."""
+    async def list_stores(self, project: str, file_id: str) -> list[str]:
+        """List the ids of the stores that contain a file, in order."""
         query = select(StoreFileRow.store_id).where(
             StoreFileRow.project == project,
             StoreFileRow.file_id == file_id,
@@ -211,8 +211,8 @@ class StoreFileQueries:
         )
         return list(await self._session.scalars(query.order_by(StoreFileRow.store_id)))
 
-    async def lost(self, limit: int) -> list[tuple[str, str]]:
-        """The projects and ids of files that are in stores and nowhere else, over all projects."""
+    async def list_orphaned(self, limit: int) -> list[tuple[str, str]]:
+        """List (project, file id) of files in stores that do not exist, of all projects."""
         file = and_(FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id)
         query = (
             select(StoreFileRow.project, StoreFileRow.file_id)
@@ -222,45 +222,39 @@ class StoreFileQueries:
         )
         return [(row.project, row.file_id) for row in await self._session.execute(query)]
 
-    async def left_behind(self) -> tuple[str, StoreFile] | None:
-        """Lock a removed file whose chunks are not deleted yet, of any project; None if there is
-        none.
-        """
+    async def lock_removed(self) -> tuple[str, StoreFile] | None:
+        """Lock a removed file that still has rows. Returns its project and the file, or None."""
         row = await self._session.scalar(
             select(StoreFileRow)
-            .where(StoreFileRow.state.in_(_LEFT_BEHIND))
+            .where(StoreFileRow.state.in_(_REMOVED))
             .where((StoreFileRow.num_chunks > 0) | (StoreFileRow.state == _DELETED))
             .limit(1)
             .with_for_update(skip_locked=True)
         )
         return None if row is None else (row.project, _read_file(row))
 
-    async def forget(self, project: str, entry: str) -> None:
-        """Forget a file that has been deleted and has no passages any more."""
+    async def delete(self, project: str, entry: str) -> None:
+        """Delete the row of a deleted file that has no chunks."""
         await self._session.execute(
             delete(StoreFileRow).where(StoreFileRow.project == project, StoreFileRow.entry == entry)
         )
 
-    async def completed(self, project: str, store_id: str) -> dict[str, int]:
-        """The entries that are completed, with how many passages they have."""
-        found = await self._session.execute(
-            select(StoreFileRow.entry, StoreFileRow.num_chunks).where(
-                *_completed(project, [store_id])
-            )
-        )
-        return {entry: num_chunks for entry, num_chunks in found}
+    async def list_completed(self, project: str, store_id: str) -> set[str]:
+        """List the entries of completed files."""
+        query = select(StoreFileRow.entry).where(*_completed(project, [store_id]))
+        return set(await self._session.scalars(query))
 
-    async def attributes(
+    async def get_attributes(
         self, project: str, store_ids: Collection[str]
     ) -> dict[str, Mapping[str, AttributeValue]]:
-        """Those of the completed entries of stores."""
-        found = await self._session.execute(
+        """Get the attributes of completed files, by entry."""
+        rows = await self._session.execute(
             select(StoreFileRow.entry, StoreFileRow.attached).where(*_completed(project, store_ids))
         )
-        return {entry: orjson.loads(attached) for entry, attached in found}
+        return {entry: orjson.loads(attached) for entry, attached in rows}
 
-    async def _entry_of(self, project: str, store_id: str, file_id: str) -> str | None:
-        """Where a cursor is, or was; once it is swept, about where: a file is older than it."""
+    async def _cursor_entry(self, project: str, store_id: str, file_id: str) -> str | None:
+        """The entry of a cursor. Approximate once its row is deleted: the creation of the file."""
         if not file_id:
             return None
         last = await self._session.scalar(
@@ -274,13 +268,13 @@ class StoreFileQueries:
 
 
 class FileBatchQueries:
-    """Batches of files in one transaction."""
+    """Queries on file batches in one transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, batch: FileBatch) -> None:
-        """Keep a new batch."""
+        """Insert a batch."""
         await self._session.execute(
             insert(FileBatchRow).values(
                 project=project,
@@ -292,22 +286,22 @@ class FileBatchQueries:
         )
 
     async def get(self, project: str, store_id: str, batch_id: str) -> FileBatch:
-        """Raises VectorStoreFileBatchNotFound."""
+        """Get a batch. Raises VectorStoreFileBatchNotFound."""
         row = None
         if is_id(batch_id, VECTOR_STORE_BATCH):
             row = await self._session.get(FileBatchRow, (project, batch_id), populate_existing=True)
         if row is None or row.store_id != store_id:
             raise VectorStoreFileBatchNotFound(batch=batch_id)
-        batch = FileBatch(
+        return FileBatch(
             id=row.id,
             store_id=row.store_id,
             created_at=row.created_at,
             cancelled_at=row.cancelled_at,
+            counts=await self._counts(project, batch_id),
         )
-        return replace(batch, counts=await self._counts(project, batch_id))
 
     async def cancel(self, project: str, batch_id: str, now: datetime) -> None:
-        """Keep that a batch was given up; the first time counts."""
+        """Store the time of cancellation, unless there is one."""
         await self._session.execute(
             update(FileBatchRow)
             .where(
@@ -319,7 +313,7 @@ class FileBatchQueries:
         )
 
     async def _counts(self, project: str, batch_id: str) -> FileCounts:
-        found = await self._session.execute(
+        rows = await self._session.execute(
             select(StoreFileRow.state, func.count())
             .where(
                 StoreFileRow.project == project,
@@ -328,7 +322,7 @@ class FileBatchQueries:
             )
             .group_by(StoreFileRow.state)
         )
-        return FileCounts(**{state: count for state, count in found})
+        return FileCounts(**{state: count for state, count in rows})
 
 
 def _store(project: str, store_id: str) -> tuple[ColumnElement[bool], ...]:

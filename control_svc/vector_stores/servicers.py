@@ -23,7 +23,7 @@ DEFAULT_RESULTS = 10
 
 
 class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
-    """Vector stores over gRPC."""
+    """VectorStoreService."""
 
     def __init__(self, stores: VectorStores, search: Search, clock: Clock) -> None:
         self._stores = stores
@@ -33,7 +33,7 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
     async def CreateVectorStore(
         self, request: vector_store_pb.CreateVectorStoreRequest, context: Context
     ) -> vector_store_pb.CreateVectorStoreResponse:
-        """Begin a store."""
+        """Create a store."""
         store = await self._stores.create(current_principal().project, convert.new_store(request))
         return vector_store_pb.CreateVectorStoreResponse(
             vector_store=convert.store_to_pb(store, self._clock)
@@ -42,7 +42,7 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
     async def GetVectorStore(
         self, request: vector_store_pb.GetVectorStoreRequest, context: Context
     ) -> vector_store_pb.GetVectorStoreResponse:
-        """Describe a store."""
+        """Get a store."""
         store = await self._stores.get(current_principal().project, request.vector_store_id)
         return vector_store_pb.GetVectorStoreResponse(
             vector_store=convert.store_to_pb(store, self._clock)
@@ -52,8 +52,7 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
         self, request: vector_store_pb.ListVectorStoresRequest, context: Context
     ) -> vector_store_pb.ListVectorStoresResponse:
         """List the project's stores."""
-        wanted = page_request(request)
-        page = await self._stores.page(current_principal().project, wanted)
+        page = await self._stores.page(current_principal().project, page_request(request))
         stores = [convert.store_to_pb(store, self._clock) for store in page.items]
         return vector_store_pb.ListVectorStoresResponse(
             vector_stores=stores, next_page_token=page.next_token
@@ -81,14 +80,14 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
     async def SearchVectorStore(
         self, request: vector_store_pb.SearchVectorStoreRequest, context: Context
     ) -> vector_store_pb.SearchVectorStoreResponse:
-        """Find what answers a question best."""
+        """Search the chunks of a store."""
         hits = await self._search.search(
             current_principal().project,
             [request.vector_store_id],
             request.queries,
             request.max_results or DEFAULT_RESULTS,
-            convert.filter_of(request.filter) if request.HasField("filter") else None,
-            convert.ranking_of(request.ranking),
+            convert.read_filter(request.filter) if request.HasField("filter") else None,
+            convert.read_ranking(request.ranking),
         )
         return vector_store_pb.SearchVectorStoreResponse(
             hits=[convert.hit_to_pb(hit) for hit in hits]
@@ -97,9 +96,9 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
     async def WatchVectorStore(
         self, request: vector_store_pb.WatchVectorStoreRequest, context: Context
     ) -> AsyncIterator[vector_store_pb.WatchVectorStoreResponse]:
-        """Send a store whenever it has changed."""
-        watching = self._stores.watch(current_principal().project, request.vector_store_id)
-        async with aclosing(watching) as stores:
+        """Send a store now and after each change, until no file is in progress."""
+        changes = self._stores.watch(current_principal().project, request.vector_store_id)
+        async with aclosing(changes) as stores:
             async for store in stores:
                 yield vector_store_pb.WatchVectorStoreResponse(
                     vector_store=convert.store_to_pb(store, self._clock)
@@ -107,7 +106,7 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
 
 
 class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServicer):
-    """The files of vector stores over gRPC."""
+    """VectorStoreFileService."""
 
     def __init__(self, files: VectorFiles) -> None:
         self._files = files
@@ -115,7 +114,7 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
     async def CreateVectorStoreFile(
         self, request: vector_store_file_pb.CreateVectorStoreFileRequest, context: Context
     ) -> vector_store_file_pb.CreateVectorStoreFileResponse:
-        """Put a file into a store."""
+        """Add a file to a store."""
         file = await self._files.create(
             current_principal().project,
             request.vector_store_id,
@@ -127,7 +126,7 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
     async def GetVectorStoreFile(
         self, request: vector_store_file_pb.GetVectorStoreFileRequest, context: Context
     ) -> vector_store_file_pb.GetVectorStoreFileResponse:
-        """Describe a file in a store."""
+        """Get a file of a store."""
         file = await self._files.get(
             current_principal().project, request.vector_store_id, request.file_id
         )
@@ -152,19 +151,19 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
     async def UpdateVectorStoreFile(
         self, request: vector_store_file_pb.UpdateVectorStoreFileRequest, context: Context
     ) -> vector_store_file_pb.UpdateVectorStoreFileResponse:
-        """Change the attributes of a file."""
+        """Replace the attributes of a file."""
         file = await self._files.update(
             current_principal().project,
             request.vector_store_id,
             request.file_id,
-            convert.attributes_of(request.attributes),
+            convert.read_attributes(request.attributes),
         )
         return vector_store_file_pb.UpdateVectorStoreFileResponse(file=convert.file_to_pb(file))
 
     async def DeleteVectorStoreFile(
         self, request: vector_store_file_pb.DeleteVectorStoreFileRequest, context: Context
     ) -> vector_store_file_pb.DeleteVectorStoreFileResponse:
-        """Take a file out of a store."""
+        """Remove a file from a store."""
         await self._files.delete(
             current_principal().project, request.vector_store_id, request.file_id
         )
@@ -173,12 +172,12 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
     async def ListVectorStoreFileContents(
         self, request: vector_store_file_pb.ListVectorStoreFileContentsRequest, context: Context
     ) -> vector_store_file_pb.ListVectorStoreFileContentsResponse:
-        """Show what was read from a file."""
-        wanted = PageRequest(
-            request.page_size or DEFAULT_TEXTS, request.page_token, newest_first=False
-        )
-        texts, next_token = await self._files.texts(
-            current_principal().project, request.vector_store_id, request.file_id, wanted
+        """List the texts of a file's chunks."""
+        texts, next_token = await self._files.list_texts(
+            current_principal().project,
+            request.vector_store_id,
+            request.file_id,
+            PageRequest(request.page_size or DEFAULT_TEXTS, request.page_token, newest_first=False),
         )
         return vector_store_file_pb.ListVectorStoreFileContentsResponse(
             texts=texts, next_page_token=next_token
@@ -187,7 +186,7 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
     async def CreateVectorStoreFileBatch(
         self, request: vector_store_file_pb.CreateVectorStoreFileBatchRequest, context: Context
     ) -> vector_store_file_pb.CreateVectorStoreFileBatchResponse:
-        """Put files into a store together."""
+        """Add files to a store as a batch."""
         batch = await self._files.create_batch(
             current_principal().project,
             request.vector_store_id,
@@ -201,7 +200,7 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
     async def GetVectorStoreFileBatch(
         self, request: vector_store_file_pb.GetVectorStoreFileBatchRequest, context: Context
     ) -> vector_store_file_pb.GetVectorStoreFileBatchResponse:
-        """Describe a batch."""
+        """Get a batch."""
         batch = await self._files.get_batch(
             current_principal().project, request.vector_store_id, request.batch_id
         )
@@ -212,7 +211,7 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
     async def CancelVectorStoreFileBatch(
         self, request: vector_store_file_pb.CancelVectorStoreFileBatchRequest, context: Context
     ) -> vector_store_file_pb.CancelVectorStoreFileBatchResponse:
-        """Give up what of a batch is not complete."""
+        """Cancel the files of a batch that are in progress."""
         batch = await self._files.cancel_batch(
             current_principal().project, request.vector_store_id, request.batch_id
         )

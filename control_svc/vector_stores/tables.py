@@ -20,13 +20,13 @@ _PRESENT = "state != 'deleted'"
 
 
 class VectorStoreRow(Table):
-    """Files whose text can be searched."""
+    """A vector store."""
 
     __tablename__ = "vector_stores"
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    # what its owner says
+    # set by the caller
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str] = mapped_column(Text)
     attached: Mapped[bytes] = mapped_column(LargeBinary)
@@ -38,21 +38,21 @@ class VectorStoreRow(Table):
     cancelled: Mapped[int] = mapped_column(Integer)
     num_chunks: Mapped[int] = mapped_column(BigInteger)
     usage_bytes: Mapped[int] = mapped_column(BigInteger)
-    # its vectors
+    # embedding
     embedding_model: Mapped[str] = mapped_column(Text)
     embedding_digest: Mapped[str] = mapped_column(Text, server_default=text("''"))
     dimensions: Mapped[int] = mapped_column(Integer)
     revision: Mapped[int] = mapped_column(BigInteger)
-    # its life
+    # timestamps
     created_at: Mapped[datetime] = mapped_column(Instant)
     active_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
 
 
 class StoreFileRow(Table):
-    """A file in a vector store; what is deleted stays until its passages are swept.
+    """A file in a vector store. Rows of deleted files remain until their chunks are swept.
 
-    Neither the store nor the file is a foreign key: both go at once, and this afterwards.
+    There are no foreign keys, because stores and files are deleted before these rows.
     """
 
     __tablename__ = "vector_store_files"
@@ -77,11 +77,11 @@ class StoreFileRow(Table):
     store_id: Mapped[str] = mapped_column(Key)
     file_id: Mapped[str] = mapped_column(Key)
     batch_id: Mapped[str | None] = mapped_column(Key)
-    # what its owner says
+    # set by the caller
     attached: Mapped[bytes] = mapped_column(LargeBinary)
     max_tokens: Mapped[int] = mapped_column(Integer)
     overlap_tokens: Mapped[int] = mapped_column(Integer)
-    # its life
+    # state
     state: Mapped[str] = mapped_column(String(16))
     problem_code: Mapped[str | None] = mapped_column(String(32))
     problem_message: Mapped[str | None] = mapped_column(Text)
@@ -91,7 +91,7 @@ class StoreFileRow(Table):
 
 
 class FileBatchRow(Table):
-    """Files that were put into a vector store together."""
+    """Files that were added to a vector store together."""
 
     __tablename__ = "vector_store_batches"
 
@@ -103,7 +103,7 @@ class FileBatchRow(Table):
 
 
 class ChunkRow(Table):
-    """A passage of a file in a vector store; `chunk_index` is what finds it."""
+    """A chunk of a file in a vector store. `search/chunk_index.py` has its index."""
 
     __tablename__ = "vector_chunks"
     __table_args__ = (
@@ -118,4 +118,4 @@ class ChunkRow(Table):
     entry: Mapped[str] = mapped_column(Key, primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     text: Mapped[str] = mapped_column(Text)
-    vector: Mapped[bytes] = mapped_column(LargeBinary)  # float16, little-endian, of length 1
+    vector: Mapped[bytes] = mapped_column(LargeBinary)  # little-endian float16, normalized

@@ -36,7 +36,7 @@ from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
 from control_svc.runs.events import RunEvent
 from control_svc.schema import METADATA
-from control_svc.vector_stores.search.chunk_queries import _STORED
+from control_svc.vector_stores.search.chunk_queries import _STORED_TYPE
 from corral_cli.migration.server import call_once
 from gateway.config import GatewaySettings
 from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState, load_state, save_state
@@ -320,7 +320,7 @@ FORMATS: Final[dict[str, Callable[[], str]]] = {
         ignore_eos=True,
     ),
     "upload completion": lambda: Completion(["part_1", "part_2"], "A" * 32).fingerprint(),
-    "vector": lambda: np.array([0.5, -1, 0.1], np.float32).astype(_STORED).tobytes().hex(),
+    "vector": lambda: np.array([0.5, -1, 0.1], np.float32).astype(_STORED_TYPE).tobytes().hex(),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the tenancy test knows of vector stores and their files."""
+"""Objects and calls of vector stores for the tenancy test."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -7,40 +7,42 @@ from corral.control.v1 import vector_store_service_pb2 as pb
 from google.protobuf.message import Message
 
 from tests.support.control import Client
-from tests.support.vectors import VectorClient, values
+from tests.support.vectors import VectorClient, attributes
 
 Ids = Mapping[str, str]
 Call = Callable[[Ids], Sequence[Message]]
 
 
 async def create_vector_store(client: Client, canary: str) -> Ids:
-    """A store with a batch of one file that was given up: nobody waits for it to be read."""
+    """Create a store with a cancelled batch of one file, so that nothing waits for ingestion."""
     vectors = VectorClient(client)
     store = await vectors.create(name=canary, description=canary, metadata={"canary": canary})
     file = await client.create(canary.encode(), filename=canary)
-    asked = {"file_id": file.id, "attributes": values(canary=canary)}
-    made = await vectors.ask("CreateVectorStoreFileBatch", vector_store_id=store.id, files=[asked])
-    await vectors.ask(
-        "CancelVectorStoreFileBatch", vector_store_id=store.id, batch_id=made.batch.id
+    new_file = {"file_id": file.id, "attributes": attributes(canary=canary)}
+    created = await vectors.call(
+        "CreateVectorStoreFileBatch", vector_store_id=store.id, files=[new_file]
     )
-    return {"store": store.id, "stored": file.id, "store_batch": made.batch.id}
+    await vectors.call(
+        "CancelVectorStoreFileBatch", vector_store_id=store.id, batch_id=created.batch.id
+    )
+    return {"store": store.id, "stored": file.id, "store_batch": created.batch.id}
 
 
 async def observe_vector_store(client: Client, ids: Ids) -> object:
-    """The store, the batch, the file in it and the lists."""
+    """Read the store, its file, its batch, and the lists."""
     vectors, store = VectorClient(client), ids["store"]
     batch = {"vector_store_id": store, "batch_id": ids["store_batch"]}
     return [
         await vectors.get(store),
-        await vectors.file(store, ids["stored"]),
-        await vectors.ask("ListVectorStores"),
-        await vectors.ask("ListVectorStoreFiles", vector_store_id=store),
-        await vectors.ask("GetVectorStoreFileBatch", **batch),
+        await vectors.get_file(store, ids["stored"]),
+        await vectors.call("ListVectorStores"),
+        await vectors.call("ListVectorStoreFiles", vector_store_id=store),
+        await vectors.call("GetVectorStoreFileBatch", **batch),
     ]
 
 
 def store_calls() -> dict[str, Call]:
-    """A good call of each RPC of VectorStoreService."""
+    """A valid call of each RPC of VectorStoreService."""
     return {
         "CreateVectorStore": lambda ids: [pb.CreateVectorStoreRequest(file_ids=[ids["stored"]])],
         "GetVectorStore": lambda ids: [pb.GetVectorStoreRequest(vector_store_id=ids["store"])],
@@ -59,28 +61,16 @@ def store_calls() -> dict[str, Call]:
 
 
 def store_file_calls() -> dict[str, Call]:
-    """A good call of each RPC of VectorStoreFileService."""
-    in_store = {
-        name: _in_store(getattr(files_pb, f"{name}Request"))
-        for name in (
-            "CreateVectorStoreFile",
-            "GetVectorStoreFile",
-            "UpdateVectorStoreFile",
-            "DeleteVectorStoreFile",
-            "ListVectorStoreFileContents",
-        )
-    }
-    of_batch = {
-        name: _of_batch(getattr(files_pb, f"{name}Request"))
-        for name in (
-            "ListVectorStoreFiles",
-            "GetVectorStoreFileBatch",
-            "CancelVectorStoreFileBatch",
-        )
-    }
+    """A valid call of each RPC of VectorStoreFileService."""
     return {
-        **in_store,
-        **of_batch,
+        "CreateVectorStoreFile": _file_call(files_pb.CreateVectorStoreFileRequest),
+        "GetVectorStoreFile": _file_call(files_pb.GetVectorStoreFileRequest),
+        "UpdateVectorStoreFile": _file_call(files_pb.UpdateVectorStoreFileRequest),
+        "DeleteVectorStoreFile": _file_call(files_pb.DeleteVectorStoreFileRequest),
+        "ListVectorStoreFileContents": _file_call(files_pb.ListVectorStoreFileContentsRequest),
+        "ListVectorStoreFiles": _batch_call(files_pb.ListVectorStoreFilesRequest),
+        "GetVectorStoreFileBatch": _batch_call(files_pb.GetVectorStoreFileBatchRequest),
+        "CancelVectorStoreFileBatch": _batch_call(files_pb.CancelVectorStoreFileBatchRequest),
         "CreateVectorStoreFileBatch": lambda ids: [
             files_pb.CreateVectorStoreFileBatchRequest(
                 vector_store_id=ids["store"],
@@ -90,9 +80,9 @@ def store_file_calls() -> dict[str, Call]:
     }
 
 
-def _in_store(request: Callable[..., Message]) -> Call:
+def _file_call(request: Callable[..., Message]) -> Call:
     return lambda ids: [request(vector_store_id=ids["store"], file_id=ids["stored"])]
 
 
-def _of_batch(request: Callable[..., Message]) -> Call:
+def _batch_call(request: Callable[..., Message]) -> Call:
     return lambda ids: [request(vector_store_id=ids["store"], batch_id=ids["store_batch"])]

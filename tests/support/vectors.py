@@ -1,5 +1,5 @@
-"""Vector stores for tests: callers of both services, and an inference service whose vectors say
-which words a text has."""
+"""Vector stores for tests: a client of both services, and an inference service whose embeddings
+depend on the words of a text."""
 
 import asyncio
 import hashlib
@@ -40,54 +40,54 @@ NO_STORE = "vs_" + "0" * 32
 Value = str | float | bool
 
 
-def state_of(thing: Any) -> str:
-    """OpenAI's word for the state of a store, a file or a batch."""
-    return str(type(thing).State.Name(thing.state)).removeprefix("STATE_").lower()
+def state_name(message: Any) -> str:
+    """The state of a store, a file or a batch as in the OpenAI API."""
+    return str(type(message).State.Name(message.state)).removeprefix("STATE_").lower()
 
 
-def values(**attributes: Value) -> dict[str, vector_store_pb2.AttributeValue]:
+def attributes(**values: Value) -> dict[str, vector_store_pb2.AttributeValue]:
     """Attributes as messages."""
-    return {key: value(each) for key, each in attributes.items()}
+    return {key: attribute_value(value) for key, value in values.items()}
 
 
-def value(given: Value) -> vector_store_pb2.AttributeValue:
+def attribute_value(value: Value) -> vector_store_pb2.AttributeValue:
     """One value as a message."""
-    if isinstance(given, bool):
-        return vector_store_pb2.AttributeValue(boolean=given)
-    if isinstance(given, str):
-        return vector_store_pb2.AttributeValue(string=given)
-    return vector_store_pb2.AttributeValue(number=given)
+    if isinstance(value, bool):
+        return vector_store_pb2.AttributeValue(boolean=value)
+    if isinstance(value, str):
+        return vector_store_pb2.AttributeValue(string=value)
+    return vector_store_pb2.AttributeValue(number=value)
 
 
-class WordVectors(FakeInference):
-    """An inference service whose tokens are words, and whose vectors say which there are."""
+class WordInference(FakeInference):
+    """An inference service whose tokens are words, and whose embeddings are sums over words."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate = asyncio.Event()
-        """Awaited by every call for vectors of files."""
+        """Awaited by every Embed call."""
         self.gate.set()
         self.arrived = asyncio.Event()
-        """Set by every call for vectors."""
-        self.most_calls: int | None = None
-        """Later calls for vectors wait for ever."""
+        """Set by every Embed call."""
+        self.max_calls: int | None = None
+        """Further Embed calls block."""
         self.num_calls = 0
-        self.stuck = asyncio.Event()
-        """Set once one does."""
+        self.blocked = asyncio.Event()
+        """Set once an Embed call blocks."""
         self.failures: list[DomainError] = []
-        """Raised by the next calls for vectors, one each."""
+        """Raised by the next Embed calls, one each."""
         self.embedded: Counter[str] = Counter()
         self.dimensions = DIMENSIONS
         self.digest = "a" * 64
-        """Of the model's file."""
+        """Digest of the model's file."""
         self.num_counts = 0
-        """Calls that counted tokens."""
+        """Number of CountTokens calls."""
         self.priorities: list[str] = []
 
     async def CountTokens(
         self, request: inference_service_pb2.CountTokensRequest, context: Context
     ) -> inference_service_pb2.CountTokensResponse:
-        """A token a word."""
+        """Count words."""
         counts = [len(text.split()) for text in request.texts]
         self.num_counts += 1
         return inference_service_pb2.CountTokensResponse(text_tokens=counts)
@@ -95,18 +95,18 @@ class WordVectors(FakeInference):
     async def Embed(
         self, request: inference_service_pb2.EmbedRequest, context: Context
     ) -> inference_service_pb2.EmbedResponse:
-        """A vector of the words of each text."""
+        """Embed each text with `word_vector`."""
         metadata = dict(context.invocation_metadata() or ())
         self.priorities.append(str(metadata.get("x-corral-priority", "")))
         self.arrived.set()
         self.num_calls += 1
-        if self.most_calls is not None and self.num_calls > self.most_calls:
-            self.stuck.set()
+        if self.max_calls is not None and self.num_calls > self.max_calls:
+            self.blocked.set()
             await asyncio.Event().wait()
         await self.gate.wait()
         if self.failures:
             raise self.failures.pop(0)
-        texts = [each.text for each in request.inputs]
+        texts = [item.text for item in request.inputs]
         self.embedded.update(texts)
         return inference_service_pb2.EmbedResponse(
             embeddings=[
@@ -119,29 +119,29 @@ class WordVectors(FakeInference):
 
 
 def word_vector(text: str, dimensions: int = DIMENSIONS) -> list[float]:
-    """A direction for each word; the vector is their sum, of length 1."""
+    """The normalized sum of a pseudorandom vector per word."""
     total = np.full(dimensions, 1e-6)
     for word in re.findall(r"\w+", text.casefold()):
         seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4])
         total += np.random.default_rng(seed).standard_normal(dimensions)
-    return [float(each) for each in total / np.linalg.norm(total)]
+    return [float(value) for value in total / np.linalg.norm(total)]
 
 
 class WordEmbedder:
-    """The same vectors without a service."""
+    """An Embedder with the same embeddings and no service."""
 
     async def model(self, project: str, name: str) -> EmbeddingModel:
-        """Any model."""
+        """Return any model."""
         return EmbeddingModel(name, 496)
 
     async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
-        """A token a word."""
+        """Count words."""
         return [len(text.split()) for text in texts]
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
     ) -> EmbeddingResult:
-        """The vectors of texts."""
+        """Embed each text with `word_vector`."""
         return EmbeddingResult(
             np.array([word_vector(text) for text in texts], np.float32), "a" * 64
         )
@@ -149,111 +149,110 @@ class WordEmbedder:
 
 @dataclass(frozen=True)
 class VectorClient:
-    """Both services as one project's caller sees them; failures are our errors."""
+    """A client of both services for one project. Raises DomainErrors."""
 
     client: Client
 
     @property
     def stores(self) -> "VectorStoreServiceAsyncStub":
-        """VectorStoreService, bare."""
+        """The stub of VectorStoreService."""
         return VectorStoreServiceStub(self.client.channel)
 
     @property
     def files(self) -> "VectorStoreFileServiceAsyncStub":
-        """VectorStoreFileService, bare."""
+        """The stub of VectorStoreFileService."""
         return VectorStoreFileServiceStub(self.client.channel)
 
-    async def ask(self, method: str, **fields: Any) -> Any:
-        """One call of any of the methods that answer once."""
+    async def call(self, method: str, **fields: Any) -> Any:
+        """Call a unary method of either service."""
         stub: Any = self.files if hasattr(self.files, method) else self.stores
         module: Any = files_pb if hasattr(files_pb, f"{method}Request") else pb
         request = getattr(module, f"{method}Request")(**fields)
         with translate_errors():
             return await getattr(stub, method)(request, metadata=self.client.metadata)
 
-    async def create(self, **asked: Any) -> vector_store_pb2.VectorStore:
-        """A store."""
-        answer = await self.ask("CreateVectorStore", **asked)
-        made: vector_store_pb2.VectorStore = answer.vector_store
-        return made
+    async def create(self, **fields: Any) -> vector_store_pb2.VectorStore:
+        """Create a store."""
+        response: pb.CreateVectorStoreResponse = await self.call("CreateVectorStore", **fields)
+        return response.vector_store
 
     async def get(self, store_id: str) -> vector_store_pb2.VectorStore:
-        """One store."""
-        answer = await self.ask("GetVectorStore", vector_store_id=store_id)
-        found: vector_store_pb2.VectorStore = answer.vector_store
-        return found
+        """Get a store."""
+        response: pb.GetVectorStoreResponse
+        response = await self.call("GetVectorStore", vector_store_id=store_id)
+        return response.vector_store
 
-    async def put(
-        self, store_id: str, content: str | bytes, filename: str = "a.txt", **asked: Any
+    async def add_file(
+        self, store_id: str, content: str | bytes, filename: str = "a.txt", **fields: Any
     ) -> str:
-        """A new file, on its way into a store; its id."""
+        """Upload a file and add it to a store. Returns its id."""
         raw = content.encode() if isinstance(content, str) else content
         file = await self.client.create(raw, filename=filename)
-        await self.ask("CreateVectorStoreFile", vector_store_id=store_id, file_id=file.id, **asked)
+        await self.call(
+            "CreateVectorStoreFile", vector_store_id=store_id, file_id=file.id, **fields
+        )
         return file.id
 
-    async def read(self, store_id: str) -> vector_store_pb2.VectorStore:
-        """The store, once no file of it is in progress."""
+    async def wait_for_files(self, store_id: str) -> vector_store_pb2.VectorStore:
+        """Wait until no file of a store is in progress."""
         request = pb.WatchVectorStoreRequest(vector_store_id=store_id)
         last = vector_store_pb2.VectorStore()
         with translate_errors():
             call = self.stores.WatchVectorStore(request, metadata=self.client.metadata)
-            async for answer in call:
-                last = answer.vector_store
+            async for response in call:
+                last = response.vector_store
         return last
 
-    async def library(self, texts: Mapping[str, str], **asked: Any) -> tuple[str, dict[str, str]]:
-        """A store that has been read, and the ids of its files by their names."""
-        store = await self.create(**asked)
-        ids = {name: await self.put(store.id, text, name) for name, text in texts.items()}
-        await self.read(store.id)
+    async def create_with_files(
+        self, texts: Mapping[str, str], **fields: Any
+    ) -> tuple[str, dict[str, str]]:
+        """Create a store with completed files. Returns its id, and file ids by filename."""
+        store = await self.create(**fields)
+        ids = {name: await self.add_file(store.id, text, name) for name, text in texts.items()}
+        await self.wait_for_files(store.id)
         return store.id, ids
 
-    async def file(self, store_id: str, file_id: str) -> vector_store_pb2.VectorStoreFile:
-        """One file in a store."""
-        answer = await self.ask("GetVectorStoreFile", vector_store_id=store_id, file_id=file_id)
-        found: vector_store_pb2.VectorStoreFile = answer.file
-        return found
+    async def get_file(self, store_id: str, file_id: str) -> vector_store_pb2.VectorStoreFile:
+        """Get a file of a store."""
+        response: files_pb.GetVectorStoreFileResponse
+        response = await self.call("GetVectorStoreFile", vector_store_id=store_id, file_id=file_id)
+        return response.file
 
-    async def search(self, store_id: str, *queries: str, **asked: Any) -> list[Any]:
-        """What is found."""
-        answer = await self.ask(
-            "SearchVectorStore", vector_store_id=store_id, queries=queries, **asked
+    async def search(self, store_id: str, *queries: str, **fields: Any) -> list[Any]:
+        """Search a store. Returns the hits."""
+        response = await self.call(
+            "SearchVectorStore", vector_store_id=store_id, queries=queries, **fields
         )
-        return list(answer.hits)
+        return list(response.hits)
 
-    async def found(self, store_id: str, *queries: str, **asked: Any) -> list[str]:
-        """The names of the files that are found, best first."""
-        return [hit.filename for hit in await self.search(store_id, *queries, **asked)]
+    async def search_names(self, store_id: str, *queries: str, **fields: Any) -> list[str]:
+        """Search a store. Returns the filenames of the hits."""
+        return [hit.filename for hit in await self.search(store_id, *queries, **fields)]
 
 
 @dataclass(frozen=True)
 class RunningVectors:
-    """A control service with a fake inference service behind it."""
+    """A control service with a fake inference service."""
 
     control: RunningControl
-    fake: WordVectors
+    fake: WordInference
 
     @property
     def vectors(self) -> VectorClient:
-        """The caller without a key."""
+        """A client without a key."""
         return VectorClient(self.control.client)
-
-    def of_project(self, project: str) -> VectorClient:
-        """A caller of another project."""
-        return VectorClient(self.control.of_project(project))
 
 
 @asynccontextmanager
 async def running_vectors(
     folder: Path,
     database_url: str | None = None,
-    fake: WordVectors | None = None,
+    fake: WordInference | None = None,
     sandbox: JobRunner | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningVectors]:
-    """Both services; `settings` are those of control."""
-    fake = fake or WordVectors()
+    """Run both services. `settings` are passed to `a_control`."""
+    fake = fake or WordInference()
     settings = {"embedding_model": MODEL, **settings}
     async with (
         an_inference_service(fake, service_token_file=a_service_token(folder)) as server,
@@ -265,5 +264,5 @@ async def running_vectors(
 
 
 def paragraphs(words: Iterable[str], length: int = 40) -> str:
-    """A text with a paragraph about each word."""
+    """A text with a paragraph for each word."""
     return "\n\n".join(f"{word} " * length for word in words)

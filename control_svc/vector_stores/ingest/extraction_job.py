@@ -1,4 +1,4 @@
-"""The sandbox job that extracts text from a file, and its limits."""
+"""Runs text extraction as a sandbox job, with limits."""
 
 import asyncio
 from contextlib import aclosing
@@ -14,8 +14,8 @@ from svc_kit.local_files import disk_errors
 from svc_kit.sandbox.jobs import MIB, FailureKind, Job, JobFailed, JobRunner
 
 
-class Unreadable(Exception):
-    """A file has no text for us; `code` and the message are what its owner sees."""
+class ExtractionFailed(Exception):
+    """No text can be extracted from a file. The API returns `code` and the message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -29,32 +29,30 @@ READ_TEXT: Final = Job(
     memory_bytes=512 * MIB,
     output_bytes=96 * MIB,
 )
-"""A page of PDF may take seconds and much memory; a bomb takes no more than this."""
-
-
+"""A page of PDF may take seconds and much memory."""
 _PROBLEMS: Final = {
-    FailureKind.DEADLINE: "reading it takes too long",
-    FailureKind.MEMORY: "reading it takes too much memory",
+    FailureKind.DEADLINE: "extracting its text takes too long",
+    FailureKind.MEMORY: "extracting its text takes too much memory",
     FailureKind.OUTPUT: "it has too much text",
     FailureKind.CRASHED: "it cannot be read",
 }
 
 
-class DocumentReader:
-    """Extracts the text of files of at most `limit` bytes."""
+class TextExtractor:
+    """Extracts the text of files."""
 
-    def __init__(self, blobs: BlobStore, jobs: JobRunner, scratch: Path, limit: int) -> None:
-        """`scratch` is where private files lie."""
+    def __init__(self, blobs: BlobStore, jobs: JobRunner, scratch: Path, max_bytes: int) -> None:
+        """`scratch` is the folder of temporary files; `max_bytes` limits the size of a file."""
         self._blobs = blobs
         self._jobs = jobs
         self._scratch = scratch
-        self._limit = limit
+        self._max_bytes = max_bytes
 
-    async def read(self, file: File) -> str:
-        """The text. Raises Unreadable, BlobMissing, StorageFailed or ResourceExhausted."""
-        if file.size_bytes > self._limit:
-            problem = f"The file has {file.size_bytes} bytes, the limit is {self._limit}."
-            raise Unreadable(ProblemCode.INVALID_FILE, problem)
+    async def extract(self, file: File) -> str:
+        """Raises ExtractionFailed, BlobMissing, StorageFailed or ResourceExhausted."""
+        if file.size_bytes > self._max_bytes:
+            problem = f"The file has {file.size_bytes} bytes; the limit is {self._max_bytes}."
+            raise ExtractionFailed(ProblemCode.INVALID_FILE, problem)
         async with temporary_file(self._scratch) as private:
             async with aclosing(self._blobs.read(file.blob_key, 0, file.size_bytes)) as chunks:
                 async for chunk in chunks:
@@ -62,18 +60,18 @@ class DocumentReader:
                         await asyncio.to_thread(private.write, chunk)
             with disk_errors():
                 await asyncio.to_thread(private.flush)
-            return await self._read(private.path, file)
+            return await self._run_job(private.path, file)
 
-    async def _read(self, path: Path, file: File) -> str:
+    async def _run_job(self, path: Path, file: File) -> str:
         payload = {"path": str(path), "filename": file.filename}
         try:
-            found = await self._jobs.run(READ_TEXT, payload, key=file.sha256)
-        except JobFailed as failed:
-            problem = _PROBLEMS.get(failed.kind, failed.problem)
+            result = await self._jobs.run(READ_TEXT, payload, key=file.sha256)
+        except JobFailed as error:
+            problem = _PROBLEMS.get(error.kind, error.problem)
             is_unsupported = problem.startswith(UNSUPPORTED)
             code = ProblemCode.UNSUPPORTED_FILE if is_unsupported else ProblemCode.INVALID_FILE
-            raise Unreadable(code, f"The file cannot be used: {problem}.") from None
-        text: str = found["text"]
+            raise ExtractionFailed(code, f"The file cannot be used: {problem}.") from None
+        text: str = result["text"]
         if not text.strip():
-            raise Unreadable(ProblemCode.INVALID_FILE, "The file has no text.")
+            raise ExtractionFailed(ProblemCode.INVALID_FILE, "The file has no text.")
         return text

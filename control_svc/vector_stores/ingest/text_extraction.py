@@ -1,7 +1,7 @@
 """Extracts text from HTML, PDF, Word and plain text; runs in a sandboxed child process.
 
-The type of a file is detected from its bytes; its name decides only between kinds of text. Other
-types are refused by name.
+The type of a file is detected from its content; its name only distinguishes HTML, XHTML and plain
+text.
 """
 
 import codecs
@@ -18,9 +18,9 @@ from typing import Any, Final
 from svc_kit.sandbox.jobs import JobRefused
 
 UNSUPPORTED: Final = "unsupported"
-"""Begins the problem of a file that is well, but of a kind that has no text for us."""
-_HTML_NAMES: Final = frozenset({".htm", ".html"})
-_XHTML_NAME: Final = ".xhtml"
+"""Prefix of the problem of a file of an unsupported type."""
+_HTML_SUFFIXES: Final = frozenset({".htm", ".html"})
+_XHTML_SUFFIX: Final = ".xhtml"
 _BLOCK_TAGS: Final = frozenset(
     {
         *("address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "footer"),
@@ -31,11 +31,11 @@ _BLOCK_TAGS: Final = frozenset(
 
 
 def _markup(*, is_xml: bool) -> re.Pattern[str]:
-    """Remove comments, invisible elements, tags and declarations.
+    """Build a pattern of comments, invisible elements, tags and declarations.
 
-    Unclosed constructs end with the page, as in a browser, so that every character is scanned a few
-    times only: backtracking parsers take hours for a megabyte of `<!--`, and tree builders for
-    nested tags. Only in XML can elements close themselves.
+    Unclosed constructs end with the page, as in a browser, and quantifiers are possessive, so that
+    each character is scanned a few times only. Backtracking parsers take hours for a megabyte of
+    `<!--`, and tree builders for nested tags. Elements can be self-closing in XML only.
     """
     attributes = r"(?:[^>=]++|=\s*+(?:\"[^\"]*+\"?|'[^']*+'?|[^\s>]*+))*+"
     empty = r"(?<=/)>|" if is_xml else ""
@@ -51,7 +51,7 @@ def _markup(*, is_xml: bool) -> re.Pattern[str]:
 
 _HTML: Final = _markup(is_xml=False)
 _XHTML: Final = _markup(is_xml=True)
-_MARKS: Final = (
+_BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -59,55 +59,53 @@ _MARKS: Final = (
 
 
 def read_text(payload: dict[str, Any]) -> dict[str, str]:
-    """The "text" of the file at "path" (absolute), which its owner calls "filename".
+    """Extract the "text" of the file at the absolute "path", uploaded as "filename".
 
     Raises:
-        JobRefused: it is damaged, or of a kind that has no text for us.
+        JobRefused: the file is damaged or of an unsupported type.
     """
     content = Path(payload["path"]).read_bytes()
-    kind = PurePath(payload["filename"]).suffix.lower()
-    text = _reader_of(content, kind)(content)
-    if "\x00" in text:
-        text = text.replace("\x00", "")  # a database may refuse it
+    suffix = PurePath(payload["filename"]).suffix.lower()
+    text = _choose_reader(content, suffix)(content).replace("\x00", "")  # invalid in PostgreSQL
     return {"text": text.encode("utf-8", "replace").decode()}
 
 
-def _reader_of(content: bytes, kind: str) -> Callable[[bytes], str]:
+def _choose_reader(content: bytes, suffix: str) -> Callable[[bytes], str]:
     if content.startswith(b"%PDF-"):
         return _read_pdf
     if content.startswith(b"PK\x03\x04"):
         return _read_docx
-    if kind == _XHTML_NAME:
+    if suffix == _XHTML_SUFFIX:
         return partial(_read_html, markup=_XHTML)
-    return _read_html if kind in _HTML_NAMES else _read_plain
+    return _read_html if suffix in _HTML_SUFFIXES else _read_plain
 
 
 def _read_plain(content: bytes) -> str:
-    encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), "utf-8")
     if encoding != "utf-16" and b"\x00" in content:
-        raise JobRefused(f"{UNSUPPORTED}: it is neither text, HTML, PDF nor a Word document")
+        raise JobRefused(f"{UNSUPPORTED}: supported types are text, HTML, PDF and Word documents")
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         name = encoding.removesuffix("-sig").upper()
-        raise JobRefused(f"it is not {name} text: byte {error.start} belongs to none") from None
+        raise JobRefused(f"it is not valid {name}: invalid byte at offset {error.start}") from None
 
 
 def _read_html(content: bytes, markup: re.Pattern[str] = _HTML) -> str:
     try:
         return "".join(_html_parts(_read_plain(content), markup))
-    except ValueError:  # more digits than Python reads
-        raise JobRefused("it has a character reference that is no character's") from None
+    except ValueError:  # more digits than int() accepts
+        raise JobRefused("it contains an invalid character reference") from None
 
 
 def _html_parts(page: str, markup: re.Pattern[str]) -> Iterator[str]:
-    """The text of a page, a line for each block."""
+    """Yield the text of a page, with a newline at block tags."""
     end = 0
-    for found in markup.finditer(page):
-        yield unescape(page[end : found.start()])
-        if (found["tag"] or "").lower() in _BLOCK_TAGS:
+    for match in markup.finditer(page):
+        yield unescape(page[end : match.start()])
+        if (match["tag"] or "").lower() in _BLOCK_TAGS:
             yield "\n"
-        end = found.end()
+        end = match.end()
     yield unescape(page[end:])
 
 
@@ -115,7 +113,7 @@ def _read_pdf(content: bytes) -> str:
     from pypdf import PdfReader
     from pypdf.errors import PyPdfError
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it talks of every oddity
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it logs every irregularity
     try:
         reader = PdfReader(BytesIO(content))
         if reader.is_encrypted and not reader.decrypt(""):
@@ -133,7 +131,7 @@ def _read_docx(content: bytes) -> str:
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
             if "word/document.xml" not in archive.namelist():
-                raise JobRefused(f"{UNSUPPORTED}: it is an archive, and no Word document")
+                raise JobRefused(f"{UNSUPPORTED}: it is an archive, but not a Word document")
         return "\n".join(_docx_lines(Document(BytesIO(content))))
     except (zipfile.BadZipFile, OpcError, LxmlError):
         raise JobRefused("the Word document is damaged") from None

@@ -1,7 +1,7 @@
 """The job handler of ingestion: extracts text, splits it into chunks, embeds and stores them.
 
-Chunks are stored in groups, so an interrupted attempt repeats one group; they are searchable once
-the file is completed.
+Chunks are stored in groups, so an interrupted attempt repeats at most one group. They are
+searchable once the file is completed.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,14 +19,14 @@ from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, EngineDied, Job
 from control_svc.vector_stores.ingest.chunking import (
     Piece,
-    chunks_of,
-    halves_of,
-    pieces_of,
-    text_of,
-    windows_of,
+    build_chunks,
+    halve,
+    join_text,
+    split_chunk,
+    split_text,
 )
-from control_svc.vector_stores.ingest.extraction_job import DocumentReader, Unreadable
-from control_svc.vector_stores.membership import KIND, FileAdder, move
+from control_svc.vector_stores.ingest.extraction_job import ExtractionFailed, TextExtractor
+from control_svc.vector_stores.membership import KIND, FileAdder, set_file_state
 from control_svc.vector_stores.model import (
     Chunking,
     FileProblem,
@@ -40,122 +40,128 @@ from control_svc.vector_stores.search.chunk_queries import ChunkQueries
 from control_svc.vector_stores.search.model import NewChunk
 from svc_kit.errors import EngineRestarting, FileNotFound
 
-_CHUNKS_AT_ONCE: Final = 16
-"""How many passages are computed, and kept, together."""
-_PIECES_AT_ONCE: Final = 512
+_GROUP_CHUNKS: Final = 16
+"""Number of chunks that are embedded and stored together."""
+_TOKENIZED_PIECES: Final = 512
+"""Number of pieces whose tokens are counted by one call."""
 
 
-class _Gone(Exception):
-    """The file has been deleted from its store, or given up: nothing is left to do."""
+class _FileRemoved(Exception):
+    """The file is no longer in progress: it was removed or cancelled."""
 
 
-class FileReading:
-    """Does the jobs of files in stores."""
+class IngestHandler:
+    """Runs the jobs that ingest files."""
 
     kind = KIND
 
     def __init__(
         self,
         transactions: Transactions,
-        reader: DocumentReader,
+        extractor: TextExtractor,
         embedder: Embedder,
         adder: FileAdder,
         concurrency: int,
     ) -> None:
-        """`concurrency` is how many files are read at a time in this process."""
+        """`concurrency`: maximum number of files that are ingested in this process."""
         self._transactions = transactions
-        self._reader = reader
+        self._extractor = extractor
         self._embedder = embedder
         self._adder = adder
         self.concurrency = concurrency
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Read a file, or what is left of it."""
+        """Ingest a file, or resume its ingestion."""
         try:
-            await self._read(claim, context)
-        except _Gone:
+            await self._ingest(claim, context)
+        except _FileRemoved:
             return
-        except Unreadable as unreadable:
-            problem = FileProblem(ProblemCode(unreadable.code), str(unreadable))
-            await context.finish(_failing(claim.project, claim.subject, problem))
+        except ExtractionFailed as error:
+            problem = FileProblem(ProblemCode(error.code), str(error))
+            await context.finish(_finish(claim.project, claim.subject, problem))
         except EngineRestarting as error:
             if error.phase == "running":
                 raise EngineDied(error) from error
             raise
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Fail the file whose job is dead."""
+        """Fail the file of a dead job."""
         _, message = job.error or ("", "")
         problem = FileProblem(ProblemCode.SERVER_ERROR, message)
-        await _failing(job.project, job.subject, problem)(tx)
+        await _finish(job.project, job.subject, problem)(tx)
 
-    async def _read(self, claim: Claim, context: JobContext) -> None:
-        file, store, source = await self._transactions.read(_whole(claim))
+    async def _ingest(self, claim: Claim, context: JobContext) -> None:
+        file, store, source = await self._transactions.read(_load(claim))
         name = store.embedding_model or self._adder.check_model()
         model = await self._embedder.model(claim.project, name)
-        text = await self._text(source)
-        pieces = await self._pieces(claim.project, model, text, file.chunking)
-        chunks = chunks_of(pieces, file.chunking)
-        step = 1 if claim.runs_alone else _CHUNKS_AT_ONCE
+        text = await self._extract_text(source)
+        pieces = await self._split(claim.project, model, text, file.chunking)
+        chunks = build_chunks(pieces, file.chunking)
+        step = 1 if claim.runs_alone else _GROUP_CHUNKS
         for first in range(file.num_chunks, len(chunks), step):
             group = chunks[first : first + step]
             vectors, digest = await self._embed(claim.project, model, group)
             new = [
-                NewChunk(number, text_of(chunk), vector)
+                NewChunk(number, join_text(chunk), vector)
                 for number, (chunk, vector) in enumerate(
                     zip(group, vectors, strict=True), start=first
                 )
             ]
-            await context.write(_keeping(claim, model.name, digest, new), progress=True)
-        await context.finish(_completing(claim))
+            await context.write(_add_chunks(claim, model.name, digest, new), progress=True)
+        await context.finish(_finish(claim.project, claim.subject))
 
-    async def _text(self, source: File | None) -> str:
+    async def _extract_text(self, source: File | None) -> str:
         if source is not None:
             try:
-                return await self._reader.read(source)
+                return await self._extractor.extract(source)
             except BlobMissing:
                 pass
-        raise Unreadable(ProblemCode.INVALID_FILE, "The file does not exist any more.")
+        raise ExtractionFailed(ProblemCode.INVALID_FILE, "The file no longer exists.")
 
-    async def _pieces(
+    async def _split(
         self, project: str, model: EmbeddingModel, text: str, chunking: Chunking
     ) -> list[Piece]:
-        """The text in pieces that are small enough, with their tokens."""
+        """Split a text into pieces that fit into a chunk and into the context of the model."""
         limit = min(chunking.max_tokens, model.max_tokens)
-        waiting, pieces = pieces_of(text), []
-        for first in range(0, len(waiting), _PIECES_AT_ONCE):
-            group = waiting[first : first + _PIECES_AT_ONCE]
-            pieces += await self._counted(project, model, group, limit)
+        texts, pieces = split_text(text), []
+        for first in range(0, len(texts), _TOKENIZED_PIECES):
+            group = texts[first : first + _TOKENIZED_PIECES]
+            pieces += await self._count_tokens(project, model, group, limit)
         if not pieces:
-            raise Unreadable(ProblemCode.INVALID_FILE, "The file has no text.")
+            raise ExtractionFailed(ProblemCode.INVALID_FILE, "The file has no text.")
         return pieces
 
-    async def _counted(
+    async def _count_tokens(
         self, project: str, model: EmbeddingModel, texts: Sequence[str], limit: int
     ) -> list[Piece]:
+        """Count the tokens of texts, and halve those that are over the limit."""
         counts = await self._embedder.count_tokens(project, model.name, texts)
         pieces: list[Piece] = []
         for text, num_tokens in zip(texts, counts, strict=True):
             if not num_tokens:
-                continue  # blanks, which would make a passage without end
+                continue  # whitespace, which would make a chunk of unlimited length
             if num_tokens <= limit or len(text) < 2:
                 pieces.append(Piece(text, num_tokens))
             else:
-                pieces += await self._counted(project, model, halves_of(text), limit)
+                pieces += await self._count_tokens(project, model, halve(text), limit)
         return pieces
 
     async def _embed(
         self, project: str, model: EmbeddingModel, chunks: Sequence[Sequence[Piece]]
     ) -> tuple[list[Vector], str]:
-        """A vector for each passage: of one that is too long for the model, the mean of its
-        parts', by their lengths. And the digest of the model that they are of."""
-        windows = [windows_of(chunk, model.max_tokens) for chunk in chunks]
-        texts = [text_of(window) for each in windows for window in each]
-        found, digest = await self._embedder.embed(project, model.name, texts, is_background=True)
+        """Embed chunks. Returns their vectors and the digest of the model.
+
+        A chunk over the context of the model is split; its vector is the mean of those of its
+        windows, weighted by their tokens.
+        """
+        windows = [split_chunk(chunk, model.max_tokens) for chunk in chunks]
+        texts = [join_text(window) for parts in windows for window in parts]
+        rows, digest = await self._embedder.embed(project, model.name, texts, is_background=True)
         vectors: list[Vector] = []
-        for each in windows:
-            own, found = found[: len(each)], found[len(each) :]
-            vectors.append(_mean(own, [sum(p.num_tokens for p in window) for window in each]))
+        for parts in windows:
+            weights = [sum(piece.num_tokens for piece in window) for window in parts]
+            vectors.append(_mean(rows[: len(parts)], weights))
+            rows = rows[len(parts) :]
         return vectors, digest
 
 
@@ -165,13 +171,13 @@ def _mean(vectors: Vectors, weights: Sequence[int]) -> Vector:
     return mean / length if length else mean
 
 
-def _whole(
+def _load(
     claim: Claim,
 ) -> Callable[[Transaction], Awaitable[tuple[StoreFile, VectorStore, File | None]]]:
-    """The file in its store, the store, and the file itself; None: it is gone."""
+    """Read the file of the store, the store, and the uploaded file; None if it is deleted."""
 
-    async def find(tx: Transaction) -> tuple[StoreFile, VectorStore, File | None]:
-        file = await _unfinished(tx, claim.project, claim.subject)
+    async def load(tx: Transaction) -> tuple[StoreFile, VectorStore, File | None]:
+        file = await _get_in_progress(tx, claim.project, claim.subject)
         store = await VectorStoreQueries(tx).get(claim.project, file.store_id)
         try:
             now = await tx.now()
@@ -179,65 +185,58 @@ def _whole(
         except FileNotFound:
             return file, store, None
 
-    return find
+    return load
 
 
-async def _unfinished(tx: Transaction, project: str, entry: str) -> StoreFile:
-    file = await StoreFileQueries(tx).entry(project, entry)
+async def _get_in_progress(tx: Transaction, project: str, entry: str) -> StoreFile:
+    file = await StoreFileQueries(tx).get(project, entry)
     if file is None or file.state is not FileState.IN_PROGRESS:
-        raise _Gone
+        raise _FileRemoved
     return file
 
 
-async def _locked(tx: Transaction, project: str, entry: str) -> tuple[VectorStore, StoreFile]:
-    """Lock the store first: changes of files need its lock."""
-    found = await _unfinished(tx, project, entry)
-    store = await VectorStoreQueries(tx).lock(project, found.store_id)
-    return store, await _unfinished(tx, project, entry)
+async def _lock(tx: Transaction, project: str, entry: str) -> tuple[VectorStore, StoreFile]:
+    """Lock the store of a file, which protects the file too. Raises _FileRemoved."""
+    file = await _get_in_progress(tx, project, entry)
+    store = await VectorStoreQueries(tx).lock(project, file.store_id)
+    return store, await _get_in_progress(tx, project, entry)
 
 
-def _keeping(
+def _add_chunks(
     claim: Claim, model: str, digest: str, chunks: Sequence[NewChunk]
 ) -> Callable[[Transaction], Awaitable[None]]:
-    """Keep passages, which are not found yet. The first vectors of a store decide its model."""
+    """Store chunks. The first vectors of a store determine its model."""
 
-    async def keep(tx: Transaction) -> None:
-        store, file = await _locked(tx, claim.project, claim.subject)
+    async def add(tx: Transaction) -> None:
+        store, file = await _lock(tx, claim.project, claim.subject)
         dimensions = len(chunks[0].vector)
-        pinned = store.embedded_by(model, digest, dimensions)
+        pinned = store.pin_embedding(model, digest, dimensions)
         if pinned != store:
             await VectorStoreQueries(tx).update(claim.project, pinned)
         await ChunkQueries(tx).add(file, claim.project, chunks)
         size = sum(len(chunk.text.encode()) + 2 * dimensions for chunk in chunks)
-        grown = replace(
+        file = replace(
             file,
             num_chunks=file.num_chunks + len(chunks),
             usage_bytes=file.usage_bytes + size,
         )
-        await StoreFileQueries(tx).update(claim.project, grown)
+        await StoreFileQueries(tx).update(claim.project, file)
 
-    return keep
-
-
-def _completing(claim: Claim) -> Callable[[Transaction], Awaitable[None]]:
-    return _ending(claim.project, claim.subject, FileState.COMPLETED)
+    return add
 
 
-def _failing(
-    project: str, entry: str, problem: FileProblem
+def _finish(
+    project: str, entry: str, problem: FileProblem | None = None
 ) -> Callable[[Transaction], Awaitable[None]]:
-    return _ending(project, entry, FileState.FAILED, problem)
+    """Complete a file, or fail it because of a problem. No effect if it was removed."""
+    state = FileState.FAILED if problem else FileState.COMPLETED
 
-
-def _ending(
-    project: str, entry: str, state: FileState, problem: FileProblem | None = None
-) -> Callable[[Transaction], Awaitable[None]]:
-    async def end(tx: Transaction) -> None:
+    async def finish(tx: Transaction) -> None:
         try:
-            store, file = await _locked(tx, project, entry)
-        except _Gone:
+            store, file = await _lock(tx, project, entry)
+        except _FileRemoved:
             return
-        ended = await move(tx, project, store, file, state, problem)
-        await VectorStoreQueries(tx).update(project, ended.used(await tx.now()))
+        store = await set_file_state(tx, project, store, file, state, problem)
+        await VectorStoreQueries(tx).update(project, store.touch(await tx.now()))
 
-    return end
+    return finish

@@ -1,7 +1,7 @@
 """The database's index of chunks: FTS5 on SQLite; text search and, where available, pgvector on
 PostgreSQL.
 
-It is a table of each database's own kind, which no mapped class describes.
+The table differs between databases, so there is no mapped class.
 """
 
 import json
@@ -13,47 +13,51 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.inference.embeddings import Vector
 from control_svc.vector_stores.model import StoreFile
-from control_svc.vector_stores.search.model import ChunkKey, Lookup, NewChunk
+from control_svc.vector_stores.search.model import ChunkKey, NewChunk, SearchScope
 from control_svc.vector_stores.search.ranking import search_terms
 
 TABLE: Final = "vector_chunk_index"
 
 
 class ChunkIndex(Protocol):
-    """The table, in one transaction."""
+    """The index, in one transaction."""
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Index passages."""
+        """Index chunks."""
 
-    async def drop(self, entry: str, first: int, end: int) -> None:
-        """Forget the passages of an entry with these numbers."""
+    async def delete(self, entry: str, first: int, end: int) -> None:
+        """Delete the chunks of an entry with numbers from `first` to `end` - 1."""
 
-    async def by_words(self, lookup: Lookup, words: Sequence[str], limit: int) -> list[ChunkKey]:
-        """Passages that have any of the words, those with most of them first."""
+    async def search_words(
+        self, scope: SearchScope, words: Sequence[str], limit: int
+    ) -> list[ChunkKey]:
+        """Find chunks that contain any of the words, best first."""
 
-    async def by_vector(self, lookup: Lookup, vector: Vector, limit: int) -> list[ChunkKey] | None:
-        """The passages nearest to a vector; None: there is no column of vectors."""
+    async def search_vector(
+        self, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[ChunkKey] | None:
+        """Find the chunks nearest to a vector; None if the index has no vectors."""
 
 
 def chunk_index(session: AsyncSession) -> ChunkIndex:
-    """The table of the session's database."""
+    """Create the index for the database of a session."""
     if session.get_bind().dialect.name == "sqlite":
         return SqliteChunkIndex(session)
     return PostgresChunkIndex(session)
 
 
 class SqliteChunkIndex:
-    """A full text table of FTS5, ordered by BM25."""
+    """An FTS5 table, ranked by BM25."""
 
     _ADD: Final = text(
         "INSERT INTO vector_chunk_index (store, entry, number, words)"
         " VALUES (:store, :entry, :number, :words)"
     )
-    _DROP: Final = text(
+    _DELETE: Final = text(
         "DELETE FROM vector_chunk_index WHERE rowid IN (SELECT rowid FROM vector_chunk_index"
         " WHERE vector_chunk_index MATCH :match AND number >= :first AND number < :end)"
     )
-    _BY_WORDS: Final = text(
+    _SEARCH_WORDS: Final = text(
         "SELECT i.entry, i.number FROM vector_chunk_index AS i"
         " JOIN vector_store_files AS f ON f.project = :project AND f.entry = i.entry"
         " AND f.state = 'completed' WHERE vector_chunk_index MATCH :match"
@@ -65,7 +69,7 @@ class SqliteChunkIndex:
         self._session = session
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Index passages."""
+        """Index chunks."""
         rows = [
             {
                 "store": file.store_id,
@@ -77,34 +81,38 @@ class SqliteChunkIndex:
         ]
         await self._session.execute(self._ADD, rows)
 
-    async def drop(self, entry: str, first: int, end: int) -> None:
-        """Forget the passages of an entry with these numbers."""
+    async def delete(self, entry: str, first: int, end: int) -> None:
+        """Delete the chunks of an entry with numbers from `first` to `end` - 1."""
         values = {"match": f'entry : "{entry}"', "first": first, "end": end}
-        await self._session.execute(self._DROP, values)
+        await self._session.execute(self._DELETE, values)
 
-    async def by_words(self, lookup: Lookup, words: Sequence[str], limit: int) -> list[ChunkKey]:
-        """Passages that have any of the words, by BM25."""
-        entries = None if lookup.entries is None else json.dumps(list(lookup.entries))
+    async def search_words(
+        self, scope: SearchScope, words: Sequence[str], limit: int
+    ) -> list[ChunkKey]:
+        """Find chunks that contain any of the words, by BM25."""
+        entries = None if scope.entries is None else json.dumps(list(scope.entries))
         values = {
-            "project": lookup.project,
-            "match": f"store : ({_any_of(lookup.store_ids)}) AND words : ({_any_of(words)})",
+            "project": scope.project,
+            "match": f"store : ({_match_any(scope.store_ids)}) AND words : ({_match_any(words)})",
             "entries": entries,
             "limit": limit,
         }
-        return [ChunkKey(*row) for row in await self._session.execute(self._BY_WORDS, values)]
+        return [ChunkKey(*row) for row in await self._session.execute(self._SEARCH_WORDS, values)]
 
-    async def by_vector(self, lookup: Lookup, vector: Vector, limit: int) -> list[ChunkKey] | None:
-        """There is no column of vectors."""
+    async def search_vector(
+        self, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[ChunkKey] | None:
+        """Return None: SQLite has no vectors."""
         return None
 
 
-def _any_of(words: Sequence[str]) -> str:
-    """Words have letters, digits, underscores and hyphens alone: quotes are all they need."""
+def _match_any(words: Sequence[str]) -> str:
+    """Words consist of letters, digits, underscores and hyphens, so quoting them is enough."""
     return " OR ".join(f'"{word}"' for word in words)
 
 
 class PostgresChunkIndex:
-    """Text search vectors under a GIN index, the store among their words; and pgvector."""
+    """A tsvector column with a GIN index, which includes the store id, and a pgvector column."""
 
     _ADD: Final = text(
         "INSERT INTO vector_chunk_index (entry, number, words)"
@@ -114,19 +122,19 @@ class PostgresChunkIndex:
         "INSERT INTO vector_chunk_index (entry, number, words, embedding) VALUES (:entry, :number,"
         " array_to_tsvector(CAST(:words AS text[])), CAST(CAST(:embedding AS text) AS vector))"
     )
-    _DROP: Final = text(
+    _DELETE: Final = text(
         "DELETE FROM vector_chunk_index WHERE entry = :entry AND number >= :first AND number < :end"
     )
-    _BY_WORDS: Final = text(
+    _SEARCH_WORDS: Final = text(
         "SELECT i.entry, i.number FROM vector_chunk_index AS i"
         " JOIN vector_store_files AS f ON f.project = :project AND f.entry = i.entry"
         " AND f.state = 'completed' AND f.store_id = ANY(CAST(:stores AS text[]))"
         " WHERE i.words @@ CAST(CAST(:match AS text) AS tsquery)"
         " AND (CAST(:entries AS text[]) IS NULL OR i.entry = ANY(CAST(:entries AS text[])))"
-        " ORDER BY ts_rank(i.words, CAST(CAST(:wanted AS text) AS tsquery)) DESC,"
+        " ORDER BY ts_rank(i.words, CAST(CAST(:words AS text) AS tsquery)) DESC,"
         " i.entry, i.number LIMIT :limit"
     )
-    _BY_VECTOR: Final = text(
+    _SEARCH_VECTOR: Final = text(
         "SELECT i.entry, i.number FROM vector_chunk_index AS i"
         " JOIN vector_store_files AS f ON f.project = :project AND f.entry = i.entry"
         " AND f.state = 'completed' AND f.store_id = ANY(CAST(:stores AS text[]))"
@@ -143,7 +151,7 @@ class PostgresChunkIndex:
         self._session = session
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Index passages."""
+        """Index chunks."""
         rows: list[dict[str, Any]] = [
             {
                 "entry": file.entry,
@@ -156,43 +164,51 @@ class PostgresChunkIndex:
             await self._session.execute(self._ADD, rows)
             return
         for row, chunk in zip(rows, chunks, strict=True):
-            row["embedding"] = _written(chunk.vector)
+            row["embedding"] = _encode(chunk.vector)
         await self._session.execute(self._ADD_WITH_VECTORS, rows)
 
-    async def drop(self, entry: str, first: int, end: int) -> None:
-        """Forget the passages of an entry with these numbers."""
-        await self._session.execute(self._DROP, {"entry": entry, "first": first, "end": end})
+    async def delete(self, entry: str, first: int, end: int) -> None:
+        """Delete the chunks of an entry with numbers from `first` to `end` - 1."""
+        await self._session.execute(self._DELETE, {"entry": entry, "first": first, "end": end})
 
-    async def by_words(self, lookup: Lookup, words: Sequence[str], limit: int) -> list[ChunkKey]:
-        """Passages that have any of the words, by how many they have."""
-        stores, wanted = _alternatives(lookup.store_ids), _alternatives(words)
-        values = {"match": f"({stores}) & ({wanted})", "wanted": wanted, **_scope(lookup, limit)}
-        return [ChunkKey(*row) for row in await self._session.execute(self._BY_WORDS, values)]
+    async def search_words(
+        self, scope: SearchScope, words: Sequence[str], limit: int
+    ) -> list[ChunkKey]:
+        """Find chunks that contain any of the words, by ts_rank."""
+        stores, any_word = _tsquery_any(scope.store_ids), _tsquery_any(words)
+        values = {
+            "match": f"({stores}) & ({any_word})",
+            "words": any_word,
+            **_parameters(scope, limit),
+        }
+        return [ChunkKey(*row) for row in await self._session.execute(self._SEARCH_WORDS, values)]
 
-    async def by_vector(self, lookup: Lookup, vector: Vector, limit: int) -> list[ChunkKey] | None:
-        """The passages nearest to a vector, exactly: all of the stores' are compared."""
+    async def search_vector(
+        self, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[ChunkKey] | None:
+        """Find the chunks nearest to a vector by an exact scan; None without pgvector."""
         if not await self._has_vectors():
             return None
-        values = {"vector": _written(vector), **_scope(lookup, limit)}
-        return [ChunkKey(*row) for row in await self._session.execute(self._BY_VECTOR, values)]
+        values = {"vector": _encode(vector), **_parameters(scope, limit)}
+        return [ChunkKey(*row) for row in await self._session.execute(self._SEARCH_VECTOR, values)]
 
     async def _has_vectors(self) -> bool:
         return (await self._session.execute(self._HAS_VECTORS)).first() is not None
 
 
-def _scope(lookup: Lookup, limit: int) -> dict[str, Any]:
+def _parameters(scope: SearchScope, limit: int) -> dict[str, Any]:
     return {
-        "project": lookup.project,
-        "stores": list(lookup.store_ids),
-        "entries": None if lookup.entries is None else list(lookup.entries),
+        "project": scope.project,
+        "stores": list(scope.store_ids),
+        "entries": None if scope.entries is None else list(scope.entries),
         "limit": limit,
     }
 
 
-def _alternatives(words: Sequence[str]) -> str:
+def _tsquery_any(words: Sequence[str]) -> str:
     return " | ".join(f"'{word}'" for word in words)
 
 
-def _written(vector: Vector) -> str:
-    """As pgvector reads it."""
+def _encode(vector: Vector) -> str:
+    """Encode a vector for pgvector."""
     return json.dumps(vector.tolist(), separators=(",", ":"))

@@ -13,23 +13,23 @@ from control_svc.files.tables import FileRow
 from control_svc.inference.embeddings import Vector, Vectors
 from control_svc.vector_stores.model import FileState, StoreFile
 from control_svc.vector_stores.search.chunk_index import chunk_index
-from control_svc.vector_stores.search.model import ChunkKey, NewChunk, Passage
+from control_svc.vector_stores.search.model import Chunk, ChunkKey, NewChunk
 from control_svc.vector_stores.tables import ChunkRow, StoreFileRow
 
-_STORED = np.dtype("<f2")
+_STORED_TYPE = np.dtype("<f2")
 
 
 class ChunkQueries:
-    """The rows of passages, and what the database finds them by."""
+    """Queries on chunks and their index in one transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
         self._index = chunk_index(tx.session)
-        self.by_words = self._index.by_words
-        self.by_vector = self._index.by_vector
+        self.search_words = self._index.search_words
+        self.search_vector = self._index.search_vector
 
     async def add(self, file: StoreFile, project: str, chunks: Sequence[NewChunk]) -> None:
-        """Keep passages of a file in progress."""
+        """Insert chunks of a file in progress."""
         await self._session.execute(
             insert(ChunkRow),
             [
@@ -38,46 +38,45 @@ class ChunkQueries:
                     "entry": file.entry,
                     "number": chunk.number,
                     "text": chunk.text,
-                    "vector": chunk.vector.astype(_STORED).tobytes(),
+                    "vector": chunk.vector.astype(_STORED_TYPE).tobytes(),
                 }
                 for chunk in chunks
             ],
         )
         await self._index.add(file, chunks)
 
-    async def drop(self, project: str, entry: str, limit: int) -> int:
-        """Forget passages of a file, the last ones first; how many there were."""
+    async def delete(self, project: str, entry: str, limit: int) -> int:
+        """Delete at most `limit` chunks of a file, last ones first. Returns how many there were."""
         last = (
             select(ChunkRow.number)
-            .where(*_of(project, entry))
+            .where(*_in_file(project, entry))
             .order_by(ChunkRow.number.desc())
             .limit(limit)
         )
         numbers = (await self._session.scalars(last)).all()
         if numbers:
-            await self._index.drop(entry, numbers[-1], numbers[0] + 1)
+            await self._index.delete(entry, numbers[-1], numbers[0] + 1)
             await self._session.execute(
-                delete(ChunkRow).where(*_of(project, entry), ChunkRow.number >= numbers[-1])
+                delete(ChunkRow).where(*_in_file(project, entry), ChunkRow.number >= numbers[-1])
             )
         return len(numbers)
 
-    async def texts(self, project: str, entry: str, first: int, limit: int) -> list[str]:
-        """The texts of a file, from a number on."""
-        query = select(ChunkRow.text).where(*_of(project, entry), ChunkRow.number >= first)
-        found = await self._session.scalars(query.order_by(ChunkRow.number).limit(limit))
-        return list(found)
+    async def list_texts(self, project: str, entry: str, first: int, limit: int) -> list[str]:
+        """List the texts of a file's chunks, from number `first`."""
+        query = select(ChunkRow.text).where(*_in_file(project, entry), ChunkRow.number >= first)
+        return list(await self._session.scalars(query.order_by(ChunkRow.number).limit(limit)))
 
-    async def vectors(self, project: str, entry: str, first: int, limit: int) -> Vectors:
-        """The vectors of a file, from a number on."""
-        query = select(ChunkRow.vector).where(*_of(project, entry), ChunkRow.number >= first)
-        found = await self._session.scalars(query.order_by(ChunkRow.number).limit(limit))
-        rows = [_read(vector) for vector in found]
+    async def list_vectors(self, project: str, entry: str, first: int, limit: int) -> Vectors:
+        """List the vectors of a file's chunks, from number `first`, as rows."""
+        query = select(ChunkRow.vector).where(*_in_file(project, entry), ChunkRow.number >= first)
+        vectors = await self._session.scalars(query.order_by(ChunkRow.number).limit(limit))
+        rows = [_decode(vector) for vector in vectors]
         return np.stack(rows) if rows else np.empty((0, 0), np.float32)
 
-    async def passages(
+    async def get_searchable(
         self, project: str, keys: Collection[ChunkKey], now: datetime
-    ) -> list[Passage]:
-        """Those of the passages that can still be found."""
+    ) -> list[Chunk]:
+        """Get those of the chunks whose files are completed and neither deleted nor expired."""
         if not keys:
             return []
         query = (
@@ -108,13 +107,13 @@ class ChunkQueries:
             )
         )
         return [
-            Passage(
+            Chunk(
                 ChunkKey(entry, number),
                 file_id,
                 filename,
                 orjson.loads(attached),
                 content,
-                _read(vector),
+                _decode(vector),
             )
             for entry, number, file_id, filename, attached, content, vector in (
                 await self._session.execute(query)
@@ -122,9 +121,9 @@ class ChunkQueries:
         ]
 
 
-def _of(project: str, entry: str) -> tuple[ColumnElement[bool], ...]:
+def _in_file(project: str, entry: str) -> tuple[ColumnElement[bool], ...]:
     return (ChunkRow.project == project, ChunkRow.entry == entry)
 
 
-def _read(vector: bytes) -> Vector:
-    return np.frombuffer(vector, _STORED).astype(np.float32)
+def _decode(vector: bytes) -> Vector:
+    return np.frombuffer(vector, _STORED_TYPE).astype(np.float32)

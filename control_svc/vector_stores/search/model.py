@@ -1,4 +1,4 @@
-"""Requests and results of searches, and the interface `Search` that the tool `file_search` uses."""
+"""Parameters and results of searches, and the interface `Search` that `file_search` uses."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ from svc_kit.errors import InvalidField, OutOfRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """A passage that was found, with the file that it is of."""
+    """A chunk that matches a search, with its file."""
 
     file_id: str
     filename: str
     score: float
-    """In [0, 1]: 1 is the most that a passage can agree with a query."""
+    """In [0, 1]; higher is better."""
     attributes: Mapping[str, AttributeValue]
-    """Of the file within the store."""
+    """Attributes of the file in the store."""
     texts: tuple[str, ...]
-    """The passage; one text a hit, so a file with several passages has several hits."""
+    """The text of the chunk. A file with several matching chunks has several hits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """How what is found is ordered, and what is left out."""
+    """Ranking options of a search. At least one weight must be above 0."""
 
     score_threshold: float = 0.0
-    """Hits below are left out."""
+    """Hits with a lower score are dropped."""
     vector_weight: float = 0.7
-    """How much the meaning counts, beside the words."""
+    """Weight of the vector similarity."""
     text_weight: float = 0.3
-    """How much the words count, beside the meaning; one of the weights is above 0."""
+    """Weight of the word score."""
 
     def check(self) -> None:
-        """Raises OutOfRange or InvalidField."""
+        """Validate the options. Raises OutOfRange or InvalidField."""
         for name in ("score_threshold", "vector_weight", "text_weight"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
@@ -46,10 +46,10 @@ class Ranking:
 
 
 class Search(Protocol):
-    """Finds passages in the files of vector stores."""
+    """Searches the files of vector stores."""
 
     def check_model(self) -> None:
-        """That there is a model for vectors. Raises EmbeddingModelMissing."""
+        """Check that there is an embedding model. Raises EmbeddingModelMissing."""
 
     async def search(
         self,
@@ -60,21 +60,19 @@ class Search(Protocol):
         filters: Filter | None,
         ranking: Ranking,
     ) -> list[SearchHit]:
-        """The best passages for any of the queries, best first, over all the stores at once.
+        """Search the chunks of completed files in all stores. Returns the best hits, best first.
 
-        A passage is there once, with the best score that a query gave it. What has been deleted is
-        not found any more, what is still being read not yet. The search counts as a use of the
-        stores, which puts off their expiry.
+        A chunk is returned once, with its best score for any of the queries. A search postpones the
+        expiry of the stores.
 
-        Raises VectorStoreNotFound, VectorStoreExpired, EmbeddingModelMissing (this installation has
-        no model for vectors; the message has the command that adds one), EmbeddingModelChanged,
-        MissingField, InvalidField, TooLong and OutOfRange; Unavailable and ResourceExhausted while
-        the inference service cannot answer.
+        Raises VectorStoreNotFound, VectorStoreExpired, EmbeddingModelMissing,
+        EmbeddingModelChanged, MissingField, InvalidField, TooLong or OutOfRange; Unavailable or
+        ResourceExhausted if the inference service cannot embed the queries now.
         """
 
 
 class ChunkKey(NamedTuple):
-    """Names a passage."""
+    """The id of a chunk."""
 
     entry: str
     number: int
@@ -82,15 +80,15 @@ class ChunkKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewChunk:
-    """A passage to be kept."""
+    """A chunk to store."""
 
     number: int
     text: str
     vector: Vector
 
 
-class Passage(NamedTuple):
-    """A passage that can be found now, with its file."""
+class Chunk(NamedTuple):
+    """A searchable chunk with its file."""
 
     key: ChunkKey
     file_id: str
@@ -101,10 +99,10 @@ class Passage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
-    """Where passages are looked for: in completed files alone."""
+class SearchScope:
+    """The files to search, of which only completed ones have results."""
 
     project: str
     store_ids: Sequence[str]
     entries: Collection[str] | None = None
-    """Those that a filter has left; None: all."""
+    """Entries of the files that match the filter; None if there is no filter."""

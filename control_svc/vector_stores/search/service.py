@@ -1,4 +1,4 @@
-"""Search: indexes propose chunks by vectors and by words, and `ranking.py` scores each."""
+"""Search: indexes propose candidates by vectors and by words, and `ranking.py` scores them."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from control_svc.vector_stores.membership import FileAdder
 from control_svc.vector_stores.model import VectorStore
 from control_svc.vector_stores.queries import StoreFileQueries, VectorStoreQueries
 from control_svc.vector_stores.search.chunk_queries import ChunkQueries
-from control_svc.vector_stores.search.model import ChunkKey, Lookup, Passage, Ranking, SearchHit
+from control_svc.vector_stores.search.model import Chunk, ChunkKey, Ranking, SearchHit, SearchScope
 from control_svc.vector_stores.search.ranking import (
-    combined,
-    meaning_scores,
+    combine_scores,
     query_terms,
     search_terms,
+    vector_scores,
     word_scores,
 )
 from control_svc.vector_stores.search.vector_index import VectorIndex
@@ -36,21 +36,21 @@ MAX_QUERIES: Final = 16
 MAX_QUERY_CHARACTERS: Final = 4096
 MAX_RESULTS: Final = 50
 MAX_STORES: Final = 16
-_PROPOSED: Final = 4
-"""How many passages each index proposes for one that is wanted, and at least as many as"""
-_PROPOSED_AT_LEAST: Final = 50
+_CANDIDATES_PER_RESULT: Final = 4
+_MIN_CANDIDATES: Final = 50
+"""Number of chunks that each index proposes."""
 
 
 @dataclass(frozen=True)
 class _Query:
-    """A question, in both of its forms."""
+    """A query as words and as a vector."""
 
     words: tuple[str, ...]
     vector: Vector
 
 
 class VectorSearch:
-    """Implements `domain.search.Search`."""
+    """Implements `Search`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class VectorSearch:
         self._clock = clock
 
     def check_model(self) -> None:
-        """See the port."""
+        """See `Search`."""
         self._adder.check_model()
 
     async def search(
@@ -79,53 +79,56 @@ class VectorSearch:
         filters: Filter | None,
         ranking: Ranking,
     ) -> list[SearchHit]:
-        """The best passages for any of the queries; see the port."""
+        """See `Search`."""
         _check(store_ids, queries, max_results)
         ranking.check()
         if filters is not None:
             check_filter(filters)
         self.check_model()
-        stores = await self._used(project, store_ids)
-        best: dict[ChunkKey, tuple[float, Passage]] = {}
-        for model, group in _by_model(stores).items():
-            request = await self._asked(project, model, group, queries)
-            lookup = await self._lookup(project, group, filters)
-            for query in request:
-                for passage, score in await self._found(query, lookup, group, max_results, ranking):
-                    known = best.get(passage.key)
-                    if known is None or known[0] < score:
-                        best[passage.key] = (score, passage)
+        stores = await self._touch_stores(project, store_ids)
+        best: dict[ChunkKey, tuple[float, Chunk]] = {}
+        for model, group in _group_by_model(stores).items():
+            embedded = await self._embed(project, model, group, queries)
+            scope = await self._resolve_scope(project, group, filters)
+            for query in embedded:
+                chunks = await self._find_chunks(query, scope, group, max_results)
+                for score, chunk in await asyncio.to_thread(_score, query, chunks, ranking):
+                    if chunk.key not in best or best[chunk.key][0] < score:
+                        best[chunk.key] = (score, chunk)
         ordered = sorted(best.values(), key=lambda each: (-each[0], each[1].key))
-        wanted = [each for each in ordered if each[0] >= ranking.score_threshold]
-        return [_hit(score, passage) for score, passage in wanted[:max_results]]
+        return [
+            _hit(score, chunk)
+            for score, chunk in ordered[:max_results]
+            if score >= ranking.score_threshold
+        ]
 
-    async def _used(self, project: str, store_ids: Sequence[str]) -> list[VectorStore]:
-        """The stores, their use noted. Raises VectorStoreNotFound or VectorStoreExpired."""
-        now, wanted = self._clock(), dict.fromkeys(store_ids)
+    async def _touch_stores(self, project: str, store_ids: Sequence[str]) -> list[VectorStore]:
+        """Get stores and record their use. Raises VectorStoreNotFound or VectorStoreExpired."""
+        now, distinct_ids = self._clock(), dict.fromkeys(store_ids)
 
-        async def find(tx: Transaction) -> list[VectorStore]:
-            stores = [await VectorStoreQueries(tx).get(project, each) for each in wanted]
+        async def read(tx: Transaction) -> list[VectorStore]:
+            stores = [await VectorStoreQueries(tx).get(project, each) for each in distinct_ids]
             for store in stores:
-                store.check_alive(now)
+                store.check_not_expired(now)
             return stores
 
-        async def note(tx: Transaction) -> None:
-            for store_id in sorted(wanted):
+        async def touch(tx: Transaction) -> None:
+            for store_id in sorted(distinct_ids):
                 store = await VectorStoreQueries(tx).lock(project, store_id)
-                store.check_alive(now)
-                await VectorStoreQueries(tx).update(project, store.used(now))
+                store.check_not_expired(now)
+                await VectorStoreQueries(tx).update(project, store.touch(now))
 
-        stores = await self._transactions.read(find)
-        if any(store.needs_note(now) for store in stores):
-            await self._transactions.write(note)
+        stores = await self._transactions.read(read)
+        if any(store.needs_touch(now) for store in stores):
+            await self._transactions.write(touch)
         return stores
 
-    async def _asked(
+    async def _embed(
         self, project: str, model: str, stores: Sequence[VectorStore], queries: Sequence[str]
     ) -> list[_Query]:
-        """The questions as the model of some stores sees them."""
+        """Embed queries with the model of `stores`. Raises EmbeddingModelChanged."""
         try:
-            request = await self._embedder.embed(project, model, queries, is_background=False)
+            result = await self._embedder.embed(project, model, queries, is_background=False)
         except ModelNotFound as error:
             raise EmbeddingModelChanged(vector_store=stores[0].id, model=model) from error
         except ContextLengthExceeded as error:
@@ -135,71 +138,65 @@ class VectorSearch:
                 context_tokens=error.context_tokens,
             ) from error
         for store in stores:
-            store.check_space(model, request.digest, request.vectors.shape[1])
-        words = [query_terms(query) for query in queries]
-        return [_Query(each, vector) for each, vector in zip(words, request.vectors, strict=True)]
+            store.check_embedding(model, result.digest, result.vectors.shape[1])
+        return [
+            _Query(query_terms(query), vector)
+            for query, vector in zip(queries, result.vectors, strict=True)
+        ]
 
-    async def _lookup(
+    async def _resolve_scope(
         self, project: str, stores: Sequence[VectorStore], filters: Filter | None
-    ) -> Lookup:
+    ) -> SearchScope:
         store_ids = [store.id for store in stores]
         if filters is None:
-            return Lookup(project, store_ids)
-        found = await self._transactions.read(
-            lambda tx: StoreFileQueries(tx).attributes(project, store_ids)
+            return SearchScope(project, store_ids)
+        attributes = await self._transactions.read(
+            lambda tx: StoreFileQueries(tx).get_attributes(project, store_ids)
         )
-        left = frozenset(entry for entry, each in found.items() if filters.matches(each))
-        return Lookup(project, store_ids, left)
+        entries = frozenset(entry for entry, each in attributes.items() if filters.matches(each))
+        return SearchScope(project, store_ids, entries)
 
-    async def _found(
-        self,
-        query: _Query,
-        lookup: Lookup,
-        stores: Sequence[VectorStore],
-        max_results: int,
-        ranking: Ranking,
-    ) -> list[tuple[Passage, float]]:
-        """What the indexes propose for a question, scored."""
-        limit = max(_PROPOSED * max_results, _PROPOSED_AT_LEAST)
-        proposed = await self._nearest(query.vector, lookup, stores, limit)
+    async def _find_chunks(
+        self, query: _Query, scope: SearchScope, stores: Sequence[VectorStore], max_results: int
+    ) -> list[Chunk]:
+        """Read the chunks that the indexes propose for a query."""
+        limit = max(_CANDIDATES_PER_RESULT * max_results, _MIN_CANDIDATES)
+        nearest = await self._search_vector(query.vector, scope, stores, limit)
 
-        async def read(tx: Transaction) -> list[Passage]:
+        async def read(tx: Transaction) -> list[Chunk]:
             chunks = ChunkQueries(tx)
-            keys = set(proposed)
+            keys = set(nearest)
             if query.words:
-                keys.update(await chunks.by_words(lookup, query.words, limit))
-            return await chunks.passages(lookup.project, keys, await tx.now())
+                keys.update(await chunks.search_words(scope, query.words, limit))
+            return await chunks.get_searchable(scope.project, keys, await tx.now())
 
-        passages = await self._transactions.read(read)
-        return await asyncio.to_thread(_scored, query, passages, ranking)
+        return await self._transactions.read(read)
 
-    async def _nearest(
-        self, vector: Vector, lookup: Lookup, stores: Sequence[VectorStore], limit: int
+    async def _search_vector(
+        self, vector: Vector, scope: SearchScope, stores: Sequence[VectorStore], limit: int
     ) -> list[ChunkKey]:
-        """By the database where it can, else by the matrices in memory."""
-        found = await self._transactions.read(
-            lambda tx: ChunkQueries(tx).by_vector(lookup, vector, limit)
+        """Search in the database if it has vectors, else in memory."""
+        keys = await self._transactions.read(
+            lambda tx: ChunkQueries(tx).search_vector(scope, vector, limit)
         )
-        if found is not None:
-            return found
+        if keys is not None:
+            return keys
         return [
             key
             for store in stores
-            for key in await self._index.nearest(
-                lookup.project, store, vector, limit, lookup.entries
-            )
+            for key in await self._index.search(scope.project, store, vector, limit, scope.entries)
         ]
 
 
 def _check(store_ids: Sequence[str], queries: Sequence[str], max_results: int) -> None:
-    for field, values, most in (
+    for field, values, limit in (
         ("vector_store_ids", store_ids, MAX_STORES),
         ("queries", queries, MAX_QUERIES),
     ):
         if not values:
             raise MissingField(field=field)
-        if len(values) > most:
-            raise TooLong(field=field, length=len(values), limit=most)
+        if len(values) > limit:
+            raise TooLong(field=field, length=len(values), limit=limit)
     for query in queries:
         if not query.strip():
             raise MissingField(field="queries")
@@ -211,8 +208,8 @@ def _check(store_ids: Sequence[str], queries: Sequence[str], max_results: int) -
         raise OutOfRange(field="max_results", value=max_results, minimum=1, maximum=MAX_RESULTS)
 
 
-def _by_model(stores: Sequence[VectorStore]) -> Mapping[str, list[VectorStore]]:
-    """Stores that have something to find, by the model of their vectors."""
+def _group_by_model(stores: Sequence[VectorStore]) -> Mapping[str, list[VectorStore]]:
+    """Group the stores that are not empty by their embedding model."""
     groups: dict[str, list[VectorStore]] = {}
     for store in stores:
         if store.num_chunks:
@@ -220,23 +217,20 @@ def _by_model(stores: Sequence[VectorStore]) -> Mapping[str, list[VectorStore]]:
     return groups
 
 
-def _scored(
-    query: _Query, passages: Sequence[Passage], ranking: Ranking
-) -> list[tuple[Passage, float]]:
-    if not passages:
+def _score(query: _Query, chunks: Sequence[Chunk], ranking: Ranking) -> list[tuple[float, Chunk]]:
+    if not chunks:
         return []
-    vectors = np.stack([passage.vector for passage in passages])
-    meaning = meaning_scores(query.vector, vectors)
-    words = word_scores(query.words, [set(search_terms(each.text)) for each in passages])
-    scores = combined(meaning, words, ranking)
-    return list(zip(passages, scores.tolist(), strict=True))
+    by_vector = vector_scores(query.vector, np.stack([chunk.vector for chunk in chunks]))
+    by_words = word_scores(query.words, [set(search_terms(chunk.text)) for chunk in chunks])
+    scores = combine_scores(by_vector, by_words, ranking)
+    return list(zip(scores.tolist(), chunks, strict=True))
 
 
-def _hit(score: float, passage: Passage) -> SearchHit:
+def _hit(score: float, chunk: Chunk) -> SearchHit:
     return SearchHit(
-        file_id=passage.file_id,
-        filename=passage.filename,
+        file_id=chunk.file_id,
+        filename=chunk.filename,
         score=round(score, 6),
-        attributes=passage.attributes,
-        texts=(passage.text,),
+        attributes=chunk.attributes,
+        texts=(chunk.text,),
     )

@@ -1,7 +1,6 @@
-"""Exact vector search in memory, for databases without pgvector: one matrix a store.
+"""Exact vector search in memory, for databases without pgvector, with one matrix per store.
 
-A matrix follows the revision of its store: before each search it drops deleted chunks and loads new
-ones.
+If the revision of the store has changed, a search first drops deleted chunks and loads new ones.
 """
 
 import asyncio
@@ -22,14 +21,14 @@ from control_svc.vector_stores.model import VectorStore
 from control_svc.vector_stores.queries import StoreFileQueries
 from control_svc.vector_stores.search.chunk_queries import ChunkQueries
 from control_svc.vector_stores.search.model import ChunkKey
-from control_svc.vector_stores.search.ranking import meaning_scores
+from control_svc.vector_stores.search.ranking import vector_scores
 
-_ROWS_AT_ONCE: Final = 2000
+_PAGE_ROWS: Final = 2000
 _FLOAT_BYTES: Final = 4
 
 
-class _Part(NamedTuple):
-    """Consecutive vectors of one entry, and the number of the first."""
+class _Page(NamedTuple):
+    """Consecutive vectors of one entry; `first` is the number of the first chunk."""
 
     first: int
     vectors: Vectors
@@ -37,50 +36,48 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True)
 class _Matrix:
-    """All vectors of a store at a revision, those of an entry in consecutive rows."""
+    """All vectors of a store at a revision. Those of an entry are consecutive rows."""
 
     revision: int
     vectors: Vectors
     entries: tuple[str, ...]
     bounds: tuple[int, ...]
-    """The first row of each entry, from which its passages are numbered; and the end."""
+    """The first row of each entry, and the number of rows."""
 
     @classmethod
-    def of(cls, revision: int, parts: Mapping[str, Vectors]) -> Self:
-        """The matrix of whole entries."""
-        bounds = accumulate((len(vectors) for vectors in parts.values()), initial=0)
-        stacked = np.concatenate([*parts.values()] or [np.empty((0, 0), np.float32)])
-        return cls(revision, stacked, tuple(parts), tuple(bounds))
+    def build(cls, revision: int, vectors: Mapping[str, Vectors]) -> Self:
+        """Concatenate the vectors of entries."""
+        bounds = accumulate(map(len, vectors.values()), initial=0)
+        stacked = np.concatenate([*vectors.values()] or [np.empty((0, 0), np.float32)])
+        return cls(revision, stacked, tuple(vectors), tuple(bounds))
 
-    def parts(self) -> dict[str, Vectors]:
-        """Each entry's rows."""
+    def by_entry(self) -> dict[str, Vectors]:
+        """The rows of each entry."""
         rows = zip(self.entries, pairwise(self.bounds), strict=True)
         return {entry: self.vectors[start:end] for entry, (start, end) in rows}
 
-    def nearest(
-        self, vector: Vector, limit: int, wanted: Collection[str] | None
-    ) -> list[tuple[float, ChunkKey]]:
-        """The best rows, with their cosines."""
+    def search(self, vector: Vector, limit: int, entries: Collection[str] | None) -> list[ChunkKey]:
+        """Find the nearest rows, of all entries if `entries` is None."""
         if not self.entries:
             return []
-        cosines = meaning_scores(vector, self.vectors)
-        if wanted is not None:
-            is_wanted = np.array([entry in wanted for entry in self.entries])
-            cosines[~np.repeat(is_wanted, np.diff(self.bounds))] = -np.inf
-        rows = np.argsort(-cosines, kind="stable")[:limit]
-        owners = np.searchsorted(self.bounds, rows, side="right") - 1
+        scores = vector_scores(vector, self.vectors)
+        if entries is not None:
+            is_included = np.array([entry in entries for entry in self.entries])
+            scores[~np.repeat(is_included, np.diff(self.bounds))] = -np.inf
+        rows = np.argsort(-scores, kind="stable")[:limit]
+        indexes = np.searchsorted(self.bounds, rows, side="right") - 1
         return [
-            (float(cosines[row]), ChunkKey(self.entries[owner], int(row) - self.bounds[owner]))
-            for row, owner in zip(rows, owners, strict=True)
-            if np.isfinite(cosines[row])
+            ChunkKey(self.entries[index], int(row) - self.bounds[index])
+            for row, index in zip(rows, indexes, strict=True)
+            if np.isfinite(scores[row])
         ]
 
 
-_NOTHING: Final = _Matrix.of(-1, {})
+_EMPTY: Final = _Matrix.build(-1, {})
 
 
 class VectorIndex:
-    """The matrices of one process, of `max_bytes` in all."""
+    """An LRU cache of matrices, of at most `max_bytes` in total."""
 
     def __init__(self, transactions: Transactions, max_bytes: int) -> None:
         self._transactions = transactions
@@ -88,7 +85,7 @@ class VectorIndex:
         self._matrices: OrderedDict[str, _Matrix] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def nearest(
+    async def search(
         self,
         project: str,
         store: VectorStore,
@@ -96,35 +93,34 @@ class VectorIndex:
         limit: int,
         entries: Collection[str] | None = None,
     ) -> list[ChunkKey]:
-        """The passages of a store nearest to a vector; `entries` None: of all its files."""
+        """Find the chunks of a store nearest to a vector, in all files if `entries` is None."""
         if store.num_chunks * store.dimensions * _FLOAT_BYTES > self._max_bytes:
-            return await self._read_through(project, store, vector, limit, entries)
-        matrix = await self._matrix(project, store)
-        best = await asyncio.to_thread(matrix.nearest, vector, limit, entries)
-        return [key for _, key in best]
+            return await self._scan(project, store, vector, limit, entries)
+        matrix = await self._get_matrix(project, store)
+        return await asyncio.to_thread(matrix.search, vector, limit, entries)
 
-    async def _matrix(self, project: str, store: VectorStore) -> _Matrix:
-        """The store's vectors, at its revision or a later one."""
+    async def _get_matrix(self, project: str, store: VectorStore) -> _Matrix:
+        """Get the vectors of a store, at its revision or a later one."""
         lock = self._locks.setdefault(store.id, asyncio.Lock())
         async with lock:
-            matrix = self._matrices.pop(store.id, _NOTHING)
+            matrix = self._matrices.pop(store.id, _EMPTY)
             if matrix.revision < store.revision:
-                matrix = await self._renewed(project, store, matrix)
+                matrix = await self._refresh(project, store, matrix)
             self._matrices[store.id] = matrix
         self._evict()
         return matrix
 
-    async def _renewed(self, project: str, store: VectorStore, old: _Matrix) -> _Matrix:
-        """The matrix without entries that are gone, and with those that are new."""
-        completed = await self._completed(project, store)
-        parts = {entry: rows for entry, rows in old.parts().items() if entry in completed}
-        for entry in sorted(completed.keys() - parts.keys()):
-            pages = [page.vectors async for page in self._pages(project, entry)]
+    async def _refresh(self, project: str, store: VectorStore, old: _Matrix) -> _Matrix:
+        """Drop entries that are not completed any more, and load new ones."""
+        completed = await self._list_completed(project, store)
+        vectors = {entry: rows for entry, rows in old.by_entry().items() if entry in completed}
+        for entry in sorted(completed - vectors.keys()):
+            pages = [page.vectors async for page in self._read_vectors(project, entry)]
             if pages:
-                parts[entry] = np.concatenate(pages)
-        return await asyncio.to_thread(_Matrix.of, store.revision, dict(sorted(parts.items())))
+                vectors[entry] = np.concatenate(pages)
+        return await asyncio.to_thread(_Matrix.build, store.revision, dict(sorted(vectors.items())))
 
-    async def _read_through(
+    async def _scan(
         self,
         project: str,
         store: VectorStore,
@@ -132,29 +128,31 @@ class VectorIndex:
         limit: int,
         entries: Collection[str] | None,
     ) -> list[ChunkKey]:
+        """Read all vectors, for a store that exceeds the cache."""
         best: list[tuple[float, ChunkKey]] = []
-        for entry in await self._completed(project, store):
+        for entry in await self._list_completed(project, store):
             if entries is None or entry in entries:
-                async for page in self._pages(project, entry):
-                    cosines = meaning_scores(vector, page.vectors)
-                    keys = (ChunkKey(entry, page.first + row) for row in range(len(cosines)))
-                    found = zip(cosines.tolist(), keys, strict=True)
-                    best = heapq.nsmallest(limit, [*best, *found], key=_order)
+                async for page in self._read_vectors(project, entry):
+                    scores = vector_scores(vector, page.vectors)
+                    keys = (ChunkKey(entry, page.first + row) for row in range(len(scores)))
+                    # Negated, so that chunks with equal scores are ordered by age.
+                    candidates = zip((-scores).tolist(), keys, strict=True)
+                    best = heapq.nsmallest(limit, [*best, *candidates])
         return [key for _, key in best]
 
-    async def _completed(self, project: str, store: VectorStore) -> dict[str, int]:
+    async def _list_completed(self, project: str, store: VectorStore) -> set[str]:
         return await self._transactions.read(
-            lambda tx: StoreFileQueries(tx).completed(project, store.id)
+            lambda tx: StoreFileQueries(tx).list_completed(project, store.id)
         )
 
-    async def _pages(self, project: str, entry: str) -> AsyncIterator[_Part]:
-        """An entry's vectors, some at a time; it may be gone before the last."""
+    async def _read_vectors(self, project: str, entry: str) -> AsyncIterator[_Page]:
+        """Read the vectors of an entry, which may be deleted in the meantime."""
         first = 0
         while True:
-            vectors = await self._transactions.read(partial(_page, project, entry, first))
+            vectors = await self._transactions.read(partial(_read_page, project, entry, first))
             if not len(vectors):
                 return
-            yield _Part(first, vectors)
+            yield _Page(first, vectors)
             first += len(vectors)
 
     def _evict(self) -> None:
@@ -164,11 +162,5 @@ class VectorIndex:
             total -= oldest.vectors.nbytes
 
 
-def _order(found: tuple[float, ChunkKey]) -> tuple[float, ChunkKey]:
-    """The nearest first; of those equally near the oldest, as everywhere else."""
-    cosine, key = found
-    return -cosine, key
-
-
-async def _page(project: str, entry: str, first: int, tx: Transaction) -> Vectors:
-    return await ChunkQueries(tx).vectors(project, entry, first, _ROWS_AT_ONCE)
+async def _read_page(project: str, entry: str, first: int, tx: Transaction) -> Vectors:
+    return await ChunkQueries(tx).list_vectors(project, entry, first, _PAGE_ROWS)

@@ -1,4 +1,4 @@
-"""Filters over attributes say what a plain reading of them says."""
+"""Filters agree with a plain implementation, and with their JSON."""
 
 import json
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ VALUES: st.SearchStrategy[AttributeValue] = (
     st.sampled_from(["", "a", "b"]) | st.sampled_from([0.0, 1.0, 2.0]) | st.booleans()
 )
 ATTRIBUTES = st.dictionaries(st.sampled_from("xyz"), VALUES)
-SEVERAL = (Comparator.IN, Comparator.NIN)
+LIST_COMPARATORS = (Comparator.IN, Comparator.NIN)
 COMPARISONS: st.SearchStrategy[Filter] = st.sampled_from(Comparator).flatmap(
     lambda comparator: st.builds(
         Comparison,
         st.sampled_from("xyz"),
         st.just(comparator),
-        st.lists(VALUES).map(tuple) if comparator in SEVERAL else VALUES,
+        st.lists(VALUES).map(tuple) if comparator in LIST_COMPARATORS else VALUES,
     )
 )
 FILTERS = st.recursive(
@@ -40,60 +40,62 @@ FILTERS = st.recursive(
 
 
 def kind(value: AttributeValue) -> str:
-    """What JSON calls it."""
+    """The JSON type of a value."""
     if isinstance(value, bool):
         return "boolean"
     return "string" if isinstance(value, str) else "number"
 
 
-def plainly(condition: Filter, attributes: Mapping[str, AttributeValue]) -> bool:
-    """What the contract says, word for word."""
+def matches_plainly(condition: Filter, attributes: Mapping[str, AttributeValue]) -> bool:
+    """A literal implementation of the documentation."""
     if isinstance(condition, Compound):
-        each = [plainly(inner, attributes) for inner in condition.filters]
-        return all(each) if condition.junction == "and" else any(each)
+        results = [matches_plainly(inner, attributes) for inner in condition.filters]
+        return all(results) if condition.junction == "and" else any(results)
     value = condition.value
     values = value if isinstance(value, tuple) else (value,)
-    found = attributes.get(condition.key)
-    equal = found is not None and (kind(found), found) in [(kind(v), v) for v in values]
+    actual = attributes.get(condition.key)
+    equal = actual is not None and (kind(actual), actual) in [(kind(v), v) for v in values]
     if condition.comparator in ("eq", "in"):
         return equal
     if condition.comparator in ("ne", "nin"):
         return not equal
-    wanted = values[0]
-    if found is None or kind(found) != kind(wanted) or kind(found) == "boolean":
+    expected = values[0]
+    if actual is None or kind(actual) != kind(expected) or kind(actual) == "boolean":
         return False
-    less = sorted([found, wanted], key=lambda each: (each, each is found))[0] is found
+    less = sorted([actual, expected], key=lambda each: (each, each is actual))[0] is actual
     match condition.comparator:
         case "gt":
-            return not less and found != wanted
+            return not less and actual != expected
         case "gte":
-            return not less or found == wanted
+            return not less or actual == expected
         case "lt":
-            return less and found != wanted
-    return less or found == wanted
+            return less and actual != expected
+    return less or actual == expected
 
 
 @given(FILTERS, ATTRIBUTES)
-def test_a_filter_is_what_it_says(condition: Filter, attributes: dict[str, AttributeValue]) -> None:
-    """For every combination of kinds, also where the attribute is not there."""
-    assert condition.matches(attributes) is plainly(condition, attributes)
+def test_filters_match_as_documented(
+    condition: Filter, attributes: dict[str, AttributeValue]
+) -> None:
+    """For all combinations of types, and missing attributes."""
+    assert condition.matches(attributes) is matches_plainly(condition, attributes)
 
 
-def written(condition: Filter) -> dict[str, object]:
-    """A condition as callers write it."""
+def to_json(condition: Filter) -> dict[str, object]:
+    """A filter in the JSON of the OpenAI API."""
     if isinstance(condition, Compound):
         return {
             "type": condition.junction,
-            "filters": [written(each) for each in condition.filters],
+            "filters": [to_json(inner) for inner in condition.filters],
         }
     value = list(condition.value) if isinstance(condition.value, tuple) else condition.value
     return {"type": condition.comparator, "key": condition.key, "value": value}
 
 
 @given(FILTERS.filter(lambda condition: _depth(condition) <= MAX_DEPTH))
-def test_a_condition_comes_back_from_its_json(condition: Filter) -> None:
-    """Nothing of it is lost on the way."""
-    assert filter_from_json(json.dumps(written(condition))) == condition
+def test_filters_are_parsed_from_json(condition: Filter) -> None:
+    """Within the maximum depth."""
+    assert filter_from_json(json.dumps(to_json(condition))) == condition
 
 
 def _depth(condition: Filter) -> int:

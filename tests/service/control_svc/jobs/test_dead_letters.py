@@ -29,17 +29,17 @@ from tests.support.threads import ThreadClient, saying
 from tests.support.vectors import (
     RunningVectors,
     VectorClient,
-    WordVectors,
+    WordInference,
     paragraphs,
     running_vectors,
-    state_of,
+    state_name,
 )
 
 TOPICS = [f"topic{number}" for number in range(60)]
 CHUNKING = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}
 
 
-class MissingModel(WordVectors):
+class MissingModel(WordInference):
     """An embedding model that is missing after the first call until `is_available` is set."""
 
     is_available = False
@@ -63,9 +63,9 @@ async def vectors(tmp_path: Path, database_url: str | None) -> AsyncIterator[Run
 async def ingest_failing(client: VectorClient) -> tuple[str, str]:
     """Create a store with a file whose ingestion fails; return both ids."""
     store = await client.create()
-    file_id = await client.put(store.id, paragraphs(TOPICS), chunking=CHUNKING)
-    await client.read(store.id)
-    assert state_of(await client.file(store.id, file_id)) == "failed"
+    file_id = await client.add_file(store.id, paragraphs(TOPICS), chunking=CHUNKING)
+    await client.wait_for_files(store.id)
+    assert state_name(await client.get_file(store.id, file_id)) == "failed"
     return store.id, file_id
 
 
@@ -85,14 +85,14 @@ async def test_a_failed_ingestion_can_be_retried(vectors: RunningVectors, is_swe
     job = await only_dead_job(operator)
     vectors.fake.is_available = True  # type: ignore[attr-defined]
     retried = await operator.retry_job(job.id)
-    store = await client.read(store_id)
-    file = await client.file(store_id, file_id)
+    store = await client.wait_for_files(store_id)
+    file = await client.get_file(store_id, file_id)
     hits = await client.search(store_id, TOPICS[0], max_results=50)
     texts = [hit.texts[0] for hit in hits]
 
     assert (job.kind, job.error_reason) == ("vector-file", "MODEL_NOT_FOUND")
     assert (retried.state, retried.attempt) == (JobPb.STATE_QUEUED, 0)
-    assert (state_of(file), file.HasField("error")) == ("completed", False)
+    assert (state_name(file), file.HasField("error")) == ("completed", False)
     assert (store.file_counts.completed, store.file_counts.failed) == (1, 0)
     assert TOPICS[0] in texts[0]
     assert len(set(texts)) == len(texts) == 30
@@ -105,9 +105,9 @@ async def test_a_file_removed_from_its_store_is_not_retried(vectors: RunningVect
     client, operator = vectors.vectors, Operator.of(vectors.control)
     store_id, file_id = await ingest_failing(client)
     job = await only_dead_job(operator)
-    await client.ask("DeleteVectorStoreFile", vector_store_id=store_id, file_id=file_id)
+    await client.call("DeleteVectorStoreFile", vector_store_id=store_id, file_id=file_id)
 
-    with pytest.raises(JobNotRetriable, match="in the vector store no more"):
+    with pytest.raises(JobNotRetriable, match="no longer in the vector store"):
         await operator.retry_job(job.id)
     assert (await operator.get_job(job.id)).state == JobPb.STATE_DEAD
     assert (await client.get(store_id)).file_counts.total == 0

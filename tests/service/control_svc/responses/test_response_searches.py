@@ -35,7 +35,7 @@ async def running(
 
 async def a_library(running: RunningVectors) -> tuple[tool_pb2.Tool, dict[str, str]]:
     """The tool that searches the library, which finds one passage, and the files by their names."""
-    store_id, files = await running.vectors.library(LIBRARY)
+    store_id, files = await running.vectors.create_with_files(LIBRARY)
     search = tool_pb2.FileSearchTool(vector_store_ids=[store_id], max_results=1)
     return tool_pb2.Tool(file_search=search), files
 

@@ -1,4 +1,4 @@
-"""Vector stores over gRPC, on both databases: files in, passages out."""
+"""VectorStoreService and VectorStoreFileService on both databases."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,11 +27,11 @@ from tests.support.control import USER_DATA
 from tests.support.vectors import (
     NO_STORE,
     RunningVectors,
+    attribute_value,
+    attributes,
     paragraphs,
     running_vectors,
-    state_of,
-    value,
-    values,
+    state_name,
 )
 
 CHUNKING = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 50}
@@ -41,18 +41,18 @@ ANIMALS = {"fox.txt": "The fox sleeps in the barn.", "sea.txt": "The sea is deep
 @pytest.fixture
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningVectors]:
     """Both services, on each database."""
-    async with running_vectors(tmp_path, database_url) as both:
-        yield both
+    async with running_vectors(tmp_path, database_url) as services:
+        yield services
 
 
-async def test_what_is_put_in_is_found(running: RunningVectors) -> None:
-    """By the words that it has, with its name, its text and a score."""
+async def test_a_search_finds_files(running: RunningVectors) -> None:
+    """Hits have a filename, a text and a score."""
     client = running.vectors
-    store_id, ids = await client.library(ANIMALS, name="animals")
+    store_id, ids = await client.create_with_files(ANIMALS, name="animals")
     store = await client.get(store_id)
     hits = await client.search(store_id, "fox in a barn")
 
-    assert (state_of(store), store.file_counts.completed) == ("completed", 2)
+    assert (state_name(store), store.file_counts.completed) == ("completed", 2)
     assert store.usage_bytes > 0
     assert [hit.filename for hit in hits] == ["fox.txt", "sea.txt"]
     assert list(hits[0].texts) == [ANIMALS["fox.txt"]]
@@ -60,123 +60,131 @@ async def test_what_is_put_in_is_found(running: RunningVectors) -> None:
     assert 1 >= hits[0].score > hits[1].score >= 0
 
 
-async def test_a_threshold_and_weights_decide_what_counts(running: RunningVectors) -> None:
-    """By words alone, what has none of them scores nothing."""
+async def test_ranking_options_select_hits(running: RunningVectors) -> None:
+    """With the word score only, files without a word of the query are below the threshold."""
     client = running.vectors
-    store_id, _ = await client.library(ANIMALS)
+    store_id, _ = await client.create_with_files(ANIMALS)
     ranking = {"score_threshold": 0.5, "vector_weight": 0, "text_weight": 1}
 
-    assert await client.found(store_id, "barn", ranking=ranking) == ["fox.txt"]
-    assert await client.found(store_id, "ocean", ranking=ranking) == []
-    assert await client.found(store_id, "ocean", "barn", max_results=1) == ["fox.txt"]
+    assert await client.search_names(store_id, "barn", ranking=ranking) == ["fox.txt"]
+    assert await client.search_names(store_id, "ocean", ranking=ranking) == []
+    assert await client.search_names(store_id, "ocean", "barn", max_results=1) == ["fox.txt"]
 
 
-async def test_a_deleted_file_is_not_found_any_more(running: RunningVectors) -> None:
-    """At once, whether it leaves the store or the file itself goes; the counts follow."""
+async def test_deleted_files_are_not_found(running: RunningVectors) -> None:
+    """After removal from the store, deletion of the file, and deletion of the store."""
     client = running.vectors
     texts = {"a": "the red fox", "b": "the red fox", "c": "the red fox"}
-    store_id, ids = await client.library(texts)
-    assert sorted(await client.found(store_id, "fox")) == ["a", "b", "c"]
+    store_id, ids = await client.create_with_files(texts)
+    assert sorted(await client.search_names(store_id, "fox")) == ["a", "b", "c"]
 
-    await client.ask("DeleteVectorStoreFile", vector_store_id=store_id, file_id=ids["a"])
-    assert sorted(await client.found(store_id, "fox")) == ["b", "c"]
+    await client.call("DeleteVectorStoreFile", vector_store_id=store_id, file_id=ids["a"])
+    assert sorted(await client.search_names(store_id, "fox")) == ["b", "c"]
     await client.client.delete(ids["b"])
-    assert await client.found(store_id, "fox") == ["c"]
+    assert await client.search_names(store_id, "fox") == ["c"]
 
     store = await client.get(store_id)
     assert (store.file_counts.completed, store.file_counts.total) == (1, 1)
     with pytest.raises(VectorStoreFileNotFound):
-        await client.file(store_id, ids["a"])
-    await client.ask("DeleteVectorStore", vector_store_id=store_id)
+        await client.get_file(store_id, ids["a"])
+    await client.call("DeleteVectorStore", vector_store_id=store_id)
     with pytest.raises(VectorStoreNotFound):
         await client.search(store_id, "fox")
     await running.control.control.sweeper.sweep()
 
 
-async def test_a_file_that_has_expired_is_not_found(running: RunningVectors) -> None:
-    """From its time on, before anybody sweeps; afterwards the store does not count it."""
+async def test_an_expired_file_is_not_found(running: RunningVectors) -> None:
+    """Even before the sweep, which removes it from the counts."""
     client = running.vectors
     store = await client.create()
     file = await client.client.create(b"the red fox", purpose=USER_DATA, ttl={"seconds": 3600})
-    await client.ask("CreateVectorStoreFile", vector_store_id=store.id, file_id=file.id)
-    await client.read(store.id)
-    assert await client.found(store.id, "fox")
+    await client.call("CreateVectorStoreFile", vector_store_id=store.id, file_id=file.id)
+    await client.wait_for_files(store.id)
+    assert await client.search_names(store.id, "fox")
 
     running.control.clock.advance(hours=2)
-    assert await client.found(store.id, "fox") == []
+    assert await client.search_names(store.id, "fox") == []
     await running.control.control.sweeper.sweep()
     assert (await client.get(store.id)).file_counts.total == 0
 
 
-async def test_a_file_put_in_again_is_read_again(running: RunningVectors) -> None:
-    """After it was taken out, or where it shall be another; while it is there, nothing happens."""
+async def test_adding_a_file_again_ingests_it_only_if_necessary(running: RunningVectors) -> None:
+    """After its removal, or with other parameters."""
     client = running.vectors
-    store_id, ids = await client.library({"a": "the red fox"})
+    store_id, ids = await client.create_with_files({"a": "the red fox"})
     again = {"vector_store_id": store_id, "file_id": ids["a"]}
-    await client.ask("CreateVectorStoreFile", **again)
+    await client.call("CreateVectorStoreFile", **again)
     assert running.fake.embedded["the red fox"] == 1
-    await client.ask("DeleteVectorStoreFile", **again)
-    await client.ask("CreateVectorStoreFile", **again)
-    await client.read(store_id)
-    assert await client.found(store_id, "fox") == ["a"]
-    changed = {**again, "attributes": values(year=2024), "chunking": CHUNKING}
-    await client.ask("CreateVectorStoreFile", **changed)
-    store = await client.read(store_id)
+    await client.call("DeleteVectorStoreFile", **again)
+    await client.call("CreateVectorStoreFile", **again)
+    await client.wait_for_files(store_id)
+    assert await client.search_names(store_id, "fox") == ["a"]
+    changed = {**again, "attributes": attributes(year=2024), "chunking": CHUNKING}
+    await client.call("CreateVectorStoreFile", **changed)
+    store = await client.wait_for_files(store_id)
     (hit,) = await client.search(store_id, "fox")
 
     assert store.file_counts.completed == store.file_counts.total == 1
     assert hit.attributes["year"].number == 2024
 
 
-async def test_a_long_file_is_found_by_each_part(running: RunningVectors) -> None:
-    """In passages that overlap, which together are its text."""
+async def test_a_long_file_is_split_into_overlapping_chunks(running: RunningVectors) -> None:
+    """Each can be found, and together they are the text."""
     client, words = running.vectors, [f"topic{number}" for number in range(20)]
     store = await client.create()
     text = paragraphs(words)
-    file_id = await client.put(store.id, text, chunking=CHUNKING)
-    await client.read(store.id)
+    file_id = await client.add_file(store.id, text, chunking=CHUNKING)
+    await client.wait_for_files(store.id)
     hits = await client.search(store.id, "topic13", max_results=1)
     page: dict[str, Any] = {"vector_store_id": store.id, "file_id": file_id}
-    first = await client.ask("ListVectorStoreFileContents", page_size=3, **page)
-    rest = await client.ask("ListVectorStoreFileContents", page_token=first.next_page_token, **page)
+    first = await client.call("ListVectorStoreFileContents", page_size=3, **page)
+    rest = await client.call(
+        "ListVectorStoreFileContents", page_token=first.next_page_token, **page
+    )
     texts = [*first.texts, *rest.texts]
 
     assert "topic13" in hits[0].texts[0]
-    assert all(len(each.split()) <= 100 for each in texts)
+    assert all(len(chunk.split()) <= 100 for chunk in texts)
     assert text.startswith(texts[0])
     assert text.endswith(texts[-1])
-    assert all(each in text for each in texts)
+    assert all(chunk in text for chunk in texts)
     assert all(texts[n + 1][:60] in texts[n] for n in range(len(texts) - 1))
 
 
-async def test_filters_choose_among_files(running: RunningVectors) -> None:
-    """Before anything is ranked: what they leave out takes no place."""
+async def test_filters_select_files(running: RunningVectors) -> None:
+    """Comparisons of attributes, and compounds of them."""
     client = running.vectors
     store = await client.create()
     for number in range(6):
-        attributes = values(year=2020 + number, team="red" if number % 2 else "blue")
-        await client.put(store.id, f"note number{number}", f"{number}", attributes=attributes)
-    await client.read(store.id)
+        team = "red" if number % 2 else "blue"
+        values = attributes(year=2020 + number, team=team)
+        await client.add_file(store.id, f"note number{number}", f"{number}", attributes=values)
+    await client.wait_for_files(store.id)
 
-    async def left(condition: dict[str, Any]) -> list[str]:
-        return sorted(await client.found(store.id, "note", filter=condition))
+    async def search(condition: dict[str, Any]) -> list[str]:
+        return sorted(await client.search_names(store.id, "note", filter=condition))
 
-    late = {"comparison": {"key": "year", "comparator": 4, "values": [value(2024)]}}
-    red = {"comparison": {"key": "team", "comparator": 1, "values": [value("red")]}}
-    assert await left(late) == ["4", "5"]
-    assert await left({"compound": {"junction": 1, "filters": [late, red]}}) == ["5"]
-    assert await left({"compound": {"junction": 2, "filters": [late, red]}}) == ["1", "3", "4", "5"]
+    late = {"comparison": {"key": "year", "comparator": 4, "values": [attribute_value(2024)]}}
+    red = {"comparison": {"key": "team", "comparator": 1, "values": [attribute_value("red")]}}
+    assert await search(late) == ["4", "5"]
+    assert await search({"compound": {"junction": 1, "filters": [late, red]}}) == ["5"]
+    assert await search({"compound": {"junction": 2, "filters": [late, red]}}) == [
+        "1",
+        "3",
+        "4",
+        "5",
+    ]
 
 
-async def test_attributes_can_be_changed(running: RunningVectors) -> None:
-    """And the next search goes by the new ones."""
+async def test_attributes_can_be_updated(running: RunningVectors) -> None:
+    """Hits have the new ones."""
     client = running.vectors
-    store_id, ids = await client.library({"a": "the red fox"})
-    changed = await client.ask(
+    store_id, ids = await client.create_with_files({"a": "the red fox"})
+    changed = await client.call(
         "UpdateVectorStoreFile",
         vector_store_id=store_id,
         file_id=ids["a"],
-        attributes=values(draft=True, pages=3),
+        attributes=attributes(draft=True, pages=3),
     )
     (hit,) = await client.search(store_id, "fox")
 
@@ -184,100 +192,104 @@ async def test_attributes_can_be_changed(running: RunningVectors) -> None:
     assert hit.attributes["pages"].number == 3
 
 
-async def test_a_store_that_nobody_uses_expires(running: RunningVectors) -> None:
-    """A search puts that off; afterwards it can be seen and deleted, nothing else."""
+async def test_an_unused_store_expires(running: RunningVectors) -> None:
+    """A search postpones it. An expired store can only be read and deleted."""
     client, clock = running.vectors, running.control.clock
-    store_id, _ = await client.library({"a": "the red fox"}, expire_after_days=2)
+    store_id, _ = await client.create_with_files({"a": "the red fox"}, expire_after_days=2)
     clock.advance(days=1.5)
     await client.search(store_id, "fox")
     clock.advance(days=1.5)
     await client.search(store_id, "fox")
     clock.advance(days=2.1)
 
-    assert state_of(await client.get(store_id)) == "expired"
+    assert state_name(await client.get(store_id)) == "expired"
     with pytest.raises(VectorStoreExpired):
         await client.search(store_id, "fox")
     with pytest.raises(VectorStoreExpired):
-        await client.put(store_id, "more")
+        await client.add_file(store_id, "more")
     await running.control.control.sweeper.sweep()
     swept = await client.get(store_id)
     assert (swept.file_counts.total, swept.usage_bytes) == (0, 0)
-    await client.ask("DeleteVectorStore", vector_store_id=store_id)
+    await client.call("DeleteVectorStore", vector_store_id=store_id)
 
 
-async def test_a_batch_has_a_whole_life(running: RunningVectors) -> None:
-    """Files together: counted, listed, and given up but for what is complete."""
+async def test_batches_are_counted_listed_and_cancelled(running: RunningVectors) -> None:
+    """Cancelling has no effect on completed files."""
     client, fake = running.vectors, running.fake
     store = await client.create()
     files = [await client.client.create(f"text {n}".encode()) for n in range(3)]
     asked = [{"file_id": file.id} for file in files]
-    done = await client.ask("CreateVectorStoreFileBatch", vector_store_id=store.id, files=asked[:1])
-    await client.read(store.id)
+    done = await client.call(
+        "CreateVectorStoreFileBatch", vector_store_id=store.id, files=asked[:1]
+    )
+    await client.wait_for_files(store.id)
     fake.gate.clear()
-    held = await client.ask("CreateVectorStoreFileBatch", vector_store_id=store.id, files=asked[1:])
+    held = await client.call(
+        "CreateVectorStoreFileBatch", vector_store_id=store.id, files=asked[1:]
+    )
     ref = {"vector_store_id": store.id, "batch_id": held.batch.id}
-    cancelled = await client.ask("CancelVectorStoreFileBatch", **ref)
+    cancelled = await client.call("CancelVectorStoreFileBatch", **ref)
     fake.gate.set()
-    listed = await client.ask("ListVectorStoreFiles", **ref)
-    first = await client.ask(
+    listed = await client.call("ListVectorStoreFiles", **ref)
+    first = await client.call(
         "CancelVectorStoreFileBatch", vector_store_id=store.id, batch_id=done.batch.id
     )
 
-    assert state_of(held.batch) == "in_progress"
-    assert (state_of(cancelled.batch), cancelled.batch.file_counts.cancelled) == ("cancelled", 2)
-    assert (state_of(first.batch), first.batch.file_counts.completed) == ("completed", 1)
-    assert {state_of(file) for file in listed.files} == {"cancelled"}
-    assert await client.found(store.id, "text") == ["a.txt"]
+    assert state_name(held.batch) == "in_progress"
+    assert (state_name(cancelled.batch), cancelled.batch.file_counts.cancelled) == ("cancelled", 2)
+    assert (state_name(first.batch), first.batch.file_counts.completed) == ("completed", 1)
+    assert {state_name(file) for file in listed.files} == {"cancelled"}
+    assert await client.search_names(store.id, "text") == ["a.txt"]
     with pytest.raises(VectorStoreFileBatchNotFound):
-        await client.ask("GetVectorStoreFileBatch", vector_store_id=store.id, batch_id="vsfb_1")
+        await client.call("GetVectorStoreFileBatch", vector_store_id=store.id, batch_id="vsfb_1")
 
 
-async def test_a_file_that_is_taken_out_while_it_is_read_stays_out(
+async def test_a_file_that_is_removed_during_ingestion_is_not_stored(
     running: RunningVectors,
 ) -> None:
-    """What the work would still keep is kept by nobody."""
+    """The job does not store its chunks."""
     client, fake = running.vectors, running.fake
     fake.gate.clear()
     store = await client.create()
-    file_id = await client.put(store.id, "the red fox")
+    file_id = await client.add_file(store.id, "the red fox")
     await fake.arrived.wait()
-    await client.ask("DeleteVectorStoreFile", vector_store_id=store.id, file_id=file_id)
+    await client.call("DeleteVectorStoreFile", vector_store_id=store.id, file_id=file_id)
     fake.gate.set()
-    other = await client.put(store.id, "the blue fox")
-    await client.read(store.id)
+    other = await client.add_file(store.id, "the blue fox")
+    await client.wait_for_files(store.id)
 
     assert [hit.file_id for hit in await client.search(store.id, "fox")] == [other]
 
 
-async def test_lists_turn_their_pages(running: RunningVectors) -> None:
-    """Stores and files, both ways, before and after, also behind a file that is gone."""
+async def test_stores_and_files_are_listed_in_pages(running: RunningVectors) -> None:
+    """In both orders, before and after a cursor, which may be a removed file."""
     client = running.vectors
     stores = [(await client.create(name=str(n))).id for n in range(3)]
-    ids = [await client.put(stores[0], f"text {n}") for n in range(5)]
-    await client.read(stores[0])
+    ids = [await client.add_file(stores[0], f"text {n}") for n in range(5)]
+    await client.wait_for_files(stores[0])
 
-    async def files(**asked: Any) -> list[int]:
-        answer = await client.ask("ListVectorStoreFiles", vector_store_id=stores[0], **asked)
-        return [ids.index(file.file_id) for file in answer.files]
+    async def files(**fields: Any) -> list[int]:
+        page = await client.call("ListVectorStoreFiles", vector_store_id=stores[0], **fields)
+        return [ids.index(file.file_id) for file in page.files]
 
-    listed = await client.ask("ListVectorStores", page_size=2)
-    assert [each.id for each in listed.vector_stores] == [stores[2], stores[1]]
+    listed = await client.call("ListVectorStores", page_size=2)
+    assert [store.id for store in listed.vector_stores] == [stores[2], stores[1]]
     assert await files() == [4, 3, 2, 1, 0]
     assert await files(order=2, after=ids[1], page_size=2) == [2, 3]
     assert await files(order=2, before=ids[3], page_size=2) == [1, 2]
     assert await files(state=4) == []
-    await client.ask("DeleteVectorStoreFile", vector_store_id=stores[0], file_id=ids[2])
+    await client.call("DeleteVectorStoreFile", vector_store_id=stores[0], file_id=ids[2])
     assert await files(after=ids[2]) == [1, 0]
     await running.control.control.sweeper.sweep()
     assert await files(after=ids[2]) == [1, 0]
 
 
-async def test_a_store_is_created_once_under_a_request_id(running: RunningVectors) -> None:
-    """The second time the first one comes back; another request under its id is refused."""
+async def test_create_is_idempotent(running: RunningVectors) -> None:
+    """A request id with other parameters is rejected."""
     client = running.vectors
     file = await client.client.create(b"the red fox")
-    asked: dict[str, Any] = {"request_id": "r", "file_ids": [file.id], "metadata": {"a": "b"}}
-    first, second = await client.create(**asked), await client.create(**asked)
+    fields: dict[str, Any] = {"request_id": "r", "file_ids": [file.id], "metadata": {"a": "b"}}
+    first, second = await client.create(**fields), await client.create(**fields)
 
     assert first.id == second.id
     assert first.file_counts.total == 1
@@ -285,42 +297,42 @@ async def test_a_store_is_created_once_under_a_request_id(running: RunningVector
         await client.create(request_id="r", name="other")
 
 
-async def test_without_an_embedding_model_files_are_refused(
+async def test_files_and_searches_require_an_embedding_model(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """With the command that adds one; empty stores can be made all the same."""
+    """The error contains the command that adds one. Empty stores can be created."""
     async with running_vectors(tmp_path, database_url, embedding_model=None) as running:
         client = running.vectors
         store = await client.create(name="later")
-        for attempt in (client.put(store.id, "text"), client.search(store.id, "text")):
+        for attempt in (client.add_file(store.id, "text"), client.search(store.id, "text")):
             with pytest.raises(EmbeddingModelMissing, match="corral up --embedding-model"):
                 await attempt
 
 
-async def test_a_file_lives_through_two_engines_and_no_more(
+async def test_a_file_fails_after_three_engine_deaths(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """It is read in spite of two that died over it; a third time fails it with the reason."""
+    """Two deaths are retried."""
     jobs = {"poll_interval_s": 0.05}
     async with running_vectors(tmp_path, database_url, jobs=jobs) as running:
-        running.control.clock.step_s = 1  # backing off takes no time
+        running.control.clock.step_s = 1  # so that backoffs end at once
         client, fake = running.vectors, running.fake
         store = await client.create()
         fake.failures = [EngineRestarting(phase="running", retry_after=0.0)] * 2
-        good = await client.put(store.id, "the red fox")
-        await client.read(store.id)
+        good = await client.add_file(store.id, "the red fox")
+        await client.wait_for_files(store.id)
         fake.failures = [EngineRestarting(phase="running", retry_after=0.0)] * 3
-        bad = await client.put(store.id, "poison")
-        await client.read(store.id)
-        failed = await client.file(store.id, bad)
+        bad = await client.add_file(store.id, "poison")
+        await client.wait_for_files(store.id)
+        failed = await client.get_file(store.id, bad)
 
-        assert state_of(await client.file(store.id, good)) == "completed"
-        assert (state_of(failed), failed.error.code) == ("failed", 1)
+        assert state_name(await client.get_file(store.id, good)) == "completed"
+        assert (state_name(failed), failed.error.code) == ("failed", 1)
         assert "engine" in failed.error.message.lower()
 
 
 @pytest.mark.parametrize(
-    ("method", "asked", "error"),
+    ("method", "fields", "error"),
     [
         ("CreateVectorStore", {"name": "x" * 256}, TooLong),
         ("CreateVectorStore", {"expire_after_days": 366}, OutOfRange),
@@ -342,44 +354,48 @@ async def test_a_file_lives_through_two_engines_and_no_more(
             {"file_id": "x", "chunking": {"max_chunk_size_tokens": 99}},
             OutOfRange,
         ),
-        ("CreateVectorStoreFile", {"file_id": "x", "attributes": values(a="x" * 513)}, TooLong),
+        ("CreateVectorStoreFile", {"file_id": "x", "attributes": attributes(a="x" * 513)}, TooLong),
         ("CreateVectorStoreFileBatch", {}, MissingField),
         ("CreateVectorStoreFileBatch", {"files": [{"file_id": "a"}] * 2}, InvalidField),
         ("GetVectorStoreFile", {"file_id": "\x00"}, VectorStoreFileNotFound),
     ],
 )
-async def test_what_is_wrong_is_refused(
-    running: RunningVectors, method: str, asked: dict[str, Any], error: type[Exception]
+async def test_invalid_requests_are_rejected(
+    running: RunningVectors, method: str, fields: dict[str, Any], error: type[Exception]
 ) -> None:
-    """Each with its own error, before anything is done."""
+    """Each with its own error, and without an effect."""
     client = running.vectors
     store = await client.create()
     if method not in ("CreateVectorStore", "ListVectorStores"):
-        asked = {"vector_store_id": store.id, **asked}
+        fields = {"vector_store_id": store.id, **fields}
 
     with pytest.raises(error):
-        await client.ask(method, **asked)
+        await client.call(method, **fields)
     assert (await client.get(store.id)).file_counts.total == 0
 
 
-async def test_blanks_make_no_passage(running: RunningVectors) -> None:
-    """A page of them has no token, and so no end in tokens."""
+async def test_whitespace_is_not_stored(running: RunningVectors) -> None:
+    """It has no tokens, so it would not end a chunk."""
     client = running.vectors
-    store_id, _ = await client.library({"w": "the red fox" + " " * 100_000 + "the blue fox"})
+    store_id, _ = await client.create_with_files(
+        {"w": "the red fox" + " " * 100_000 + "the blue fox"}
+    )
     hits = await client.search(store_id, "fox")
 
     assert " ".join(" ".join(hit.texts[0] for hit in hits).split()) == "the red fox the blue fox"
     assert all(len(hit.texts[0]) < 2000 for hit in hits)
 
 
-async def test_batches_go_with_their_store(tmp_path: Path, database_url: str | None) -> None:
-    """No row of theirs is left."""
+async def test_batches_are_deleted_with_their_store(
+    tmp_path: Path, database_url: str | None
+) -> None:
+    """No row remains."""
     async with running_vectors(tmp_path, database_url) as running:
         client = running.vectors
-        store_id, ids = await client.library(ANIMALS)
+        store_id, ids = await client.create_with_files(ANIMALS)
         files = [{"file_id": ids["fox.txt"]}]
-        await client.ask("CreateVectorStoreFileBatch", vector_store_id=store_id, files=files)
-        await client.ask("DeleteVectorStore", vector_store_id=store_id)
+        await client.call("CreateVectorStoreFileBatch", vector_store_id=store_id, files=files)
+        await client.call("DeleteVectorStore", vector_store_id=store_id)
     query = select(func.count()).where(FileBatchRow.store_id == store_id)
     async with (
         open_database(database_url, tmp_path / "control") as database,
@@ -388,26 +404,24 @@ async def test_batches_go_with_their_store(tmp_path: Path, database_url: str | N
         assert (await connection.execute(query)).scalar_one() == 0
 
 
-async def test_work_that_is_broken_off_goes_on_where_it_was(
-    tmp_path: Path, database_url: str | None
-) -> None:
-    """Passages that are kept are not computed again, none is found before all are, none twice."""
+async def test_interrupted_ingestion_resumes(tmp_path: Path, database_url: str | None) -> None:
+    """Stored chunks are not embedded again, and are found only after the last one is stored."""
     text = paragraphs([f"topic{number}" for number in range(120)])
     chunking = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}
     async with running_vectors(tmp_path, database_url) as first:
         store = await first.vectors.create()
-        first.fake.most_calls = 2
-        await first.vectors.put(store.id, text, chunking=chunking)
-        await first.fake.stuck.wait()
-        kept = set(first.fake.embedded)
-        assert await first.vectors.found(store.id, "topic1") == []
+        first.fake.max_calls = 2
+        await first.vectors.add_file(store.id, text, chunking=chunking)
+        await first.fake.blocked.wait()
+        stored = set(first.fake.embedded)
+        assert await first.vectors.search_names(store.id, "topic1") == []
     async with running_vectors(tmp_path, database_url) as second:
-        await second.vectors.read(store.id)
-        again = set(second.fake.embedded) & kept
+        await second.vectors.wait_for_files(store.id)
+        repeated = set(second.fake.embedded) & stored
         hits = await second.vectors.search(store.id, "topic1", max_results=50)
         texts = [hit.texts[0] for hit in hits]
 
-    assert len(kept) == 32
-    assert not again
+    assert len(stored) == 32
+    assert not repeated
     assert len(texts) == len(set(texts))
     assert "topic1" in texts[0]

@@ -156,10 +156,10 @@ async def test_deleted_objects_are_imported_again_with_another_map(migration: Mi
     await migration.server.threads.DeleteThread(
         thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
     )
-    await migration.vectors.ask("DeleteVectorStore", vector_store_id=migration.new_id("vs_old"))
+    await migration.vectors.call("DeleteVectorStore", vector_store_id=migration.new_id("vs_old"))
     await migration.client.delete(migration.new_id("file-old"))
     again = await migration.run(*lines, id_map="others")
-    store = await migration.vectors.read(migration.new_id("vs_old", "others"))
+    store = await migration.vectors.wait_for_files(migration.new_id("vs_old", "others"))
     there = await migration.server.messages.ListMessages(
         message_service_pb2.ListMessagesRequest(thread_id=migration.new_id("thread_old", "others"))
     )
@@ -216,7 +216,7 @@ async def test_a_link_instead_of_a_file_is_refused(migration: Migration, tmp_pat
 async def test_a_map_of_deleted_objects_is_refused(migration: Migration) -> None:
     """Otherwise nothing would be imported, without an error."""
     assert await migration.run(STORE) == {"vector stores": 1}
-    await migration.vectors.ask("DeleteVectorStore", vector_store_id=migration.new_id("vs_old"))
+    await migration.vectors.call("DeleteVectorStore", vector_store_id=migration.new_id("vs_old"))
 
     with pytest.raises(click.ClickException, match="--id-map"):
         await migration.run(STORE)

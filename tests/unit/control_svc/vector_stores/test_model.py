@@ -1,4 +1,4 @@
-"""Whose vectors a store takes, and compares with its own."""
+"""Checks that vectors of a store are of one model."""
 
 from datetime import UTC, datetime
 
@@ -10,12 +10,12 @@ from svc_kit.errors import EmbeddingModelChanged
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def a_store(digest: str, model: str = "m") -> VectorStore:
+def make_store(digest: str) -> VectorStore:
     """A store that has vectors."""
     return VectorStore(
         id="vs_1",
         name="",
-        embedding_model=model,
+        embedding_model="m",
         embedding_digest=digest,
         dimensions=8,
         created_at=START,
@@ -23,30 +23,30 @@ def a_store(digest: str, model: str = "m") -> VectorStore:
     )
 
 
-def test_the_first_vectors_decide() -> None:
-    """All of what tells models apart."""
+def test_the_first_vectors_determine_the_model() -> None:
+    """Its name, digest and dimensions."""
     empty = VectorStore(id="vs_1", name="", created_at=START, active_at=START)
 
-    assert empty.embedded_by("m", "a", 8) == a_store("a")
+    assert empty.pin_embedding("m", "a", 8) == make_store("a")
 
 
-def test_a_store_of_before_digests_learns_its_own() -> None:
-    """It can be searched as before; the next vectors say which file they are of, for good."""
-    old = a_store("")
-    old.check_space("m", "a", 8)
-    learned = old.embedded_by("m", "a", 8)
+def test_a_store_without_a_digest_gets_that_of_the_next_vectors() -> None:
+    """Stores of earlier releases have none."""
+    old = make_store("")
+    old.check_embedding("m", "a", 8)
+    pinned = old.pin_embedding("m", "a", 8)
 
-    assert learned == a_store("a")
-    assert learned.embedded_by("m", "", 8) == learned  # an engine that does not say
+    assert pinned == make_store("a")
+    assert pinned.pin_embedding("m", "", 8) == pinned  # from an engine without digests
     with pytest.raises(EmbeddingModelChanged):
-        learned.check_space("m", "b", 8)
+        pinned.check_embedding("m", "b", 8)
 
 
 @pytest.mark.parametrize("other", [("n", "a", 8), ("m", "b", 8), ("m", "a", 9), ("n", "", 8)])
-def test_other_vectors_are_refused(other: tuple[str, str, int]) -> None:
-    """In searches and beside those that are there."""
-    store = a_store("a")
+def test_vectors_of_another_model_are_rejected(other: tuple[str, str, int]) -> None:
+    """In searches and in ingestion."""
+    store = make_store("a")
 
-    for use in (store.check_space, store.embedded_by):
+    for check in (store.check_embedding, store.pin_embedding):
         with pytest.raises(EmbeddingModelChanged):
-            use(*other)
+            check(*other)

@@ -1,4 +1,4 @@
-"""What becomes of files' bytes: their text, or the reason why there is none."""
+"""Text extraction from plain text and HTML, and rejection of other files."""
 
 import codecs
 from pathlib import Path
@@ -9,8 +9,8 @@ from control_svc.vector_stores.ingest.text_extraction import read_text
 from svc_kit.sandbox.jobs import JobRefused
 
 
-def text_of(folder: Path, content: bytes, filename: str = "a.txt") -> str:
-    """The text of a file with this content."""
+def extract(folder: Path, content: bytes, filename: str = "a.txt") -> str:
+    """Extract the text of a file."""
     path = folder / "file"
     path.write_bytes(content)
     return read_text({"path": str(path), "filename": filename})["text"]
@@ -25,16 +25,16 @@ def text_of(folder: Path, content: bytes, filename: str = "a.txt") -> str:
         (codecs.BOM_UTF16_BE + "big".encode("utf-16-be"), "big"),
     ],
 )
-def test_text_is_unicode_of_its_kind(tmp_path: Path, content: bytes, text: str) -> None:
-    """UTF-8, or what a byte order mark says."""
-    assert text_of(tmp_path, content) == text
+def test_text_is_decoded_by_its_byte_order_mark(tmp_path: Path, content: bytes, text: str) -> None:
+    """UTF-8 if there is none."""
+    assert extract(tmp_path, content) == text
 
 
-def test_html_is_what_it_shows(tmp_path: Path) -> None:
-    """No markup, no scripts; blocks are lines of their own."""
+def test_html_is_converted_to_visible_text(tmp_path: Path) -> None:
+    """Without markup and scripts; blocks are separate lines."""
     page = b"<title>T</title><style>p{}</style><p>a &amp; <b>b</b></p><script>x<p></script><li>c"
 
-    assert text_of(tmp_path, page, "page.HTML").split("\n") == ["", "T", "", "a & b", "", "c"]
+    assert extract(tmp_path, page, "page.HTML").split("\n") == ["", "T", "", "a & b", "", "c"]
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_html_is_what_it_shows(tmp_path: Path) -> None:
         ("""a<a href=?x="y>b</a>c<a href=="y>d""", "abcd"),
     ],
 )
-def test_html_is_read_as_browsers_do(tmp_path: Path, page: str, text: str) -> None:
-    """Quotes hide ends of tags, scripts everything but their own; what is not closed is markup."""
-    assert text_of(tmp_path, page.encode(), "page.htm") == text
+def test_html_is_parsed_as_in_browsers(tmp_path: Path, page: str, text: str) -> None:
+    """Comments, quoted attributes, scripts, unclosed constructs."""
+    assert extract(tmp_path, page.encode(), "page.htm") == text
 
 
-def test_elements_close_themselves_in_xml_alone(tmp_path: Path) -> None:
-    """In HTML a script without an end hides the rest of the page."""
+def test_elements_can_be_self_closing_in_xhtml_only(tmp_path: Path) -> None:
+    """In HTML, an unclosed script hides the rest of the page."""
     page = b"""<style media='a' /><script src="a=b.js"/>a<script src="/"></script>b<script>c"""
 
-    assert text_of(tmp_path, page, "page.xhtml") == "ab"
-    assert text_of(tmp_path, page, "page.html") == ""
+    assert extract(tmp_path, page, "page.xhtml") == "ab"
+    assert extract(tmp_path, page, "page.html") == ""
 
 
 @pytest.mark.parametrize(
@@ -70,30 +70,26 @@ def test_elements_close_themselves_in_xml_alone(tmp_path: Path) -> None:
         *("<b></i>", "&#", "&a"),
     ],
 )
-def test_a_hostile_page_is_read_through_a_few_times(tmp_path: Path, piece: str) -> None:
-    """A megabyte of what a parser that goes back would read anew at each place, for hours."""
+def test_parsing_takes_linear_time(tmp_path: Path, piece: str) -> None:
+    """A backtracking parser would take hours for a megabyte of these pieces."""
     page = piece * (1_000_000 // len(piece))
 
-    assert len(text_of(tmp_path, page.encode(), "page.htm")) <= len(page)
+    assert len(extract(tmp_path, page.encode(), "page.htm")) <= len(page)
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"caf\xe9", "not UTF-8"),
-        (b"\xff\xfe\x00\xd8", "not UTF-16"),
-        (b"a\x00b", "unsupported: it is neither"),
+        (b"caf\xe9", "not valid UTF-8"),
+        (b"\xff\xfe\x00\xd8", "not valid UTF-16"),
+        (b"a\x00b", "unsupported: supported types are"),
         (b"PK\x03\x04 cut short", "damaged"),
         (b"%PDF-1.4 cut short", "damaged"),
+        (b"&#" + b"9" * 5000 + b";", "character reference"),
     ],
 )
-def test_what_has_no_text_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
-    """With a reason for people; what is of another kind is told apart from what is damaged."""
+def test_invalid_files_are_rejected(tmp_path: Path, content: bytes, problem: str) -> None:
+    """Unsupported types are distinguished from damaged files."""
+    filename = "page.htm" if content.startswith(b"&") else "a.txt"
     with pytest.raises(JobRefused, match=problem):
-        text_of(tmp_path, content)
-
-
-def test_a_number_that_no_character_has_is_refused(tmp_path: Path) -> None:
-    """Python would not read so many digits."""
-    with pytest.raises(JobRefused, match="character reference"):
-        text_of(tmp_path, b"&#" + b"9" * 5000 + b";", "page.htm")
+        extract(tmp_path, content, filename)
