@@ -1,1 +1,1 @@
-"""OpenAI's HTTP API in, gRPC out. Stateless: it parses, checks, calls and frames."""
+"""Stateless HTTP gateway: serves OpenAI's API by gRPC calls of the other services."""

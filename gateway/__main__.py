@@ -1,4 +1,4 @@
-"""`python -m gateway`: one gateway, its settings from the environment and an optional TOML file."""
+"""`python -m gateway`: runs a gateway. Settings come from the environment and a TOML file."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ from svc_kit.settings.groups import load_settings
 
 
 def main(arguments: list[str]) -> int:
-    """Run until stopped. The only argument is the path of a TOML file."""
+    """Run until stopped. The optional argument is the path of a TOML file."""
     configure_logging("gateway")
     try:
         settings = load_settings(GatewaySettings, toml=Path(arguments[0]) if arguments else None)

@@ -1,18 +1,18 @@
-"""The running calls, so that a draining gateway can end those that outlast the grace period."""
+"""Tracks running calls, so that a draining gateway can wait for them and cancel the rest."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from svc_kit.errors import DomainError, Draining
+from svc_kit.errors import CallerCancelled, DomainError, Draining
 
 
 class Stoppable(Protocol):
-    """A call, or several, that can be ended from outside."""
+    """One or several calls that can be cancelled."""
 
     def stop(self, error: DomainError) -> None:
-        """Cancel it; waiting callers get `error`."""
+        """Cancel the calls. Waiting callers get `error`. Further calls have no effect."""
 
 
 class ActiveCalls:
@@ -26,40 +26,42 @@ class ActiveCalls:
 
     @property
     def closed(self) -> bool:
-        """Whether the gateway takes nothing new."""
+        """Whether new calls are rejected."""
         return self._closed
 
     def close(self) -> None:
-        """Refuses further calls with Draining."""
+        """Reject new calls with Draining."""
         self._closed = True
 
     def __len__(self) -> int:
         return len(self._running)
 
     @contextmanager
-    def holding(self, calls: Stoppable) -> Iterator[None]:
-        """Counts the calls as running. Raises Draining when nothing new is taken."""
-        if self._closed:
-            raise Draining
+    def track(self, calls: Stoppable) -> Iterator[None]:
+        """Count the calls as running during the block, and cancel them when it ends. Raises
+        Draining if new calls are rejected."""
         self._running.add(calls)
         self._idle.clear()
         try:
+            if self._closed:
+                raise Draining
             yield
         finally:
+            calls.stop(CallerCancelled())
             self._running.discard(calls)
             if not self._running:
                 self._idle.set()
 
-    async def finished(self, grace_s: float) -> bool:
-        """Waits until nothing runs; False when something still does after `grace_s` seconds."""
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no call is running. Returns False after `timeout_s` seconds."""
         try:
-            async with asyncio.timeout(grace_s):
+            async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
         except TimeoutError:
             return False
         return True
 
     def stop_all(self, error: DomainError) -> None:
-        """Ends every running call with `error`."""
+        """Cancel every running call with `error`."""
         for calls in list(self._running):
             calls.stop(error)

@@ -1,4 +1,4 @@
-"""Composes the gateway: settings in, a running HTTP server out."""
+"""Creates and runs the gateway."""
 
 import functools
 import logging
@@ -20,7 +20,7 @@ from gateway.context import AppContext
 from gateway.http.docs import describe_api, docs_page
 from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.hosts import HostCheck, HostPolicy
-from gateway.http.listener import Listener, bind, listening
+from gateway.http.listener import Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
 from gateway.inference import InferenceClient
 from gateway.routes.adapters import adapters_router
@@ -93,8 +93,7 @@ from svc_kit.rpc.client import open_channel
 _log = logging.getLogger(__name__)
 
 CHANNEL_OPTIONS = [("grpc.http2.lookahead_bytes", 64 * 1024)]
-"""A small window for streams of tokens: what a client leaves unread must not pile up here, or
-nothing would be noticed of it before thousands of tokens had been computed for nobody."""
+"""A small flow-control window, so that generation stops soon after a client stops reading."""
 BODIES = (
     ChatCompletionBody,
     CompletionBody,
@@ -136,19 +135,19 @@ DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
 @dataclass(frozen=True)
 class Gateway:
-    """The parts that outlive a request, with the ASGI application over them."""
+    """The ASGI application and its long-lived parts."""
 
     app: ASGIApp
     api: FastAPI
-    """The application with the routes, for its OpenAPI document."""
-    live: ActiveCalls
+    """The application without middleware, for its OpenAPI document."""
+    active_calls: ActiveCalls
     registry: CollectorRegistry
     inference: InferenceClient
 
 
 @asynccontextmanager
 async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
-    """Puts a gateway together. Leaving closes its channels. Raises StartupError."""
+    """Create a gateway; close its channels on exit. Raises StartupError."""
     token_file = settings.service_token_file
     token = None if token_file is None else ServiceToken.read(token_file)
     registry = CollectorRegistry()
@@ -163,7 +162,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         open_channel(settings.control_target, tls=settings.control_tls) as control_channel,
         _stored_keys(settings, token) as stored_keys,
     ):
-        # The service token is no credential here: HTTP callers are not Corral's services.
+        # HTTP callers cannot authenticate with the service token.
         authenticator = build_authenticator(
             listen=settings.listen,
             keys=settings.keys,
@@ -171,32 +170,32 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             require_keys=settings.require_keys,
             stored_keys=stored_keys,
         )
-        credentials, patience_s = Credentials(token), settings.request_timeout_s
-        inference = InferenceClient(inference_channel, credentials, patience_s)
+        credentials, timeout_s = Credentials(token), settings.request_timeout_s
+        inference = InferenceClient(inference_channel, credentials, timeout_s)
         context = AppContext(
             settings=settings,
             authentication=Authentication(authenticator),
             operators=Authentication(authenticator, Scope.ADMIN),
             inference=inference,
-            control=ControlClient(control_channel, credentials, patience_s),
-            live=ActiveCalls(),
+            control=ControlClient(control_channel, credentials, timeout_s),
+            active_calls=ActiveCalls(),
             fingerprint=f"corral-{corral_version}",
         )
         api = build_api(context, corral_version)
-        policy = HostPolicy.of(
+        policy = HostPolicy.create(
             parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
         )
         app = RequestMiddleware(
             HostCheck(api, policy), HttpMetrics(registry), settings.max_requests
         )
-        yield Gateway(app, api, context.live, registry, inference)
+        yield Gateway(app, api, context.active_calls, registry, inference)
 
 
 @asynccontextmanager
 async def _stored_keys(
     settings: GatewaySettings, token: ServiceToken | None
 ) -> AsyncIterator[ControlKeys | None]:
-    """The keys of the control service; None where the gateway cannot show it who asks."""
+    """The API keys of the control service; None without a service token."""
     if token is None:
         yield None
         return
@@ -206,7 +205,7 @@ async def _stored_keys(
 
 
 class Endpoints(NamedTuple):
-    """Where a running gateway listens, with the ports that the system chose."""
+    """The addresses of a running gateway, with the actual ports."""
 
     http: Address
     management: Address | None
@@ -214,19 +213,19 @@ class Endpoints(NamedTuple):
 
 @asynccontextmanager
 async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
-    """Serves HTTP.
+    """Run a gateway; drain it on exit. Raises StartupError.
 
-    Leaving drains: nothing new is accepted, running answers get `drain_grace_s` to finish, and what
-    runs longer ends with an error. Raises StartupError.
+    While draining, it rejects new requests. Running responses get `drain_grace_s` to finish, then
+    they are cancelled with an error.
     """
-    wanted = parse_address(settings.listen)
+    configured = parse_address(settings.listen)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(build(settings))
         management = await stack.enter_async_context(_management(settings, gateway))
-        bound = bind(wanted, settings.unread_limit_s)
-        address = Address(wanted.host, bound.getsockname()[1])
+        bound = bind(configured, settings.unread_limit_s)
+        address = Address(configured.host, bound.getsockname()[1])
         listener = await stack.enter_async_context(
-            listening(
+            run_listener(
                 gateway.app,
                 bound,
                 tls=settings.tls,
@@ -239,11 +238,11 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
         try:
             yield Endpoints(address, management)
         finally:
-            await _drain(gateway.live, listener, settings.drain_grace_s)
+            await _drain(gateway.active_calls, listener, settings.drain_grace_s)
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Runs a gateway until SIGTERM or SIGINT, then drains it. Raises StartupError."""
+    """Run a gateway until SIGTERM or SIGINT, then drain it. Raises StartupError."""
     stopping = stop_on_signals()
     async with running(settings) as endpoints:
         scheme = "http" if settings.tls is None else "https"
@@ -252,14 +251,15 @@ async def serve(settings: GatewaySettings) -> None:
         _log.info("draining")
 
 
-async def _drain(live: ActiveCalls, listener: Listener, grace_s: float) -> None:
-    live.close()
+async def _drain(active_calls: ActiveCalls, listener: Listener, grace_s: float) -> None:
+    active_calls.close()
     listener.stop_accepting()
-    if not await live.finished(grace_s):
+    if not await active_calls.wait_idle(grace_s):
         _log.warning(
-            "the shutdown grace period has ended", extra={"fields": {"ended_answers": len(live)}}
+            "the shutdown grace period has ended; running responses are cancelled",
+            extra={"fields": {"ended_answers": len(active_calls)}},
         )
-        live.stop_all(Draining())
+        active_calls.stop_all(Draining())
 
 
 @asynccontextmanager
@@ -270,7 +270,7 @@ async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncItera
     server = ManagementServer(
         listen=settings.management_listen,
         registry=gateway.registry,
-        is_ready=lambda: not gateway.live.closed,
+        is_ready=lambda: not gateway.active_calls.closed,
     )
     await server.start()
     try:
@@ -280,7 +280,7 @@ async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncItera
 
 
 def build_api(context: AppContext, corral_version: str) -> FastAPI:
-    """The routes, with their description at /openapi.json and /docs."""
+    """Create the FastAPI application with all routes, /openapi.json and /docs."""
     api = FastAPI(
         title="Corral",
         version=corral_version,
@@ -313,7 +313,7 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
         vector_store_files_router,
         vector_store_batches_router,
         assistants_router,
-        runs_router,  # before the routes of threads: "runs" would be the id of one
+        runs_router,  # before threads_router, where "runs" would match {thread_id}
         run_router,
         run_details_router,
         threads_router,

@@ -1,4 +1,4 @@
-"""Authentication of HTTP requests, and the credentials of gRPC calls on their behalf."""
+"""Authentication of HTTP requests, and credentials of the gRPC calls made for them."""
 
 import re
 from collections.abc import Sequence
@@ -21,30 +21,30 @@ Metadata = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Caller:
-    """The sender of one HTTP request."""
+    """The authenticated caller of an HTTP request."""
 
     principal: Principal
     authorization: str | None = field(repr=False)
-    """The header as it came; None where there was none."""
+    """The Authorization header, if any."""
     label: str = ""
-    """The sender's own id of the request, for logs only."""
+    """The client's request id, for logs only."""
     traceparent: str | None = None
-    """The sender's W3C trace context."""
+    """The client's W3C trace context."""
 
 
 class Authentication:
-    """The FastAPI dependency of every route for callers who hold a scope."""
+    """FastAPI dependency that authenticates callers and requires a scope."""
 
     def __init__(self, authenticator: Authenticator, scope: Scope = Scope.INFERENCE) -> None:
         self._authenticator = authenticator
         self._scope = scope
 
     async def __call__(self, request: Request) -> Caller:
-        """Raises ApiKeyMissing, what the verifier of keys raises, or ScopeMissing."""
+        """Raise ApiKeyMissing, the errors of the authenticator, or ScopeMissing."""
         return await self.identify(request, f"{request.method} {request.url.path}")
 
     async def identify(self, request: HTTPConnection, method: str) -> Caller:
-        """As `__call__`, for any kind of connection; `method` is named in errors."""
+        """As `__call__`, for HTTP and WebSockets. `method` is the method in errors."""
         authorization = request.headers.get("authorization")
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)
@@ -62,17 +62,17 @@ class Authentication:
 
 
 class Credentials:
-    """As whom the gateway calls other services.
+    """Credentials of calls to other services.
 
-    With the installation's service token it calls as itself, on behalf of the principal it has
-    verified. Without one it passes the caller's own key on, and the other service decides.
+    With a service token, the gateway authenticates as itself and sends the verified principal.
+    Without one, it forwards the caller's key, which the other service verifies.
     """
 
     def __init__(self, service_token: ServiceToken | None) -> None:
         self._service_token = service_token
 
     def for_caller(self, caller: Caller) -> Metadata:
-        """The metadata of a call for a caller. Raises ApiKeyInvalid for what cannot be a key."""
+        """The metadata of a call for a caller. Raises ApiKeyInvalid for a malformed key."""
         common = [("x-request-id", current_request_id())]
         if caller.traceparent is not None:
             common.append(("traceparent", caller.traceparent))

@@ -1,7 +1,7 @@
-"""Server-streaming calls: one, or several as one stream.
+"""gRPC calls behind one HTTP response: unary, server-streaming, or several streams merged into one.
 
-Nothing is read ahead: the next message is requested when the last one has been written to the
-client, so a slow client is throttled by flow control.
+Messages are not read ahead: the next message is read after the last one was written to the client,
+so that gRPC flow control throttles the service if the client is slow.
 """
 
 import asyncio
@@ -22,147 +22,139 @@ Message_co = TypeVar("Message_co", covariant=True)
 
 SERVICE = "inference"
 PARALLEL_PROMPTS = 16
-"""How many calls of one HTTP request run at a time."""
+"""The maximum number of concurrent calls of one HTTP request."""
 
 
 class Calls(Protocol[Message_co]):
-    """The calls behind one answer.
+    """The calls behind one response.
 
-    `open` first, then iterate; `stop` at any time and from anywhere, also twice. After
-    `stop(error)` the calls are cancelled at the server, and whoever waits here gets `error`.
+    Call `open`, then iterate. `stop` may be called at any time, also repeatedly.
     """
 
     async def open(self) -> None:
-        """Returns when the work is accepted. Raises the DomainError it was refused with."""
+        """Wait until the service has accepted the calls. Raises the DomainError of a rejection."""
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Message_co]]:
-        """The events, each with the number of its call. Raises DomainErrors."""
+        """Yield the messages, each with the number of its call. Raises DomainErrors."""
 
     def stop(self, error: DomainError) -> None:
-        """Cancels the calls."""
+        """Cancel the calls. Waiting callers get `error`."""
 
 
-class StreamCall(Generic[Message]):
-    """A single call: the token path, and the bytes of files."""
+class StoppableCall:
+    """A gRPC call that can be cancelled from another task."""
 
-    def __init__(
-        self, call: grpc.aio.UnaryStreamCall[Any, Message], service: str = SERVICE
-    ) -> None:
-        """`service` is what errors call the other side."""
+    def __init__(self, call: Any, service: str = SERVICE) -> None:
+        """`service` is the name of the called service in errors."""
         self._call = call
         self._service = service
-        self._first: Message | None = None
         self._stopped: DomainError | None = None
 
+    def stop(self, error: DomainError) -> None:
+        """Cancel the call. Waiting callers get `error`."""
+        if self._stopped is None:
+            self._stopped = error
+            self._call.cancel()
+
+    def _raise_if_stopped(self) -> None:
+        """Call on CancelledError: gRPC raises it for a stopped call, as for a cancelled task."""
+        task = asyncio.current_task()
+        if self._stopped is not None and (task is None or not task.cancelling()):
+            raise self._stopped from None
+
+
+class StreamCall(StoppableCall, Generic[Message]):
+    """A server-streaming call."""
+
+    _first: Message | None = None
+
     async def open(self) -> None:
-        """Waits for the first event."""
+        """Wait for the first message."""
         with translate_errors(self._service):
             self._first = await self._read()
         if self._first is None:
             raise UpstreamUnavailable(service=self._service, retry_after=1.0)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
-        """The events of the call, all numbered 0."""
+        """Yield the messages, all with call number 0."""
         message = self._first
         with translate_errors(self._service):
             while message is not None:
                 yield 0, message
                 message = await self._read()
 
-    def stop(self, error: DomainError) -> None:
-        """Cancels the call."""
-        if self._stopped is None:
-            self._stopped = error
-            self._call.cancel()
-
     async def _read(self) -> Message | None:
-        """The next message, None after the last. A stopped call looks like a cancelled task."""
+        """Read the next message. None after the last."""
         try:
             message = await self._call.read()
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._stopped is not None and (task is None or not task.cancelling()):
-                raise self._stopped from None
+            self._raise_if_stopped()
             raise
         return None if message is grpc.aio.EOF else cast(Message, message)
 
 
-class UnaryCall(Generic[Message]):
-    """A call whose whole answer is one message. It is accepted when the answer is there."""
+class UnaryCall(StoppableCall, Generic[Message]):
+    """A unary call. It counts as accepted when the reply has arrived."""
 
-    def __init__(self, call: grpc.aio.UnaryUnaryCall[Any, Message], service: str = SERVICE) -> None:
-        """`service` is what errors call the other side."""
-        self._call = call
-        self._service = service
-        self._answer: list[Message] = []
-        self._stopped: DomainError | None = None
+    _reply: Message
 
     async def open(self) -> None:
-        """Waits for the answer."""
+        """Wait for the reply."""
         try:
             with translate_errors(self._service):
-                self._answer.append(await self._call)
+                self._reply = await self._call
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._stopped is not None and (task is None or not task.cancelling()):
-                raise self._stopped from None
+            self._raise_if_stopped()
             raise
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
-        """The answer, numbered 0."""
-        for message in self._answer:
-            yield 0, message
-
-    def stop(self, error: DomainError) -> None:
-        """Cancels the call."""
-        if self._stopped is None:
-            self._stopped = error
-            self._call.cancel()
+        """Yield the reply, with call number 0."""
+        yield 0, self._reply
 
 
 class CallGroup(Generic[Message]):
-    """Several calls read as one stream, at most PARALLEL_PROMPTS of them at a time."""
+    """Several calls merged into one stream. At most PARALLEL_PROMPTS run at a time."""
 
     def __init__(
         self,
         starts: Sequence[Callable[[], StreamCall[Message]]],
-        numbered: Callable[[DomainError, int], DomainError],
+        add_number: Callable[[DomainError, int], DomainError],
     ) -> None:
-        """`numbered` adds the number of the call to an error."""
-        self._numbered = numbered
+        """`add_number` adds the number of the call to an error."""
+        self._add_number = add_number
         self._width = min(len(starts), PARALLEL_PROMPTS)
         self._events: asyncio.Queue[tuple[int, Message] | DomainError | None] = asyncio.Queue(
             self._width
         )
-        self._early: list[tuple[int, Message]] = []
+        self._buffered: list[tuple[int, Message]] = []
         self._stopped: DomainError | None = None
         self._running: set[StreamCall[Message]] = set()
         pending = iter(list(enumerate(starts)))
         self._workers = [asyncio.create_task(self._work(pending)) for _ in range(self._width)]
         self._unfinished = self._width
         for worker in self._workers:
-            worker.add_done_callback(self._ended)
+            worker.add_done_callback(self._on_worker_done)
 
     async def open(self) -> None:
-        """Waits until each call of the first round has been accepted."""
+        """Wait until the first PARALLEL_PROMPTS calls have been accepted."""
         waiting = set(range(self._width))
         while waiting:
             event = await self._next()
             if event is None:
                 raise UpstreamUnavailable(service=SERVICE, retry_after=1.0)
-            self._early.append(event)
+            self._buffered.append(event)
             waiting.discard(event[0])
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
-        """The events of the calls as they come."""
-        for event in self._early:
+        """Yield the messages in the order of arrival."""
+        for event in self._buffered:
             yield event
-        self._early.clear()
-        while (later := await self._next()) is not None:
-            yield later
+        self._buffered.clear()
+        while (following := await self._next()) is not None:
+            yield following
 
     def stop(self, error: DomainError) -> None:
-        """Cancels all calls."""
+        """Cancel all calls. Waiting callers get `error`."""
         if self._stopped is not None:
             return
         self._stopped = error
@@ -189,7 +181,7 @@ class CallGroup(Generic[Message]):
                 async for _, message in call:
                     await self._events.put((number, message))
             except DomainError as error:
-                await self._events.put(self._numbered(error, number))
+                await self._events.put(self._add_number(error, number))
                 return
             finally:
                 call.stop(CallerCancelled())
@@ -198,8 +190,8 @@ class CallGroup(Generic[Message]):
         if not self._unfinished:
             await self._events.put(None)
 
-    def _ended(self, worker: asyncio.Task[None]) -> None:
-        """A defect in a worker must not leave the reader waiting."""
+    def _on_worker_done(self, worker: asyncio.Task[None]) -> None:
+        """Fail the whole group on an unexpected error, or its reader would wait forever."""
         if not worker.cancelled() and (defect := worker.exception()) is not None:
             _log.error("reading a call failed", exc_info=defect)
             self.stop(InternalError(request_id=current_request_id()))

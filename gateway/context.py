@@ -1,4 +1,4 @@
-"""What routes share, composed in `gateway.app.build`."""
+"""Dependencies and helpers of all routes. Created by `gateway.app.build`."""
 
 import time
 from collections.abc import Callable
@@ -7,15 +7,16 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.websockets import WebSocket
 
 from gateway.active_calls import ActiveCalls
-from gateway.auth import Authentication
+from gateway.auth import Authentication, Caller
 from gateway.calls import Calls
 from gateway.config import GatewaySettings
 from gateway.http.json_body import read_json, read_json_array
 from gateway.inference import InferenceClient
 from gateway.rpc import ControlClient
-from gateway.sse import Answer, CallResponse, Chunks, Collector, EventStream, WholeObject
+from gateway.sse import CallResponse, Chunks, Collector, EventStream, ResponseWriter, SingleObject
 from openai_wire.chat.objects import random_suffix
 from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
@@ -29,54 +30,58 @@ class AppContext:
     settings: GatewaySettings
     authentication: Authentication
     operators: Authentication
-    """Who may do what is an operator's."""
+    """Requires the scope `admin`."""
     inference: InferenceClient
     control: ControlClient
-    live: ActiveCalls
+    active_calls: ActiveCalls
     fingerprint: str
-    suffixes: Callable[[], str] = random_suffix
+    id_suffix: Callable[[], str] = random_suffix
     clock: Callable[[], float] = time.time
 
     async def check_ready(self) -> None:
-        """Raises Draining or UpstreamUnavailable while requests cannot be answered."""
-        if self.live.closed:
+        """Raise Draining or UpstreamUnavailable while requests cannot be served."""
+        if self.active_calls.closed:
             raise Draining
         await self.inference.check_serving()
 
+    async def identify_socket(self, websocket: WebSocket) -> Caller:
+        """Authenticate a WebSocket. Repeated for each response, since a key can be revoked."""
+        return await self.authentication.identify(websocket, "GET /v1/responses")
+
     async def read_body(self, request: Request) -> dict[str, Any]:
-        """The JSON object of a request. Raises as `read_json`."""
+        """Read the JSON object of a request. Raises as `read_json`."""
         limit, timeout_s = self.settings.body_limit_bytes, self.settings.receive_timeout_s
         return await read_json(request, limit, timeout_s)
 
     async def read_array(self, request: Request) -> list[Any]:
-        """The JSON array of a request. Raises as `read_json`."""
+        """Read the JSON array of a request. Raises as `read_json`."""
         limit, timeout_s = self.settings.body_limit_bytes, self.settings.receive_timeout_s
         return await read_json_array(request, limit, timeout_s)
 
     def new_envelope(self, prefix: str, model: str) -> Envelope:
-        """The identity of a new answer."""
+        """The identity of a new response."""
         return Envelope(
-            id=prefix + self.suffixes(),
+            id=prefix + self.id_suffix(),
             created=int(self.clock()),
             model=model,
             system_fingerprint=self.fingerprint,
         )
 
-    def streamed(
+    def stream_response(
         self, start: Callable[[], Calls[Any]], chunks: Chunks, params: ParamNames
     ) -> Response:
-        """An answer as server-sent events."""
-        answer = EventStream(chunks, params, self.settings.ping_interval_s)
-        return self.answered(start, answer, params)
+        """Respond with server-sent events."""
+        stream = EventStream(chunks, params, self.settings.ping_interval_s)
+        return self.call_response(start, stream, params)
 
-    def whole(
+    def object_response(
         self, start: Callable[[], Calls[Any]], collector: Collector, params: ParamNames
     ) -> Response:
-        """An answer as one object."""
-        return self.answered(start, WholeObject(collector), params)
+        """Respond with one object."""
+        return self.call_response(start, SingleObject(collector), params)
 
-    def answered(
-        self, start: Callable[[], Calls[Any]], answer: Answer, params: ParamNames
+    def call_response(
+        self, start: Callable[[], Calls[Any]], writer: ResponseWriter, params: ParamNames
     ) -> Response:
-        """An answer of any other form."""
-        return CallResponse(start, answer, self.live, params)
+        """Respond with the events of calls in another format."""
+        return CallResponse(start, writer, self.active_calls, params)

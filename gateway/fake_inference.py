@@ -1,4 +1,4 @@
-"""A fake inference service for tests: it answers each request with the events of its script."""
+"""A fake inference service for tests, which answers every request according to a script."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
@@ -26,50 +26,50 @@ TOOL_CALLS = generation_pb2.FINISH_REASON_TOOL_CALLS
 
 @dataclass
 class Script:
-    """What the fake does with a request. Pieces are the tokens of each answer."""
+    """How the fake answers a request. `pieces` are the tokens of each choice."""
 
     pieces: Sequence[str] = ("Hello", " ", "world")
     reasoning: Sequence[str] = ()
     tool_calls: Sequence[chat_pb2.ToolCallDelta] = ()
     logprobs: Sequence[float] = (-0.5,)
-    """The log probability of every token of choice 0, 1, ...; the last repeats."""
+    """The log probability of the tokens of choice 0, 1, and so on. The last value repeats."""
     refusal: DomainError | None = None
-    """Raised instead of accepting."""
+    """Raised before the request is accepted."""
     failure: DomainError | None = None
-    """Raised instead of the piece number `failure_at`."""
+    """Raised instead of piece number `failure_at`."""
     failure_at: int = 1
-    hold: asyncio.Event | None = None
-    """Awaited before the piece number `hold_at`."""
-    hold_at: int = 1
-    hold_acceptance: asyncio.Event | None = None
+    gate: asyncio.Event | None = None
+    """Awaited before piece number `gate_at`."""
+    gate_at: int = 1
+    acceptance_gate: asyncio.Event | None = None
     """Awaited before the request is accepted."""
     endless: bool = False
-    """Repeats the pieces until the call is cancelled."""
+    """Repeat the pieces until the call is cancelled."""
 
 
 @dataclass
-class Seen:
-    """What the fake has seen."""
+class CallLog:
+    """The calls that the fake has received."""
 
     requests: list[Request] = field(default_factory=list)
     metadata: list[Mapping[str, str | bytes]] = field(default_factory=list)
     num_pieces: int = 0
-    """Pieces handed to gRPC, over all requests."""
+    """Pieces passed to gRPC, over all requests."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set with the first request."""
+    """Set when the first request arrives."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the first request has ended, however it did."""
+    """Set when the first request has ended, successfully or not."""
     num_running: int = 0
     peak_running: int = 0
     num_cancelled: int = 0
 
 
 class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
-    """The service. Change `script` between requests, read `seen` after them."""
+    """The servicer. Set `script` before requests and read `calls` after them."""
 
     def __init__(self, models: Sequence[str] = ("fake", "org/other:1b")) -> None:
         self.script = Script()
-        self.seen = Seen()
+        self.calls = CallLog()
         self.models = [
             model_pb2.Model(
                 name=name,
@@ -83,11 +83,11 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def Chat(
         self, request: inference_service_pb2.ChatRequest, context: Context
     ) -> AsyncIterator[inference_service_pb2.ChatResponse]:
-        """Answers with the script."""
+        """Answer according to the script."""
         async with aclosing(self._events(request, context)) as events:
             async for event in events:
                 if isinstance(event, _Piece):
-                    delta = event.of_chat(_wants_logprobs(request.options))
+                    delta = event.chat_delta(_wants_logprobs(request.options))
                     yield inference_service_pb2.ChatResponse(delta=delta)
                 else:
                     yield inference_service_pb2.ChatResponse(**event)
@@ -95,11 +95,11 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def Generate(
         self, request: inference_service_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[inference_service_pb2.GenerateResponse]:
-        """Answers with the script; a second prompt gets the same answer as the first."""
+        """Answer according to the script, every prompt alike."""
         async with aclosing(self._events(request, context)) as events:
             async for event in events:
                 if isinstance(event, _Piece):
-                    delta = event.of_text(_wants_logprobs(request.options))
+                    delta = event.text_delta(_wants_logprobs(request.options))
                     yield inference_service_pb2.GenerateResponse(delta=delta)
                 else:
                     yield inference_service_pb2.GenerateResponse(**event)
@@ -107,10 +107,8 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def Embed(
         self, request: inference_service_pb2.EmbedRequest, context: Context
     ) -> inference_service_pb2.EmbedResponse:
-        """A text's vector has its length and 0.5; three tokens each."""
-        async with aclosing(self._events(request, context)) as events:
-            async for _ in events:
-                pass
+        """The vector of a text is its length and 0.5. Every text counts as three tokens."""
+        await self._wait_for_end(request, context)
         sizes = [len(each.text or each.token_ids.ids) for each in request.inputs]
         return inference_service_pb2.EmbedResponse(
             embeddings=[inference_service_pb2.Embedding(values=(size, 0.5)) for size in sizes],
@@ -121,10 +119,8 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def Rerank(
         self, request: inference_service_pb2.RerankRequest, context: Context
     ) -> inference_service_pb2.RerankResponse:
-        """A longer document is better."""
-        async with aclosing(self._events(request, context)) as events:
-            async for _ in events:
-                pass
+        """The score of a document is its length."""
+        await self._wait_for_end(request, context)
         results = [
             inference_service_pb2.RerankResult(index=index, score=len(text), relevance=0.5)
             for index, text in enumerate(request.documents)
@@ -139,15 +135,15 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def Detokenize(
         self, request: inference_service_pb2.DetokenizeRequest, context: Context
     ) -> inference_service_pb2.DetokenizeResponse:
-        """Token ids are characters."""
+        """Token ids are code points."""
         text = "".join(chr(token) for token in request.token_ids)
         return inference_service_pb2.DetokenizeResponse(text=text)
 
     async def ListModels(
         self, request: inference_service_pb2.ListModelsRequest, context: Context
     ) -> inference_service_pb2.ListModelsResponse:
-        """One model a page, so that callers must turn pages."""
-        self._note(request, context)
+        """One model per page, to test paging."""
+        self._record(request, context)
         number = int(request.page_token or 0)
         more = number + 1 < len(self.models)
         return inference_service_pb2.ListModelsResponse(
@@ -157,7 +153,7 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def GetModel(
         self, request: inference_service_pb2.GetModelRequest, context: Context
     ) -> inference_service_pb2.GetModelResponse:
-        """The model by its name."""
+        """Return the model by name."""
         return inference_service_pb2.GetModelResponse(model=self._model(request.model))
 
     def _model(self, name: str) -> model_pb2.Model:
@@ -166,28 +162,33 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
                 return model
         raise ModelNotFound(model=name)
 
-    def _note(self, request: Request, context: Context) -> None:
-        self.seen.requests.append(request)
-        self.seen.metadata.append(dict(context.invocation_metadata() or ()))
-        self.seen.arrived.set()
+    def _record(self, request: Request, context: Context) -> None:
+        self.calls.requests.append(request)
+        self.calls.metadata.append(dict(context.invocation_metadata() or ()))
+        self.calls.arrived.set()
+
+    async def _wait_for_end(self, request: Request, context: Context) -> None:
+        async with aclosing(self._events(request, context)) as events:
+            async for _ in events:
+                pass
 
     async def _events(
         self, request: Request, context: Context
     ) -> AsyncGenerator["_Piece | dict[str, Any]", None]:
-        self._note(request, context)
-        seen = self.seen
-        seen.num_running += 1
-        seen.peak_running = max(seen.peak_running, seen.num_running)
+        self._record(request, context)
+        calls = self.calls
+        calls.num_running += 1
+        calls.peak_running = max(calls.peak_running, calls.num_running)
         try:
             async with aclosing(self._scripted(request, self.script)) as events:
                 async for event in events:
                     yield event
         except (asyncio.CancelledError, GeneratorExit):
-            seen.num_cancelled += 1
+            calls.num_cancelled += 1
             raise
         finally:
-            seen.num_running -= 1
-            seen.ended.set()
+            calls.num_running -= 1
+            calls.ended.set()
 
     async def _scripted(
         self, request: Request, script: Script
@@ -195,8 +196,8 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
         model = self._model(request.model)
         if script.refusal is not None:
             raise script.refusal
-        if script.hold_acceptance is not None:
-            await script.hold_acceptance.wait()
+        if script.acceptance_gate is not None:
+            await script.acceptance_gate.wait()
         yield {
             "accepted": generation_pb2.Accepted(request_id="r", prompt_tokens=3, model=model.name)
         }
@@ -205,9 +206,9 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
         for piece in _pieces(script, num_choices):
             if script.failure is not None and number == script.failure_at:
                 raise script.failure
-            if script.hold is not None and number == script.hold_at:
-                await script.hold.wait()
-            self.seen.num_pieces += 1
+            if script.gate is not None and number == script.gate_at:
+                await script.gate.wait()
+            self.calls.num_pieces += 1
             yield piece
             number += 1
         reason = TOOL_CALLS if script.tool_calls else STOP
@@ -229,7 +230,7 @@ class _Piece:
     reasoning: str = ""
     call: chat_pb2.ToolCallDelta | None = None
 
-    def of_chat(self, with_logprob: bool) -> inference_service_pb2.ChatDelta:
+    def chat_delta(self, with_logprob: bool) -> inference_service_pb2.ChatDelta:
         return inference_service_pb2.ChatDelta(
             index=self.index,
             content=self.text,
@@ -239,7 +240,7 @@ class _Piece:
             num_tokens=1,
         )
 
-    def of_text(self, with_logprob: bool) -> inference_service_pb2.TextDelta:
+    def text_delta(self, with_logprob: bool) -> inference_service_pb2.TextDelta:
         return inference_service_pb2.TextDelta(
             index=self.index,
             text=self.text,
@@ -253,7 +254,7 @@ class _Piece:
 
 
 def _pieces(script: Script, num_choices: int) -> Iterator[_Piece]:
-    """The pieces of all choices, one of each in turn."""
+    """The pieces of all choices, interleaved."""
     logprobs = [
         script.logprobs[min(index, len(script.logprobs) - 1)] for index in range(num_choices)
     ]

@@ -22,7 +22,7 @@ GenerateCalls = Calls[inference_service_pb2.GenerateResponse]
 
 
 class InferenceClient:
-    """Calls over one channel. `timeout_s` is the deadline of one generation."""
+    """Calls the inference service over one channel. `timeout_s` is the deadline of generations."""
 
     def __init__(
         self, channel: grpc.aio.Channel, credentials: Credentials, timeout_s: float
@@ -33,7 +33,7 @@ class InferenceClient:
         self._timeout_s = timeout_s
 
     def chat(self, request: inference_service_pb2.ChatRequest, caller: Caller) -> ChatCalls:
-        """Starts a chat."""
+        """Start a chat completion."""
         request.options.label = caller.label
         metadata = self._credentials.for_caller(caller)
         return StreamCall(self._stub.Chat(request, timeout=self._timeout_s, metadata=metadata))
@@ -41,38 +41,36 @@ class InferenceClient:
     def generate(
         self, requests: Sequence[inference_service_pb2.GenerateRequest], caller: Caller
     ) -> GenerateCalls:
-        """Starts a generation for each prompt."""
+        """Start a text completion for each prompt."""
         starts = [functools.partial(self._generate, request, caller) for request in requests]
         return starts[0]() if len(starts) == 1 else CallGroup(starts, with_prompt_number)
 
     def embed(
         self, request: inference_service_pb2.EmbedRequest, caller: Caller
     ) -> Calls[inference_service_pb2.EmbedResponse]:
-        """Starts an embedding of one or several inputs."""
+        """Start the embedding of inputs."""
         metadata = self._credentials.for_caller(caller)
         return UnaryCall(self._stub.Embed(request, timeout=self._timeout_s, metadata=metadata))
 
     def rerank(
         self, request: inference_service_pb2.RerankRequest, caller: Caller
     ) -> Calls[inference_service_pb2.RerankResponse]:
-        """Starts the scoring of documents."""
+        """Start the reranking of documents."""
         metadata = self._credentials.for_caller(caller)
         return UnaryCall(self._stub.Rerank(request, timeout=self._timeout_s, metadata=metadata))
 
     async def detokenize(self, model: str, tokens: Sequence[int], caller: Caller) -> str:
-        """The text of tokens, control tokens too. Raises the service's DomainErrors."""
+        """Convert tokens, including control tokens, to text. Raises the service's DomainErrors."""
         request = inference_service_pb2.DetokenizeRequest(
             model=model, token_ids=tokens, special_tokens=True
         )
         metadata = self._credentials.for_caller(caller)
         with translate_errors(SERVICE):
-            answer = await self._stub.Detokenize(
-                request, timeout=UNARY_TIMEOUT_S, metadata=metadata
-            )
-        return answer.text
+            reply = await self._stub.Detokenize(request, timeout=UNARY_TIMEOUT_S, metadata=metadata)
+        return reply.text
 
     async def list_models(self, caller: Caller) -> list[model_pb2.Model]:
-        """Every model the caller may name. Raises the service's DomainErrors."""
+        """List the models of the caller. Raises the service's DomainErrors."""
         models: list[model_pb2.Model] = []
         request = inference_service_pb2.ListModelsRequest()
         metadata = self._credentials.for_caller(caller)
@@ -87,19 +85,19 @@ class InferenceClient:
             request.page_token = page.next_page_token
 
     async def get_model(self, name: str, caller: Caller) -> model_pb2.Model:
-        """One model. Raises ModelNotFound."""
+        """Get a model. Raises ModelNotFound."""
         request = inference_service_pb2.GetModelRequest(model=name)
         metadata = self._credentials.for_caller(caller)
         with translate_errors(SERVICE):
-            answer = await self._stub.GetModel(request, timeout=UNARY_TIMEOUT_S, metadata=metadata)
-        return answer.model
+            reply = await self._stub.GetModel(request, timeout=UNARY_TIMEOUT_S, metadata=metadata)
+        return reply.model
 
     async def check_serving(self) -> None:
         """Raise UpstreamUnavailable unless the service is reachable and SERVING."""
         request = health_pb2.HealthCheckRequest(service=HEALTH_NAME)
         with translate_errors(SERVICE):
-            answer = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)
-        if answer.status != health_pb2.HealthCheckResponse.SERVING:
+            reply = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)
+        if reply.status != health_pb2.HealthCheckResponse.SERVING:
             raise UpstreamUnavailable(service=SERVICE)
 
     def _generate(

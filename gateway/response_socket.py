@@ -1,13 +1,13 @@
-"""Responses over WebSockets: lanes of frames, and the history of responses that are not stored.
+"""Responses over WebSockets: streams of one connection, and the history of its responses.
 
-A history is that of its connection: only it can continue from those responses.
+Responses that are not stored can be continued only on the connection that generated them.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,14 +23,13 @@ from openai_wire.responses.events import event_object
 from openai_wire.responses.requests import new_response
 from openai_wire.responses.socket_frames import (
     CreateFrame,
-    create_frame,
-    error_text,
-    event_text,
-    frame_fields,
-    lane_of,
+    encode_error,
+    encode_event,
+    parse_create_frame,
+    parse_stream_id,
 )
+from openai_wire.shared.json_body import parse_object
 from svc_kit.errors import (
-    CallerCancelled,
     DomainError,
     InternalError,
     InvalidType,
@@ -39,245 +38,225 @@ from svc_kit.errors import (
 )
 from svc_kit.logs import request_id_var
 
-MOST_RESPONSES: Final = 16
+MAX_RESPONSES: Final = 16
+MAX_STREAMS: Final = 16
+_DISCONNECT: Final = "websocket.disconnect"
+MAX_QUEUED_FRAMES: Final = 16
+"""Queued frames of one stream."""
+_CLOSE_TIMEOUT_S: Final = 1.0
+"""How long closing waits for a client that does not read."""
+_COMPLETED: Final = ("completed", "incomplete")
+_FINAL: Final = (*_COMPLETED, "failed", "cancelled")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Past:
-    """How a response was reached."""
+class _Context:
+    """The items of a response and its input."""
 
-    base: str
-    """The stored response before the items; empty: none."""
+    previous_response_id: str
+    """The stored response before the items, if any."""
     items: tuple[item_pb2.Item, ...]
     num_bytes: int
 
 
 class LocalHistory:
-    """The responses of one connection that are stored nowhere."""
+    """The last MAX_RESPONSES responses of one connection that are not stored."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._pasts: dict[str, _Past] = {}
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._contexts: dict[str, _Context] = {}
 
-    def resumed(self, request: response_pb2.NewResponse) -> response_pb2.NewResponse:
-        """The same request, in words that the service understands: with the items themselves in
-        the place of an id that only this connection knows."""
-        past = self._pasts.get(request.previous_response_id)
-        if past is None:
+    def expand(self, request: response_pb2.NewResponse) -> response_pb2.NewResponse:
+        """Replace the id of a response in this history by its items, which the service does not
+        have."""
+        context = self._contexts.get(request.previous_response_id)
+        if context is None:
             return request
-        resumed = response_pb2.NewResponse(
-            settings=request.settings, previous_response_id=past.base, input=past.items
+        return response_pb2.NewResponse(
+            settings=request.settings,
+            previous_response_id=context.previous_response_id,
+            input=(*context.items, *request.input),
         )
-        resumed.input.extend(request.input)
-        return resumed
 
-    def keep(
-        self,
-        response_id: str,
-        request: response_pb2.NewResponse,
-        output: Iterable[item_pb2.Item],
-    ) -> None:
-        """Remember a response: `request` is the request as the service got it."""
-        items = (*request.input, *output)
+    def add(self, response: response_pb2.Response, request: response_pb2.NewResponse) -> None:
+        """Add a response. `request` is its expanded request."""
+        items = (*request.input, *response.output)
         num_bytes = sum(item.ByteSize() for item in items)
-        self._pasts[response_id] = _Past(request.previous_response_id, items, num_bytes)
-        while len(self._pasts) > MOST_RESPONSES or self._num_bytes > self._most_bytes:
-            del self._pasts[next(iter(self._pasts))]
+        self._contexts[response.id] = _Context(request.previous_response_id, items, num_bytes)
+        while len(self._contexts) > MAX_RESPONSES or self._num_bytes > self._max_bytes:
+            del self._contexts[next(iter(self._contexts))]
 
-    def forget(self, response_id: str) -> None:
+    def remove(self, response_id: str) -> None:
         """Remove a response that could not be continued."""
-        self._pasts.pop(response_id, None)
+        self._contexts.pop(response_id, None)
 
     @property
     def _num_bytes(self) -> int:
-        return sum(past.num_bytes for past in self._pasts.values())
-
-
-_log = logging.getLogger(__name__)
-MAX_LANES: Final = 16
-MAX_WAITING: Final = 16
-"""Frames that wait in one lane."""
-_CLOSING_S: Final = 1.0
-"""How long a client that does not read is waited for in order to close."""
-_COMPLETED: Final = ("completed", "incomplete")
-_ENDED: Final = (*_COMPLETED, "failed", "cancelled")
-
-
-async def identified(websocket: WebSocket, context: AppContext) -> Caller:
-    """Who has a connection: asked when it opens and for each response, because a key may be revoked
-    meanwhile. Raises what `Authentication.identify` does."""
-    return await context.authentication.identify(websocket, "GET /v1/responses")
+        return sum(context.num_bytes for context in self._contexts.values())
 
 
 class ResponseSocket:
-    """One connection of one caller."""
+    """A WebSocket connection. Streams run concurrently; the frames of a stream run in order."""
 
     def __init__(self, websocket: WebSocket, context: AppContext) -> None:
         self._websocket = websocket
         self._context = context
         self._history = LocalHistory(context.settings.body_limit_bytes)
-        self._waiting: dict[str, deque[CreateFrame]] = {}
-        self._lanes: dict[str, asyncio.Task[None]] = {}
+        self._queues: dict[str, deque[CreateFrame]] = {}
+        self._workers: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Serve the connection until the client leaves or its time is over."""
+        """Serve the connection until the client disconnects or `websocket_max_age_s` is over."""
         await self._websocket.accept()
         limit_s = self._context.settings.websocket_max_age_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._read()
+                while (message := await self._websocket.receive())["type"] != _DISCONNECT:
+                    await self._handle_message(message)
         except TimeoutError:
             await self._retire(WebsocketConnectionLimitReached(limit_s=int(limit_s)))
         finally:
-            for lane in self._lanes.values():
-                lane.cancel()
-            await asyncio.gather(*self._lanes.values(), return_exceptions=True)
+            for worker in self._workers.values():
+                worker.cancel()
+            await self._wait_for_workers()
 
-    async def _read(self) -> None:
-        while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
-            await self._take(message)
+    async def _wait_for_workers(self) -> None:
+        await asyncio.gather(*self._workers.values(), return_exceptions=True)
 
-    async def _take(self, message: Mapping[str, Any]) -> None:
-        """Put a frame into its lane, or refuse it."""
-        lane = ""
+    async def _handle_message(self, message: Mapping[str, Any]) -> None:
+        """Run or queue a frame, or reply with an error."""
+        stream_id = ""
         try:
             text = message.get("text")
             if text is None:
                 raise InvalidType(field="frame", expected="text")
-            fields = frame_fields(text)
-            lane = lane_of(fields)
-            self._enqueue(create_frame(fields, len(text)))
+            fields = parse_object(text.encode())
+            stream_id = parse_stream_id(fields)
+            self._enqueue(parse_create_frame(fields, len(text)))
         except DomainError as error:
-            await self._say(error_text(error, lane))
+            await self._websocket.send_text(encode_error(error, stream_id))
 
     def _enqueue(self, frame: CreateFrame) -> None:
-        """Answer a frame now, or behind those of its lane. Raises QueueFull."""
-        waiting = self._waiting.get(frame.lane)
-        if waiting is not None:
-            self._check_room(frame, len(waiting))
-            waiting.append(frame)
+        """Start a stream, or queue the frame if the stream is active. Raises QueueFull."""
+        queue = self._queues.get(frame.stream_id)
+        if queue is not None:
+            self._check_limits(frame, len(queue))
+            queue.append(frame)
             return
-        if len(self._lanes) >= MAX_LANES:
-            raise QueueFull(bound="requests", depth=len(self._lanes), limit=MAX_LANES)
-        self._waiting[frame.lane] = deque()
-        self._lanes[frame.lane] = asyncio.create_task(self._work(frame))
+        if len(self._workers) >= MAX_STREAMS:
+            raise QueueFull(bound="requests", depth=len(self._workers), limit=MAX_STREAMS)
+        self._queues[frame.stream_id] = deque()
+        self._workers[frame.stream_id] = asyncio.create_task(self._work(frame))
 
-    def _check_room(self, frame: CreateFrame, depth: int) -> None:
-        """That a lane has room for a frame, and that what waits in all of them is no more than one
-        body may be. Raises QueueFull."""
-        if depth >= MAX_WAITING:
-            raise QueueFull(bound="requests", depth=depth, limit=MAX_WAITING)
-        held = sum(each.size for frames in self._waiting.values() for each in frames)
+    def _check_limits(self, frame: CreateFrame, depth: int) -> None:
+        """Raise QueueFull if the stream has too many frames, or if the frames of all streams would
+        be larger than `body_limit_bytes`."""
+        if depth >= MAX_QUEUED_FRAMES:
+            raise QueueFull(bound="requests", depth=depth, limit=MAX_QUEUED_FRAMES)
+        queued = sum(each.size for queue in self._queues.values() for each in queue)
         limit = self._context.settings.body_limit_bytes
-        if held + frame.size > limit:
-            raise QueueFull(bound="characters", depth=held, limit=limit)
+        if queued + frame.size > limit:
+            raise QueueFull(bound="characters", depth=queued, limit=limit)
 
     async def _work(self, frame: CreateFrame) -> None:
-        """Answer a frame, and what comes to wait in its lane meanwhile, in order."""
-        lane, waiting = frame.lane, self._waiting[frame.lane]
+        """Run a frame, then the queued frames of its stream, in order."""
+        stream_id, queue = frame.stream_id, self._queues[frame.stream_id]
         try:
-            await self._answer(frame)
-            while waiting:
-                await self._answer(waiting.popleft())
+            await self._run_frame(frame)
+            while queue:
+                await self._run_frame(queue.popleft())
         except WebSocketDisconnect:
-            return  # who reads the connection hears of it too
+            return  # `run` receives the disconnect as well
         finally:
-            del self._waiting[lane], self._lanes[lane]
+            del self._queues[stream_id], self._workers[stream_id]
 
-    async def _answer(self, frame: CreateFrame) -> None:
+    async def _run_frame(self, frame: CreateFrame) -> None:
         request_id_var.set(new_request_id())
         previous = frame.body.previous_response_id or ""
         try:
             request = new_response(frame.body)
-            caller = await identified(self._websocket, self._context)
-            answer = self._generate if frame.generates else self._prepare
-            is_continued = await answer(frame, request, caller)
+            caller = await self._context.identify_socket(self._websocket)
+            respond = self._generate if frame.generate else self._prefill
+            succeeded = await respond(frame, request, caller)
         except DomainError as error:
-            is_continued = False
-            await self._say(error_text(with_openai_names(error, RESPONSE_PARAMS), frame.lane))
+            succeeded = False
+            await self._send_error(frame, with_openai_names(error, RESPONSE_PARAMS))
         except WebSocketDisconnect:
             raise
-        except Exception:  # a defect; its client must not wait for ever, and the lane goes on
+        except Exception:  # unexpected; the client gets an error, and the stream continues
             _log.exception("a response over a WebSocket failed")
-            is_continued = False
-            defect = InternalError(request_id=request_id_var.get())
-            await self._say(error_text(defect, frame.lane))
-        if not is_continued:
-            self._history.forget(previous)
+            succeeded = False
+            await self._send_error(frame, InternalError(request_id=request_id_var.get()))
+        if not succeeded:
+            self._history.remove(previous)
 
     async def _generate(
-        self, frame: CreateFrame, wanted: response_pb2.NewResponse, caller: Caller
+        self, frame: CreateFrame, request: response_pb2.NewResponse, caller: Caller
     ) -> bool:
-        """Have the model answer; whether it did."""
-        resumed = self._history.resumed(wanted)
+        """Generate a response. Returns whether it completed."""
+        expanded = self._history.expand(request)
         control = self._context.control
-        request = pb.StreamResponseRequest(new_response=resumed)
-        call = control.stream(control.responses.StreamResponse, request, caller)
-        ended = ""
-        try:
-            with self._context.live.holding(call):
-                await call.open()
-                async for _, message in call:
-                    kind = message.event.WhichOneof("event") or ""
-                    if kind in _COMPLETED and wanted.settings.store is False:
-                        self._keep(getattr(message.event, kind), resumed)
-                    ended = kind if kind in _ENDED else ended
-                    await self._tell(frame, message.event)
-        finally:
-            call.stop(CallerCancelled())
-        return ended in _COMPLETED
+        proto = pb.StreamResponseRequest(new_response=expanded)
+        call = control.stream(control.responses.StreamResponse, proto, caller)
+        result = ""
+        with self._context.active_calls.track(call):
+            await call.open()
+            async for _, message in call:
+                kind = message.event.WhichOneof("event") or ""
+                if kind in _COMPLETED and request.settings.store is False:
+                    self._history.add(getattr(message.event, kind), expanded)
+                result = kind if kind in _FINAL else result
+                await self._send_event(frame, message.event)
+        return result in _COMPLETED
 
-    async def _prepare(
-        self, frame: CreateFrame, wanted: response_pb2.NewResponse, caller: Caller
+    async def _prefill(
+        self, frame: CreateFrame, request: response_pb2.NewResponse, caller: Caller
     ) -> bool:
-        """Prefill the context of a later response, and return an id for it."""
-        resumed = self._history.resumed(wanted)
+        """Prefill the prompt of a later response. The client gets an id to continue from."""
+        expanded = self._history.expand(request)
         control = self._context.control
-        request = pb.PrepareResponseRequest(new_response=resumed)
-        read = await control.call(
+        reply = await control.call(
             control.responses.PrepareResponse,
-            request,
+            pb.PrepareResponseRequest(new_response=expanded),
             caller,
             timeout_s=control.transfer_timeout_s,
         )
         response = response_pb2.Response(
-            id=f"resp_{self._context.suffixes()}",
+            id=f"resp_{self._context.id_suffix()}",
             state=response_pb2.Response.STATE_IN_PROGRESS,
-            settings=wanted.settings,
-            previous_response_id=wanted.previous_response_id,
+            settings=request.settings,
+            previous_response_id=request.previous_response_id,
         )
         response.create_time.FromSeconds(int(self._context.clock()))
-        await self._tell(frame, response_event_pb2.ResponseEvent(created=response))
+        await self._send_event(frame, response_event_pb2.ResponseEvent(created=response))
         response.state = response_pb2.Response.STATE_COMPLETED
         response.complete_time.CopyFrom(response.create_time)
-        response.usage.input_tokens = read.input_tokens
-        response.usage.cached_tokens = read.cached_tokens
-        self._keep(response, resumed)
-        done = response_event_pb2.ResponseEvent(sequence_number=1, completed=response)
-        await self._tell(frame, done)
+        response.usage.input_tokens = reply.input_tokens
+        response.usage.cached_tokens = reply.cached_tokens
+        self._history.add(response, expanded)
+        completed = response_event_pb2.ResponseEvent(sequence_number=1, completed=response)
+        await self._send_event(frame, completed)
         return True
 
-    def _keep(self, response: response_pb2.Response, request: response_pb2.NewResponse) -> None:
-        self._history.keep(response.id, request, response.output)
-
-    async def _tell(self, frame: CreateFrame, event: response_event_pb2.ResponseEvent) -> None:
-        """Write an event; the client sees the id that it went on from."""
+    async def _send_event(
+        self, frame: CreateFrame, event: response_event_pb2.ResponseEvent
+    ) -> None:
+        """Send an event with the client's `previous_response_id` instead of the expanded one."""
         written = event_object(event)
         if "response" in written and frame.body.previous_response_id:
             written["response"]["previous_response_id"] = frame.body.previous_response_id
-        await self._say(event_text(written, frame.lane))
+        await self._websocket.send_text(encode_event(written, frame.stream_id))
 
-    async def _say(self, text: str) -> None:
-        """Write a frame; it waits while the client does not read."""
-        await self._websocket.send_text(text)
+    async def _send_error(self, frame: CreateFrame, error: DomainError) -> None:
+        await self._websocket.send_text(encode_error(error, frame.stream_id))
 
     async def _retire(self, reason: DomainError) -> None:
-        """Say why, let what runs end, and close: with as much time as a draining server would
-        give, also where the client does not read."""
+        """Send an error, wait up to `drain_grace_s` for active streams, and close."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._context.settings.drain_grace_s):
-                await self._say(error_text(reason, ""))
-                await asyncio.gather(*self._lanes.values(), return_exceptions=True)
+                await self._websocket.send_text(encode_error(reason, ""))
+                await self._wait_for_workers()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSING_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._websocket.close()

@@ -30,7 +30,7 @@ from svc_kit.rpc.client import translate_errors
 SERVICE: Final = "control"
 UNARY_TIMEOUT_S: Final = 30.0
 SEARCH_TIMEOUT_S: Final = 120.0
-"""Deadline of a search: a model may have to be loaded first."""
+"""Deadline of a search, which may have to load a model first."""
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT")
 
@@ -38,8 +38,8 @@ ReplyT = TypeVar("ReplyT")
 class ControlClient:
     """The services of the control service over one channel.
 
-    `transfer_timeout_s` is the deadline of calls that move bytes or generate. Calls raise the
-    service's DomainErrors, and UpstreamUnavailable where it cannot be reached.
+    `transfer_timeout_s` is the deadline of calls that transfer files or generate. Calls raise the
+    service's DomainErrors, and UpstreamUnavailable if it is unreachable.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ControlClient:
         request: Message,
         caller: Caller,
     ) -> UnaryCall[ReplyT]:
-        """Start a unary method that generates; the call can be stopped."""
+        """Start a unary method that generates. The call can be stopped."""
         return UnaryCall(method(request, **self._transfer_options(caller)), SERVICE)
 
     def stream(

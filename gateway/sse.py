@@ -1,6 +1,6 @@
-"""Responses made of calls: server-sent events while they arrive, or one object at the end.
+"""Responses from gRPC calls: server-sent events as they arrive, or one object at the end.
 
-Both watch the connection from the start, so a client that disconnects cancels its calls.
+Both watch the connection, so that a client that disconnects cancels its calls.
 """
 
 import asyncio
@@ -28,47 +28,47 @@ STREAM_HEADERS = [
 
 
 class Chunks(Protocol):
-    """Turns events into the payloads of a stream."""
+    """Converts events to the payloads of a stream."""
 
     def payloads(self, message: Any, call: int) -> Iterable[bytes]:
         """The payloads of one event."""
 
-    def closing(self) -> Iterable[bytes]:
+    def final_payloads(self) -> Iterable[bytes]:
         """The payloads after the last event."""
 
 
 class Collector(Protocol):
-    """Gathers events into one object."""
+    """Collects events into one object."""
 
     def add(self, message: Any, call: int) -> None:
-        """Takes one event."""
+        """Add one event."""
 
     def as_object(self) -> dict[str, object]:
         """The object."""
 
 
-class Answer(Protocol):
-    """How the events of accepted calls reach the client."""
+class ResponseWriter(Protocol):
+    """Writes the events of accepted calls to the client."""
 
     async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the whole response. Raises DomainErrors only before its first byte."""
+        """Send the whole response. Raises DomainErrors only before the first byte."""
 
 
 class EventStream:
-    """The answer as server-sent events while they come.
+    """A response of server-sent events.
 
-    After `ping_interval_s` seconds of silence a comment is sent, so that nothing between here and
-    the client takes the connection for dead.
+    A comment is sent after `ping_interval_s` seconds without events, so that proxies do not close
+    the connection.
     """
 
     def __init__(self, chunks: Chunks, params: ParamNames, ping_interval_s: float) -> None:
         self._chunks = chunks
         self._params = params
         self._ping_interval_s = ping_interval_s
-        self._quiet = True
+        self._is_idle = True
 
     async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the events. A failure becomes the last one."""
+        """Send the events. An error becomes the last event."""
         await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
         pings = asyncio.create_task(self._ping(send))
         try:
@@ -76,7 +76,7 @@ class EventStream:
         except CallerCancelled:
             mark_disconnected(scope)
         except DomainError as error:
-            await send(_piece(self._failure(error)))
+            await send(_body_chunk(self._failure(error)))
         finally:
             pings.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -85,77 +85,76 @@ class EventStream:
         payloads = self._chunks.payloads
         async for call, message in calls:
             for payload in payloads(message, call):
-                self._quiet = False
-                await send(_piece(self._framed(payload)))
-        for payload in self._chunks.closing():
-            await send(_piece(self._framed(payload)))
+                self._is_idle = False
+                await send(_body_chunk(self._format_payload(payload)))
+        for payload in self._chunks.final_payloads():
+            await send(_body_chunk(self._format_payload(payload)))
 
-    def _framed(self, payload: bytes) -> bytes:
-        """A payload as one event."""
+    def _format_payload(self, payload: bytes) -> bytes:
+        """Encode a payload as one event."""
         return b"data: %b\n\n" % payload
 
     def _failure(self, error: DomainError) -> bytes:
         """The event of an error."""
         body = orjson.dumps(error_body(with_openai_names(error, self._params)))
-        return self._framed(body)
+        return self._format_payload(body)
 
     async def _ping(self, send: Send) -> None:
         while True:
             await asyncio.sleep(self._ping_interval_s)
-            if self._quiet:
-                await send(_piece(PING))
-            self._quiet = True
+            if self._is_idle:
+                await send(_body_chunk(PING))
+            self._is_idle = True
 
 
-class WholeObject:
-    """The answer as one object when the calls are done."""
+class SingleObject:
+    """A response of one object, sent when the calls are done."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
     async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
-        """Collects the events and sends the object."""
+        """Collect the events and send the object."""
         async for call, message in calls:
             self._collector.add(message, call)
         await json_response(self._collector.as_object())(scope, receive, send)
 
 
 class CallResponse(Response):
-    """An answer made of calls. They start with the answer and never outlive it."""
+    """A response from gRPC calls, which start and end with the response."""
 
     def __init__(
         self,
         start: Callable[[], Calls[Any]],
-        answer: Answer,
-        live: ActiveCalls,
+        writer: ResponseWriter,
+        active_calls: ActiveCalls,
         params: ParamNames,
     ) -> None:
         super().__init__()
         self._start = start
-        self._answer = answer
-        self._live = live
+        self._writer = writer
+        self._active_calls = active_calls
         self._params = params
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs the calls. Raises the DomainError they fail with before the first byte is sent."""
+        """Run the calls. Raises their DomainError if they fail before the first byte is sent."""
         calls = self._start()
-        watcher = asyncio.create_task(_stop_when_gone(receive, calls))
+        watcher = asyncio.create_task(_stop_on_disconnect(receive, calls))
         try:
-            with self._live.holding(calls):
+            with self._active_calls.track(calls):
                 await calls.open()
-                await self._answer.send_all(calls, scope, receive, send)
+                await self._writer.send_all(calls, scope, receive, send)
         except DomainError as error:
             raise with_openai_names(error, self._params) from error.__cause__
         finally:
             watcher.cancel()
-            calls.stop(CallerCancelled())
 
 
-async def _stop_when_gone(receive: Receive, calls: Calls[Any]) -> None:
+async def _stop_on_disconnect(receive: Receive, calls: Calls[Any]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     calls.stop(CallerCancelled())
 
 
-def _piece(body: bytes) -> dict[str, Any]:
+def _body_chunk(body: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": True}

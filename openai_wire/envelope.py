@@ -1,19 +1,19 @@
-"""The id, time, model and fingerprint that all objects of one answer share."""
+"""The fields that all objects and chunks of one response share."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The identity of one answer. `created` is in unix seconds."""
+    """Identity of one response. `created` is in unix seconds."""
 
     id: str
     created: int
     model: str
     system_fingerprint: str
 
-    def answered_by(self, model: str) -> "Envelope":
-        """The same answer under the name of the model that gives it, where it is known."""
+    def with_model(self, model: str) -> "Envelope":
+        """Replace the model by the resolved name of the one that answers, unless that is empty."""
         return replace(self, model=model) if model else self
 
     def fields(self, object_name: str) -> dict[str, object]:

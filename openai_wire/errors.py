@@ -1,4 +1,4 @@
-"""Errors in OpenAI's envelope, with the caller's names of fields instead of those of the protos."""
+"""Errors in OpenAI's envelope; field paths of protos are mapped to those of the caller's body."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from svc_kit.errors import KINDS, DomainError, MissingField, TooShort
 from svc_kit.errors.status import openai_error
 
 ParamNames = Mapping[str, str]
-"""Proto field names (without their message) and what the caller calls them."""
+"""Maps proto field names (without their message) to field names of the HTTP API."""
 
 _COMMON = {
     "num_choices": "n",
@@ -93,7 +93,7 @@ ASSISTANT_PARAMS: ParamNames = _COMMON | {
     "request_id": "Idempotency-Key",
 }
 
-_MESSAGES = frozenset(
+_WRAPPERS = frozenset(
     (
         "new_response",
         "settings",
@@ -107,6 +107,7 @@ _MESSAGES = frozenset(
         "template",
     )
 )
+"""Proto messages whose fields are top-level fields of a body."""
 _PROMPT = re.compile(r"prompt(?=\[|$)")
 _PREFIXED = ("dry", "mirostat", "adaptive")
 _PARTS = re.compile(r"^(messages\[\d+\]\.)parts\b")
@@ -115,34 +116,36 @@ _MEDIA_NAMES = {"image": "image_url", "audio": "input_audio"}
 _ADAPTER = re.compile(r"^(lora\[\d+\]\.)adapter$")
 _TOOL = re.compile(r"^(tools\[\d+\]\.)(name|description|parameters_json|strict)$")
 _NESTED = re.compile(r"^(tools\[\d+\]|text\.format)\.(?:function|custom|file_search|json_schema)\.")
-"""What requests for responses write flat."""
+"""Objects of protos whose fields are inlined in request bodies of responses."""
 
 
 def error_body(error: DomainError) -> dict[str, object]:
-    """OpenAI's envelope of an error, always with message, type, param and code."""
+    """The error in OpenAI's envelope, always with message, type, param and code."""
     return {"error": openai_error(error)}
 
 
 def with_openai_names(error: DomainError, params: ParamNames) -> DomainError:
-    """The same error about the field as the caller wrote it."""
+    """The same error with the caller's name of the field."""
     if error.field is None:
         return error
-    return _about(error, openai_name(error.field, params))
+    return _with_field(error, openai_name(error.field, params))
 
 
 def with_prompt_number(error: DomainError, number: int) -> DomainError:
-    """The same error about one of several prompts, if about a prompt at all. One that was sent and
-    is said to be missing is empty."""
+    """The same error with the index of the prompt, if its field is the prompt.
+
+    The service reports an empty prompt as missing; here it becomes TooShort.
+    """
     name = openai_name(error.field or "", COMPLETION_PARAMS)
     if not _PROMPT.match(name):
         return error
     field = _PROMPT.sub(f"prompt[{number}]", name)
     if isinstance(error, MissingField):
         return TooShort(field=field, length=0, minimum=1, unit="characters")
-    return _about(error, field)
+    return _with_field(error, field)
 
 
-def _about(error: DomainError, field: str) -> DomainError:
+def _with_field(error: DomainError, field: str) -> DomainError:
     if field == error.field:
         return error
     metadata = error.metadata | {"field": field}
@@ -158,7 +161,7 @@ def _about(error: DomainError, field: str) -> DomainError:
 
 @contextmanager
 def openai_names(params: ParamNames) -> Iterator[None]:
-    """Errors that leave the block name fields as the caller wrote them."""
+    """Replace proto field names in errors that the block raises by the caller's names."""
     try:
         yield
     except DomainError as error:
@@ -167,7 +170,7 @@ def openai_names(params: ParamNames) -> Iterator[None]:
 
 @contextmanager
 def prompt_names(number: int, count: int) -> Iterator[None]:
-    """Add the number of the prompt, of `count`, to errors of the block."""
+    """Add the index of the prompt to errors that the block raises, if there are several prompts."""
     try:
         yield
     except DomainError as error:
@@ -177,9 +180,9 @@ def prompt_names(number: int, count: int) -> Iterator[None]:
 
 
 def openai_name(field: str, params: ParamNames) -> str:
-    """What the caller calls a field of a proto, given with or without the messages around it."""
+    """The caller's name of a proto field, given with or without its enclosing messages."""
     steps = field.split(".")
-    while len(steps) > 1 and steps[0] in _MESSAGES:
+    while len(steps) > 1 and steps[0] in _WRAPPERS:
         steps.pop(0)
     if len(steps) > 1 and steps[0] in _PREFIXED:
         return f"{steps[0]}_{steps[1]}"

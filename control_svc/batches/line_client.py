@@ -29,11 +29,11 @@ from openai_wire.chat.objects import (
     COMPLETION_ID,
     chat_params,
     completion_params,
-    echoes_of,
-    embedding_list,
+    new_chat_completion,
+    new_embedding_list,
+    new_text_completion,
     random_suffix,
-    whole_chat,
-    whole_completion,
+    render_echoes,
 )
 from openai_wire.envelope import Envelope
 from openai_wire.errors import EMBEDDING_PARAMS, error_body, openai_names, prompt_names
@@ -125,7 +125,7 @@ class LineClient:
     async def _chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_chat(fields)
         _check_not_streamed(body.stream)
-        collector = whole_chat(body, self._envelope(CHAT_ID, body.model))
+        collector = new_chat_completion(body, self._envelope(CHAT_ID, body.model))
         with openai_names(chat_params(body)):
             await _collect(
                 self._stub.Chat, _with_batch_priority(chat_request(body)), call, collector
@@ -136,10 +136,10 @@ class LineClient:
         body = parse_completion(fields)
         _check_not_streamed(body.stream)
         with openai_names(completion_params(body)):
-            echoes = await echoes_of(
+            echoes = await render_echoes(
                 body, lambda tokens: self._detokenize(body.model, tokens, call)
             )
-            collector = whole_completion(body, self._envelope(COMPLETION_ID, body.model), echoes)
+            collector = new_text_completion(body, self._envelope(COMPLETION_ID, body.model), echoes)
             requests = prompt_requests(body)
             for number, request in enumerate(requests):
                 with prompt_names(number, len(requests)):
@@ -150,7 +150,7 @@ class LineClient:
 
     async def _embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_embedding(fields)
-        request, vectors = embed_request(body), embedding_list(body)
+        request, vectors = embed_request(body), new_embedding_list(body)
         request.priority = request.priority or PRIORITY_BATCH
         async with self._vectors.reserve(len(request.inputs)):
             with openai_names(EMBEDDING_PARAMS), translate_errors(SERVICE):

@@ -16,11 +16,11 @@ from openai_wire.assistants.requests import create_assistant_request
 from openai_wire.assistants.thread_requests import (
     MessageBody,
     ThreadBody,
-    messages_from,
-    thread_from,
+    messages_to_proto,
+    thread_to_proto,
 )
 from openai_wire.resources.vector_stores import create_file_request, create_store_request
-from openai_wire.shared.fields import validated, without_neutral
+from openai_wire.shared.fields import drop_neutral, validate
 
 Json = dict[str, Any]
 _ASSISTANT_FIELDS = (
@@ -86,7 +86,7 @@ class Translator:
             "metadata": exported.get("metadata") or {},
             "tool_resources": self._tool_resources(exported),
         }
-        return thread_from(validated(ThreadBody, fields))
+        return thread_to_proto(validate(ThreadBody, fields))
 
     def store(self, exported: Json) -> vector_store_service_pb2.CreateVectorStoreRequest | None:
         """Convert a vector store, without its files. None if it is skipped."""
@@ -125,7 +125,7 @@ class Translator:
             "attachments": [each for each in map(self._attachment, _attachments(exported)) if each],
             "metadata": exported.get("metadata") or {},
         }
-        return messages_from([validated(MessageBody, without_neutral(fields, {}))])[0]
+        return messages_to_proto([validate(MessageBody, drop_neutral(fields, {}))])[0]
 
     def _part(self, part: Json) -> Json | None:
         kind = part.get("type")

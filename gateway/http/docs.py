@@ -1,6 +1,4 @@
-"""The OpenAPI document with the request bodies, and a page that shows it without references to
-other hosts.
-"""
+"""The OpenAPI document, and a self-contained page that displays it."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -13,7 +11,8 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
 
 _SCHEMAS = "#/components/schemas/"
-_KEYED = ("/v1/", "/lora-adapters", "/admin/")
+_KEY_PREFIXES = ("/v1/", "/lora-adapters", "/admin/")
+"""Paths that require an API key."""
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -39,13 +38,13 @@ ERROR_SCHEMA = {
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """The `openapi_extra` of a route whose JSON body it reads itself."""
+    """The `openapi_extra` of a route with a JSON body, which the route parses itself."""
     schema = {"$ref": _SCHEMAS + model.__name__}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def form_body(fields: type[BaseModel] | None, file_field: str) -> dict[str, Any]:
-    """The `openapi_extra` of a route that takes a form: a file, and the fields of a model."""
+    """The `openapi_extra` of a route with a form: a file, and the fields of a model."""
     file = {
         "type": "object",
         "required": [file_field],
@@ -57,19 +56,19 @@ def form_body(fields: type[BaseModel] | None, file_field: str) -> dict[str, Any]
 
 
 def answers(summary: str, *, stream: bool = False) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: its answer, and the envelope of every failure."""
+    """The `responses` of a route: success, and the error object."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if stream:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     failure = {"application/json": {"schema": {"$ref": _SCHEMAS + "Error"}}}
     return {
         200: {"description": summary, "content": content},
-        "default": {"description": "A failure.", "content": failure},
+        "default": {"description": "An error.", "content": failure},
     }
 
 
 def describe_api(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> Mapping[str, Any]:
-    """The OpenAPI document of the application with the schemas of the bodies its routes name."""
+    """The OpenAPI document of the application, with the schemas of its request bodies."""
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
@@ -81,7 +80,7 @@ def describe_api(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> Mapping[s
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            operation["security"] = [{"key": []}] if path.startswith(_KEYED) else []
+            operation["security"] = [{"key": []}] if path.startswith(_KEY_PREFIXES) else []
     return document
 
 

@@ -20,16 +20,16 @@ from svc_kit.errors import (
 from svc_kit.errors.status import http_status, is_retryable
 
 _RETRIED_BY_CLIENTS = (408, 409, 501)
-"""Statuses that OpenAI's clients try again although a second try cannot end better."""
+"""Statuses that OpenAI's clients retry by default, even if the error is permanent."""
 
 
 def json_response(content: object, status: int = 200) -> Response:
-    """A JSON answer."""
+    """A JSON response."""
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
 def error_response(error: DomainError) -> Response:
-    """The response for an error, with Retry-After where a retry can help."""
+    """The response for an error, with Retry-After if it can be retried."""
     status = http_status(error)
     response = json_response(error_body(error), status)
     if status in (429, 503) and error.retry_after is not None:
@@ -51,7 +51,7 @@ async def _domain_error(_request: Request, error: DomainError) -> Response:
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    """What the router itself refuses."""
+    """Convert errors of the router."""
     method, path = request.method, request.url.path
     if error.status_code == 404:
         return error_response(RouteNotFound(method=method, path=path))
@@ -66,4 +66,4 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Coroutine[Any, Any
     DomainError: _domain_error,
     HTTPException: _http_error,
 }
-"""By the most specific class, as Starlette looks them up."""
+"""Starlette uses the handler of the most specific class."""

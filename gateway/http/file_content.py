@@ -1,4 +1,4 @@
-"""Responses with the bytes of a file, whole or one range of them (RFC 9110, section 14)."""
+"""Responses with the content of a file, or one byte range of it (RFC 9110, section 14)."""
 
 import re
 from typing import Any, NamedTuple
@@ -15,22 +15,22 @@ _RANGE = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.ASCII)
 
 
 class ByteRange(NamedTuple):
-    """Bytes of something, both ends included."""
+    """A range of bytes, both ends included."""
 
     first: int
     last: int
 
     @property
     def length(self) -> int:
-        """How many they are."""
+        """The number of bytes."""
         return self.last - self.first + 1
 
 
 def parse_range(header: str | None, size: int) -> ByteRange | None:
-    """The one range that a header asks for; None: everything.
+    """Parse a Range header with a single byte range. None means the whole file.
 
-    Headers of another form, and those with several ranges, count as absent, as the RFC allows.
-    Raises RangeNotSatisfiable for one that begins beyond the end.
+    Malformed headers and multiple ranges are ignored, as the RFC allows. Raises RangeNotSatisfiable
+    if the range starts after the end.
     """
     match = _RANGE.fullmatch(header or "")
     if match is None or match[1] == match[2] == "":
@@ -47,14 +47,14 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
 
 
 class FileContent:
-    """An answer made of the messages of DownloadFile: first the file, then its bytes."""
+    """Writes the messages of DownloadFile: first the metadata, then chunks of bytes."""
 
-    def __init__(self, wanted: ByteRange | None) -> None:
-        """`wanted` is the range that was asked for; None: everything."""
-        self._wanted = wanted
+    def __init__(self, byte_range: ByteRange | None) -> None:
+        """`byte_range` is None for the whole file."""
+        self._range = byte_range
 
     async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the bytes as they come. What fails in between ends the connection."""
+        """Send the bytes as they arrive. An error after the first byte closes the connection."""
         try:
             async for _, message in calls:
                 if message.HasField("file"):
@@ -67,22 +67,22 @@ class FileContent:
         await send(_body(b"", more=False))
 
     def _start(self, file: file_pb2.File) -> dict[str, Any]:
-        wanted, size = self._wanted, file.size_bytes
+        byte_range, size = self._range, file.size_bytes
         headers = {
             "content-type": "application/octet-stream",
             "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",
-            "content-length": str(size if wanted is None else wanted.length),
+            "content-length": str(size if byte_range is None else byte_range.length),
             "x-content-type-options": "nosniff",
             "content-security-policy": "sandbox; default-src 'none'",
             "cache-control": "private",
             "accept-ranges": "bytes",
             "etag": f'"{file.sha256}"',
         }
-        if wanted is not None:
-            headers["content-range"] = f"bytes {wanted.first}-{wanted.last}/{size}"
+        if byte_range is not None:
+            headers["content-range"] = f"bytes {byte_range.first}-{byte_range.last}/{size}"
         return {
             "type": "http.response.start",
-            "status": 200 if wanted is None else 206,
+            "status": 200 if byte_range is None else 206,
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }
 

@@ -1,5 +1,5 @@
-"""Validates Host and Origin headers against DNS rebinding: a page on any site can make a browser
-send requests to a loopback address.
+"""Validates the headers Host and Origin, as a defense against DNS rebinding and cross-site requests
+from browsers.
 """
 
 import ipaddress
@@ -25,12 +25,12 @@ _PREFLIGHT = {
 
 @dataclass(frozen=True)
 class HostPolicy:
-    """The names this server answers to.
+    """The allowed hosts and origins.
 
-    Served are loopback names and addresses, the listen address, and `names`; "*" serves every name.
-    A server that listens on all addresses serves every literal address too: a foreign page can make
-    a browser send one as Host only by calling it openly, and then its Origin tells. Of pages, those
-    of the server itself, of loopback hosts and of `origins` are served; "*" serves every page.
+    Allowed hosts are loopback names and addresses, the listen address, and `names`; "*" allows any.
+    A server that listens on all addresses also allows any IP address, since DNS rebinding needs a
+    name and other requests of foreign pages have an Origin. Allowed origins are the server itself,
+    loopback hosts, and `origins`; "*" allows any.
     """
 
     listen_host: str
@@ -38,8 +38,8 @@ class HostPolicy:
     origins: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, listen_host: str, names: Iterable[str], origins: Iterable[str]) -> "HostPolicy":
-        """A policy over names in any case."""
+    def create(cls, listen_host: str, names: Iterable[str], origins: Iterable[str]) -> "HostPolicy":
+        """Create a policy. Hosts and origins are case-insensitive."""
         return cls(
             listen_host.strip("[]").lower(),
             frozenset(name.strip("[]").lower() for name in names),
@@ -47,13 +47,13 @@ class HostPolicy:
         )
 
     def check(self, host: str | None, origin: str | None) -> None:
-        """Raises HostNotAllowed or OriginNotAllowed."""
-        if not self._serves(_host_name(host or "")):
+        """Raise HostNotAllowed or OriginNotAllowed."""
+        if not self._allows_host(_host_name(host or "")):
             raise HostNotAllowed(host=host or "")
-        if origin is not None and not self._trusts(origin.lower(), (host or "").lower()):
+        if origin is not None and not self._allows_origin(origin.lower(), (host or "").lower()):
             raise OriginNotAllowed(origin=origin)
 
-    def _serves(self, name: str | None) -> bool:
+    def _allows_host(self, name: str | None) -> bool:
         if name is None:
             return False
         if "*" in self.names or name in self.names or name == self.listen_host:
@@ -61,13 +61,13 @@ class HostPolicy:
         address = _address(name)
         if address is None:
             return name == LOOPBACK_NAME
-        return address.is_loopback or self._listens_everywhere()
+        return address.is_loopback or self._listens_on_all()
 
-    def _listens_everywhere(self) -> bool:
+    def _listens_on_all(self) -> bool:
         address = _address(self.listen_host)
         return self.listen_host == "" or (address is not None and address.is_unspecified)
 
-    def _trusts(self, origin: str, host: str) -> bool:
+    def _allows_origin(self, origin: str, host: str) -> bool:
         if "*" in self.origins or origin in self.origins:
             return True
         try:
@@ -80,14 +80,14 @@ class HostPolicy:
 
 
 class HostCheck:
-    """ASGI middleware that applies a HostPolicy and answers CORS requests."""
+    """ASGI middleware that applies a HostPolicy and handles CORS requests."""
 
     def __init__(self, app: ASGIApp, policy: HostPolicy) -> None:
         self._app = app
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises HostNotAllowed or OriginNotAllowed."""
+        """Serve a request. Raises HostNotAllowed or OriginNotAllowed."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -98,25 +98,26 @@ class HostCheck:
             await self._app(scope, receive, send)
             return
 
-        async def send_with_permission(message: Message) -> None:
+        async def send_with_cors(message: Message) -> None:
             if message["type"] == "http.response.start":
-                permission = [
+                headers = [
+                    *message["headers"],
                     (b"access-control-allow-origin", origin.encode("latin-1")),
                     (b"access-control-expose-headers", b"*"),
                     (b"vary", b"Origin"),
                 ]
-                message = {**message, "headers": [*message["headers"], *permission]}
+                message = {**message, "headers": headers}
             await send(message)
 
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             preflight = Response(status_code=204, headers=_PREFLIGHT)
-            await preflight(scope, receive, send_with_permission)
+            await preflight(scope, receive, send_with_cors)
             return
-        await self._app(scope, receive, send_with_permission)
+        await self._app(scope, receive, send_with_cors)
 
 
 def _host_name(host: str) -> str | None:
-    """The name in a Host header without port, brackets and final dot; None when malformed."""
+    """The name in a Host header without port, brackets and trailing dot; None if malformed."""
     match = _HOST.fullmatch(host.lower())
     return None if match is None else (match[1] or match[2]).rstrip(".")
 

@@ -18,20 +18,20 @@ _MEDIA_TYPE = "application/json"
 
 
 async def read_json(request: Request, limit: int, timeout_s: float) -> dict[str, Any]:
-    """Reads a JSON object of at most `limit` bytes within `timeout_s` seconds.
+    """Read a JSON object of at most `limit` bytes within `timeout_s` seconds.
 
     Raises UnsupportedMediaType, RequestTooLarge, DeadlineExpired, InvalidJson, or CallerCancelled
-    when the client leaves before its body is complete.
+    if the client disconnects.
     """
-    return parse_object(await _read_text(request, limit, timeout_s))
+    return parse_object(await _read_body(request, limit, timeout_s))
 
 
 async def read_json_array(request: Request, limit: int, timeout_s: float) -> list[Any]:
-    """Reads a JSON array, as `read_json` an object."""
-    return parse_array(await _read_text(request, limit, timeout_s))
+    """Read a JSON array, with limits and errors as in `read_json`."""
+    return parse_array(await _read_body(request, limit, timeout_s))
 
 
-async def _read_text(request: Request, limit: int, timeout_s: float) -> bytes:
+async def _read_body(request: Request, limit: int, timeout_s: float) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
             raw = await _read(request, limit)
@@ -44,19 +44,19 @@ async def _read_text(request: Request, limit: int, timeout_s: float) -> bytes:
     return raw
 
 
-def check_media_type(given: str) -> None:
-    """Raises UnsupportedMediaType for anything but JSON in UTF-8.
+def check_media_type(content_type: str) -> None:
+    """Raise UnsupportedMediaType for anything but JSON in UTF-8.
 
-    A browser asks no permission before it sends a form or plain text to another site. For JSON it
-    does.
+    Other types would allow cross-site requests: browsers send forms and plain text without a CORS
+    preflight request.
     """
-    media_type, *parameters = (part.strip().lower() for part in given.split(";"))
+    media_type, *parameters = (part.strip().lower() for part in content_type.split(";"))
     is_json = media_type == _MEDIA_TYPE or (
         media_type.startswith("application/") and media_type.endswith("+json")
     )
     charsets = [part for part in parameters if part.startswith("charset=")]
     if not is_json or any(part.strip('"')[8:].strip('"') != "utf-8" for part in charsets):
-        raise UnsupportedMediaType(media_type=given)
+        raise UnsupportedMediaType(media_type=content_type)
 
 
 async def _read(request: Request, limit: int) -> bytes:
@@ -66,7 +66,7 @@ async def _read(request: Request, limit: int) -> bytes:
             media_type=f"content-encoding {request.headers['content-encoding']}"
         )
     if not declared.isdigit():
-        raise InvalidField(field="content-length", problem="it is not a number")
+        raise InvalidField(field="content-length", problem="it must be a number")
     if int(declared) > limit:
         raise RequestTooLarge(size=int(declared), limit=limit)
     chunks, size = [], 0

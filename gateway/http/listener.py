@@ -1,4 +1,4 @@
-"""The HTTP listener: binds the socket and runs uvicorn without its signal handlers."""
+"""Binds the HTTP socket and runs uvicorn without its signal handlers."""
 
 import asyncio
 import functools
@@ -18,14 +18,14 @@ from svc_kit.settings.groups import TlsSettings
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
-"""Longer than clients keep idle connections: they close first and never write to a closed one."""
+"""Longer than the idle timeout of clients, so that they never send to a closed connection."""
 UNSENT_BYTES = 128 * 1024
 STOP_MARGIN_S = 2.0
-"""What a connection gets to take its last bytes after the grace."""
+"""Time after the grace period to send the last bytes."""
 
 
 class Listener(uvicorn.Server):
-    """A running uvicorn without signal handlers: signals belong to the service."""
+    """uvicorn without signal handlers, which are the service's."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -33,41 +33,40 @@ class Listener(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """Refresh the Date header once a second until stopped."""
+        """Run uvicorn's tick, which updates the Date header, once a second until stopped."""
         while not await self.on_tick(counter=0):
             try:
                 async with asyncio.timeout(1):
                     await self._stopping.wait()
             except TimeoutError:
-                pass  # a second has passed
+                pass
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts to accept."""
+        """Start accepting connections."""
         await super().startup(sockets)
         self._ready.set()
 
-    async def accepting(self) -> None:
-        """Returns when connections are accepted."""
+    async def wait_ready(self) -> None:
+        """Wait until connections are accepted."""
         await self._ready.wait()
 
     def stop_accepting(self) -> None:
-        """Close the socket and idle connections; running requests continue."""
+        """Close the socket and idle connections. Running requests continue."""
         self.should_exit = True
         self._stopping.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Captures none."""
+        """Install no signal handlers."""
         yield
 
 
 def bind(address: Address, unread_limit_s: float) -> socket.socket:
-    """Listens on an address; port 0 takes a free one.
+    """Listen on an address; port 0 means any free port. Raises StartupError.
 
-    Connections inherit two limits where the system has them: at most UNSENT_BYTES wait in the
-    kernel for a client that does not read, and one that reads nothing for `unread_limit_s` seconds
-    loses its connection, because a write to a full socket would only wait. Raises StartupError when
-    the address cannot be had.
+    Connections inherit two limits if the system supports them: the kernel buffers at most
+    UNSENT_BYTES for a client that does not read, and closes the connection if the client reads
+    nothing for `unread_limit_s` seconds.
     """
     listener = open_listener(address)
     limits = {"TCP_USER_TIMEOUT": round(unread_limit_s * 1000), "TCP_NOTSENT_LOWAT": UNSENT_BYTES}
@@ -80,7 +79,7 @@ def bind(address: Address, unread_limit_s: float) -> socket.socket:
 
 
 @asynccontextmanager
-async def listening(
+async def run_listener(
     app: ASGIApp,
     bound: socket.socket,
     *,
@@ -90,12 +89,10 @@ async def listening(
     unread_limit_s: float,
     frame_bytes: int,
 ) -> AsyncIterator[Listener]:
-    """Serves `app` on a bound socket; leaving waits `grace_s` at most for running requests.
+    """Serve `app` on a bound socket. On exit, wait at most `grace_s` for running requests.
 
-    A message of a WebSocket has at most `frame_bytes`. A connection that has no room for another
-    write for `unread_limit_s`, and whose client takes next to nothing meanwhile, is cut.
-
-    Raises StartupError when the TLS files cannot be used.
+    `frame_bytes` limits WebSocket messages. For `head_timeout_s` and `unread_limit_s`, see
+    `gateway.http.protocol`. Raises StartupError if the TLS files cannot be loaded.
     """
     http: Any = functools.partial(
         BoundedHttpProtocol, head_timeout_s=head_timeout_s, unread_limit_s=unread_limit_s
@@ -122,10 +119,10 @@ async def listening(
         config.load()
     except (OSError, ssl.SSLError) as error:
         bound.close()
-        raise StartupError(f"The TLS files cannot be used: {error}") from error
+        raise StartupError(f"The TLS files cannot be loaded: {error}") from error
     listener = Listener(config)
     serving = asyncio.create_task(listener.serve(sockets=[bound]))
-    await listener.accepting()
+    await listener.wait_ready()
     try:
         yield listener
     finally:

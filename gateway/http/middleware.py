@@ -1,4 +1,4 @@
-"""The outermost middleware: request id, limit of concurrent requests, metrics, access log."""
+"""The outermost middleware: request ids, limit of concurrent requests, metrics, access log."""
 
 import logging
 import secrets
@@ -16,24 +16,24 @@ _log = logging.getLogger("gateway.access")
 API_VERSION = b"2020-10-01"
 UNMATCHED = "unmatched"
 _PROBES = ("/health", "/ready")
-"""Answered under any load, and logged only for debugging."""
+"""Not limited, and logged at level debug."""
 _DISCONNECTED = "corral.disconnected"
-_HEADS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+_START_MESSAGES = ("http.response.start", "websocket.accept", "websocket.http.response.start")
 SWITCHING_PROTOCOLS = 101
 
 
 def new_request_id() -> str:
-    """A fresh id, as OpenAI writes them."""
+    """A random request id in OpenAI's format."""
     return f"req_{secrets.token_hex(16)}"
 
 
 def mark_disconnected(scope: Scope) -> None:
-    """Notes for the log that the client left before its answer was complete."""
+    """Record for metrics and log that the client disconnected before the end of the response."""
     scope[_DISCONNECTED] = True
 
 
-class _Answer:
-    """Watches one answer go out and adds the headers that all have."""
+class _ResponseObserver:
+    """Measures one response and adds the common headers."""
 
     def __init__(self, send: Send, request_id: str, clock: Callable[[], float]) -> None:
         self._send = send
@@ -44,23 +44,24 @@ class _Answer:
         self.num_bytes = 0
 
     async def send(self, message: Message) -> None:
-        """Sends one message."""
-        if message["type"] not in _HEADS:
+        """Send one message."""
+        if message["type"] not in _START_MESSAGES:
             self.num_bytes += len(message.get("body") or message.get("text") or "")
         else:
             self.status = message.get("status", SWITCHING_PROTOCOLS)
-            passed_ms = round((self._clock() - self.started_at) * 1000)
-            own = [
+            duration_ms = round((self._clock() - self.started_at) * 1000)
+            headers = [
+                *message.get("headers", ()),
                 (b"x-request-id", self._request_id),
-                (b"openai-processing-ms", b"%d" % passed_ms),
+                (b"openai-processing-ms", b"%d" % duration_ms),
                 (b"openai-version", API_VERSION),
             ]
-            message = {**message, "headers": [*message.get("headers", ()), *own]}
+            message = {**message, "headers": headers}
         await self._send(message)
 
 
 class RequestMiddleware:
-    """ASGI application around all others."""
+    """The outermost ASGI middleware."""
 
     def __init__(
         self,
@@ -78,48 +79,48 @@ class RequestMiddleware:
         self._num_running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one HTTP request, or one WebSocket."""
+        """Serve an HTTP request or a WebSocket."""
         request_id = self._request_ids()
         request_id_var.set(request_id)
         project_var.set("")
-        answer = _Answer(send, request_id, self._clock)
+        response = _ResponseObserver(send, request_id, self._clock)
         self._num_running += 1
         self._metrics.in_flight.set(self._num_running)
         try:
-            await self._serve(scope, receive, answer)
+            await self._serve(scope, receive, response)
         finally:
             self._num_running -= 1
             self._metrics.in_flight.set(self._num_running)
-            self._report(scope, answer)
+            self._report(scope, response)
 
-    async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, response: _ResponseObserver) -> None:
         try:
             if self._num_running > self._max_requests and scope["path"] not in _PROBES:
                 depth, limit = self._num_running - 1, self._max_requests
                 raise QueueFull(bound="requests", depth=depth, limit=limit)
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
             return
         except DomainError as error:
             failure = error
         except Exception:
             _log.exception("a request failed")
             failure = InternalError(request_id=request_id_var.get())
-        if not answer.status:
-            await error_response(failure)(scope, receive, answer.send)
+        if not response.status:
+            await error_response(failure)(scope, receive, response.send)
 
-    def _report(self, scope: Scope, answer: _Answer) -> None:
+    def _report(self, scope: Scope, response: _ResponseObserver) -> None:
         route = getattr(scope.get("route"), "path", UNMATCHED)
-        status = "499" if _DISCONNECTED in scope else str(answer.status)
-        passed = self._clock() - answer.started_at
-        method = scope.get("method", "GET")  # as which a WebSocket begins
-        self._metrics.duration.labels(method, route, status).observe(passed)
-        self._metrics.sent_bytes.labels(route).inc(answer.num_bytes)
+        status = "499" if _DISCONNECTED in scope else str(response.status)
+        duration_s = self._clock() - response.started_at
+        method = scope.get("method", "GET")  # the handshake of a WebSocket is a GET
+        self._metrics.duration.labels(method, route, status).observe(duration_s)
+        self._metrics.sent_bytes.labels(route).inc(response.num_bytes)
         level = logging.DEBUG if route in _PROBES else logging.INFO
         fields = {
             "method": method,
             "path": scope["path"][:200],
             "status": status,
-            "duration_s": round(passed, 4),
-            "sent_bytes": answer.num_bytes,
+            "duration_s": round(duration_s, 4),
+            "sent_bytes": response.num_bytes,
         }
         _log.log(level, "request", extra={"fields": fields})

@@ -1,4 +1,4 @@
-"""Parses multipart forms while they stream; fields have limits, files are passed on."""
+"""Streaming parser of multipart forms, with limits on fields but not on files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -23,14 +23,14 @@ MAX_FIELD_BYTES: Final = 4096
 
 
 class FormField(NamedTuple):
-    """A field with a text."""
+    """A text field."""
 
     name: str
     text: str
 
 
 class FormFile(NamedTuple):
-    """A file begins; its bytes follow."""
+    """The start of a file. Its bytes follow."""
 
     name: str
     filename: str
@@ -40,13 +40,12 @@ FormPiece = FormField | FormFile | bytes
 
 
 async def read_form(request: Request, idle_timeout_s: float) -> AsyncIterator[FormPiece]:
-    """The pieces of a form in their order, as they arrive.
+    """Yield the fields and file chunks of a form as they arrive.
 
-    Raises UnsupportedMediaType, InvalidField or TooLong for what is no form or one out of bounds,
-    DeadlineExpired when nothing comes for `idle_timeout_s` seconds, CallerCancelled when the client
-    leaves before the end.
+    Raises UnsupportedMediaType, InvalidField or TooLong for an invalid form, DeadlineExpired after
+    `idle_timeout_s` seconds without data, and CallerCancelled if the client disconnects.
     """
-    form = _Form(_boundary(request))
+    form = _FormParser(_boundary(request))
     chunks = aiter(request.stream())
     try:
         while True:
@@ -61,34 +60,34 @@ async def read_form(request: Request, idle_timeout_s: float) -> AsyncIterator[Fo
     except ClientDisconnect:
         raise CallerCancelled from None
     if not form.is_complete:
-        raise InvalidField(field="request", problem="the form has no end")
+        raise InvalidField(field="request", problem="the form is incomplete")
 
 
 def _boundary(request: Request) -> bytes:
-    given = request.headers.get("content-type", "")
-    media_type, options = parse_options_header(given)
+    content_type = request.headers.get("content-type", "")
+    media_type, options = parse_options_header(content_type)
     if media_type != MEDIA_TYPE.encode() or not options.get(b"boundary"):
-        raise UnsupportedMediaType(media_type=given, expected=MEDIA_TYPE)
+        raise UnsupportedMediaType(media_type=content_type, expected=MEDIA_TYPE)
     return options[b"boundary"]
 
 
 @dataclass
 class _Part:
-    """One part while it is read."""
+    """The part that is being parsed."""
 
     headers: dict[bytes, bytes]
     name: str = ""
     text: bytes | None = None
-    """What a field has so far; None: the part is a file."""
+    """The text of a field so far. None if the part is a file."""
 
 
-class _Form:
-    """The state of a parser between two chunks."""
+class _FormParser:
+    """Parses the chunks of a form."""
 
     def __init__(self, boundary: bytes) -> None:
         self._part = _Part({})
         self._header = [b"", b""]
-        self._found: list[FormPiece] = []
+        self._pieces: list[FormPiece] = []
         self._num_parts = 0
         self.is_complete = False
         callbacks: dict[str, Callable[..., None]] = {
@@ -107,15 +106,13 @@ class _Form:
             raise InvalidField(field="content-type", problem=str(error)) from None
 
     def feed(self, chunk: bytes) -> list[FormPiece]:
-        """What a chunk completes. Raises InvalidField or TooLong."""
+        """Parse a chunk and return the pieces in it. Raises InvalidField or TooLong."""
         try:
             self._parser.write(chunk)
         except FormParserError as error:
             raise InvalidField(field="request", problem=str(error)) from None
-        found, self._found = self._found, []
-        return found
-
-    # ---- callbacks of the parser
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
     def _begin(self) -> None:
         self._part = _Part({})
@@ -138,16 +135,16 @@ class _Form:
         _, options = parse_options_header(self._part.headers.get(b"content-disposition"))
         if b"name" not in options:
             raise InvalidField(field="request", problem="a part of the form has no name")
-        self._part.name = _text(options[b"name"])
+        self._part.name = _decode(options[b"name"])
         if b"filename" in options:
-            self._found.append(FormFile(self._part.name, _text(options[b"filename"])))
+            self._pieces.append(FormFile(self._part.name, _decode(options[b"filename"])))
         else:
             self._part.text = b""
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:
         part = self._part
         if part.text is None:
-            self._found.append(data[start:end])
+            self._pieces.append(data[start:end])
             return
         part.text += data[start:end]
         if len(part.text) > MAX_FIELD_BYTES:
@@ -156,11 +153,11 @@ class _Form:
 
     def _end(self) -> None:
         if self._part.text is not None:
-            self._found.append(FormField(self._part.name, _text(self._part.text)))
+            self._pieces.append(FormField(self._part.name, _decode(self._part.text)))
 
     def _complete(self) -> None:
         self.is_complete = True
 
 
-def _text(raw: bytes) -> str:
+def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""HTTP and WebSocket protocols with limits on heads, and a timeout for clients that do not read."""
+"""uvicorn's protocols with limits on request heads and a timeout for clients that do not read."""
 
 import asyncio
 from typing import Any, Final
@@ -10,15 +10,15 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from openai_wire.errors import error_body
 from svc_kit.errors import InvalidField
 
-LEAST_TAKEN_BYTES: Final = 48 * 1024
-"""Who takes less within the limit reads next to nothing: what makes room in a buffer that is just
-full, by asyncio's marks."""
+MIN_READ_BYTES: Final = 48 * 1024
+"""A client that reads less in `unread_limit_s` is cut off. This is the difference of asyncio's
+high and low water marks of a write buffer."""
 
 
 class SlowClientCutoff(asyncio.Protocol):
-    """Goes before a protocol of uvicorn's: after `unread_limit_s` seconds without room for another
-    write, and with next to nothing read, the connection is cut, and what is behind it ends as when
-    the client leaves."""
+    """Mixin for uvicorn's protocols: aborts the connection if the write buffer stays full for
+    `unread_limit_s` seconds while the client reads less than MIN_READ_BYTES. The request then ends
+    as if the client had disconnected."""
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
@@ -29,32 +29,31 @@ class SlowClientCutoff(asyncio.Protocol):
         self._unread_timer: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
-        """Starts the clock."""
+        """Start the timer: the write buffer is full."""
         super().pause_writing()
-        self._wait_for_room()
+        self._start_unread_timer()
 
     def resume_writing(self) -> None:
-        """Stops the clock."""
-        self._have_room()
+        """Cancel the timer."""
+        self._cancel_unread_timer()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the clock."""
-        self._have_room()
+        """Cancel the timer."""
+        self._cancel_unread_timer()
         super().connection_lost(exc)
 
-    def _wait_for_room(self) -> None:
+    def _start_unread_timer(self) -> None:
         unread = self.transport.get_write_buffer_size()
-        self._unread_timer = self.loop.call_later(self._unread_limit_s, self._look, unread)
+        self._unread_timer = self.loop.call_later(self._unread_limit_s, self._check_read, unread)
 
-    def _look(self, unread: int) -> None:
-        """`unread` is how many bytes waited at the last look."""
-        if unread - self.transport.get_write_buffer_size() < LEAST_TAKEN_BYTES:
+    def _check_read(self, unread_before: int) -> None:
+        if unread_before - self.transport.get_write_buffer_size() < MIN_READ_BYTES:
             self.transport.abort()
         else:
-            self._wait_for_room()
+            self._start_unread_timer()
 
-    def _have_room(self) -> None:
+    def _cancel_unread_timer(self) -> None:
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
@@ -64,7 +63,7 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class BoundedHttpProtocol(SlowClientCutoff, HttpToolsProtocol):
-    """One connection. A head that is too long gets 431; one that is too slow is cut."""
+    """An HTTP connection. A head that is too long gets 431; one that is too slow is cut off."""
 
     def __init__(self, *, head_timeout_s: float, **options: Any) -> None:
         super().__init__(**options)
@@ -73,28 +72,28 @@ class BoundedHttpProtocol(SlowClientCutoff, HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Starts the clock of the first head."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
-        self._await_head()
+        self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the clock."""
-        self._have_head()
+        """Cancel the timer."""
+        self._cancel_head_timer()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Starts the clock of a further head."""
+        """Start the timer of a following head."""
         super().on_message_begin()
         if self._head_timer is None:
-            self._await_head()
+            self._start_head_timer()
 
     def on_headers_complete(self) -> None:
-        """Stops the clock; the request begins."""
-        self._have_head()
+        """Cancel the timer: the head is complete."""
+        self._cancel_head_timer()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Counts what arrives while a head is incomplete."""
+        """Count the bytes of an incomplete head."""
         if self._head_timer is not None:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -103,14 +102,14 @@ class BoundedHttpProtocol(SlowClientCutoff, HttpToolsProtocol):
             self._refuse(b"431 Request Header Fields Too Large", problem)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what cannot be parsed."""
+        """Respond to a request that cannot be parsed."""
         self._refuse(b"400 Bad Request", "it is not valid HTTP")
 
-    def _await_head(self) -> None:
+    def _start_head_timer(self) -> None:
         self._head_bytes = 0
         self._head_timer = self.loop.call_later(self._head_timeout_s, self.transport.close)
 
-    def _have_head(self) -> None:
+    def _cancel_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -125,4 +124,4 @@ class BoundedHttpProtocol(SlowClientCutoff, HttpToolsProtocol):
 
 
 class BoundedWebSocketProtocol(SlowClientCutoff, WebSocketsSansIOProtocol):
-    """One connection that was upgraded to a WebSocket."""
+    """A connection that was upgraded to a WebSocket."""

@@ -1,1 +1,1 @@
-"""The routes: parse, call, render."""
+"""Routes: validate the request, call a service, and convert its reply."""

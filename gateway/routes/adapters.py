@@ -1,4 +1,4 @@
-"""The routes under /v1/adapters."""
+"""Routes under /v1/adapters."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from gateway.context import AppContext
 from gateway.http.docs import answers, form_body, json_body
 from gateway.http.errors import json_response
 from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
-from gateway.routes.files import FILE_FIELD, name_request
+from gateway.routes.files import FILE_FIELD, ONE_FILE, idempotency_key
 from gateway.rpc import UNARY_TIMEOUT_S, ControlClient
 from gateway.upload_call import UploadCall
 from openai_wire.errors import ADAPTER_PARAMS, openai_names
@@ -21,16 +21,15 @@ from openai_wire.resources.adapters import (
     AdapterBody,
     AdapterFields,
     AdapterUpdateBody,
-    adapter_list,
     adapter_object,
-    deleted_adapter,
-    header_of_body,
-    header_of_form,
+    header_from_form,
+    header_from_json,
     list_adapters_request,
+    parse_wait,
     update_request,
-    wait_of,
 )
-from svc_kit.errors import CallerCancelled, InvalidField, MissingField
+from openai_wire.shared.objects import deleted_object, list_object
+from svc_kit.errors import InvalidField, MissingField
 
 _BODIES = {
     "requestBody": {
@@ -58,110 +57,101 @@ def adapters_router(context: AppContext) -> APIRouter:
         "", summary="Register an adapter", openapi_extra=_BODIES, responses=answers("An adapter.")
     )
     async def create_adapter(request: Request, caller: known_caller) -> Response:
-        """Keeps a LoRA: the file of a form, or the one whose id a JSON body names."""
+        """Register a LoRA adapter: the file of a form, or the stored file of a JSON body."""
         is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
         with openai_names(ADAPTER_PARAMS):
             if is_form:
-                adapter = await _create_from_form(context, request, caller)
+                upload = control.upload(control.adapters.CreateAdapter, caller)
+                with context.active_calls.track(upload):
+                    idle_timeout_s = context.settings.receive_timeout_s
+                    adapter = await _send_form(request, upload, idle_timeout_s)
             else:
                 body = await context.read_body(request)
-                header = header_of_body(body, name_request(request))
+                header = header_from_json(body, idempotency_key(request))
                 adapter = await register_adapter(control, header, caller)
         return json_response(adapter_object(adapter))
 
     @router.get("", summary="List the adapters", responses=answers("A list of adapters."))
     async def list_adapters(request: Request, caller: known_caller) -> Response:
-        """A page of adapters: `after`, `limit` and `order` choose it."""
+        """List adapters, paged by `after`, `limit` and `order`."""
         with openai_names(ADAPTER_PARAMS):
-            asked = list_adapters_request(request.query_params)
-            page = await control.call(control.adapters.ListAdapters, asked, caller)
+            proto = list_adapters_request(request.query_params)
+            page = await control.call(control.adapters.ListAdapters, proto, caller)
         has_more = bool(page.next_page_token)
-        return json_response(adapter_list(page.adapters, has_more=has_more))
+        return json_response(list_object(page.adapters, adapter_object, has_more=has_more))
 
-    @router.get("/{adapter}", summary="Describe an adapter", responses=answers("An adapter."))
+    @router.get("/{adapter}", summary="Retrieve an adapter", responses=answers("An adapter."))
     async def retrieve_adapter(request: Request, adapter: str, caller: known_caller) -> Response:
-        """One adapter by id or name, with its state in every engine; `wait` so many seconds for
-        them."""
-        wait = wait_of(request.query_params)
+        """Retrieve an adapter by id or name, with its state in every engine. Waits up to `wait`
+        seconds until all engines have loaded it."""
+        wait = parse_wait(request.query_params)
         return json_response(adapter_object(await get_adapter(control, adapter, caller, wait)))
 
     @router.post(
         "/{adapter}",
-        summary="Change an adapter",
+        summary="Update an adapter",
         openapi_extra=json_body(AdapterUpdateBody),
         responses=answers("An adapter."),
     )
     @router.patch(
         "/{adapter}",
-        summary="Change an adapter",
+        summary="Update an adapter",
         openapi_extra=json_body(AdapterUpdateBody),
         responses=answers("An adapter."),
     )
     async def update_adapter(request: Request, adapter: str, caller: known_caller) -> Response:
-        """Changes scales or description."""
+        """Update the scales or the description of an adapter."""
         with openai_names(ADAPTER_PARAMS):
-            asked = update_request(adapter, await context.read_body(request))
-            reply = await control.call(control.adapters.UpdateAdapter, asked, caller)
-            changed = reply.adapter
-        return json_response(adapter_object(changed))
-
-    @router.post(
-        "/{adapter}/retry", summary="Try an adapter again", responses=answers("An adapter.")
-    )
-    async def retry_adapter(adapter: str, caller: known_caller) -> Response:
-        """Has engines load what they could not, also where one ended while it did."""
-        wanted = adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
-        reply = await control.call(control.adapters.RetryAdapter, wanted, caller)
+            proto = update_request(adapter, await context.read_body(request))
+            reply = await control.call(control.adapters.UpdateAdapter, proto, caller)
         return json_response(adapter_object(reply.adapter))
 
-    @router.delete("/{adapter}", summary="Delete an adapter", responses=answers("What is left."))
+    @router.post("/{adapter}/retry", summary="Retry an adapter", responses=answers("An adapter."))
+    async def retry_adapter(adapter: str, caller: known_caller) -> Response:
+        """Retry loading an adapter in engines that failed to load it."""
+        proto = adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
+        reply = await control.call(control.adapters.RetryAdapter, proto, caller)
+        return json_response(adapter_object(reply.adapter))
+
+    @router.delete("/{adapter}", summary="Delete an adapter", responses=answers("Deletion status."))
     async def delete_adapter(adapter: str, caller: known_caller) -> Response:
-        """Deletes an adapter; running requests continue with it."""
-        wanted = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)
-        reply = await control.call(control.adapters.DeleteAdapter, wanted, caller)
-        return json_response(deleted_adapter(reply.adapter_id))
+        """Delete an adapter. Running requests continue to use it."""
+        proto = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)
+        reply = await control.call(control.adapters.DeleteAdapter, proto, caller)
+        return json_response(deleted_object(reply.adapter_id, "adapter"))
 
     return router
 
 
-async def _create_from_form(
-    context: AppContext, request: Request, caller: Caller
-) -> adapter_pb2.Adapter:
-    sending = context.control.upload(context.control.adapters.CreateAdapter, caller)
-    with context.live.holding(sending):
-        try:
-            return await _send_form(request, sending, context.settings.receive_timeout_s)
-        finally:
-            sending.stop(CallerCancelled())
-
-
 async def _send_form(
-    request: Request, sending: _AdapterUpload, idle_s: float
+    request: Request, upload: _AdapterUpload, idle_timeout_s: float
 ) -> adapter_pb2.Adapter:
-    """Pass the file of a form on while it arrives; the header goes last, as fields may."""
+    """Stream the file of a form to the control service, then the header with all fields."""
     fields: dict[str, str] = {}
     has_file = False
-    async for piece in read_form(request, idle_s):
+    async for piece in read_form(request, idle_timeout_s):
         if isinstance(piece, FormField):
             fields[piece.name] = piece.text
         elif isinstance(piece, FormFile):
             if piece.name != FILE_FIELD or has_file:
-                raise InvalidField(field=piece.name, problem="the form has one file, 'file'")
+                raise InvalidField(field=piece.name, problem=ONE_FILE)
             has_file = True
         else:
-            await sending.write(adapter_service_pb2.CreateAdapterRequest(chunk=piece))
+            await upload.write(adapter_service_pb2.CreateAdapterRequest(chunk=piece))
     if not has_file:
         raise MissingField(field=FILE_FIELD)
-    header = header_of_form(fields, name_request(request))
-    await sending.write(adapter_service_pb2.CreateAdapterRequest(header=header))
-    return (await sending.finish()).adapter
+    header = header_from_form(fields, idempotency_key(request))
+    return await _finish(upload, header)
 
 
 async def register_adapter(
     control: ControlClient, header: adapter_pb2.AdapterHeader, caller: Caller
 ) -> adapter_pb2.Adapter:
-    """Register an adapter whose bytes the control service has or can read."""
-    upload = control.upload(control.adapters.CreateAdapter, caller)
+    """Register an adapter from a stored file or a path."""
+    return await _finish(control.upload(control.adapters.CreateAdapter, caller), header)
+
+
+async def _finish(upload: _AdapterUpload, header: adapter_pb2.AdapterHeader) -> adapter_pb2.Adapter:
     await upload.write(adapter_service_pb2.CreateAdapterRequest(header=header))
     return (await upload.finish()).adapter
 
@@ -169,7 +159,7 @@ async def register_adapter(
 async def get_adapter(
     control: ControlClient, adapter: str, caller: Caller, wait: Duration | None = None
 ) -> adapter_pb2.Adapter:
-    """Return an adapter by id or name, after at most `wait` for engines that load it."""
+    """Get an adapter by id or name, after at most `wait` for engines that are loading it."""
     request = adapter_service_pb2.GetAdapterRequest(adapter=adapter, wait=wait)
     timeout_s = UNARY_TIMEOUT_S + (wait.seconds if wait is not None else 0)
     method = control.adapters.GetAdapter
@@ -177,8 +167,8 @@ async def get_adapter(
     return reply.adapter
 
 
-async def all_adapters(control: ControlClient, caller: Caller) -> list[adapter_pb2.Adapter]:
-    """Return the adapters of the caller's project, oldest first."""
+async def list_all_adapters(control: ControlClient, caller: Caller) -> list[adapter_pb2.Adapter]:
+    """List the adapters of the caller's project, oldest first."""
     request = adapter_service_pb2.ListAdaptersRequest(
         page_size=_MAX_PAGE, order=listing_pb2.LIST_ORDER_OLDEST_FIRST
     )

@@ -1,4 +1,4 @@
-"""The routes under /v1/assistants. The header `OpenAI-Beta: assistants=v2` is not asked for."""
+"""Routes under /v1/assistants. The header `OpenAI-Beta: assistants=v2` is not required."""
 
 from typing import Annotated
 
@@ -11,8 +11,8 @@ from gateway.auth import Caller
 from gateway.context import AppContext
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
-from gateway.routes.files import name_request
-from openai_wire.assistants.objects import assistant_object, deleted_object, list_object
+from gateway.routes.files import idempotency_key
+from openai_wire.assistants.objects import assistant_object
 from openai_wire.assistants.requests import (
     AssistantBody,
     AssistantUpdateBody,
@@ -20,7 +20,8 @@ from openai_wire.assistants.requests import (
     update_assistant_request,
 )
 from openai_wire.errors import ASSISTANT_PARAMS, openai_names
-from openai_wire.shared.pagination import PageQuery, page_fields, page_query
+from openai_wire.shared.objects import deleted_object, list_object
+from openai_wire.shared.pagination import PageQuery, page_fields, parse_page_query
 
 
 def assistants_router(context: AppContext) -> APIRouter:
@@ -36,56 +37,54 @@ def assistants_router(context: AppContext) -> APIRouter:
         responses=answers("An assistant."),
     )
     async def create_assistant(request: Request, caller: known_caller) -> Response:
-        """Keeps a model with instructions and tools, to be run on threads."""
+        """Create an assistant: a model with instructions and tools, to be run on threads."""
         body = await context.read_body(request)
         with openai_names(ASSISTANT_PARAMS):
-            asked = create_assistant_request(body, name_request(request))
-            reply = await control.call(control.assistants.CreateAssistant, asked, caller)
-            assistant = reply.assistant
-        return json_response(assistant_object(assistant))
+            proto = create_assistant_request(body, idempotency_key(request))
+            reply = await control.call(control.assistants.CreateAssistant, proto, caller)
+        return json_response(assistant_object(reply.assistant))
 
     @router.get("", summary="List the assistants", responses=answers("A list of assistants."))
     async def list_assistants(request: Request, caller: known_caller) -> Response:
-        """A page of assistants: `after`, `before`, `limit` and `order` choose it."""
+        """List assistants, paged by `after`, `before`, `limit` and `order`."""
         with openai_names(ASSISTANT_PARAMS):
-            query = page_query(PageQuery, request.query_params)
-            asked = assistant_service_pb2.ListAssistantsRequest(**page_fields(query))
-            page = await control.call(control.assistants.ListAssistants, asked, caller)
+            query = parse_page_query(PageQuery, request.query_params)
+            proto = assistant_service_pb2.ListAssistantsRequest(**page_fields(query))
+            page = await control.call(control.assistants.ListAssistants, proto, caller)
         has_more = bool(page.next_page_token)
         return json_response(list_object(page.assistants, assistant_object, has_more=has_more))
 
     @router.get(
-        "/{assistant_id}", summary="Describe an assistant", responses=answers("An assistant.")
+        "/{assistant_id}", summary="Retrieve an assistant", responses=answers("An assistant.")
     )
     async def retrieve_assistant(assistant_id: str, caller: known_caller) -> Response:
-        """One assistant."""
-        wanted = assistant_service_pb2.GetAssistantRequest(assistant_id=assistant_id)
-        reply = await control.call(control.assistants.GetAssistant, wanted, caller)
+        """Retrieve an assistant."""
+        proto = assistant_service_pb2.GetAssistantRequest(assistant_id=assistant_id)
+        reply = await control.call(control.assistants.GetAssistant, proto, caller)
         return json_response(assistant_object(reply.assistant))
 
     @router.post(
         "/{assistant_id}",
-        summary="Change an assistant",
+        summary="Update an assistant",
         openapi_extra=json_body(AssistantUpdateBody),
         responses=answers("An assistant."),
     )
     async def update_assistant(
         request: Request, assistant_id: str, caller: known_caller
     ) -> Response:
-        """Updates the fields in the body; null resets a field. Running runs are not affected."""
+        """Update the fields in the body; null resets a field. Active runs are not affected."""
         with openai_names(ASSISTANT_PARAMS):
-            asked = update_assistant_request(assistant_id, await context.read_body(request))
-            reply = await control.call(control.assistants.UpdateAssistant, asked, caller)
-            assistant = reply.assistant
-        return json_response(assistant_object(assistant))
+            proto = update_assistant_request(assistant_id, await context.read_body(request))
+            reply = await control.call(control.assistants.UpdateAssistant, proto, caller)
+        return json_response(assistant_object(reply.assistant))
 
     @router.delete(
-        "/{assistant_id}", summary="Delete an assistant", responses=answers("What is left.")
+        "/{assistant_id}", summary="Delete an assistant", responses=answers("Deletion status.")
     )
     async def delete_assistant(assistant_id: str, caller: known_caller) -> Response:
-        """Deletes an assistant; threads and runs keep its id."""
-        wanted = assistant_service_pb2.DeleteAssistantRequest(assistant_id=assistant_id)
-        await control.call(control.assistants.DeleteAssistant, wanted, caller)
-        return json_response(deleted_object(assistant_id, "assistant"))
+        """Delete an assistant. Threads and runs keep its id."""
+        proto = assistant_service_pb2.DeleteAssistantRequest(assistant_id=assistant_id)
+        await control.call(control.assistants.DeleteAssistant, proto, caller)
+        return json_response(deleted_object(assistant_id, "assistant.deleted"))
 
     return router

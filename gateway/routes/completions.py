@@ -18,9 +18,9 @@ from openai_wire.chat.objects import (
     COMPLETION_ID,
     chat_params,
     completion_params,
-    echoes_of,
-    whole_chat,
-    whole_completion,
+    new_chat_completion,
+    new_text_completion,
+    render_echoes,
 )
 from openai_wire.errors import openai_names
 
@@ -31,27 +31,27 @@ def chat_router(context: AppContext) -> APIRouter:
 
     @router.post(
         "/completions",
-        summary="Answer a conversation",
+        summary="Create a chat completion",
         openapi_extra=json_body(ChatCompletionBody),
         responses=answers("A chat.completion, or its chunks.", stream=True),
     )
     async def create_chat_completion(
         request: Request, caller: Annotated[Caller, Depends(context.authentication)]
     ) -> Response:
-        """The model's next turn, whole or, with `stream`, as server-sent events."""
+        """Generate the next message of a conversation. With `stream`, return server-sent events."""
         body = parse_chat(await context.read_body(request))
         params = chat_params(body)
         start = functools.partial(context.inference.chat, chat_request(body), caller)
         envelope = context.new_envelope(CHAT_ID, body.model)
         if not body.stream:
-            return context.whole(start, whole_chat(body, envelope), params)
+            return context.object_response(start, new_chat_completion(body, envelope), params)
         chunks = ChatChunks(
             envelope,
             num_choices=body.n or 1,
             logprobs=bool(body.logprobs),
             include_usage=body.wants_usage,
         )
-        return context.streamed(start, chunks, params)
+        return context.stream_response(start, chunks, params)
 
     return router
 
@@ -62,25 +62,27 @@ def completions_router(context: AppContext) -> APIRouter:
 
     @router.post(
         "/completions",
-        summary="Continue a text",
+        summary="Create a text completion",
         openapi_extra=json_body(CompletionBody),
         responses=answers("A text_completion, or its chunks.", stream=True),
     )
     async def create_completion(
         request: Request, caller: Annotated[Caller, Depends(context.authentication)]
     ) -> Response:
-        """The continuation of one or several prompts, whole or as server-sent events."""
+        """Complete one or several prompts. With `stream`, return server-sent events."""
         body = parse_completion(await context.read_body(request))
         params = completion_params(body)
         requests = prompt_requests(body)
         with openai_names(params):
-            echoes = await echoes_of(
+            echoes = await render_echoes(
                 body, lambda tokens: context.inference.detokenize(body.model, tokens, caller)
             )
         start = functools.partial(context.inference.generate, requests, caller)
         envelope = context.new_envelope(COMPLETION_ID, body.model)
         if not body.stream:
-            return context.whole(start, whole_completion(body, envelope, echoes), params)
+            return context.object_response(
+                start, new_text_completion(body, envelope, echoes), params
+            )
         chunks = CompletionChunks(
             envelope,
             num_choices=body.n or 1,
@@ -88,6 +90,6 @@ def completions_router(context: AppContext) -> APIRouter:
             include_usage=body.wants_usage,
             echoes=echoes,
         )
-        return context.streamed(start, chunks, params)
+        return context.stream_response(start, chunks, params)
 
     return router

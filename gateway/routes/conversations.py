@@ -1,4 +1,4 @@
-"""The routes under /v1/conversations."""
+"""Routes under /v1/conversations."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from gateway.auth import Caller
 from gateway.context import AppContext
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
-from gateway.routes.files import name_request
+from gateway.routes.files import idempotency_key
 from openai_wire.errors import RESPONSE_PARAMS, openai_names
 from openai_wire.responses.conversations import (
     ConversationBody,
@@ -20,16 +20,16 @@ from openai_wire.responses.conversations import (
     conversation_object,
     create_conversation_request,
     create_items_request,
-    item_list,
-    item_page,
+    parse_item_query,
     update_conversation_request,
 )
 from openai_wire.responses.output_items import item_object
-from openai_wire.responses.requests import includes_from
+from openai_wire.responses.requests import parse_includes
+from openai_wire.shared.objects import deleted_object, list_object
 
 
-def requested_includes(request: Request) -> list[str]:
-    """What a query wants to see: `include`, or `include[]` as SDKs write it."""
+def include_params(request: Request) -> list[str]:
+    """The query parameters `include`, which SDKs send as `include[]`."""
     query = request.query_params
     return [*query.getlist("include[]"), *query.getlist("include")]
 
@@ -42,47 +42,53 @@ def conversations_router(context: AppContext) -> APIRouter:
 
     @router.post(
         "",
-        summary="Make a conversation",
+        summary="Create a conversation",
         openapi_extra=json_body(ConversationBody),
         responses=answers("A conversation."),
     )
     async def create_conversation(request: Request, caller: known_caller) -> Response:
-        """Makes a conversation, with the items that it begins with."""
+        """Create a conversation, optionally with items."""
         body = await context.read_body(request)
         with openai_names(RESPONSE_PARAMS):
-            asked = create_conversation_request(body, name_request(request))
-            reply = await control.call(control.conversations.CreateConversation, asked, caller)
-            created = reply.conversation
-        return json_response(conversation_object(created))
+            proto = create_conversation_request(body, idempotency_key(request))
+            reply = await control.call(control.conversations.CreateConversation, proto, caller)
+        return json_response(conversation_object(reply.conversation))
 
-    @router.get("/{conversation_id}", summary="Describe", responses=answers("A conversation."))
+    @router.get(
+        "/{conversation_id}",
+        summary="Retrieve a conversation",
+        responses=answers("A conversation."),
+    )
     async def retrieve_conversation(conversation_id: str, caller: known_caller) -> Response:
-        """One conversation, without its items."""
-        wanted = pb.GetConversationRequest(conversation_id=conversation_id)
-        reply = await control.call(control.conversations.GetConversation, wanted, caller)
+        """Retrieve a conversation without its items."""
+        proto = pb.GetConversationRequest(conversation_id=conversation_id)
+        reply = await control.call(control.conversations.GetConversation, proto, caller)
         return json_response(conversation_object(reply.conversation))
 
     @router.post(
         "/{conversation_id}",
-        summary="Attach other metadata",
+        summary="Update a conversation",
         openapi_extra=json_body(ConversationUpdateBody),
         responses=answers("The conversation."),
     )
     async def update_conversation(
         conversation_id: str, request: Request, caller: known_caller
     ) -> Response:
-        """Puts metadata in the place of those that it has."""
-        asked = update_conversation_request(conversation_id, await context.read_body(request))
-        reply = await control.call(control.conversations.UpdateConversation, asked, caller)
+        """Replace the metadata of a conversation."""
+        proto = update_conversation_request(conversation_id, await context.read_body(request))
+        reply = await control.call(control.conversations.UpdateConversation, proto, caller)
         return json_response(conversation_object(reply.conversation))
 
-    @router.delete("/{conversation_id}", summary="Forget", responses=answers("That it is gone."))
+    @router.delete(
+        "/{conversation_id}",
+        summary="Delete a conversation",
+        responses=answers("Deletion status."),
+    )
     async def delete_conversation(conversation_id: str, caller: known_caller) -> Response:
-        """Forgets a conversation; items stay where a response has them."""
-        wanted = pb.DeleteConversationRequest(conversation_id=conversation_id)
-        await control.call(control.conversations.DeleteConversation, wanted, caller)
-        deleted = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
-        return json_response(deleted)
+        """Delete a conversation. Items that belong to a response are kept."""
+        proto = pb.DeleteConversationRequest(conversation_id=conversation_id)
+        await control.call(control.conversations.DeleteConversation, proto, caller)
+        return json_response(deleted_object(conversation_id, "conversation.deleted"))
 
     return router
 
@@ -102,45 +108,45 @@ def conversation_items_router(context: AppContext) -> APIRouter:
     async def create_items(
         conversation_id: str, request: Request, caller: known_caller
     ) -> Response:
-        """Adds items at the end."""
+        """Append items to a conversation."""
         body = await context.read_body(request)
         with openai_names(RESPONSE_PARAMS):
-            asked = create_items_request(
-                conversation_id, body, requested_includes(request), name_request(request)
+            proto = create_items_request(
+                conversation_id, body, include_params(request), idempotency_key(request)
             )
-            added = await control.call(control.conversations.CreateConversationItems, asked, caller)
-        return json_response(item_list(added.items, has_more=False))
+            reply = await control.call(control.conversations.CreateConversationItems, proto, caller)
+        return json_response(list_object(reply.items, item_object, has_more=False))
 
     @router.get("", summary="List the items", responses=answers("A list of items."))
     async def list_items(conversation_id: str, request: Request, caller: known_caller) -> Response:
-        """A page of items: `after`, `limit`, `order` and `include` choose it."""
+        """List items, paged by `after`, `limit` and `order`."""
         with openai_names(RESPONSE_PARAMS):
-            asked = pb.ListConversationItemsRequest(
+            proto = pb.ListConversationItemsRequest(
                 conversation_id=conversation_id,
-                **item_page(request.query_params, requested_includes(request)),
+                **parse_item_query(request.query_params, include_params(request)),
             )
-            page = await control.call(control.conversations.ListConversationItems, asked, caller)
-        return json_response(item_list(page.items, has_more=bool(page.next_page_token)))
+            page = await control.call(control.conversations.ListConversationItems, proto, caller)
+        has_more = bool(page.next_page_token)
+        return json_response(list_object(page.items, item_object, has_more=has_more))
 
-    @router.get("/{item_id}", summary="Describe an item", responses=answers("An item."))
+    @router.get("/{item_id}", summary="Retrieve an item", responses=answers("An item."))
     async def retrieve_item(
         conversation_id: str, item_id: str, request: Request, caller: known_caller
     ) -> Response:
-        """One item."""
-        asked = pb.GetConversationItemRequest(
+        """Retrieve an item."""
+        proto = pb.GetConversationItemRequest(
             conversation_id=conversation_id,
             item_id=item_id,
-            include=includes_from(requested_includes(request)),
+            include=parse_includes(include_params(request)),
         )
-        reply = await control.call(control.conversations.GetConversationItem, asked, caller)
+        reply = await control.call(control.conversations.GetConversationItem, proto, caller)
         return json_response(item_object(reply.item))
 
-    @router.delete("/{item_id}", summary="Take an item out", responses=answers("The conversation."))
+    @router.delete("/{item_id}", summary="Remove an item", responses=answers("The conversation."))
     async def delete_item(conversation_id: str, item_id: str, caller: known_caller) -> Response:
-        """Takes an item out of a conversation; it stays where a response has it."""
-        wanted = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
-        reply = await control.call(control.conversations.DeleteConversationItem, wanted, caller)
-        left = reply.conversation
-        return json_response(conversation_object(left))
+        """Remove an item from a conversation. It is kept if it belongs to a response."""
+        proto = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
+        reply = await control.call(control.conversations.DeleteConversationItem, proto, caller)
+        return json_response(conversation_object(reply.conversation))
 
     return router

@@ -23,21 +23,29 @@ from openai_wire.resources.files import (
     UploadBody,
     complete_upload_request,
     create_upload_request,
-    deleted_file,
     file_header,
-    file_list,
     file_object,
     list_files_request,
     part_object,
     upload_object,
 )
-from svc_kit.errors import CallerCancelled, InvalidField, MissingField, UnknownField
+from openai_wire.shared.objects import deleted_object, list_object
+from svc_kit.errors import InvalidField, MissingField, UnknownField
 from svc_kit.logs import current_request_id
 
 IDEMPOTENCY_KEY = "idempotency-key"
 FILE_FIELD = "file"
+DATA_FIELD = "data"
+ONE_FILE = "the form must have exactly one file, in the field 'file'"
 SMALL_PAGE = 500
-"""Files that are converted in about 2 ms. A larger page would hold up every stream: a thread."""
+"""Files that are converted in about 2 ms. Larger pages are converted in a thread, so that streams
+of other requests are not delayed."""
+
+
+_FileUpload = UploadCall[file_service_pb2.CreateFileRequest, file_service_pb2.CreateFileResponse]
+_PartUpload = UploadCall[
+    upload_service_pb2.AddUploadPartRequest, upload_service_pb2.AddUploadPartResponse
+]
 
 
 def files_router(context: AppContext) -> APIRouter:
@@ -53,189 +61,166 @@ def files_router(context: AppContext) -> APIRouter:
         responses=answers("A file."),
     )
     async def create_file(request: Request, caller: known_caller) -> Response:
-        """Keeps the bytes of a form's file, streamed, under a purpose."""
-        sending = control.upload(control.files.CreateFile, caller)
-        with context.live.holding(sending), openai_names(FILE_PARAMS):
-            try:
-                file = await _send_form(request, sending, context.settings.receive_timeout_s)
-            finally:
-                sending.stop(CallerCancelled())
+        """Store the file of a form. It is streamed to the control service."""
+        upload = control.upload(control.files.CreateFile, caller)
+        with context.active_calls.track(upload), openai_names(FILE_PARAMS):
+            file = await _send_form(request, upload, context.settings.receive_timeout_s)
         return json_response(file_object(file))
 
     @router.get("", summary="List the files", responses=answers("A list of files."))
     async def list_files(request: Request, caller: known_caller) -> Response:
-        """A page of files: `after`, `limit`, `order` and `purpose` choose it."""
+        """List files, paged by `after`, `limit` and `order`, filtered by `purpose`."""
         with openai_names(FILE_PARAMS):
-            asked = list_files_request(request.query_params)
-            page = await control.call(control.files.ListFiles, asked, caller)
+            proto = list_files_request(request.query_params)
+            page = await control.call(control.files.ListFiles, proto, caller)
         if len(page.files) > SMALL_PAGE:
-            return await asyncio.to_thread(_listed, page)
-        return _listed(page)
+            return await asyncio.to_thread(_file_list, page)
+        return _file_list(page)
 
-    @router.get("/{file_id}", summary="Describe a file", responses=answers("A file."))
+    @router.get("/{file_id}", summary="Retrieve a file", responses=answers("A file."))
     async def retrieve_file(file_id: str, caller: known_caller) -> Response:
-        """One file."""
-        request_file = file_service_pb2.GetFileRequest(file_id=file_id)
-        reply = await control.call(control.files.GetFile, request_file, caller)
+        """Retrieve a file's metadata."""
+        proto = file_service_pb2.GetFileRequest(file_id=file_id)
+        reply = await control.call(control.files.GetFile, proto, caller)
         return json_response(file_object(reply.file))
 
-    @router.delete("/{file_id}", summary="Delete a file", responses=answers("What is left."))
+    @router.delete("/{file_id}", summary="Delete a file", responses=answers("Deletion status."))
     async def delete_file(file_id: str, caller: known_caller) -> Response:
-        """Deletes a file and its bytes."""
-        wanted = file_service_pb2.DeleteFileRequest(file_id=file_id)
-        await control.call(control.files.DeleteFile, wanted, caller)
-        return json_response(deleted_file(file_id))
+        """Delete a file and its content."""
+        proto = file_service_pb2.DeleteFileRequest(file_id=file_id)
+        await control.call(control.files.DeleteFile, proto, caller)
+        return json_response(deleted_object(file_id, "file"))
 
-    @router.get("/{file_id}/content", summary="Read a file", responses=answers("Its bytes."))
+    @router.get("/{file_id}/content", summary="Download a file", responses=answers("Its bytes."))
     async def retrieve_content(request: Request, file_id: str, caller: known_caller) -> Response:
-        """The bytes of a file, or one range of them."""
-        header, wanted = request.headers.get("range"), None
+        """Return the content of a file, or one range of it."""
+        header, byte_range = request.headers.get("range"), None
         if header is not None:
-            request_file = file_service_pb2.GetFileRequest(file_id=file_id)
-            reply = await control.call(control.files.GetFile, request_file, caller)
-            file = reply.file
-            wanted = parse_range(header, file.size_bytes)
-        offset, length = (0, None) if wanted is None else (wanted.first, wanted.length)
-        asked = file_service_pb2.DownloadFileRequest(file_id=file_id, offset=offset, length=length)
-        start = functools.partial(control.stream, control.files.DownloadFile, asked, caller)
-        return context.answered(start, FileContent(wanted), FILE_PARAMS)
+            get_file = file_service_pb2.GetFileRequest(file_id=file_id)
+            reply = await control.call(control.files.GetFile, get_file, caller)
+            byte_range = parse_range(header, reply.file.size_bytes)
+        proto = file_service_pb2.DownloadFileRequest(file_id=file_id)
+        if byte_range is not None:
+            proto.offset, proto.length = byte_range.first, byte_range.length
+        start = functools.partial(control.stream, control.files.DownloadFile, proto, caller)
+        return context.call_response(start, FileContent(byte_range), FILE_PARAMS)
 
     return router
 
 
-def name_request(request: Request) -> str:
-    """The client's name for its request, else ours: gRPC sends a call whose answer was lost again,
-    and what it makes must be made once."""
+def idempotency_key(request: Request) -> str:
+    """The client's idempotency key, else the request id, since gRPC may retry a call."""
     return request.headers.get(IDEMPOTENCY_KEY) or current_request_id()
 
 
-def _listed(page: file_service_pb2.ListFilesResponse) -> Response:
-    return json_response(file_list(page.files, has_more=bool(page.next_page_token)))
+def _file_list(page: file_service_pb2.ListFilesResponse) -> Response:
+    return json_response(list_object(page.files, file_object, has_more=bool(page.next_page_token)))
 
 
-async def _send_form(
-    request: Request,
-    sending: UploadCall[file_service_pb2.CreateFileRequest, file_service_pb2.CreateFileResponse],
-    idle_s: float,
-) -> file_pb2.File:
-    """Pass the file of a form on while it arrives.
+async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: float) -> file_pb2.File:
+    """Stream the file of a form to the control service.
 
-    The header goes first where the form names the purpose first, so that limits hold from the first
-    byte on; and last again, because a form may name anything last.
+    The header is sent before the file if the purpose is known by then, so that limits apply from
+    the first byte. It is sent again at the end, with the fields that follow the file.
     """
-    request_id = name_request(request)
+    request_id = idempotency_key(request)
     fields: dict[str, str] = {}
     filename: str | None = None
-    async for piece in read_form(request, idle_s):
+
+    async def send_header(filename: str) -> None:
+        header = file_header(fields, filename, request_id)
+        await upload.write(file_service_pb2.CreateFileRequest(header=header))
+
+    async for piece in read_form(request, idle_timeout_s):
         if isinstance(piece, FormField):
             fields[piece.name] = piece.text
         elif isinstance(piece, FormFile):
             if piece.name != FILE_FIELD or filename is not None:
-                raise InvalidField(field=piece.name, problem="the form has one file, 'file'")
+                raise InvalidField(field=piece.name, problem=ONE_FILE)
             filename = piece.filename
             if "purpose" in fields:
-                await _send_header(sending, file_header(fields, filename, request_id))
+                await send_header(filename)
         else:
-            await sending.write(file_service_pb2.CreateFileRequest(chunk=piece))
+            await upload.write(file_service_pb2.CreateFileRequest(chunk=piece))
     if filename is None:
         raise MissingField(field=FILE_FIELD)
-    await _send_header(sending, file_header(fields, filename, request_id))
-    return (await sending.finish()).file
-
-
-async def _send_header(
-    sending: UploadCall[file_service_pb2.CreateFileRequest, file_service_pb2.CreateFileResponse],
-    header: file_pb2.FileHeader,
-) -> None:
-    await sending.write(file_service_pb2.CreateFileRequest(header=header))
-
-
-DATA_FIELD = "data"
+    await send_header(filename)
+    return (await upload.finish()).file
 
 
 def uploads_router(context: AppContext) -> APIRouter:
-    """The routes of files that are sent in parts."""
+    """The routes of files that are uploaded in parts."""
     control = context.control
     router = APIRouter(prefix="/v1/uploads")
     known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
-        summary="Announce a file in parts",
+        summary="Create an upload",
         openapi_extra=json_body(UploadBody),
         responses=answers("An upload."),
     )
     async def create_upload(request: Request, caller: known_caller) -> Response:
-        """Begins an upload, which takes parts for an hour."""
+        """Create an upload, which accepts parts for an hour."""
         body = await context.read_body(request)
         with openai_names(FILE_PARAMS):
-            asked = create_upload_request(body, name_request(request))
-            reply = await control.call(control.uploads.CreateUpload, asked, caller)
-            upload = reply.upload
-        return json_response(upload_object(upload))
+            proto = create_upload_request(body, idempotency_key(request))
+            reply = await control.call(control.uploads.CreateUpload, proto, caller)
+        return json_response(upload_object(reply.upload))
 
     @router.post(
         "/{upload_id}/parts",
-        summary="Send a part",
+        summary="Add a part",
         openapi_extra=form_body(None, DATA_FIELD),
         responses=answers("A part."),
     )
     async def add_part(request: Request, upload_id: str, caller: known_caller) -> Response:
-        """Keeps the bytes of a form's file as a part of an upload."""
-        sending = control.upload(control.uploads.AddUploadPart, caller)
-        with context.live.holding(sending), openai_names(FILE_PARAMS):
-            try:
-                part = await _send_part(
-                    request, upload_id, sending, context.settings.receive_timeout_s
-                )
-            finally:
-                sending.stop(CallerCancelled())
+        """Add the file of a form as a part of an upload."""
+        upload = control.upload(control.uploads.AddUploadPart, caller)
+        with context.active_calls.track(upload), openai_names(FILE_PARAMS):
+            part = await _send_part(request, upload_id, upload, context.settings.receive_timeout_s)
         return json_response(part_object(part))
 
     @router.post(
         "/{upload_id}/complete",
-        summary="Make a file of parts",
+        summary="Complete an upload",
         openapi_extra=json_body(CompleteUploadBody),
         responses=answers("The upload with its file."),
     )
     async def complete_upload(request: Request, upload_id: str, caller: known_caller) -> Response:
-        """Makes a file of the named parts, in their order."""
+        """Create a file from the given parts, in their order."""
         body = await context.read_body(request)
         with openai_names(FILE_PARAMS):
-            asked = complete_upload_request(upload_id, body)
+            proto = complete_upload_request(upload_id, body)
             reply = await control.call(
-                control.uploads.CompleteUpload, asked, caller, timeout_s=control.transfer_timeout_s
+                control.uploads.CompleteUpload, proto, caller, timeout_s=control.transfer_timeout_s
             )
-            upload = reply.upload
-        return json_response(upload_object(upload))
+        return json_response(upload_object(reply.upload))
 
-    @router.post("/{upload_id}/cancel", summary="Give up", responses=answers("The upload."))
+    @router.post(
+        "/{upload_id}/cancel", summary="Cancel an upload", responses=answers("The upload.")
+    )
     async def cancel_upload(upload_id: str, caller: known_caller) -> Response:
-        """Gives an upload up and frees its parts."""
-        wanted = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
-        reply = await control.call(control.uploads.CancelUpload, wanted, caller)
+        """Cancel an upload and delete its parts."""
+        proto = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
+        reply = await control.call(control.uploads.CancelUpload, proto, caller)
         return json_response(upload_object(reply.upload))
 
     return router
 
 
 async def _send_part(
-    request: Request,
-    upload_id: str,
-    sending: UploadCall[
-        upload_service_pb2.AddUploadPartRequest, upload_service_pb2.AddUploadPartResponse
-    ],
-    idle_s: float,
+    request: Request, upload_id: str, upload: _PartUpload, idle_timeout_s: float
 ) -> upload_service_pb2.UploadPart:
-    await sending.write(upload_service_pb2.AddUploadPartRequest(upload_id=upload_id))
+    await upload.write(upload_service_pb2.AddUploadPartRequest(upload_id=upload_id))
     has_file = False
-    async for piece in read_form(request, idle_s):
+    async for piece in read_form(request, idle_timeout_s):
         if isinstance(piece, bytes):
-            await sending.write(upload_service_pb2.AddUploadPartRequest(chunk=piece))
+            await upload.write(upload_service_pb2.AddUploadPartRequest(chunk=piece))
         elif isinstance(piece, FormFile) and piece.name == DATA_FIELD and not has_file:
             has_file = True
         else:
             raise UnknownField(field=piece.name)
     if not has_file:
         raise MissingField(field=DATA_FIELD)
-    return (await sending.finish()).part
+    return (await upload.finish()).part

@@ -1,4 +1,4 @@
-"""Adapter routes of other servers, for their clients: llama-server's /lora-adapters, vLLM's
+"""Adapter routes for clients of other servers: llama-server's /lora-adapters, vLLM's
 /v1/load_lora_adapter, and /admin/loras.
 """
 
@@ -14,24 +14,24 @@ from gateway.auth import Caller
 from gateway.context import AppContext
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
-from gateway.routes.adapters import all_adapters, get_adapter, register_adapter
-from gateway.routes.files import name_request
+from gateway.routes.adapters import get_adapter, list_all_adapters, register_adapter
+from gateway.routes.files import idempotency_key
 from openai_wire.errors import ADAPTER_PARAMS, LOAD_LORA_PARAMS, openai_names
 from openai_wire.resources.adapters import (
     LoadLoraBody,
     NamedPathBody,
     UnloadLoraBody,
-    header_of_load,
-    header_of_path,
+    header_from_load,
+    header_from_path,
     llama_server_list,
-    problems_of,
-    scales_by_place,
-    unload_name,
+    load_problems,
+    parse_unload,
+    scales_by_index,
 )
 from svc_kit.errors import AdapterExists, AdapterInvalid, InvalidField
 
 LOAD_WAIT: Final = Duration(seconds=30)
-"""How long a client that expects a loaded adapter waits for the engines."""
+"""How long a registration waits for engines to load the adapter."""
 
 
 def lora_router(context: AppContext) -> APIRouter:
@@ -41,33 +41,37 @@ def lora_router(context: AppContext) -> APIRouter:
     known_caller = Annotated[Caller, Depends(context.authentication)]
     operator = Annotated[Caller, Depends(context.operators)]
 
-    @router.get("/lora-adapters", summary="As llama-server", responses=answers("Scales."))
+    @router.get(
+        "/lora-adapters", summary="List scales (llama-server)", responses=answers("Scales.")
+    )
     async def list_scales(caller: known_caller) -> Response:
-        """The adapters by their place, with the scales of requests that name none."""
-        return json_response(llama_server_list(await all_adapters(control, caller)))
+        """List the adapters by index, with their scales in requests that name no adapter."""
+        return json_response(llama_server_list(await list_all_adapters(control, caller)))
 
-    @router.post("/lora-adapters", summary="As llama-server", responses=answers("Done."))
+    @router.post(
+        "/lora-adapters", summary="Set scales (llama-server)", responses=answers("Success.")
+    )
     async def set_scales(request: Request, caller: operator) -> Response:
-        """Sets the scales of requests that name no adapter; those not in the list become 0."""
+        """Set the scales in requests that name no adapter. Omitted adapters get 0."""
         items = await context.read_array(request)
-        adapters = await all_adapters(control, caller)
-        for place, scale in scales_by_place(items, len(adapters)).items():
-            if adapters[place].standing_scale != scale:
-                asked = adapter_service_pb2.UpdateAdapterRequest(
-                    adapter=adapters[place].id, standing_scale=scale
+        adapters = await list_all_adapters(control, caller)
+        for index, scale in scales_by_index(items, len(adapters)).items():
+            if adapters[index].standing_scale != scale:
+                proto = adapter_service_pb2.UpdateAdapterRequest(
+                    adapter=adapters[index].id, standing_scale=scale
                 )
-                await control.call(control.adapters.UpdateAdapter, asked, caller)
+                await control.call(control.adapters.UpdateAdapter, proto, caller)
         return json_response({"success": True})
 
     @router.post(
         "/v1/load_lora_adapter",
-        summary="As vLLM",
+        summary="Load an adapter (vLLM)",
         openapi_extra=json_body(LoadLoraBody),
-        responses=answers("Done."),
+        responses=answers("Success."),
     )
     async def load(request: Request, caller: operator) -> Response:
-        """Registers a file in one of the operator's folders, and waits until it is served."""
-        header = header_of_load(await context.read_body(request), name_request(request))
+        """Register a file in one of the operator's folders, and wait until it is loaded."""
+        header = header_from_load(await context.read_body(request), idempotency_key(request))
         with openai_names(LOAD_LORA_PARAMS):
             try:
                 await _load(context, header, caller)
@@ -78,63 +82,66 @@ def lora_router(context: AppContext) -> APIRouter:
 
     @router.post(
         "/v1/unload_lora_adapter",
-        summary="As vLLM",
+        summary="Unload an adapter (vLLM)",
         openapi_extra=json_body(UnloadLoraBody),
-        responses=answers("Done."),
+        responses=answers("Success."),
     )
     async def unload(request: Request, caller: operator) -> Response:
-        """Deletes an adapter."""
-        name = unload_name(await context.read_body(request))
-        wanted = adapter_service_pb2.DeleteAdapterRequest(adapter=name)
-        await control.call(control.adapters.DeleteAdapter, wanted, caller)
+        """Delete an adapter."""
+        name = parse_unload(await context.read_body(request))
+        proto = adapter_service_pb2.DeleteAdapterRequest(adapter=name)
+        await control.call(control.adapters.DeleteAdapter, proto, caller)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     return router
 
 
 def admin_loras_router(context: AppContext) -> APIRouter:
-    """The routes by name and path."""
+    """The routes of adapters by name and path."""
     control = context.control
     router = APIRouter(prefix="/admin/loras")
     operator = Annotated[Caller, Depends(context.operators)]
 
-    @router.get("", summary="Names of adapters", responses=answers("Names."))
+    @router.get("", summary="List adapter names", responses=answers("Names."))
     async def list_names(caller: operator) -> Response:
-        """The names of the project's adapters."""
-        names = [adapter.name for adapter in await all_adapters(control, caller)]
+        """List the names of the project's adapters."""
+        names = [adapter.name for adapter in await list_all_adapters(control, caller)]
         return json_response({"object": "list", "loras": names})
 
     @router.post(
         "",
-        summary="Register a path",
+        summary="Register an adapter by path",
         openapi_extra=json_body(NamedPathBody),
-        responses=answers("Done."),
+        responses=answers("Success."),
     )
     async def register(request: Request, caller: operator) -> Response:
-        """Registers a file in one of the operator's folders; a name that is there is taken."""
-        header = header_of_path(await context.read_body(request), name_request(request))
+        """Register a file in one of the operator's folders. Replaces an existing adapter of the
+        same name."""
+        header = header_from_path(await context.read_body(request), idempotency_key(request))
         with openai_names(ADAPTER_PARAMS):
             await _load(context, header, caller)
         return json_response({"name": header.name, "status": "registered"})
 
-    @router.delete("/{name}", summary="Forget a name", responses=answers("Done."))
+    @router.delete("/{name}", summary="Delete an adapter", responses=answers("Success."))
     async def unregister(name: str, caller: operator) -> Response:
-        """Deletes an adapter."""
-        wanted = adapter_service_pb2.DeleteAdapterRequest(adapter=name)
-        await control.call(control.adapters.DeleteAdapter, wanted, caller)
+        """Delete an adapter."""
+        proto = adapter_service_pb2.DeleteAdapterRequest(adapter=name)
+        await control.call(control.adapters.DeleteAdapter, proto, caller)
         return json_response({"name": name, "status": "unregistered"})
 
     return router
 
 
 async def _load(context: AppContext, header: adapter_pb2.AdapterHeader, caller: Caller) -> None:
-    """Register an adapter and wait for the engines. One that an engine cannot use is taken back,
-    unless it replaced another. Raises AdapterInvalid."""
+    """Register an adapter and wait until engines have loaded it.
+
+    Raises AdapterInvalid if an engine cannot load it. The adapter is then deleted, unless it
+    replaced another.
+    """
     created = await register_adapter(context.control, header, caller)
-    found = await get_adapter(context.control, created.id, caller, LOAD_WAIT)
-    problems = problems_of(found)
-    if problems:
+    adapter = await get_adapter(context.control, created.id, caller, LOAD_WAIT)
+    if problems := load_problems(adapter):
         if not header.replace:
-            wanted = adapter_service_pb2.DeleteAdapterRequest(adapter=created.id)
-            await context.control.call(context.control.adapters.DeleteAdapter, wanted, caller)
+            proto = adapter_service_pb2.DeleteAdapterRequest(adapter=created.id)
+            await context.control.call(context.control.adapters.DeleteAdapter, proto, caller)
         raise AdapterInvalid(adapter=header.name, problem=problems[0])

@@ -14,19 +14,19 @@ from svc_kit.errors import ModelNotFound
 
 
 def health_router(context: AppContext) -> APIRouter:
-    """The routes of probes; they need no key."""
+    """The routes of probes. They require no key."""
     router = APIRouter()
 
     @router.head("/health", include_in_schema=False)
-    @router.get("/health", summary="Liveness", responses=answers("The process lives."))
+    @router.get("/health", summary="Liveness", responses=answers("The process is alive."))
     async def health() -> Response:
-        """Answers while the process is alive, regardless of the services behind it."""
+        """Succeeds while the process is alive, regardless of other services."""
         return json_response({"status": "ok"})
 
     @router.head("/ready", include_in_schema=False)
     @router.get("/ready", summary="Readiness", responses=answers("Requests are served."))
     async def ready() -> Response:
-        """Answers 503 while the inference service cannot be reached, loads, or drains."""
+        """Returns 503 while the inference service is unreachable, loading or draining."""
         await context.check_ready()
         return json_response({"status": "ready"})
 
@@ -41,15 +41,15 @@ def models_router(context: AppContext) -> APIRouter:
     async def list_models(
         caller: Annotated[Caller, Depends(context.authentication)],
     ) -> Response:
-        """Every model that a request may name."""
+        """List the models."""
         return json_response(model_list(await context.inference.list_models(caller)))
 
-    @router.get("/{model:path}", summary="Describe a model", responses=answers("A model."))
+    @router.get("/{model:path}", summary="Retrieve a model", responses=answers("A model."))
     async def retrieve_model(
         model: str, caller: Annotated[Caller, Depends(context.authentication)]
     ) -> Response:
-        """One model, by its name or an alias. Names may contain slashes and colons."""
-        if not model:  # to the service an empty name is its first model
+        """Retrieve a model by name or alias. Names may contain slashes and colons."""
+        if not model:  # for the inference service, an empty name is its first model
             raise ModelNotFound(model=model)
         return json_response(model_object(await context.inference.get_model(model, caller)))
 

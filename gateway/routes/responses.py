@@ -14,27 +14,29 @@ from gateway.auth import Caller
 from gateway.context import AppContext
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import error_response, json_response
-from gateway.response_socket import ResponseSocket, identified
-from gateway.routes.conversations import requested_includes
-from gateway.routes.files import name_request
+from gateway.response_socket import ResponseSocket
+from gateway.routes.conversations import include_params
+from gateway.routes.files import idempotency_key
 from gateway.sse import EventStream
 from openai_wire.errors import RESPONSE_PARAMS, openai_names, with_openai_names
-from openai_wire.responses.conversations import item_list, item_page, starting_after
+from openai_wire.responses.conversations import parse_item_query, parse_starting_after
 from openai_wire.responses.events import DONE, error_event, event_frame, event_object
 from openai_wire.responses.objects import compaction_object, response_object
+from openai_wire.responses.output_items import item_object
 from openai_wire.responses.requests import (
     CompactBody,
     ResponseBody,
     compact_request,
-    includes_from,
     new_response,
+    parse_includes,
     parse_response,
 )
+from openai_wire.shared.objects import deleted_object, list_object
 from svc_kit.errors import DomainError, Draining
 
 
 class ResponseFrames:
-    """Turns the messages of StreamResponse or WatchResponse into frames."""
+    """Converts the messages of StreamResponse or WatchResponse to SSE frames."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -46,31 +48,31 @@ class ResponseFrames:
         self._next = message.event.sequence_number + 1
         return (event_frame(event_object(message.event)),)
 
-    def closing(self) -> Iterable[bytes]:
-        """What ends the stream."""
+    def final_payloads(self) -> Iterable[bytes]:
+        """The last frame."""
         return (DONE,)
 
     def failure(self, error: DomainError) -> bytes:
-        """The frame of an error after which nothing comes."""
+        """The last frame of a failed stream."""
         return event_frame(error_event(error, self._next))
 
 
 class ResponseStream(EventStream):
-    """Server-sent events that bring their own names and numbers."""
+    """Server-sent events with names and numbers."""
 
     def __init__(self, frames: ResponseFrames, ping_interval_s: float) -> None:
         super().__init__(frames, RESPONSE_PARAMS, ping_interval_s)
         self._frames = frames
 
-    def _framed(self, payload: bytes) -> bytes:
+    def _format_payload(self, payload: bytes) -> bytes:
         return payload
 
     def _failure(self, error: DomainError) -> bytes:
         return self._frames.failure(with_openai_names(error, RESPONSE_PARAMS))
 
 
-class WholeResponse:
-    """The answer of CreateResponse or CompactResponse as an object."""
+class ResponseCollector:
+    """The reply of CreateResponse or CompactResponse as an object."""
 
     def __init__(self) -> None:
         self._object: dict[str, Any] = {}
@@ -78,7 +80,7 @@ class WholeResponse:
     def add(
         self, message: pb.CreateResponseResponse | pb.CompactResponseResponse, _call: int = 0
     ) -> None:
-        """Takes the answer."""
+        """Add the reply."""
         if isinstance(message, pb.CreateResponseResponse):
             self._object = response_object(message.response)
         else:
@@ -90,140 +92,144 @@ class WholeResponse:
 
 
 def responses_router(context: AppContext) -> APIRouter:
-    """The routes that have a model answer."""
+    """The routes that generate."""
     control = context.control
     router = APIRouter(prefix="/v1/responses")
     known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.post(
         "",
-        summary="Answer",
+        summary="Create a response",
         openapi_extra=json_body(ResponseBody),
         responses=answers("A response, or its events.", stream=True),
     )
     async def create_response(request: Request, caller: known_caller) -> Response:
-        """The model's answer, whole or, with `stream`, as server-sent events."""
+        """Generate a response. With `stream`, return server-sent events."""
         body = parse_response(await context.read_body(request))
-        asked = new_response(body)
-        # What is stored nowhere cannot be told from an earlier try.
-        request_id = "" if body.store is False else name_request(request)
+        proto = new_response(body)
+        # Retries of a response that is not stored cannot be detected.
+        request_id = "" if body.store is False else idempotency_key(request)
         if body.stream:
-            stream = pb.StreamResponseRequest(new_response=asked, request_id=request_id)
+            stream = pb.StreamResponseRequest(new_response=proto, request_id=request_id)
             start = functools.partial(
                 control.stream, control.responses.StreamResponse, stream, caller
             )
-            return context.answered(start, _stream(context), RESPONSE_PARAMS)
-        whole = pb.CreateResponseRequest(new_response=asked, request_id=request_id)
-        create = functools.partial(control.unary, control.responses.CreateResponse, whole, caller)
-        return context.whole(create, WholeResponse(), RESPONSE_PARAMS)
+            return context.call_response(start, _event_stream(context), RESPONSE_PARAMS)
+        unary = pb.CreateResponseRequest(new_response=proto, request_id=request_id)
+        create = functools.partial(control.unary, control.responses.CreateResponse, unary, caller)
+        return context.object_response(create, ResponseCollector(), RESPONSE_PARAMS)
 
     @router.post(
         "/input_tokens",
-        summary="Count a prompt",
+        summary="Count input tokens",
         openapi_extra=json_body(ResponseBody),
         responses=answers("A token count."),
     )
     async def count_input_tokens(request: Request, caller: known_caller) -> Response:
-        """How many tokens the prompt of a response would have."""
-        asked = new_response(parse_response(await context.read_body(request)))
+        """Count the tokens of the prompt that a response would have."""
+        body = parse_response(await context.read_body(request))
+        proto = pb.CountInputTokensRequest(new_response=new_response(body))
         with openai_names(RESPONSE_PARAMS):
-            wanted = pb.CountInputTokensRequest(new_response=asked)
-            reply = await control.call(control.responses.CountInputTokens, wanted, caller)
-            count = reply.input_tokens
-        return json_response({"object": "response.input_tokens", "input_tokens": count})
+            reply = await control.call(control.responses.CountInputTokens, proto, caller)
+        content = {"object": "response.input_tokens", "input_tokens": reply.input_tokens}
+        return json_response(content)
 
     @router.post(
         "/compact",
-        summary="Sum up",
+        summary="Compact items",
         openapi_extra=json_body(CompactBody),
-        responses=answers("Items that stand for those given."),
+        responses=answers("A compaction."),
     )
     async def compact(request: Request, caller: known_caller) -> Response:
-        """Compacts items to fewer tokens, as input of later responses."""
-        asked = compact_request(await context.read_body(request))
-        start = functools.partial(control.unary, control.responses.CompactResponse, asked, caller)
-        return context.whole(start, WholeResponse(), RESPONSE_PARAMS)
+        """Summarize items to fewer tokens, as input of later responses."""
+        proto = compact_request(await context.read_body(request))
+        start = functools.partial(control.unary, control.responses.CompactResponse, proto, caller)
+        return context.object_response(start, ResponseCollector(), RESPONSE_PARAMS)
 
     return router
 
 
 def stored_responses_router(context: AppContext) -> APIRouter:
-    """The routes of responses that are kept."""
+    """The routes of stored responses."""
     control = context.control
     router = APIRouter(prefix="/v1/responses/{response_id}")
     known_caller = Annotated[Caller, Depends(context.authentication)]
 
     @router.get(
-        "", summary="Describe", responses=answers("A response, or its events.", stream=True)
+        "",
+        summary="Retrieve a response",
+        responses=answers("A response, or its events.", stream=True),
     )
     async def retrieve_response(
         response_id: str, request: Request, caller: known_caller
     ) -> Response:
-        """One response; with `stream`, its events after `starting_after`, those to come too."""
-        include = includes_from(requested_includes(request))
+        """Retrieve a response. With `stream`, stream its past and future events, those after
+        `starting_after`."""
+        include = parse_includes(include_params(request))
         if request.query_params.get("stream") == "true":
-            asked = pb.WatchResponseRequest(
-                response_id=response_id, after=starting_after(request.query_params)
+            proto = pb.WatchResponseRequest(
+                response_id=response_id, after=parse_starting_after(request.query_params)
             )
             start = functools.partial(
-                control.stream, control.responses.WatchResponse, asked, caller
+                control.stream, control.responses.WatchResponse, proto, caller
             )
-            return context.answered(start, _stream(context), RESPONSE_PARAMS)
-        wanted = pb.GetResponseRequest(response_id=response_id, include=include)
-        reply = await control.call(control.responses.GetResponse, wanted, caller)
+            return context.call_response(start, _event_stream(context), RESPONSE_PARAMS)
+        get = pb.GetResponseRequest(response_id=response_id, include=include)
+        reply = await control.call(control.responses.GetResponse, get, caller)
         return json_response(response_object(reply.response))
 
-    @router.delete("", summary="Forget", responses=answers("That it is gone."))
+    @router.delete("", summary="Delete a response", responses=answers("Deletion status."))
     async def delete_response(response_id: str, caller: known_caller) -> Response:
-        """Forgets a response, and what of it belongs to no conversation."""
-        wanted = pb.DeleteResponseRequest(response_id=response_id)
-        await control.call(control.responses.DeleteResponse, wanted, caller)
-        return json_response({"id": response_id, "object": "response", "deleted": True})
+        """Delete a response and its items, except those that belong to a conversation."""
+        proto = pb.DeleteResponseRequest(response_id=response_id)
+        await control.call(control.responses.DeleteResponse, proto, caller)
+        return json_response(deleted_object(response_id, "response"))
 
-    @router.post("/cancel", summary="Give up", responses=answers("The response."))
+    @router.post("/cancel", summary="Cancel a response", responses=answers("The response."))
     async def cancel_response(response_id: str, caller: known_caller) -> Response:
-        """Gives up a response that runs in the background; what it has written is kept."""
-        wanted = pb.CancelResponseRequest(response_id=response_id)
-        reply = await control.call(control.responses.CancelResponse, wanted, caller)
+        """Cancel a background response. Its output so far is kept."""
+        proto = pb.CancelResponseRequest(response_id=response_id)
+        reply = await control.call(control.responses.CancelResponse, proto, caller)
         return json_response(response_object(reply.response))
 
-    @router.get("/input_items", summary="List its input", responses=answers("A list of items."))
+    @router.get("/input_items", summary="List input items", responses=answers("A list of items."))
     async def list_input_items(
         response_id: str, request: Request, caller: known_caller
     ) -> Response:
-        """What a response was asked: `after`, `limit`, `order` and `include` choose a page."""
+        """List the input items of a response, paged by `after`, `limit` and `order`."""
         with openai_names(RESPONSE_PARAMS):
-            asked = pb.ListInputItemsRequest(
+            proto = pb.ListInputItemsRequest(
                 response_id=response_id,
-                **item_page(request.query_params, requested_includes(request)),
+                **parse_item_query(request.query_params, include_params(request)),
             )
-            page = await control.call(control.responses.ListInputItems, asked, caller)
-        return json_response(item_list(page.items, has_more=bool(page.next_page_token)))
+            page = await control.call(control.responses.ListInputItems, proto, caller)
+        has_more = bool(page.next_page_token)
+        return json_response(list_object(page.items, item_object, has_more=has_more))
 
     return router
 
 
-def _stream(context: AppContext) -> ResponseStream:
+def _event_stream(context: AppContext) -> ResponseStream:
     return ResponseStream(ResponseFrames(), context.settings.ping_interval_s)
 
 
 def response_socket_router(context: AppContext) -> APIRouter:
-    """The route of the WebSocket; what is refused before it opens is answered as over HTTP."""
+    """The route of the WebSocket. A rejected handshake is answered as an HTTP request."""
     router = APIRouter()
 
     @router.websocket("/v1/responses")
     async def serve_socket(websocket: WebSocket) -> None:
-        """Responses in both directions."""
+        """Serve responses over a WebSocket."""
         try:
-            if context.live.closed:
+            if context.active_calls.closed:
                 raise Draining
-            await identified(websocket, context)
+            await context.identify_socket(websocket)
         except DomainError as error:
             await websocket.send_denial_response(error_response(error))
             return
         try:
             await ResponseSocket(websocket, context).run()
         except WebSocketDisconnect:
-            return  # the client left while something was written
+            return  # the client disconnected during a write
 
     return router

@@ -1,1 +1,1 @@
-"""OpenAI's Assistants: bodies of assistants, threads and messages in, objects out."""
+"""OpenAI's Assistants API: request bodies and objects of assistants, threads, messages and runs."""

@@ -1,27 +1,19 @@
 """Assistants, threads and messages as OpenAI's objects."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
-
 from corral.control.v1 import assistant_pb2, item_pb2, message_pb2, thread_pb2
 
 from openai_wire.assistants.tools import format_object, resources_object, tool_objects
-
-Json = dict[str, Any]
-_DETAIL: Final = "auto"
-
-
-class _HasId(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-ObjectT = TypeVar("ObjectT", bound=_HasId)
+from openai_wire.shared.objects import (
+    Json,
+    enum_name,
+    optional_float,
+    optional_seconds,
+    state_name,
+)
 
 
 def assistant_object(assistant: assistant_pb2.Assistant) -> Json:
     """An assistant."""
-    form = assistant.response_format if assistant.HasField("response_format") else None
     sampling = assistant.options.sampling
     return {
         "id": assistant.id,
@@ -34,10 +26,10 @@ def assistant_object(assistant: assistant_pb2.Assistant) -> Json:
         "tools": tool_objects(assistant.tools),
         "tool_resources": resources_object(assistant.tool_resources),
         "metadata": dict(assistant.metadata),
-        "temperature": number_in(sampling, "temperature"),
-        "top_p": number_in(sampling, "top_p"),
+        "temperature": optional_float(sampling, "temperature"),
+        "top_p": optional_float(sampling, "top_p"),
         "reasoning_effort": assistant.reasoning_effort or None,
-        "response_format": format_object(form),
+        "response_format": format_object(assistant),
         "etag": assistant.etag,
     }
 
@@ -61,11 +53,11 @@ def message_object(message: message_pb2.Message) -> Json:
         "object": "thread.message",
         "created_at": message.create_time.seconds,
         "thread_id": message.thread_id,
-        "status": word(message_pb2.Message.State.Name(message.state), "STATE_"),
+        "status": state_name(message),
         "incomplete_details": _incomplete_details(message),
-        "completed_at": _seconds(message, "completed_time"),
-        "incomplete_at": _seconds(message, "incomplete_time"),
-        "role": word(item_pb2.ItemRole.Name(message.role), "ITEM_ROLE_"),
+        "completed_at": optional_seconds(message, "completed_time"),
+        "incomplete_at": optional_seconds(message, "incomplete_time"),
+        "role": enum_name(item_pb2.ItemRole.Name(message.role), "ITEM_ROLE_"),
         "content": [content_object(part) for part in message.parts],
         "assistant_id": message.assistant_id or None,
         "run_id": message.run_id or None,
@@ -75,13 +67,13 @@ def message_object(message: message_pb2.Message) -> Json:
 
 
 def content_object(part: item_pb2.ItemPart) -> Json:
-    """A piece of a message."""
+    """A part of a message."""
     kind = part.WhichOneof("part")
     if kind == "refusal":
         return {"type": "refusal", "refusal": part.refusal}
     if kind == "image":
         image = part.image
-        detail = image.detail or _DETAIL
+        detail = image.detail or "auto"
         if image.file_id:
             return {
                 "type": "image_file",
@@ -93,7 +85,7 @@ def content_object(part: item_pb2.ItemPart) -> Json:
 
 
 def citation_object(citation: item_pb2.FileCitation) -> Json:
-    """A place of a text that rests on a file."""
+    """A citation of a file."""
     return {
         "type": "file_citation",
         "text": citation.marker,
@@ -103,48 +95,16 @@ def citation_object(citation: item_pb2.FileCitation) -> Json:
     }
 
 
-def list_object(
-    objects: Sequence[ObjectT], write: Callable[[ObjectT], Json], *, has_more: bool
-) -> Json:
-    """A page of a list."""
-    return {
-        "object": "list",
-        "data": [write(each) for each in objects],
-        "first_id": objects[0].id if objects else None,
-        "last_id": objects[-1].id if objects else None,
-        "has_more": has_more,
-    }
-
-
-def deleted_object(object_id: str, kind: str) -> Json:
-    """What is left of an object; `kind` is as in its `object`."""
-    return {"id": object_id, "object": f"{kind}.deleted", "deleted": True}
-
-
-def number_in(message: Any, field: str) -> float | None:
-    """A number as its owner wrote it; protos have it in half as many digits."""
-    return float(f"{getattr(message, field):.7g}") if message.HasField(field) else None
-
-
 def _incomplete_details(message: message_pb2.Message) -> Json | None:
     if not message.incomplete_reason:
         return None
     name = message_pb2.Message.IncompleteReason.Name(message.incomplete_reason)
-    return {"reason": word(name, "INCOMPLETE_REASON_")}
+    return {"reason": enum_name(name, "INCOMPLETE_REASON_")}
 
 
 def _attachment_object(attachment: message_pb2.Attachment) -> Json:
     tools = [
-        {"type": word(message_pb2.AttachmentTool.Name(tool), "ATTACHMENT_TOOL_")}
+        {"type": enum_name(message_pb2.AttachmentTool.Name(tool), "ATTACHMENT_TOOL_")}
         for tool in attachment.tools
     ]
     return {"file_id": attachment.file_id, "tools": tools}
-
-
-def _seconds(message: message_pb2.Message, field: str) -> int | None:
-    return getattr(message, field).seconds if message.HasField(field) else None
-
-
-def word(name: str, prefix: str) -> str:
-    """OpenAI's word for a name of an enum."""
-    return name.removeprefix(prefix).lower()

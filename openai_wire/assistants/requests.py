@@ -1,6 +1,6 @@
 """Request bodies of assistants, converted to protos.
 
-A change names fields; null resets a field to its default.
+An update changes the fields that its body contains; null resets a field to its default.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from openai_wire.assistants.tools import (
     AssistantFormat,
     AssistantTool,
     ToolResourcesBody,
-    format_from,
-    new_stores_from,
-    resources_from,
-    tools_from,
+    format_to_proto,
+    new_stores_to_proto,
+    resources_to_proto,
+    tools_to_proto,
 )
 from openai_wire.chat.options import UNSUPPORTED, GenerationBody, generation_options
-from openai_wire.shared.fields import validated, without_neutral
+from openai_wire.shared.fields import drop_neutral, validate
 
 ASSISTANT_UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = UNSUPPORTED | {
     "max_tokens": (),
@@ -32,7 +32,7 @@ ASSISTANT_UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = UNSUPPORTED | {
     "stream": (False,),
     "stream_options": (),
 }
-"""What belongs to one generation, not to an assistant, and extensions that are not offered."""
+"""Fields of a single generation, and unsupported extensions, with their values without effect."""
 
 
 class AssistantFields(GenerationBody):
@@ -40,12 +40,12 @@ class AssistantFields(GenerationBody):
 
     tools: Annotated[list[AssistantTool], Field(max_length=MAX_TOOLS)] | None = None
     response_format: AssistantFormat | None = Field(  # type: ignore[assignment]  # "auto", too
-        None, description="The form of the answers. Default: auto."
+        None, description="The output format of answers. Default: auto."
     )
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        Field(None, description="none turns thinking off; templates are told the others.")
+        Field(None, description="none disables thinking; others are passed to the chat template.")
     )
-    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs.")
+    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs of strings.")
 
 
 class AssistantBody(AssistantFields):
@@ -61,13 +61,13 @@ class AssistantBody(AssistantFields):
 
 
 class AssistantUpdateBody(AssistantBody):
-    """What is different of an assistant."""
+    """Changes of an assistant."""
 
     model: str = Field("", description="The model that answers.")
-    etag: str | None = Field(None, description="The etag that the assistant must still have.")
+    etag: str | None = Field(None, description="Update only if the assistant has this etag.")
 
 
-_OWN: Final = frozenset(
+_SAME_NAME: Final = frozenset(
     (
         "model",
         "name",
@@ -80,7 +80,7 @@ _OWN: Final = frozenset(
         "reasoning_effort",
     )
 )
-"""Fields that have the same name in the proto."""
+"""Fields with the same name in the proto."""
 _OPTION_PATHS: Final = {
     "repeat_penalty": "sampling.repetition_penalty",
     "repeat_last_n": "sampling.penalty_last_n",
@@ -106,17 +106,17 @@ _OPTION_PATHS: Final = {
     "speculation": "speculation",
     "lora": "adapters",
 }
-"""Paths of fields in the generation options; other sampling fields have the same name."""
+"""Paths of fields in GenerationOptions, unless the name is that of a sampling field."""
 
 
 def create_assistant_request(
     fields: Mapping[str, Any], request_id: str
 ) -> service_pb.CreateAssistantRequest:
-    """The assistant that a body describes. Raises DomainErrors with the body's field names."""
-    body = validated(AssistantBody, without_neutral(fields, ASSISTANT_UNSUPPORTED))
+    """Convert the body of a new assistant. Raises DomainErrors with the body's field names."""
+    body = validate(AssistantBody, drop_neutral(fields, ASSISTANT_UNSUPPORTED))
     return service_pb.CreateAssistantRequest(
-        assistant=_assistant(body, makes_stores=True),
-        new_vector_stores=new_stores_from(body.tool_resources),
+        assistant=_assistant(body, allow_new_stores=True),
+        new_vector_stores=new_stores_to_proto(body.tool_resources),
         request_id=request_id,
     )
 
@@ -124,23 +124,23 @@ def create_assistant_request(
 def update_assistant_request(
     assistant_id: str, fields: Mapping[str, Any]
 ) -> service_pb.UpdateAssistantRequest:
-    """What a body changes. Raises DomainErrors with the body's field names."""
-    body = validated(AssistantUpdateBody, without_neutral(fields, ASSISTANT_UNSUPPORTED))
+    """Convert the body of an update. Raises DomainErrors with the body's field names."""
+    body = validate(AssistantUpdateBody, drop_neutral(fields, ASSISTANT_UNSUPPORTED))
     changes = _assistant(body)
     changes.id, changes.etag = assistant_id, body.etag or ""
     paths = sorted({path for name in fields for path in _paths(name)})
-    if not paths:  # an empty mask would mean what is set, and defaults are
+    if not paths:  # an empty mask would update every field that is set, defaults included
         changes = assistant_pb2.Assistant(id=assistant_id, etag=body.etag or "")
     return service_pb.UpdateAssistantRequest(assistant=changes, update_mask=FieldMask(paths=paths))
 
 
-def options_from(body: GenerationBody) -> generation_pb2.GenerationOptions:
-    """The options of a body whose form stands beside them. Raises DomainErrors."""
+def options_to_proto(body: GenerationBody) -> generation_pb2.GenerationOptions:
+    """The generation options of a body, without its output format. Raises DomainErrors."""
     return generation_options(body.model_copy(update={"response_format": None}), None)
 
 
 def _paths(name: str) -> list[str]:
-    if name in _OWN:
+    if name in _SAME_NAME:
         return [name]
     if name in _OPTION_PATHS:
         return [f"options.{_OPTION_PATHS[name]}"]
@@ -150,16 +150,16 @@ def _paths(name: str) -> list[str]:
     return [f"options.sampling.{name}"] if is_sampling else []
 
 
-def _assistant(body: AssistantBody, *, makes_stores: bool = False) -> assistant_pb2.Assistant:
+def _assistant(body: AssistantBody, *, allow_new_stores: bool = False) -> assistant_pb2.Assistant:
     return assistant_pb2.Assistant(
         model=body.model,
         name=body.name or "",
         description=body.description or "",
         instructions=body.instructions or "",
-        tools=tools_from(body.tools or ()),
-        tool_resources=resources_from(body.tool_resources, makes_stores=makes_stores),
+        tools=tools_to_proto(body.tools or ()),
+        tool_resources=resources_to_proto(body.tool_resources, allow_new_stores=allow_new_stores),
         metadata=body.metadata or {},
-        options=options_from(body),
-        response_format=format_from(body.response_format),
+        options=options_to_proto(body),
+        response_format=format_to_proto(body.response_format),
         reasoning_effort=body.reasoning_effort or "",
     )

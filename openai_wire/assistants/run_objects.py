@@ -7,26 +7,25 @@ import orjson
 from corral.control.v1 import item_pb2, run_event_pb2, run_pb2, tool_pb2
 from corral.control.v1 import run_service_pb2 as pb
 
-from openai_wire.assistants.objects import (
-    citation_object,
-    message_object,
-    number_in,
-    thread_object,
-    word,
-)
+from openai_wire.assistants.objects import citation_object, message_object, thread_object
 from openai_wire.assistants.tools import format_object, tool_objects
 from openai_wire.errors import error_body
+from openai_wire.shared.objects import (
+    Json,
+    enum_name,
+    optional_float,
+    optional_seconds,
+    state_name,
+)
 from svc_kit.errors import DomainError
 
-Json = dict[str, Any]
-_FINAL: Final = frozenset(("cancelled", "failed", "completed", "incomplete", "expired"))
+_FINAL_STATUSES: Final = frozenset(("cancelled", "failed", "completed", "incomplete", "expired"))
 _FILE_SEARCH: Final = "file_search"
 
 
 def run_object(run: run_pb2.Run) -> Json:
     """A run."""
-    status, sampling = run_status(run), run.options.sampling
-    form = run.response_format if run.HasField("response_format") else None
+    status, sampling = state_name(run), run.options.sampling
     return {
         "id": run.id,
         "object": "thread.run",
@@ -36,30 +35,30 @@ def run_object(run: run_pb2.Run) -> Json:
         "status": status,
         "required_action": _required_action(run.required_calls),
         "last_error": _error(run),
-        "expires_at": _seconds(run, "expire_time"),
-        "started_at": _seconds(run, "start_time"),
-        **_ends(run, status, ("cancelled", "failed", "completed")),
+        "expires_at": optional_seconds(run, "expire_time"),
+        "started_at": optional_seconds(run, "start_time"),
+        **_end_times(run, status, ("cancelled", "failed", "completed")),
         "incomplete_details": _incomplete_details(run),
         "model": run.model,
         "instructions": run.instructions,
         "tools": tool_objects(run.tools),
         "metadata": dict(run.metadata),
-        "usage": _usage(run.usage) if status in _FINAL else None,
-        "temperature": number_in(sampling, "temperature"),
-        "top_p": number_in(sampling, "top_p"),
+        "usage": _usage(run.usage) if status in _FINAL_STATUSES else None,
+        "temperature": optional_float(sampling, "temperature"),
+        "top_p": optional_float(sampling, "top_p"),
         "max_prompt_tokens": _number(run, "max_prompt_tokens"),
         "max_completion_tokens": _number(run, "max_completion_tokens"),
         "truncation_strategy": _truncation(run.truncation),
         "tool_choice": _choice(run.tool_choice),
         "parallel_tool_calls": run.parallel_tool_calls,
-        "response_format": format_object(form),
+        "response_format": format_object(run),
         "reasoning_effort": run.reasoning_effort or None,
     }
 
 
 def step_object(step: run_pb2.RunStep, *, with_results: bool = False) -> Json:
-    """A step; `with_results`: with the passages that searches found."""
-    status = word(run_pb2.RunStep.State.Name(step.state), "STATE_")
+    """A step. `with_results` includes the content of search results."""
+    status = state_name(step)
     return {
         "id": step.id,
         "object": "thread.run.step",
@@ -69,7 +68,7 @@ def step_object(step: run_pb2.RunStep, *, with_results: bool = False) -> Json:
         "thread_id": step.thread_id,
         "type": "message_creation" if step.message_id else "tool_calls",
         "status": status,
-        **_ends(step, status, ("cancelled", "completed", "expired", "failed")),
+        **_end_times(step, status, ("cancelled", "completed", "expired", "failed")),
         "last_error": _error(step),
         "step_details": _step_details(step, with_results=with_results),
         "usage": None if status == "in_progress" else _usage(step.usage),
@@ -77,13 +76,8 @@ def step_object(step: run_pb2.RunStep, *, with_results: bool = False) -> Json:
     }
 
 
-def run_status(run: run_pb2.Run) -> str:
-    """OpenAI's word for its state."""
-    return word(run_pb2.Run.State.Name(run.state), "STATE_")
-
-
 def poll_after_ms(run: run_pb2.Run, now_s: float) -> int:
-    """When it is worth asking again: soon while the run is young, later the older it is."""
+    """The suggested polling interval: 5 % of the run's age, between 100 and 1000 ms."""
     age_ms = max(0.0, now_s - run.create_time.seconds) * 1000
     return int(min(1000.0, max(100.0, age_ms / 20)))
 
@@ -112,13 +106,13 @@ def _incomplete_details(run: run_pb2.Run) -> Json | None:
     if not run.incomplete_reason:
         return None
     name = run_pb2.Run.IncompleteReason.Name(run.incomplete_reason)
-    return {"reason": word(name, "INCOMPLETE_REASON_")}
+    return {"reason": enum_name(name, "INCOMPLETE_REASON_")}
 
 
-def _ends(owner: run_pb2.Run | run_pb2.RunStep, status: str, words: Sequence[str]) -> Json:
-    """When it ended, under the name of how it did."""
-    ended = _seconds(owner, "end_time")
-    return {f"{each}_at": ended if status == each else None for each in words}
+def _end_times(owner: run_pb2.Run | run_pb2.RunStep, status: str, statuses: Sequence[str]) -> Json:
+    """The end time in the field of the final status, as in `failed_at`; None in the others."""
+    end_time = optional_seconds(owner, "end_time")
+    return {f"{each}_at": end_time if status == each else None for each in statuses}
 
 
 def _usage(usage: run_pb2.RunUsage) -> Json:
@@ -138,7 +132,7 @@ def _truncation(truncation: run_pb2.RunTruncation) -> Json:
 
 def _choice(choice: tool_pb2.ToolSelection) -> str | Json:
     if not choice.is_one or not choice.allowed_names:
-        return word(tool_pb2.ToolSelection.Mode.Name(choice.mode), "MODE_")
+        return enum_name(tool_pb2.ToolSelection.Mode.Name(choice.mode), "MODE_")
     name = choice.allowed_names[0]
     if name == _FILE_SEARCH:
         return {"type": name}
@@ -157,7 +151,7 @@ def _step_details(step: run_pb2.RunStep, *, with_results: bool) -> Json:
 
 def _step_call(call: run_pb2.StepCall, *, with_results: bool) -> Json:
     if call.WhichOneof("call") == _FILE_SEARCH:
-        results = [_result(found, with_results=with_results) for found in call.file_search.results]
+        results = [_result(each, with_results=with_results) for each in call.file_search.results]
         return {"id": call.call_id, "type": _FILE_SEARCH, _FILE_SEARCH: {"results": results}}
     function = call.function
     return {
@@ -171,19 +165,15 @@ def _step_call(call: run_pb2.StepCall, *, with_results: bool) -> Json:
     }
 
 
-def _result(found: item_pb2.FileSearchResult, *, with_results: bool) -> Json:
+def _result(result: item_pb2.FileSearchResult, *, with_results: bool) -> Json:
     written: Json = {
-        "file_id": found.file_id,
-        "file_name": found.filename,
-        "score": found.score,
+        "file_id": result.file_id,
+        "file_name": result.filename,
+        "score": result.score,
     }
     if with_results:
-        written["content"] = [{"type": "text", "text": found.text}]
+        written["content"] = [{"type": "text", "text": result.text}]
     return written
-
-
-def _seconds(owner: Any, field: str) -> int | None:
-    return getattr(owner, field).seconds if owner.HasField(field) else None
 
 
 def _number(owner: Any, field: str) -> int | None:
@@ -191,47 +181,46 @@ def _number(owner: Any, field: str) -> int | None:
 
 
 DONE: Final = b"event: done\ndata: [DONE]\n\n"
-"""Ends a stream."""
+"""The last event of a stream."""
 
 
 def event_frame(message: pb.WatchRunResponse, *, with_results: bool) -> bytes | None:
-    """An event with its number as its id; None for those that OpenAI has no word for."""
-    kind = message.event.WhichOneof("event")
-    match kind:
+    """Encode an event as SSE, with its number as id. None if OpenAI has no such event."""
+    event = message.event
+    match event.WhichOneof("event"):
         case "thread_created":
-            named = "thread.created", thread_object(message.event.thread_created)
+            name, data = "thread.created", thread_object(event.thread_created)
         case "run_changed":
-            run = message.event.run_changed
-            named = f"thread.run.{run.what}", run_object(run.run)
+            run = event.run_changed
+            name, data = f"thread.run.{run.what}", run_object(run.run)
         case "step_changed":
-            step = message.event.step_changed
-            written = step_object(step.step, with_results=with_results)
-            named = f"thread.run.step.{step.what}", written
+            step = event.step_changed
+            name = f"thread.run.step.{step.what}"
+            data = step_object(step.step, with_results=with_results)
         case "message_changed":
-            changed = message.event.message_changed
-            named = f"thread.message.{changed.what}", message_object(changed.message)
+            changed = event.message_changed
+            name, data = f"thread.message.{changed.what}", message_object(changed.message)
         case "message_delta":
-            named = "thread.message.delta", _message_delta(message.event.message_delta)
-        case "call_delta" if _is_shown(message.event.call_delta):
-            named = "thread.run.step.delta", _call_delta(message.event.call_delta)
+            name, data = "thread.message.delta", _message_delta(event.message_delta)
+        case "call_delta" if _is_public(event.call_delta):
+            name, data = "thread.run.step.delta", _call_delta(event.call_delta)
         case _:
             return None
-    name, data = named
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (message.number, name.encode(), orjson.dumps(data))
 
 
 def error_frame(error: DomainError) -> bytes:
-    """An error after which nothing comes.
+    """Encode the last event of a failed stream as SSE.
 
-    OpenAI's own is flat, and its SDKs pass by such a one in silence; they raise what has the
-    envelope of other errors. So it is written both ways.
+    OpenAI's own error event is flat, but its SDKs ignore that and raise only errors in the usual
+    envelope, so the data has both forms.
     """
     body: dict[str, Any] = error_body(error)
     return b"event: error\ndata: %b\n\n" % orjson.dumps({**body["error"], **body})
 
 
-def _is_shown(delta: run_event_pb2.CallDelta) -> bool:
-    """The arguments of a call that the server carries out are its own business."""
+def _is_public(delta: run_event_pb2.CallDelta) -> bool:
+    """Arguments of hosted calls are not streamed."""
     return not delta.is_hosted or bool(delta.call_id)
 
 

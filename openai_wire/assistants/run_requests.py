@@ -8,29 +8,29 @@ from corral.control.v1 import run_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import GenerationOptions
 from pydantic import Field, Tag
 
-from openai_wire.assistants.requests import ASSISTANT_UNSUPPORTED, AssistantFields, options_from
+from openai_wire.assistants.requests import ASSISTANT_UNSUPPORTED, AssistantFields, options_to_proto
 from openai_wire.assistants.thread_requests import (
     MessageBody,
     MetadataBody,
     ThreadBody,
-    messages_from,
-    thread_from,
+    messages_to_proto,
+    thread_to_proto,
 )
 from openai_wire.assistants.tools import (
     ToolResourcesBody,
-    format_from,
-    new_stores_from,
-    resources_from,
-    tools_from,
+    format_to_proto,
+    new_stores_to_proto,
+    resources_to_proto,
+    tools_to_proto,
 )
 from openai_wire.chat.tools import NamedFunction
 from openai_wire.shared.fields import (
     BY_KIND,
     INT32_MAX,
     WireModel,
-    number_of,
-    validated,
-    without_neutral,
+    drop_neutral,
+    parse_integer,
+    validate,
 )
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
@@ -43,19 +43,19 @@ _MODES: Final = {
     "required": tool_pb2.ToolSelection.MODE_REQUIRED,
 }
 _DEFAULTS: Final = frozenset(("temperature", "top_p", "top_k", "min_p"))
-"""Where OpenAI's defaults are not the model's."""
-_INCLUDES: Final = "step_details.tool_calls[*].file_search.results[*].content"
+"""Sampling fields for which OpenAI's default differs from the model's."""
+_INCLUDE_RESULTS: Final = "step_details.tool_calls[*].file_search.results[*].content"
 
 
 class TruncationBody(WireModel):
-    """What of the thread the model is shown."""
+    """Which messages of the thread the model sees."""
 
     type: Literal["auto", "last_messages"]
     last_messages: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
 
 
 class ToolChoiceBody(WireModel):
-    """A choice that names a tool."""
+    """A tool choice that names a tool."""
 
     type: Literal["function", "file_search", "code_interpreter"]
     function: NamedFunction | None = None
@@ -71,7 +71,7 @@ RunToolChoice = Annotated[
 class RunFields(AssistantFields):
     """Fields of a run that override its assistant."""
 
-    assistant_id: str = Field(min_length=1, description="The assistant.")
+    assistant_id: str = Field(min_length=1, description="The id of the assistant.")
     model: str = Field("", description="Default: the assistant's.")
     instructions: Annotated[str, Field(max_length=256_000)] | None = Field(
         None, description="Default: the assistant's."
@@ -81,7 +81,7 @@ class RunFields(AssistantFields):
     max_completion_tokens: Annotated[int, Field(ge=256, le=INT32_MAX)] | None = None
     tool_choice: RunToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    stream: bool | None = Field(None, description="Answer with events while the run goes on.")
+    stream: bool | None = Field(None, description="Stream the events of the run.")
 
 
 class RunBody(RunFields):
@@ -99,39 +99,39 @@ class ThreadAndRunBody(RunFields):
 
 
 class ToolOutputBody(WireModel):
-    """What a function of the client's gave."""
+    """The output of a client function."""
 
     tool_call_id: str
     output: str = ""
 
 
 class ToolOutputsBody(WireModel):
-    """What the functions of the client's gave, all at once."""
+    """The outputs of all required function calls."""
 
     tool_outputs: list[ToolOutputBody]
-    stream: bool | None = Field(None, description="Answer with events while the run goes on.")
+    stream: bool | None = Field(None, description="Stream the events of the run.")
 
 
 def parse_run(fields: Mapping[str, Any]) -> RunBody:
-    """A checked body. Raises DomainErrors with the body's field names."""
-    return validated(RunBody, without_neutral(fields, _UNSUPPORTED))
+    """Validate a body. Raises DomainErrors with the body's field names."""
+    return validate(RunBody, drop_neutral(fields, _UNSUPPORTED))
 
 
 def parse_thread_and_run(fields: Mapping[str, Any]) -> ThreadAndRunBody:
-    """A checked body. Raises DomainErrors with the body's field names."""
-    return validated(ThreadAndRunBody, without_neutral(fields, _UNSUPPORTED))
+    """Validate a body. Raises DomainErrors with the body's field names."""
+    return validate(ThreadAndRunBody, drop_neutral(fields, _UNSUPPORTED))
 
 
 def parse_outputs(fields: Mapping[str, Any]) -> ToolOutputsBody:
-    """A checked body. Raises DomainErrors with the body's field names."""
-    return validated(ToolOutputsBody, without_neutral(fields, {}))
+    """Validate a body. Raises DomainErrors with the body's field names."""
+    return validate(ToolOutputsBody, drop_neutral(fields, {}))
 
 
 def create_run_request(thread_id: str, body: RunBody, request_id: str) -> pb.CreateRunRequest:
-    """The run that a body asks for. Raises DomainErrors with the body's field names."""
+    """Convert the body of a new run. Raises DomainErrors with the body's field names."""
     options = _run_options(body)
     options.additional_instructions = body.additional_instructions or ""
-    messages = messages_from(body.additional_messages or (), "additional_messages")
+    messages = messages_to_proto(body.additional_messages or (), "additional_messages")
     options.additional_messages.extend(messages)
     return pb.CreateRunRequest(thread_id=thread_id, run=options, request_id=request_id)
 
@@ -139,14 +139,14 @@ def create_run_request(thread_id: str, body: RunBody, request_id: str) -> pb.Cre
 def create_thread_and_run_request(
     body: ThreadAndRunBody, request_id: str
 ) -> pb.CreateThreadAndRunRequest:
-    """The thread and run that a body asks for. Raises DomainErrors with its field names."""
+    """Convert the body of a new thread and run. Raises DomainErrors with its field names."""
     options, thread = _run_options(body), body.thread or ThreadBody()
     if body.tool_resources is not None:
-        options.tool_resources.CopyFrom(resources_from(body.tool_resources))
+        options.tool_resources.CopyFrom(resources_to_proto(body.tool_resources))
     return pb.CreateThreadAndRunRequest(
-        thread=thread_from(thread, makes_stores=True),
-        new_vector_stores=new_stores_from(thread.tool_resources),
-        messages=messages_from(thread.messages or (), "thread.messages"),
+        thread=thread_to_proto(thread, allow_new_stores=True),
+        new_vector_stores=new_stores_to_proto(thread.tool_resources),
+        messages=messages_to_proto(thread.messages or (), "thread.messages"),
         run=options,
         request_id=request_id,
     )
@@ -155,40 +155,40 @@ def create_thread_and_run_request(
 def update_run_request(
     thread_id: str, run_id: str, fields: Mapping[str, Any]
 ) -> pb.UpdateRunRequest:
-    """What a body changes. Raises DomainErrors with the body's field names."""
-    body = validated(MetadataBody, without_neutral(fields, {}))
+    """Convert the body of an update. Raises DomainErrors with the body's field names."""
+    body = validate(MetadataBody, drop_neutral(fields, {}))
     return pb.UpdateRunRequest(thread_id=thread_id, run_id=run_id, metadata=body.metadata or {})
 
 
 def submit_request(
     thread_id: str, run_id: str, body: ToolOutputsBody, request_id: str
 ) -> pb.SubmitToolOutputsRequest:
-    """The outputs of a body."""
+    """Convert the tool outputs of a body."""
     return pb.SubmitToolOutputsRequest(
         thread_id=thread_id,
         run_id=run_id,
         outputs=[
-            pb.ToolOutput(call_id=given.tool_call_id, output=given.output)
-            for given in body.tool_outputs
+            pb.ToolOutput(call_id=each.tool_call_id, output=each.output)
+            for each in body.tool_outputs
         ],
         request_id=request_id,
     )
 
 
 def watch_request(thread_id: str, run_id: str, last_event_id: str | None) -> pb.WatchRunRequest:
-    """The events behind a number. Raises InvalidField."""
-    after = None if last_event_id is None else number_of(last_event_id)
+    """Request the events after number `last_event_id`; all if None. Raises InvalidField."""
+    after = None if last_event_id is None else parse_integer(last_event_id)
     if isinstance(after, str):
-        raise InvalidField(field="starting_after", problem="it is not the number of an event")
+        raise InvalidField(field="starting_after", problem="it must be the number of an event")
     return pb.WatchRunRequest(thread_id=thread_id, run_id=run_id, after=after)
 
 
-def includes_results(request: list[str]) -> bool:
-    """Whether the passages of searches are wanted. Raises UnsupportedValue."""
-    for value in request:
-        if value != _INCLUDES:
+def wants_search_results(include: list[str]) -> bool:
+    """Whether the content of search results is included. Raises UnsupportedValue."""
+    for value in include:
+        if value != _INCLUDE_RESULTS:
             raise UnsupportedValue(field="include", value=value)
-    return bool(request)
+    return bool(include)
 
 
 def _run_options(body: RunFields) -> pb.RunOptions:
@@ -197,44 +197,44 @@ def _run_options(body: RunFields) -> pb.RunOptions:
         model=body.model,
         instructions=body.instructions,
         metadata=body.metadata or {},
-        options=_own_options(body),
-        response_format=format_from(body.response_format),
+        options=_override_options(body),
+        response_format=format_to_proto(body.response_format),
         reasoning_effort=body.reasoning_effort or "",
-        tool_choice=_selection(body.tool_choice),
+        tool_choice=_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         truncation=_truncation(body.truncation_strategy),
         max_prompt_tokens=body.max_prompt_tokens,
         max_completion_tokens=body.max_completion_tokens,
     )
     if body.tools is not None:
-        options.tools.CopyFrom(pb.RunTools(tools=tools_from(body.tools)))
+        options.tools.CopyFrom(pb.RunTools(tools=tools_to_proto(body.tools)))
     return options
 
 
-def _own_options(body: RunFields) -> GenerationOptions:
-    """Generation options, without OpenAI's defaults, which would override the assistant."""
-    options = options_from(body)
+def _override_options(body: RunFields) -> GenerationOptions:
+    """Generation options without OpenAI's defaults, which would override the assistant's."""
+    options = options_to_proto(body)
     for name in _DEFAULTS - body.model_fields_set:
         options.sampling.ClearField(name)
     return options
 
 
-def _truncation(request: TruncationBody | None) -> run_pb2.RunTruncation | None:
-    if request is None or request.type == "auto":
+def _truncation(strategy: TruncationBody | None) -> run_pb2.RunTruncation | None:
+    if strategy is None or strategy.type == "auto":
         return None
-    if request.last_messages is None:
+    if strategy.last_messages is None:
         raise MissingField(field="truncation_strategy.last_messages")
-    return run_pb2.RunTruncation(last_messages=request.last_messages)
+    return run_pb2.RunTruncation(last_messages=strategy.last_messages)
 
 
-def _selection(request: str | ToolChoiceBody | None) -> tool_pb2.ToolSelection | None:
-    if request is None:
+def _tool_choice(choice: str | ToolChoiceBody | None) -> tool_pb2.ToolSelection | None:
+    if choice is None:
         return None
-    if isinstance(request, str):
-        return tool_pb2.ToolSelection(mode=_MODES[request])
-    if request.type == "code_interpreter":
-        raise UnsupportedValue(field="tool_choice.type", value=request.type)
-    if request.type == "function" and request.function is None:
+    if isinstance(choice, str):
+        return tool_pb2.ToolSelection(mode=_MODES[choice])
+    if choice.type == "code_interpreter":
+        raise UnsupportedValue(field="tool_choice.type", value=choice.type)
+    if choice.type == "function" and choice.function is None:
         raise MissingField(field="tool_choice.function")
-    name = request.type if request.function is None else request.function.name
+    name = choice.type if choice.function is None else choice.function.name
     return tool_pb2.ToolSelection(mode=_MODES["required"], allowed_names=[name], is_one=True)

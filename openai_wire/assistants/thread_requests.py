@@ -9,8 +9,8 @@ from corral.control.v1 import thread_service_pb2 as thread_service
 from google.protobuf.field_mask_pb2 import FieldMask
 from pydantic import Field, Tag
 
-from openai_wire.assistants.tools import ToolResourcesBody, new_stores_from, resources_from
-from openai_wire.shared.fields import BY_KIND, WireModel, validated, without_neutral
+from openai_wire.assistants.tools import ToolResourcesBody, new_stores_to_proto, resources_to_proto
+from openai_wire.shared.fields import BY_KIND, WireModel, drop_neutral, validate
 from openai_wire.shared.pagination import PageQuery
 from svc_kit.errors import MissingField, UnsupportedValue
 
@@ -22,21 +22,21 @@ _ROLES: Final = {
 
 
 class ImageUrl(WireModel):
-    """A picture by its URL."""
+    """An image by URL."""
 
-    url: str = Field(min_length=1, description="A data URL, or one of a host that is allowed.")
+    url: str = Field(min_length=1, description="A data URL, or a URL of an allowed host.")
     detail: Detail | None = None
 
 
 class ImageFile(WireModel):
-    """A picture in a file."""
+    """An image in a stored file."""
 
     file_id: str = Field(min_length=1)
     detail: Detail | None = None
 
 
 class MessagePart(WireModel):
-    """A piece of a message."""
+    """A part of a message."""
 
     type: Literal["text", "image_url", "image_file"]
     text: str | None = None
@@ -45,13 +45,13 @@ class MessagePart(WireModel):
 
 
 class AttachmentToolBody(WireModel):
-    """A tool that a file is given to."""
+    """A tool that may use an attachment."""
 
     type: Literal["file_search", "code_interpreter"]
 
 
 class AttachmentBody(WireModel):
-    """A file that comes with a message."""
+    """A file attached to a message."""
 
     file_id: str = Field(min_length=1)
     tools: list[AttachmentToolBody] | None = None
@@ -63,22 +63,22 @@ class MessageBody(WireModel):
     role: Literal["user", "assistant"]
     content: Annotated[
         Annotated[str, Tag("~string")] | Annotated[list[MessagePart], Tag("~array")], BY_KIND
-    ] = Field(description="A text, or its parts.")
+    ] = Field(description="A text, or a list of parts.")
     attachments: list[AttachmentBody] | None = Field(None, description="For file_search.")
-    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs.")
+    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs of strings.")
 
 
 class MetadataBody(WireModel):
-    """What its owner attaches to an object, in place of what was there."""
+    """New metadata of an object; replaces the existing metadata."""
 
-    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs.")
+    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs of strings.")
 
 
 class ThreadUpdateBody(MetadataBody):
-    """What is different of a thread."""
+    """Changes of a thread."""
 
     tool_resources: ToolResourcesBody | None = None
-    etag: str | None = Field(None, description="The etag that the thread must still have.")
+    etag: str | None = Field(None, description="Update only if the thread has this etag.")
 
 
 class ThreadBody(MetadataBody):
@@ -97,12 +97,12 @@ class MessageListQuery(PageQuery):
 def create_thread_request(
     fields: Mapping[str, Any], request_id: str
 ) -> thread_service.CreateThreadRequest:
-    """The thread that a body describes. Raises DomainErrors with the body's field names."""
-    body = validated(ThreadBody, without_neutral(fields, {}))
+    """Convert the body of a new thread. Raises DomainErrors with the body's field names."""
+    body = validate(ThreadBody, drop_neutral(fields, {}))
     return thread_service.CreateThreadRequest(
-        thread=thread_from(body, makes_stores=True),
-        new_vector_stores=new_stores_from(body.tool_resources),
-        messages=messages_from(body.messages or ()),
+        thread=thread_to_proto(body, allow_new_stores=True),
+        new_vector_stores=new_stores_to_proto(body.tool_resources),
+        messages=messages_to_proto(body.messages or ()),
         request_id=request_id,
     )
 
@@ -110,20 +110,20 @@ def create_thread_request(
 def update_thread_request(
     thread_id: str, fields: Mapping[str, Any]
 ) -> thread_service.UpdateThreadRequest:
-    """What a body changes. Raises DomainErrors with the body's field names."""
-    body = validated(ThreadUpdateBody, without_neutral(fields, {}))
+    """Convert the body of an update. Raises DomainErrors with the body's field names."""
+    body = validate(ThreadUpdateBody, drop_neutral(fields, {}))
     changes = thread_pb2.Thread(id=thread_id, etag=body.etag or "", metadata=body.metadata or {})
     if body.tool_resources is not None:
-        changes.tool_resources.CopyFrom(resources_from(body.tool_resources))
-    named = [name for name in ("metadata", "tool_resources") if name in fields]
-    return thread_service.UpdateThreadRequest(thread=changes, update_mask=FieldMask(paths=named))
+        changes.tool_resources.CopyFrom(resources_to_proto(body.tool_resources))
+    paths = [name for name in ("metadata", "tool_resources") if name in fields]
+    return thread_service.UpdateThreadRequest(thread=changes, update_mask=FieldMask(paths=paths))
 
 
 def create_message_request(
     thread_id: str, fields: Mapping[str, Any], request_id: str
 ) -> message_service.CreateMessageRequest:
-    """The message that a body describes. Raises DomainErrors with the body's field names."""
-    body = validated(MessageBody, without_neutral(fields, {}))
+    """Convert the body of a new message. Raises DomainErrors with the body's field names."""
+    body = validate(MessageBody, drop_neutral(fields, {}))
     return message_service.CreateMessageRequest(
         thread_id=thread_id, message=_message(body, ""), request_id=request_id
     )
@@ -132,25 +132,25 @@ def create_message_request(
 def update_message_request(
     thread_id: str, message_id: str, fields: Mapping[str, Any]
 ) -> message_service.UpdateMessageRequest:
-    """What a body changes. Raises DomainErrors with the body's field names."""
-    body = validated(MetadataBody, without_neutral(fields, {}))
+    """Convert the body of an update. Raises DomainErrors with the body's field names."""
+    body = validate(MetadataBody, drop_neutral(fields, {}))
     changes = message_pb2.Message(id=message_id, thread_id=thread_id, metadata=body.metadata or {})
-    named = ["metadata"] if "metadata" in fields else []
-    return message_service.UpdateMessageRequest(message=changes, update_mask=FieldMask(paths=named))
+    paths = ["metadata"] if "metadata" in fields else []
+    return message_service.UpdateMessageRequest(message=changes, update_mask=FieldMask(paths=paths))
 
 
-def thread_from(body: ThreadBody, *, makes_stores: bool = False) -> thread_pb2.Thread:
+def thread_to_proto(body: ThreadBody, *, allow_new_stores: bool = False) -> thread_pb2.Thread:
     """Convert the body of a thread. Raises UnsupportedField."""
     return thread_pb2.Thread(
-        tool_resources=resources_from(body.tool_resources, makes_stores=makes_stores),
+        tool_resources=resources_to_proto(body.tool_resources, allow_new_stores=allow_new_stores),
         metadata=body.metadata or {},
     )
 
 
-def messages_from(
+def messages_to_proto(
     messages: Sequence[MessageBody], field: str = "messages"
 ) -> list[message_pb2.NewMessage]:
-    """Messages that a body adds. Raises MissingField or UnsupportedValue."""
+    """Convert messages at path `field` of a body. Raises MissingField or UnsupportedValue."""
     return [_message(message, f"{field}[{index}].") for index, message in enumerate(messages)]
 
 

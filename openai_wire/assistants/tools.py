@@ -1,44 +1,42 @@
-"""Tools, output formats and resources of assistants and runs, between JSON and protos; functions
-are nested in `function`.
-"""
+"""Tools, tool resources and output formats of assistants and runs: JSON to protos and back."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import orjson
-from corral.control.v1 import tool_pb2, vector_store_service_pb2
+from corral.control.v1 import assistant_pb2, run_pb2, tool_pb2, vector_store_service_pb2
 from pydantic import Field, Tag
 
 from openai_wire.chat.output_format import JsonSchemaFormat
 from openai_wire.chat.tools import FunctionDefinition
 from openai_wire.resources.vector_stores import create_store_request
 from openai_wire.shared.fields import BY_KIND, WireModel
+from openai_wire.shared.json_body import json_text
+from openai_wire.shared.objects import Json, enum_name
 from svc_kit.errors import MissingField, UnsupportedField, UnsupportedValue
-
-Json = dict[str, Any]
 
 MAX_TOOLS: Final = 128
 
 
 class RankingOptions(WireModel):
-    """What a search leaves out."""
+    """How search results are ranked."""
 
     ranker: str | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class FileSearchSettings(WireModel):
-    """How files are searched."""
+    """Settings of file_search."""
 
     max_num_results: Annotated[int, Field(ge=1, le=50)] | None = None
     ranking_options: RankingOptions | None = None
     filters: dict[str, Any] | None = Field(
-        None, description="A condition on attributes, as searches of vector stores have it."
+        None, description="A condition on attributes, as in searches of vector stores."
     )
 
 
 class AssistantTool(WireModel):
-    """A tool of an assistant. code_interpreter is refused: no code that a model wrote runs here."""
+    """A tool of an assistant. code_interpreter is rejected: this server runs no generated code."""
 
     type: Literal["function", "file_search", "code_interpreter"]
     function: FunctionDefinition | None = None
@@ -46,29 +44,29 @@ class AssistantTool(WireModel):
 
 
 class FileSearchResources(WireModel):
-    """What file_search works with."""
+    """Resources of file_search."""
 
     vector_store_ids: list[str] | None = Field(None, description="At most one.")
     vector_stores: list[dict[str, Any]] | None = Field(
-        None, description="At most one, made with the object; only where one is created."
+        None, description="At most one, created with the object. Only allowed on creation."
     )
 
 
 class CodeInterpreterResources(WireModel):
-    """What code_interpreter would work with."""
+    """Resources of code_interpreter. Not supported."""
 
     file_ids: list[str] | None = None
 
 
 class ToolResourcesBody(WireModel):
-    """What tools work with."""
+    """Resources of tools."""
 
     file_search: FileSearchResources | None = None
     code_interpreter: CodeInterpreterResources | None = Field(None, description="Not supported.")
 
 
 class AnswerForm(WireModel):
-    """The form of an answer."""
+    """The output format of an answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
@@ -79,71 +77,72 @@ AssistantFormat = Annotated[
 ]
 
 
-def tools_from(tools: Sequence[AssistantTool]) -> list[tool_pb2.Tool]:
-    """Typed tools. Raises MissingField or UnsupportedValue."""
-    return [_tool_from(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+def tools_to_proto(tools: Sequence[AssistantTool]) -> list[tool_pb2.Tool]:
+    """Convert tools. Raises MissingField or UnsupportedValue."""
+    return [_tool_to_proto(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
 def tool_objects(tools: Sequence[tool_pb2.Tool]) -> list[Json]:
-    """Tools as OpenAI writes them."""
+    """Tools as JSON."""
     return [_tool_object(tool) for tool in tools]
 
 
-def resources_from(
-    resources: ToolResourcesBody | None, *, makes_stores: bool = False
+def resources_to_proto(
+    resources: ToolResourcesBody | None, *, allow_new_stores: bool = False
 ) -> tool_pb2.ToolResources:
-    """Typed resources; `makes_stores` says that `new_stores_from` looks after new ones.
+    """Convert tool resources, except new vector stores, for which see `new_stores_to_proto`.
 
-    Raises UnsupportedField.
+    Raises UnsupportedField for code_interpreter files and for new stores that are not allowed.
     """
     if resources is None:
         return tool_pb2.ToolResources()
     if resources.code_interpreter is not None and resources.code_interpreter.file_ids:
         raise UnsupportedField(field="tool_resources.code_interpreter")
     search = resources.file_search or FileSearchResources()
-    if search.vector_stores and not makes_stores:
+    if search.vector_stores and not allow_new_stores:
         raise UnsupportedField(field="tool_resources.file_search.vector_stores")
     return tool_pb2.ToolResources(vector_store_ids=search.vector_store_ids)
 
 
-def new_stores_from(
+def new_stores_to_proto(
     resources: ToolResourcesBody | None,
 ) -> list[vector_store_service_pb2.CreateVectorStoreRequest]:
-    """The stores that are made with an object. Raises DomainErrors."""
+    """Convert the vector stores to create with an object. Raises DomainErrors."""
     search = None if resources is None else resources.file_search
     stores = [] if search is None else search.vector_stores or []
     return [create_store_request(store, "") for store in stores]
 
 
 def resources_object(resources: tool_pb2.ToolResources) -> Json:
-    """Resources as OpenAI writes them."""
+    """Tool resources as JSON."""
     stores = list(resources.vector_store_ids)
     return {"file_search": {"vector_store_ids": stores}} if stores else {}
 
 
-def format_from(answer: str | AnswerForm | None) -> tool_pb2.AnswerFormat | None:
-    """The typed form; None: "auto". Raises MissingField."""
+def format_to_proto(answer: str | AnswerForm | None) -> tool_pb2.AnswerFormat | None:
+    """Convert an output format; "auto" becomes None. Raises MissingField."""
     if answer is None or isinstance(answer, str):
         return None
     if answer.type != "json_schema":
         return tool_pb2.AnswerFormat(kind=f"KIND_{answer.type.upper()}")
-    form = answer.json_schema
-    if form is None or form.schema_ is None:
+    schema = answer.json_schema
+    if schema is None or schema.schema_ is None:
         raise MissingField(field="response_format.json_schema.schema")
     return tool_pb2.AnswerFormat(
         kind=tool_pb2.AnswerFormat.KIND_JSON_SCHEMA,
-        name=form.name or "",
-        description=form.description or "",
-        schema_json=orjson.dumps(form.schema_).decode(),
-        strict=form.strict,
+        name=schema.name or "",
+        description=schema.description or "",
+        schema_json=json_text(schema.schema_),
+        strict=schema.strict,
     )
 
 
-def format_object(answer: tool_pb2.AnswerFormat | None) -> str | Json:
-    """A form as OpenAI writes it; None: "auto"."""
-    if answer is None:
+def format_object(owner: assistant_pb2.Assistant | run_pb2.Run) -> str | Json:
+    """The output format of an assistant or run as JSON; "auto" if it is not set."""
+    if not owner.HasField("response_format"):
         return "auto"
-    kind = tool_pb2.AnswerFormat.Kind.Name(answer.kind).removeprefix("KIND_").lower()
+    answer = owner.response_format
+    kind = enum_name(tool_pb2.AnswerFormat.Kind.Name(answer.kind), "KIND_")
     if answer.kind != tool_pb2.AnswerFormat.KIND_JSON_SCHEMA:
         return {"type": kind}
     schema: Json = {"name": answer.name, "schema": orjson.loads(answer.schema_json or "{}")}
@@ -154,32 +153,31 @@ def format_object(answer: tool_pb2.AnswerFormat | None) -> str | Json:
     return {"type": kind, "json_schema": schema}
 
 
-def _tool_from(tool: AssistantTool, path: str) -> tool_pb2.Tool:
+def _tool_to_proto(tool: AssistantTool, path: str) -> tool_pb2.Tool:
     if tool.type == "code_interpreter":
         raise UnsupportedValue(field=f"{path}.type", value=tool.type)
     if tool.type == "file_search":
-        return tool_pb2.Tool(file_search=_search_from(tool.file_search or FileSearchSettings()))
+        return tool_pb2.Tool(file_search=_search_to_proto(tool.file_search or FileSearchSettings()))
     function = tool.function
     if function is None:
         raise MissingField(field=f"{path}.function")
-    parameters = function.parameters
     return tool_pb2.Tool(
         function=tool_pb2.FunctionTool(
             name=function.name,
             description=function.description or "",
-            parameters_json="" if parameters is None else orjson.dumps(parameters).decode(),
+            parameters_json=json_text(function.parameters),
             strict=function.strict,
         )
     )
 
 
-def _search_from(search: FileSearchSettings) -> tool_pb2.FileSearchTool:
+def _search_to_proto(search: FileSearchSettings) -> tool_pb2.FileSearchTool:
     ranking = search.ranking_options or RankingOptions()
     return tool_pb2.FileSearchTool(
         max_results=search.max_num_results,
         ranker=ranking.ranker or "",
         score_threshold=ranking.score_threshold,
-        filters_json="" if search.filters is None else orjson.dumps(search.filters).decode(),
+        filters_json=json_text(search.filters),
     )
 
 

@@ -3,14 +3,21 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import orjson
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from pydantic import Field, Tag
 
 from openai_wire.chat.messages import Message, chat_messages
 from openai_wire.chat.options import UNSUPPORTED, GenerationBody, generation_options, output_limit
 from openai_wire.chat.tools import ToolChoice, ToolDefinition, chat_tool_choice, chat_tools
-from openai_wire.shared.fields import BY_KIND, Count, WireModel, validated, without_neutral
+from openai_wire.shared.fields import (
+    BY_KIND,
+    Count,
+    WireModel,
+    agreed_value,
+    drop_neutral,
+    validate,
+)
+from openai_wire.shared.json_body import json_text
 from svc_kit.errors import InvalidField, InvalidType, UnsupportedValue
 
 CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
@@ -28,14 +35,14 @@ CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
 
 
 class PredictionPart(WireModel):
-    """A piece of the predicted text."""
+    """A part of the predicted text."""
 
     type: Literal["text"]
     text: str
 
 
 class Prediction(WireModel):
-    """What most of the answer is expected to repeat."""
+    """Text that most of the answer is expected to repeat."""
 
     type: Literal["content"]
     content: Annotated[
@@ -44,28 +51,30 @@ class Prediction(WireModel):
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text for part in self.content)
 
 
 class ChatCompletionBody(GenerationBody):
-    """A request for the next turn of a conversation."""
+    """A request for the next message of a conversation."""
 
     messages: Annotated[list[Message], Field(min_length=1)] = Field(
-        description="The conversation. A last message of the assistant is continued."
+        description="The conversation. If the last message is the assistant's, it is continued."
     )
-    max_completion_tokens: Count | None = Field(None, description="The most tokens of one answer.")
+    max_completion_tokens: Count | None = Field(
+        None, description="The maximum number of tokens of one answer."
+    )
     logprobs: bool | None = Field(None, description="Send the log probability of each token.")
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
-        None, description="How many alternatives to send beside it. Needs logprobs."
+        None, description="How many alternatives to send with each token. Requires logprobs."
     )
     tools: Annotated[list[ToolDefinition], Field(max_length=128)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     prediction: Prediction | None = Field(
-        None, description="A text that much of the answer repeats: it is answered sooner."
+        None, description="Text that much of the answer repeats; it speeds up the answer."
     )
     modalities: list[Literal["text", "audio"]] | None = Field(
         None, description="Only text is supported."
@@ -73,23 +82,23 @@ class ChatCompletionBody(GenerationBody):
     store: bool | None = Field(None, description="Only false is supported.")
 
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        Field(None, description="none turns thinking off; templates are told the others.")
+        Field(None, description="none disables thinking; others are passed to the chat template.")
     )
-    enable_thinking: bool | None = Field(None, description="Asks for, or against, thinking.")
+    enable_thinking: bool | None = Field(None, description="Enables or disables thinking.")
     reasoning_format: Literal["none", "auto", "deepseek"] | None = Field(
-        None, description="none leaves the thinking in the content. Default: auto."
+        None, description="none leaves the reasoning in the content. Default: auto."
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="Further variables of the chat template."
+        None, description="Additional variables of the chat template."
     )
     chat_template: str | None = Field(
-        None, description="Replaces the model's template where the operator allows it."
+        None, description="Replaces the model's template, if the operator allows it."
     )
     continue_final_message: bool | None = Field(
-        None, description="Continue the last message. Default: true where it is the assistant's."
+        None, description="Continue the last message. Default: true if it is the assistant's."
     )
     add_generation_prompt: bool | None = Field(
-        None, description="False is supported only beside continue_final_message."
+        None, description="False is supported only with continue_final_message."
     )
 
     verbosity: str | None = Field(None, description="Accepted and ignored.")
@@ -98,13 +107,13 @@ class ChatCompletionBody(GenerationBody):
 
 
 def parse_chat(fields: Mapping[str, Any]) -> ChatCompletionBody:
-    """Checks a body. Raises DomainErrors with OpenAI's field names."""
-    return validated(ChatCompletionBody, without_neutral(fields, CHAT_UNSUPPORTED))
+    """Validate a body. Raises DomainErrors with OpenAI's field names."""
+    return validate(ChatCompletionBody, drop_neutral(fields, CHAT_UNSUPPORTED))
 
 
 def chat_request(body: ChatCompletionBody) -> inference_service_pb2.ChatRequest:
-    """The request a body asks for. Raises DomainErrors with OpenAI's field names."""
-    _check_offered(body)
+    """Convert a body. Raises DomainErrors with OpenAI's field names."""
+    _check_supported(body)
     limit = output_limit(body, "max_completion_tokens", "max_tokens", "n_predict")
     options = generation_options(body, limit)
     if body.prediction is not None:
@@ -119,7 +128,7 @@ def chat_request(body: ChatCompletionBody) -> inference_service_pb2.ChatRequest:
     )
 
 
-def _check_offered(body: ChatCompletionBody) -> None:
+def _check_supported(body: ChatCompletionBody) -> None:
     if body.store:
         raise UnsupportedValue(field="store", value="true")
     if body.modalities is not None and "audio" in body.modalities:
@@ -154,7 +163,7 @@ def _template_options(body: ChatCompletionBody) -> chat_pb2.TemplateOptions:
     if body.reasoning_effort not in (None, "none"):
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
     return chat_pb2.TemplateOptions(
-        kwargs_json=orjson.dumps(kwargs).decode() if kwargs else "",
+        kwargs_json=json_text(kwargs or None),
         enable_thinking=thinking,
         continue_final_message=body.continue_final_message,
         template=body.chat_template or "",
@@ -162,17 +171,13 @@ def _template_options(body: ChatCompletionBody) -> chat_pb2.TemplateOptions:
 
 
 def _thinking(body: ChatCompletionBody, in_kwargs: object) -> bool | None:
-    """The limit may be given in three fields, which must agree."""
+    """The switch can be set by three fields, which must agree."""
     if in_kwargs is not None and not isinstance(in_kwargs, bool):
         raise InvalidType(field="chat_template_kwargs.enable_thinking", expected="a boolean")
-    by_effort = False if body.reasoning_effort == "none" else None
-    request = {
-        "reasoning_effort": by_effort,
+    values = {
+        "reasoning_effort": False if body.reasoning_effort == "none" else None,
         "enable_thinking": body.enable_thinking,
         "chat_template_kwargs.enable_thinking": in_kwargs,
     }
-    given = {field: value for field, value in request.items() if value is not None}
-    if len(set(given.values())) > 1:
-        first, second = list(given)[:2]
-        raise InvalidField(field=second, problem=f"it disagrees with '{first}'")
-    return next(iter(given.values()), None)
+    thinking: bool | None = agreed_value(values)
+    return thinking

@@ -1,6 +1,6 @@
 """The body of POST /v1/completions, converted to a GenerateRequest for each prompt.
 
-Control tokens in text prompts are parsed, since callers of this endpoint write whole prompts.
+Control tokens in text prompts are parsed, since callers apply the chat template themselves.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from corral.inference.v1 import generation_pb2, inference_service_pb2
 from pydantic import Discriminator, Field, Tag
 
 from openai_wire.chat.options import UNSUPPORTED, GenerationBody, generation_options, output_limit
-from openai_wire.shared.fields import TokenId, array_kind_of, validated, without_neutral
+from openai_wire.shared.fields import TokenId, drop_neutral, json_array_kind, validate
 from svc_kit.errors import InvalidField, TooLong
 
 DEFAULT_MAX_TOKENS = 16
@@ -27,58 +27,53 @@ Prompt = Annotated[
     | Annotated[list[str], Field(min_length=1), Tag("~array of strings")]
     | Annotated[Tokens, Tag("~array of integers")]
     | Annotated[list[Tokens], Tag("~array of arrays")],
-    Discriminator(array_kind_of),
+    Discriminator(json_array_kind),
 ]
 
 
 class CompletionBody(GenerationBody):
-    """A request to continue one or several prompts."""
+    """A request to complete one or several prompts."""
 
     prompt: Prompt = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists."
     )
     best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = Field(
-        None, description="Produce this many answers and send the n most probable. Default: n."
+        None, description="Generate this many answers and return the n most probable. Default: n."
     )
-    echo: bool | None = Field(None, description="Send the prompt before the answer.")
+    echo: bool | None = Field(None, description="Return the prompt before the answer.")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
-        None, description="Send the log probability of each token and of this many alternatives."
+        None, description="Return the log probability of each token and of this many alternatives."
     )
 
 
 def parse_completion(fields: Mapping[str, Any]) -> CompletionBody:
-    """Checks a body. Raises DomainErrors with OpenAI's field names."""
-    body = validated(CompletionBody, without_neutral(fields, COMPLETION_UNSUPPORTED))
-    _check_offered(body)
+    """Validate a body. Raises DomainErrors with OpenAI's field names."""
+    body = validate(CompletionBody, drop_neutral(fields, COMPLETION_UNSUPPORTED))
+    _check_supported(body)
     return body
 
 
-def prompts_of(body: CompletionBody) -> list[str | list[int]]:
-    """The prompts, each a text or token ids."""
-    prompt = body.prompt
+def split_prompts(prompt: Prompt) -> list[str | list[int]]:
+    """Split a `Prompt` into its prompts, each a text or token ids."""
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         return [prompt]
     return list(prompt)
 
 
-def choices_per_prompt(body: CompletionBody) -> int:
-    """How many answers each prompt gets back."""
-    return body.n or 1
-
-
 def prompt_requests(body: CompletionBody) -> list[inference_service_pb2.GenerateRequest]:
-    """The requests a body asks for, one a prompt. Raises DomainErrors with OpenAI's field names."""
+    """Convert a body, one request per prompt. Raises DomainErrors with OpenAI's field names."""
     limit = output_limit(body, "max_tokens", "n_predict")
     if body.max_tokens is None and body.n_predict is None:
         limit = DEFAULT_MAX_TOKENS
     options = generation_options(body, limit)
-    best_of = body.best_of or choices_per_prompt(body)
-    if best_of > choices_per_prompt(body):
+    n = body.n or 1
+    best_of = body.best_of or n
+    if best_of > n:
         options.num_choices = best_of
         options.output.top_logprobs = 0
     if body.logprobs is not None:
         options.output.top_logprobs = body.logprobs
-    return [_request(body.model, prompt, options) for prompt in prompts_of(body)]
+    return [_request(body.model, prompt, options) for prompt in split_prompts(body.prompt)]
 
 
 def _request(
@@ -94,15 +89,15 @@ def _request(
     return request
 
 
-def _check_offered(body: CompletionBody) -> None:
-    choices, best_of = choices_per_prompt(body), body.best_of
+def _check_supported(body: CompletionBody) -> None:
+    n, best_of = body.n or 1, body.best_of
     if body.echo and body.logprobs is not None:
         problem = "it cannot be combined with 'logprobs' on this server"
         raise InvalidField(field="echo", problem=problem)
-    if best_of is not None and best_of < choices:
+    if best_of is not None and best_of < n:
         raise InvalidField(field="best_of", problem="it must not be less than 'n'")
-    if best_of is not None and best_of > choices and body.stream:
+    if best_of is not None and best_of > n and body.stream:
         raise InvalidField(field="best_of", problem="it cannot be streamed")
-    total = len(prompts_of(body)) * max(choices, best_of or 1)
+    total = len(split_prompts(body.prompt)) * max(n, best_of or 1)
     if total > MAX_CHOICES:
         raise TooLong(field="prompt", length=total, limit=MAX_CHOICES)

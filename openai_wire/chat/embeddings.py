@@ -1,4 +1,4 @@
-"""Bodies and objects of POST /v1/embeddings and /v1/rerank."""
+"""Request bodies and response objects of POST /v1/embeddings and /v1/rerank."""
 
 import base64
 import struct
@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 from corral.inference.v1 import inference_service_pb2
 from pydantic import Discriminator, Field, Tag
 
-from openai_wire.chat.completion_request import Tokens
+from openai_wire.chat.completion_request import Tokens, split_prompts
 from openai_wire.shared.fields import (
     BY_KIND,
     INT32_MAX,
     WireModel,
-    array_kind_of,
-    validated,
-    without_neutral,
+    drop_neutral,
+    json_array_kind,
+    validate,
 )
 from svc_kit.errors import TooShort
 
@@ -27,65 +27,55 @@ EMBEDDING_UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "truncate": (False, "none", "NONE"),
     "truncate_prompt_tokens": (),
 }
-"""Known extensions of other servers, with the values that ask for nothing."""
+"""Known extensions of other servers, with their values without effect."""
 Text = Annotated[str, Field(min_length=1)]
 Input = Annotated[
     Annotated[str, Tag("~string")]
     | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("~array of strings")]
     | Annotated[Tokens, Tag("~array of integers")]
     | Annotated[list[Tokens], Field(max_length=MAX_INPUTS), Tag("~array of arrays")],
-    Discriminator(array_kind_of),
+    Discriminator(json_array_kind),
 ]
 
 
 class EmbeddingBody(WireModel):
-    """A request for the vectors of texts."""
+    """A request for the embeddings of texts."""
 
     model: str = Field(description="The model's name, as GET /v1/models lists it.")
     input: Input = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists."
     )
     dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = Field(
-        None, description="Cut the vectors to this size and scale them again."
+        None, description="Truncate the vectors to this size and normalize them again."
     )
     encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="Numbers, or the bytes of little-endian 32-bit floats in Base64."
+        None, description="Numbers, or base64 of the bytes of little-endian 32-bit floats."
     )
     normalize: bool | None = Field(
-        None, description="Scale the vectors to length 1. Default: true. (An extension.)"
+        None, description="Scale the vectors to length 1. Default: true. Extension of Corral."
     )
     user: str | None = Field(None, description="Not used.")
 
 
 def parse_embedding(fields: Mapping[str, Any]) -> EmbeddingBody:
-    """Checks a body. Raises DomainErrors with OpenAI's field names."""
-    body = validated(EmbeddingBody, without_neutral(fields, EMBEDDING_UNSUPPORTED))
+    """Validate a body. Raises DomainErrors with OpenAI's field names."""
+    body = validate(EmbeddingBody, drop_neutral(fields, EMBEDDING_UNSUPPORTED))
     if body.input == "":
         raise TooShort(field="input", length=0, minimum=1, unit="characters")
     return body
 
 
 def embed_request(body: EmbeddingBody) -> inference_service_pb2.EmbedRequest:
-    """The request that a body asks for."""
-    request = inference_service_pb2.EmbedRequest(model=body.model)
-    for given in inputs_of(body):
-        if isinstance(given, str):
-            request.inputs.add(text=given)
+    """Convert a body."""
+    request = inference_service_pb2.EmbedRequest(
+        model=body.model, dimensions=body.dimensions, normalize=body.normalize
+    )
+    for item in split_prompts(body.input):
+        if isinstance(item, str):
+            request.inputs.add(text=item)
         else:
-            request.inputs.add().token_ids.ids.extend(given)
-    if body.dimensions is not None:
-        request.dimensions = body.dimensions
-    if body.normalize is not None:
-        request.normalize = body.normalize
+            request.inputs.add().token_ids.ids.extend(item)
     return request
-
-
-def inputs_of(body: EmbeddingBody) -> list[str | list[int]]:
-    """The inputs, each a text or token ids."""
-    given = body.input
-    if isinstance(given, str) or isinstance(given[0], int):
-        return [given]
-    return list(given)
 
 
 MAX_DOCUMENTS = 2048
@@ -98,11 +88,11 @@ RERANK_UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "truncate_prompt_tokens": (),
     "truncation": (False,),
 }
-"""Known extensions of other servers, with the values that ask for nothing."""
+"""Known extensions of other servers, with their values without effect."""
 
 
 class DocumentObject(WireModel):
-    """A document as an object."""
+    """A document in the form of an object."""
 
     text: str = Field(min_length=1, description="The document.")
 
@@ -114,63 +104,60 @@ Document = Annotated[
 
 
 class RerankBody(WireModel):
-    """A request to order documents by how well they answer a query."""
+    """A request to order documents by relevance to a query."""
 
-    model: str = Field(description="The model's name; it must have a rank head.")
-    query: str = Field(min_length=1, description="What to compare with.")
+    model: str = Field(description="The model's name; it must be a reranker.")
+    query: str = Field(min_length=1, description="The text to compare the documents with.")
     documents: list[Document] = Field(
         min_length=1, max_length=MAX_DOCUMENTS, description="Texts, or objects with a text."
     )
     top_n: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = Field(
-        None, description="Send the best so many. Default: all."
+        None, description="How many of the best documents to return. Default: all."
     )
     return_documents: bool | None = Field(
-        None, description="Send the documents with their scores. Default: false."
+        None, description="Return the documents with their scores. Default: false."
     )
     user: str | None = Field(None, description="Not used.")
 
 
 def parse_rerank(fields: Mapping[str, Any]) -> RerankBody:
-    """Checks a body. Raises DomainErrors with the body's field names."""
-    return validated(RerankBody, without_neutral(fields, RERANK_UNSUPPORTED))
+    """Validate a body. Raises DomainErrors with the body's field names."""
+    return validate(RerankBody, drop_neutral(fields, RERANK_UNSUPPORTED))
 
 
-def documents_of(body: RerankBody) -> list[str]:
+def document_texts(body: RerankBody) -> list[str]:
     """The documents as texts."""
     return [each if isinstance(each, str) else each.text for each in body.documents]
 
 
 def rerank_request(body: RerankBody) -> inference_service_pb2.RerankRequest:
-    """The request that a body asks for."""
+    """Convert a body."""
     return inference_service_pb2.RerankRequest(
-        model=body.model, query=body.query, documents=documents_of(body), top_n=body.top_n
+        model=body.model, query=body.query, documents=document_texts(body), top_n=body.top_n
     )
 
 
 class EmbeddingList:
-    """The answer of one Embed call; vectors as numbers, or as Base64 where it `packs` them."""
+    """Collects the response of one Embed call into a list of embeddings."""
 
-    def __init__(self, model: str, *, packs: bool) -> None:
+    def __init__(self, model: str, *, is_base64: bool) -> None:
         self._model = model
-        self._packs = packs
+        self._is_base64 = is_base64
         self._data: list[dict[str, object]] = []
         self._num_tokens = 0
 
     def add(self, message: inference_service_pb2.EmbedResponse, _call: int = 0) -> None:
-        """Takes the answer of the call."""
+        """Add the response of the call."""
         self._model = message.model
         self._num_tokens = message.prompt_tokens
+        encode = encode_floats if self._is_base64 else list
         self._data = [
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": packed(each.values) if self._packs else list(each.values),
-            }
+            {"object": "embedding", "index": index, "embedding": encode(each.values)}
             for index, each in enumerate(message.embeddings)
         ]
 
     def as_object(self) -> dict[str, object]:
-        """The whole answer."""
+        """The list."""
         return {
             "object": "list",
             "data": self._data,
@@ -179,39 +166,39 @@ class EmbeddingList:
         }
 
 
-def packed(values: Sequence[float]) -> str:
-    """Little-endian 32-bit floats in Base64, the default of SDKs."""
+def encode_floats(values: Sequence[float]) -> str:
+    """Encode numbers as base64 of little-endian 32-bit floats, the default of OpenAI's SDKs."""
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode("ascii")
 
 
 class RankedList:
-    """The answer of one Rerank call; `documents` are sent along where they are given."""
+    """Collects the response of one Rerank call. `documents` are added to the results if given."""
 
-    def __init__(self, answer_id: str, model: str, documents: Sequence[str] | None) -> None:
-        self._id = answer_id
+    def __init__(self, object_id: str, model: str, documents: Sequence[str] | None) -> None:
+        self._id = object_id
         self._model = model
         self._documents = documents
         self._results: list[dict[str, object]] = []
         self._num_tokens = 0
 
     def add(self, message: inference_service_pb2.RerankResponse, _call: int = 0) -> None:
-        """Takes the answer of the call."""
+        """Add the response of the call."""
         self._model = message.model
         self._num_tokens = message.prompt_tokens
         self._results = [self._result(each) for each in message.results]
 
-    def _result(self, ranked: inference_service_pb2.RerankResult) -> dict[str, object]:
-        result: dict[str, object] = {
-            "index": ranked.index,
-            "relevance_score": ranked.relevance,
-            "score": ranked.score,
+    def _result(self, result: inference_service_pb2.RerankResult) -> dict[str, object]:
+        written: dict[str, object] = {
+            "index": result.index,
+            "relevance_score": result.relevance,
+            "score": result.score,
         }
         if self._documents is not None:
-            result["document"] = {"text": self._documents[ranked.index]}
-        return result
+            written["document"] = {"text": self._documents[result.index]}
+        return written
 
     def as_object(self) -> dict[str, object]:
-        """The whole answer."""
+        """The list."""
         return {
             "id": self._id,
             "object": "list",

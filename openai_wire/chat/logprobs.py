@@ -5,12 +5,12 @@ from typing import TypedDict
 
 from corral.inference.v1 import generation_pb2
 
-LOWEST = -9999.0
-"""What OpenAI writes where the probability is zero; JSON has no infinity."""
+MIN_LOGPROB = -9999.0
+"""OpenAI's value for a probability of zero, since JSON has no infinity."""
 
 
 class CompletionLogprobs(TypedDict):
-    """The log probabilities of a completion, one entry a token in each list."""
+    """The log probabilities of a completion. Each list has one entry per token."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -29,41 +29,42 @@ def chat_logprobs(tokens: Iterable[generation_pb2.ChosenLogprob]) -> list[dict[s
 def completion_logprobs(
     tokens: Sequence[generation_pb2.ChosenLogprob], offset: int
 ) -> CompletionLogprobs:
-    """The lists of a completion choice. `offset` is how many characters precede the first."""
+    """The `logprobs` of a completion choice. `offset` is the number of preceding characters."""
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += num_characters(token.chosen.token)
     return {
         "tokens": [_name(token.chosen.token) for token in tokens],
-        "token_logprobs": [finite(token.chosen.logprob) for token in tokens],
+        "token_logprobs": [clamp_logprob(token.chosen.logprob) for token in tokens],
         "top_logprobs": [
-            {_name(other.token): finite(other.logprob) for other in token.top} for token in tokens
+            {_name(other.token): clamp_logprob(other.logprob) for other in token.top}
+            for token in tokens
         ],
         "text_offset": offsets,
     }
 
 
 def num_characters(token: bytes) -> int:
-    """How many characters begin in a token's bytes; a character split over tokens counts once."""
+    """The number of characters that begin in a token. One split over tokens counts once."""
     return sum(byte & 0xC0 != 0x80 for byte in token)
 
 
-def finite(logprob: float) -> float:
-    """A log probability that JSON can carry."""
-    return logprob if logprob >= LOWEST else LOWEST
+def clamp_logprob(logprob: float) -> float:
+    """Replace values that JSON cannot represent, such as -inf and NaN, by MIN_LOGPROB."""
+    return logprob if logprob >= MIN_LOGPROB else MIN_LOGPROB
 
 
 def _entry(token: generation_pb2.TokenLogprob) -> dict[str, object]:
     return {
         "token": token.token.decode(errors="replace"),
-        "logprob": finite(token.logprob),
+        "logprob": clamp_logprob(token.logprob),
         "bytes": list(token.token),
     }
 
 
 def _name(token: bytes) -> str:
-    """The token as text; one that is no text gets OpenAI's notation, so that keys differ."""
+    """The token as text. Invalid UTF-8 gets OpenAI's `bytes:` notation, so that keys differ."""
     try:
         return token.decode()
     except UnicodeDecodeError:

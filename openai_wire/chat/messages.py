@@ -1,4 +1,4 @@
-"""Messages of a conversation, converted to protos."""
+"""Chat messages, converted to protos."""
 
 import base64
 import binascii
@@ -16,23 +16,23 @@ _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.A
 
 
 class ImageUrl(WireModel):
-    """A picture inside a message."""
+    """An image in a message."""
 
     url: str = Field(
-        description="A data URL. Other URLs are refused: this server connects nowhere."
+        description="A data URL. Other URLs are rejected: this server does not download images."
     )
     detail: Literal["auto", "low", "high"] | None = None
 
 
 class InputAudio(WireModel):
-    """A sound inside a message."""
+    """Audio in a message."""
 
     data: str = Field(description="The file in base64.")
     format: Literal["wav", "mp3"]
 
 
 class ContentPart(WireModel):
-    """A piece of a message. The field named by `type` holds it."""
+    """A part of a message. The field named by `type` contains it."""
 
     type: Literal["text", "refusal", "image_url", "input_audio", "file"]
     text: str | None = None
@@ -43,14 +43,14 @@ class ContentPart(WireModel):
 
 
 class FunctionCall(WireModel):
-    """The function an earlier turn called."""
+    """The function that an earlier message called."""
 
     name: str = Field(min_length=1)
     arguments: str = Field(description="JSON text.")
 
 
 class MessageToolCall(WireModel):
-    """A call that an earlier turn made."""
+    """A tool call of an earlier message."""
 
     id: str = Field(min_length=1)
     type: Literal["function", "custom"] = "function"
@@ -65,7 +65,7 @@ Content = Annotated[
 
 
 class Message(WireModel):
-    """One turn of the conversation."""
+    """A message of the conversation."""
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: Content | None = None
@@ -73,7 +73,9 @@ class Message(WireModel):
     refusal: str | None = None
     tool_calls: list[MessageToolCall] | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = Field(None, description="What an assistant turn thought.")
+    reasoning_content: str | None = Field(
+        None, description="The reasoning of an assistant message."
+    )
     reasoning: str | None = Field(None, description="Another name for reasoning_content.")
     annotations: list[Any] | None = Field(None, description="Accepted and ignored.")
     audio: dict[str, Any] | None = Field(None, description="Not supported.")
@@ -81,7 +83,7 @@ class Message(WireModel):
 
 
 def chat_messages(messages: Sequence[Message]) -> list[chat_pb2.ChatMessage]:
-    """Typed turns. Raises DomainErrors with paths like messages[0].content."""
+    """Convert messages. Raises DomainErrors with paths such as messages[0].content."""
     return [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
 
 
@@ -124,7 +126,7 @@ def _check_role(path: str, message: Message) -> None:
     for name in _ASSISTANT_ONLY:
         if getattr(message, name):
             raise InvalidField(
-                field=f"{path}.{name}", problem="only messages of the assistant have it"
+                field=f"{path}.{name}", problem="it is only allowed in assistant messages"
             )
     if message.content is None:
         raise MissingField(field=f"{path}.content")
@@ -156,7 +158,7 @@ def _part(path: str, part: ContentPart) -> chat_pb2.ContentPart:
         field, audio = f"{path}.input_audio.data", part.input_audio
         return chat_pb2.ContentPart(
             audio=chat_pb2.Media(
-                data=_decoded(field, audio.data), media_type=f"audio/{audio.format}"
+                data=_decode_base64(field, audio.data), media_type=f"audio/{audio.format}"
             )
         )
     if part.type == "refusal":
@@ -165,22 +167,22 @@ def _part(path: str, part: ContentPart) -> chat_pb2.ContentPart:
 
 
 def _image(path: str, image: ImageUrl) -> chat_pb2.Media:
-    head = _DATA_URL.match(image.url[:256])
-    if head is None:
-        kind = image.url.partition(":")[0][:16]
-        raise UnsupportedValue(field=f"{path}.url", value=kind)
+    header = _DATA_URL.match(image.url[:256])
+    if header is None:
+        scheme = image.url.partition(":")[0][:16]
+        raise UnsupportedValue(field=f"{path}.url", value=scheme)
     return chat_pb2.Media(
-        data=_decoded(f"{path}.url", image.url[head.end() :]),
-        media_type=head[1] or "text/plain",
+        data=_decode_base64(f"{path}.url", image.url[header.end() :]),
+        media_type=header[1] or "text/plain",
         detail=image.detail or "",
     )
 
 
-def _decoded(field: str, text: str) -> bytes:
+def _decode_base64(field: str, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidField(field=field, problem="it is not base64") from None
+        raise InvalidField(field=field, problem="it is not valid base64") from None
 
 
 def _tool_call(path: str, call: MessageToolCall) -> chat_pb2.ToolCall:

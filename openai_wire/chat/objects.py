@@ -1,4 +1,4 @@
-"""Whole answers, usage and models as OpenAI's objects."""
+"""Completions, usage and models as OpenAI's objects."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -8,11 +8,12 @@ from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from openai_wire.chat.chat_request import ChatCompletionBody
-from openai_wire.chat.completion_request import CompletionBody, prompts_of
+from openai_wire.chat.completion_request import CompletionBody, split_prompts
 from openai_wire.chat.embeddings import EmbeddingBody, EmbeddingList
 from openai_wire.chat.logprobs import chat_logprobs, completion_logprobs
 from openai_wire.envelope import Envelope
 from openai_wire.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
+from openai_wire.shared.objects import state_name
 
 FINISH_REASONS = {
     generation_pb2.FINISH_REASON_STOP: "stop",
@@ -36,8 +37,8 @@ class _ToolCall:
 
 
 @dataclass(slots=True)
-class _Turn:
-    """One choice of a chat while its pieces arrive."""
+class _ChatChoice:
+    """One choice of a chat completion while its deltas arrive."""
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -49,11 +50,11 @@ class _Turn:
         self.content.append(delta.content)
         self.reasoning.append(delta.reasoning)
         self.logprobs.extend(delta.logprobs)
-        for piece in delta.tool_calls:
-            call = self.tool_calls.setdefault(piece.index, _ToolCall())
-            call.id = call.id or piece.id
-            call.name = call.name or piece.name
-            call.arguments.append(piece.arguments_json)
+        for call_delta in delta.tool_calls:
+            call = self.tool_calls.setdefault(call_delta.index, _ToolCall())
+            call.id = call.id or call_delta.id
+            call.name = call.name or call_delta.name
+            call.arguments.append(call_delta.arguments_json)
 
     def message(self) -> dict[str, object]:
         content = "".join(self.content)
@@ -84,48 +85,48 @@ class ChatCompletion:
     def __init__(self, envelope: Envelope, *, num_choices: int, logprobs: bool) -> None:
         self._envelope = envelope
         self._logprobs = logprobs
-        self._turns = [_Turn() for _ in range(num_choices)]
+        self._choices = [_ChatChoice() for _ in range(num_choices)]
         self._done: list[generation_pb2.Done] = []
 
     def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
-        """Takes one event of the call."""
+        """Add one event of the call."""
         match message.WhichOneof("event"):
             case "delta":
-                self._turns[message.delta.index].add(message.delta)
+                self._choices[message.delta.index].add(message.delta)
             case "accepted":
-                self._envelope = self._envelope.answered_by(message.accepted.model)
+                self._envelope = self._envelope.with_model(message.accepted.model)
             case "finished":
                 finished = message.finished
-                self._turns[finished.index].finish_reason = FINISH_REASONS[finished.reason]
+                self._choices[finished.index].finish_reason = FINISH_REASONS[finished.reason]
             case "done":
                 self._done.append(message.done)
 
     def as_object(self) -> dict[str, object]:
-        """The whole answer."""
+        """The chat.completion."""
         return self._envelope.fields("chat.completion") | {
             "choices": [
                 {
                     "index": index,
-                    "message": turn.message(),
-                    "logprobs": self._choice_logprobs(turn),
-                    "finish_reason": turn.finish_reason,
+                    "message": choice.message(),
+                    "logprobs": self._choice_logprobs(choice),
+                    "finish_reason": choice.finish_reason,
                 }
-                for index, turn in enumerate(self._turns)
+                for index, choice in enumerate(self._choices)
             ],
-            **accounts(self._done),
+            **usage_and_timings(self._done),
         }
 
-    def _choice_logprobs(self, turn: _Turn) -> dict[str, object] | None:
+    def _choice_logprobs(self, choice: _ChatChoice) -> dict[str, object] | None:
         if not self._logprobs:
             return None
-        return {"content": chat_logprobs(turn.logprobs), "refusal": None}
+        return {"content": chat_logprobs(choice.logprobs), "refusal": None}
 
 
 @dataclass(slots=True)
-class _Text:
-    """One choice of a completion while its pieces arrive."""
+class _TextChoice:
+    """One choice of a text completion while its deltas arrive."""
 
-    pieces: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
     logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
 
@@ -138,8 +139,8 @@ class _Text:
 class TextCompletion:
     """Collects the events of Generate calls, one for each prompt, into a text_completion.
 
-    Each prompt produces `produced` choices, of which the `kept` most probable are sent; `echoes`
-    are texts to put before the answers, one for each prompt, or none.
+    Each prompt has `best_of` choices, of which the `n` most probable are returned. `echoes` are
+    texts that precede the answers, one for each prompt, or none.
     """
 
     def __init__(
@@ -147,61 +148,62 @@ class TextCompletion:
         envelope: Envelope,
         *,
         num_prompts: int,
-        produced: int,
-        kept: int,
+        best_of: int,
+        n: int,
         logprobs: bool,
         echoes: Sequence[str] = (),
     ) -> None:
         self._envelope = envelope
-        self._kept = kept
+        self._n = n
         self._logprobs = logprobs
         self._echoes = list(echoes) or [""] * num_prompts
-        self._texts = [[_Text() for _ in range(produced)] for _ in range(num_prompts)]
+        self._choices = [[_TextChoice() for _ in range(best_of)] for _ in range(num_prompts)]
         self._done: list[generation_pb2.Done] = []
 
     def add(self, message: inference_service_pb2.GenerateResponse, prompt: int = 0) -> None:
-        """Takes one event of the call for a prompt."""
+        """Add one event of the call for a prompt."""
         match message.WhichOneof("event"):
             case "delta":
-                text = self._texts[prompt][message.delta.index]
-                text.pieces.append(message.delta.text)
-                text.logprobs.extend(message.delta.logprobs)
+                choice = self._choices[prompt][message.delta.index]
+                choice.text.append(message.delta.text)
+                choice.logprobs.extend(message.delta.logprobs)
             case "accepted":
-                self._envelope = self._envelope.answered_by(message.accepted.model)
+                self._envelope = self._envelope.with_model(message.accepted.model)
             case "finished":
                 finished = message.finished
-                self._texts[prompt][finished.index].finish_reason = FINISH_REASONS[finished.reason]
+                choice = self._choices[prompt][finished.index]
+                choice.finish_reason = FINISH_REASONS[finished.reason]
             case "done":
                 self._done.append(message.done)
 
     def as_object(self) -> dict[str, object]:
-        """The whole answer."""
-        kept = [
-            (echo, text)
-            for echo, texts in zip(self._echoes, self._texts, strict=True)
-            for text in self._best(texts)
+        """The text_completion."""
+        best = [
+            (echo, choice)
+            for echo, choices in zip(self._echoes, self._choices, strict=True)
+            for choice in self._select_best(choices)
         ]
         return self._envelope.fields("text_completion") | {
             "choices": [
                 {
-                    "text": echo + "".join(text.pieces),
+                    "text": echo + "".join(choice.text),
                     "index": index,
-                    "logprobs": completion_logprobs(text.logprobs, 0) if self._logprobs else None,
-                    "finish_reason": text.finish_reason,
+                    "logprobs": completion_logprobs(choice.logprobs, 0) if self._logprobs else None,
+                    "finish_reason": choice.finish_reason,
                 }
-                for index, (echo, text) in enumerate(kept)
+                for index, (echo, choice) in enumerate(best)
             ],
-            **accounts(self._done),
+            **usage_and_timings(self._done),
         }
 
-    def _best(self, texts: list[_Text]) -> list[_Text]:
-        if self._kept == len(texts):
-            return texts
-        return sorted(texts, key=_Text.mean_logprob, reverse=True)[: self._kept]
+    def _select_best(self, choices: list[_TextChoice]) -> list[_TextChoice]:
+        if self._n == len(choices):
+            return choices
+        return sorted(choices, key=_TextChoice.mean_logprob, reverse=True)[: self._n]
 
 
-def accounts(done: Sequence[generation_pb2.Done]) -> dict[str, object]:
-    """The usage of one or several calls and, of one alone, its timings."""
+def usage_and_timings(done: Sequence[generation_pb2.Done]) -> dict[str, object]:
+    """The summed usage of calls and, if there is only one, its timings."""
     fields: dict[str, object] = {"usage": usage_object(each.usage for each in done)}
     if len(done) == 1:
         fields["timings"] = timings_object(done[0])
@@ -209,8 +211,8 @@ def accounts(done: Sequence[generation_pb2.Done]) -> dict[str, object]:
 
 
 def timings_object(done: generation_pb2.Done) -> dict[str, object]:
-    """Where the time of one call went, in milliseconds, under llama-server's names and ours; with
-    several choices it is that of the first."""
+    """Timings of one call, of its first choice, in milliseconds. The names `*_n`, `*_ms` and
+    `*_per_second` are llama-server's."""
     timings, usage = done.timings, done.usage
     computed = usage.prompt_tokens - usage.cached_tokens
     prefill_ms = _milliseconds(timings.prefill)
@@ -236,7 +238,7 @@ def _milliseconds(duration: Duration) -> float:
 
 
 def usage_object(usages: Iterable[generation_pb2.Usage]) -> dict[str, object]:
-    """The token counts of one or several calls, summed."""
+    """The summed token counts of calls."""
     every = list(usages)
     prompt = sum(usage.prompt_tokens for usage in every)
     completion = sum(usage.completion_tokens for usage in every)
@@ -260,7 +262,7 @@ def usage_object(usages: Iterable[generation_pb2.Usage]) -> dict[str, object]:
 
 
 def model_object(model: model_pb2.Model) -> dict[str, object]:
-    """A model as GET /v1/models/{id} shows it, with the fields local clients look for."""
+    """A model as in GET /v1/models/{id}, with extensions of vLLM and llama-server."""
     return {
         "id": model.name,
         "object": "model",
@@ -270,7 +272,7 @@ def model_object(model: model_pb2.Model) -> dict[str, object]:
         "root": model.parent or model.name,
         "parent": model.parent or None,
         "aliases": list(model.aliases),
-        "state": model_pb2.Model.State.Name(model.state).removeprefix("STATE_").lower(),
+        "state": state_name(model),
         "max_model_len": model.resolved_limits.context_tokens or None,
         "meta": {
             "n_vocab": model.vocabulary_size,
@@ -283,7 +285,7 @@ def model_object(model: model_pb2.Model) -> dict[str, object]:
 
 
 def model_list(models: Iterable[model_pb2.Model]) -> dict[str, object]:
-    """The answer of GET /v1/models."""
+    """The response of GET /v1/models."""
     return {"object": "list", "data": [model_object(model) for model in models]}
 
 
@@ -292,53 +294,52 @@ COMPLETION_ID = "cmpl-"
 
 
 def random_suffix() -> str:
-    """What makes the id of an answer unique."""
+    """The random part of an object id."""
     return secrets.token_hex(16)
 
 
 def chat_params(body: ChatCompletionBody) -> ParamNames:
-    """What the caller calls the fields of the ChatRequest."""
+    """The caller's names of ChatRequest fields."""
     return {**CHAT_PARAMS, "constraint": body.constraint_field}
 
 
 def completion_params(body: CompletionBody) -> ParamNames:
-    """What the caller calls the fields of the GenerateRequests."""
+    """The caller's names of GenerateRequest fields."""
     return {**COMPLETION_PARAMS, "constraint": body.constraint_field}
 
 
-async def echoes_of(
-    body: CompletionBody, text_of: Callable[[Sequence[int]], Awaitable[str]]
+async def render_echoes(
+    body: CompletionBody, detokenize: Callable[[Sequence[int]], Awaitable[str]]
 ) -> list[str]:
-    """The prompts as text, to stand before the answers, if the body asks for them. `text_of` gives
-    the text of tokens."""
-    prompts = prompts_of(body)
+    """The prompts as text, to precede the answers; empty unless the body sets `echo`."""
+    prompts = split_prompts(body.prompt)
     echoes: list[str] = []
     for number, prompt in enumerate(prompts if body.echo else ()):
         with prompt_names(number, len(prompts)):
-            echoes.append(prompt if isinstance(prompt, str) else await text_of(prompt))
+            echoes.append(prompt if isinstance(prompt, str) else await detokenize(prompt))
     return echoes
 
 
-def whole_chat(body: ChatCompletionBody, envelope: Envelope) -> ChatCompletion:
-    """Collects the events of the call that a body asks for."""
+def new_chat_completion(body: ChatCompletionBody, envelope: Envelope) -> ChatCompletion:
+    """A collector for the Chat call of a body."""
     return ChatCompletion(envelope, num_choices=body.n or 1, logprobs=bool(body.logprobs))
 
 
-def whole_completion(
+def new_text_completion(
     body: CompletionBody, envelope: Envelope, echoes: Sequence[str]
 ) -> TextCompletion:
-    """Collects the events of the calls that a body asks for, one a prompt."""
-    num_choices = body.n or 1
+    """A collector for the Generate calls of a body."""
+    n = body.n or 1
     return TextCompletion(
         envelope,
-        num_prompts=len(prompts_of(body)),
-        produced=body.best_of or num_choices,
-        kept=num_choices,
+        num_prompts=len(split_prompts(body.prompt)),
+        best_of=body.best_of or n,
+        n=n,
         logprobs=body.logprobs is not None,
         echoes=echoes,
     )
 
 
-def embedding_list(body: EmbeddingBody) -> EmbeddingList:
-    """Collects the answer of the call that a body asks for."""
-    return EmbeddingList(body.model, packs=body.encoding_format == "base64")
+def new_embedding_list(body: EmbeddingBody) -> EmbeddingList:
+    """A collector for the Embed call of a body."""
+    return EmbeddingList(body.model, is_base64=body.encoding_format == "base64")

@@ -1,11 +1,12 @@
-"""Sampling fields of OpenAI, llama.cpp and vLLM, converted to sampling parameters."""
+"""Sampling fields of OpenAI, llama.cpp and vLLM, converted to SamplingParams."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from corral.inference.v1 import sampling_pb2
 from pydantic import Field, Tag
 
-from openai_wire.shared.fields import BY_KIND, INT32_MAX, Count, TokenId, WireModel, one_of
+from openai_wire.shared.fields import BY_KIND, INT32_MAX, Count, TokenId, WireModel, resolve_alias
 from svc_kit.errors import InvalidField, InvalidType, OutOfRange, TooLong, UnsupportedValue
 
 MAX_BIASES = 1024
@@ -36,7 +37,7 @@ class SamplingFields(WireModel):
         None, description='{"token id": bias} or [[token id, bias or false], ...].'
     )
     seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = Field(
-        None, description="Makes the draws repeatable; -1 draws a new one."
+        None, description="Makes sampling repeatable; -1 chooses a random seed."
     )
     top_k: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = Field(
         None, description="Default: 0 (all tokens), as is -1."
@@ -52,7 +53,7 @@ class SamplingFields(WireModel):
     repeat_penalty: Repetition | None = Field(None, description="llama.cpp's name.")
     repetition_penalty: Repetition | None = Field(None, description="vLLM's name.")
     repeat_last_n: Window | None = Field(
-        None, description="How many last tokens the penalties look at; -1 is the whole context."
+        None, description="How many last tokens the penalties apply to; -1 is the whole context."
     )
     dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = None
     dry_base: Annotated[float, Field(ge=1, le=10)] | None = None
@@ -76,34 +77,37 @@ class SamplingFields(WireModel):
 
 
 def sampling_params(body: SamplingFields) -> sampling_pb2.SamplingParams:
-    """The sampling a body asks for. Raises DomainErrors with OpenAI's field names."""
+    """The sampling parameters of a body. Raises DomainErrors with OpenAI's field names."""
     params = sampling_pb2.SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=max(body.top_k or 0, 0),
         min_p=body.min_p or 0.0,
         allowed_token_ids=body.allowed_token_ids,
-        repetition_penalty=one_of(body, "repeat_penalty", "repetition_penalty"),
+        repetition_penalty=resolve_alias(body, "repeat_penalty", "repetition_penalty"),
         penalty_last_n=body.repeat_last_n,
         logit_bias=_logit_bias(body.logit_bias),
         samplers=[
             _sampler_kind(index, name)
             for index, name in enumerate(body.samplers or ())
-            if name != _FINAL_DRAW
+            if name != _FINAL_SAMPLER
         ],
         seed=_seed(body.seed),
     )
-    for name in _SAME_NAME:
-        value = getattr(body, name)
-        if value is not None:
-            setattr(params, name, value)
+    _copy_fields(body, params, _SAME_NAME)
     _set_dry(body, params)
     _set_mirostat(body, params)
-    for name, target in (("adaptive_target", "target"), ("adaptive_decay", "decay")):
-        value = getattr(body, name)
-        if value is not None:
-            setattr(params.adaptive, target, value)
+    _copy_fields(body, params.adaptive, ("target", "decay"), prefix="adaptive_")
     return params
+
+
+def _copy_fields(
+    body: SamplingFields, message: Any, names: Iterable[str], prefix: str = ""
+) -> None:
+    for name in names:
+        value = getattr(body, prefix + name)
+        if value is not None:
+            setattr(message, name, value)
 
 
 _SAME_NAME = (
@@ -130,7 +134,7 @@ _SAMPLERS = {
     "temperature": sampling_pb2.SAMPLER_KIND_TEMPERATURE,
     "infill": sampling_pb2.SAMPLER_KIND_INFILL,
 }
-_FINAL_DRAW = "adaptive_p"  # wherever it is named; `adaptive_target` is what turns it on
+_FINAL_SAMPLER = "adaptive_p"  # always last, so its position is ignored; see `adaptive_target`
 
 
 def _sampler_kind(position: int, name: str) -> sampling_pb2.SamplerKind:
@@ -141,15 +145,13 @@ def _sampler_kind(position: int, name: str) -> sampling_pb2.SamplerKind:
 
 
 def _seed(seed: int | None) -> int | None:
-    """-1 is llama.cpp's "draw one"; OpenAI's other negative seeds keep their bits."""
+    """-1 is llama.cpp's random seed; other negative seeds, as OpenAI allows, keep their bits."""
     return None if seed is None or seed == -1 else seed % UINT64
 
 
 def _set_dry(body: SamplingFields, params: sampling_pb2.SamplingParams) -> None:
-    for name in ("multiplier", "base", "allowed_length", "penalty_last_n"):
-        value = getattr(body, f"dry_{name}")
-        if value is not None:
-            setattr(params.dry, name, value)
+    names = ("multiplier", "base", "allowed_length", "penalty_last_n")
+    _copy_fields(body, params.dry, names, prefix="dry_")
     for position, text in enumerate(body.dry_sequence_breakers or ()):
         size = len(text.encode())
         if size > MAX_BREAKER_BYTES:
@@ -163,25 +165,20 @@ def _set_dry(body: SamplingFields, params: sampling_pb2.SamplingParams) -> None:
 
 
 def _set_mirostat(body: SamplingFields, params: sampling_pb2.SamplingParams) -> None:
-    version = one_of(body, "mirostat", "mirostat_mode")
+    version = resolve_alias(body, "mirostat", "mirostat_mode")
     if not version:
         return
     params.mirostat.version = version
-    if body.mirostat_tau is not None:
-        params.mirostat.tau = body.mirostat_tau
-    if body.mirostat_eta is not None:
-        params.mirostat.eta = body.mirostat_eta
+    _copy_fields(body, params.mirostat, ("tau", "eta"), prefix="mirostat_")
 
 
-def _logit_bias(given: dict[str, float] | list[Any] | None) -> list[sampling_pb2.LogitBias]:
-    if given is None:
-        return []
-    if isinstance(given, dict):
+def _logit_bias(biases: dict[str, float] | list[Any] | None) -> list[sampling_pb2.LogitBias]:
+    if isinstance(biases, dict):
         return [
             sampling_pb2.LogitBias(token_id=_token_key(key), bias=bias)
-            for key, bias in given.items()
+            for key, bias in biases.items()
         ]
-    return [_bias_pair(f"logit_bias[{index}]", pair) for index, pair in enumerate(given)]
+    return [_bias_pair(f"logit_bias[{index}]", pair) for index, pair in enumerate(biases or ())]
 
 
 def _token_key(key: str) -> int:

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import orjson
 from corral.inference.v1 import chat_pb2
 from pydantic import Field, Tag
 
 from openai_wire.shared.fields import BY_KIND, WireModel
+from openai_wire.shared.json_body import json_text
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 
 class FunctionDefinition(WireModel):
-    """A function the model may call."""
+    """A function that the model may call."""
 
     name: str = Field(
         min_length=1, max_length=64, description="1 to 64 letters, digits, '_' or '-'."
@@ -23,7 +23,7 @@ class FunctionDefinition(WireModel):
 
 
 class ToolDefinition(WireModel):
-    """A tool the model may call. Only functions are supported."""
+    """A tool that the model may call. Only functions are supported."""
 
     type: Literal["function", "custom"]
     function: FunctionDefinition | None = None
@@ -31,20 +31,20 @@ class ToolDefinition(WireModel):
 
 
 class NamedFunction(WireModel):
-    """A function by its name."""
+    """A function by name."""
 
     name: str = Field(min_length=1)
 
 
 class AllowedTool(WireModel):
-    """One of the tools allowed."""
+    """An allowed tool."""
 
     type: Literal["function", "custom"]
     function: NamedFunction | None = None
 
 
 class AllowedTools(WireModel):
-    """Limits the calls to some of the tools."""
+    """Restricts calls to some of the tools."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[AllowedTool], Field(min_length=1)]
@@ -72,30 +72,30 @@ _MODES = {
 
 
 def chat_tools(tools: Sequence[ToolDefinition]) -> list[chat_pb2.Tool]:
-    """Typed tools. Raises DomainErrors with paths like tools[0].function."""
+    """Convert tools. Raises DomainErrors with paths such as tools[0].function."""
     return [_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools)]
 
 
 def chat_tool_choice(
     choice: str | ToolChoiceObject | None, parallel: bool | None, tool_names: Sequence[str]
 ) -> chat_pb2.ToolChoice | None:
-    """The rule for calls, None where the body has none. Raises DomainErrors for unknown tools."""
+    """Convert the tool choice; None if the body has none. Raises DomainErrors for unknown tools."""
     if choice is None and parallel is None:
         return None
-    typed = chat_pb2.ToolChoice(parallel=parallel)
+    proto = chat_pb2.ToolChoice(parallel=parallel)
     if isinstance(choice, str):
-        typed.mode = _MODES[choice]
+        proto.mode = _MODES[choice]
     elif choice is not None:
-        typed.mode, names = _named(choice)
-        typed.allowed_names.extend(names)
-    if typed.mode == chat_pb2.ToolChoice.MODE_REQUIRED and not tool_names:
+        proto.mode, names = _mode_and_names(choice)
+        proto.allowed_names.extend(names)
+    if proto.mode == chat_pb2.ToolChoice.MODE_REQUIRED and not tool_names:
         raise InvalidField(
             field="tool_choice", problem="it is only allowed when 'tools' are specified"
         )
-    for name in typed.allowed_names:
+    for name in proto.allowed_names:
         if name not in tool_names:
             raise InvalidField(field="tool_choice", problem=f"'{name}' is not among 'tools'")
-    return typed
+    return proto
 
 
 def _tool(path: str, tool: ToolDefinition) -> chat_pb2.Tool:
@@ -107,14 +107,12 @@ def _tool(path: str, tool: ToolDefinition) -> chat_pb2.Tool:
     return chat_pb2.Tool(
         name=function.name,
         description=function.description or "",
-        parameters_json=""
-        if function.parameters is None
-        else orjson.dumps(function.parameters).decode(),
+        parameters_json=json_text(function.parameters),
         strict=function.strict,
     )
 
 
-def _named(choice: ToolChoiceObject) -> tuple[chat_pb2.ToolChoice.Mode, list[str]]:
+def _mode_and_names(choice: ToolChoiceObject) -> tuple[chat_pb2.ToolChoice.Mode, list[str]]:
     if choice.type == "custom":
         raise UnsupportedValue(field="tool_choice.type", value=choice.type)
     if choice.type == "function":

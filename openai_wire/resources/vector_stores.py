@@ -1,4 +1,4 @@
-"""Requests and objects of vector stores, their files and batches of files."""
+"""Request bodies and objects of vector stores, their files and file batches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -11,32 +11,32 @@ from corral.control.v1 import (
 )
 from pydantic import Field
 
-from openai_wire.shared.fields import Count, WireModel, validated, without_neutral
-from openai_wire.shared.pagination import PageQuery, page_fields, page_query
+from openai_wire.shared.fields import Count, WireModel, drop_neutral, validate
+from openai_wire.shared.objects import enum_name, optional_seconds, state_name
+from openai_wire.shared.pagination import PageQuery, page_fields, parse_page_query
 from svc_kit.errors import InvalidField, InvalidType
 
-MAX_PAGE = 100
 Attributes = dict[str, Any]
 
 
 class StaticChunking(WireModel):
-    """The sizes of passages, in tokens of the embedding model."""
+    """Sizes of chunks, in tokens of the embedding model."""
 
     max_chunk_size_tokens: Count = Field(description="100 to 4096.")
-    chunk_overlap_tokens: Count = Field(description="At most half of it.")
+    chunk_overlap_tokens: Count = Field(description="At most half of max_chunk_size_tokens.")
 
 
 class ChunkingStrategy(WireModel):
-    """How a text is cut into passages."""
+    """How a text is split into chunks."""
 
     type: Literal["auto", "static"]
-    static: StaticChunking | None = Field(None, description="The sizes, where they are static.")
+    static: StaticChunking | None = Field(None, description="Required if the type is static.")
 
 
 class ExpiresAfterUse(WireModel):
     """When a store expires."""
 
-    anchor: Literal["last_active_at"] = Field(description="What the days count from.")
+    anchor: Literal["last_active_at"] = Field(description="The start of the time to live.")
     days: Annotated[int, Field(ge=1, le=365)] = Field(description="1 to 365.")
 
 
@@ -45,48 +45,52 @@ class VectorStoreBody(WireModel):
 
     name: str | None = Field(None, description="At most 255 characters.")
     description: str | None = Field(None, description="At most 512 characters.")
-    file_ids: list[str] | None = Field(None, description="Files to put into it, at most 500.")
+    file_ids: list[str] | None = Field(None, description="Files to add, at most 500.")
     chunking_strategy: ChunkingStrategy | None = Field(
-        None, description="How they are cut. Default: auto, passages of 800 tokens."
+        None, description="How the files are split. Default: auto, chunks of 800 tokens."
     )
     expires_after: ExpiresAfterUse | None = Field(None, description="Default: never.")
-    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs.")
+    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs of strings.")
 
 
 class VectorStoreUpdateBody(WireModel):
-    """What changes of a vector store."""
+    """Changes of a vector store."""
 
     name: str | None = Field(None, description="At most 255 characters.")
-    expires_after: ExpiresAfterUse | None = Field(None, description="null: never.")
-    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs; null: none.")
+    expires_after: ExpiresAfterUse | None = Field(None, description="null means never.")
+    metadata: dict[str, str] | None = Field(
+        None, description="At most 16 pairs of strings; null removes all."
+    )
 
 
 class VectorStoreFileBody(WireModel):
-    """A file to put into a vector store."""
+    """A file to add to a vector store."""
 
     file_id: str = Field(description="The file.")
     attributes: Attributes | None = Field(
-        None, description="At most 16 strings, numbers and booleans, for filters."
+        None, description="At most 16 strings, numbers or booleans, for filters of searches."
     )
     chunking_strategy: ChunkingStrategy | None = Field(None, description="Default: auto.")
 
 
 class VectorStoreFileUpdateBody(WireModel):
-    """What changes of a file in a vector store."""
+    """Changes of a file in a vector store."""
 
-    attributes: Attributes | None = Field(description="In place of those that were there.")
+    attributes: Attributes | None = Field(description="Replaces the existing attributes.")
 
 
 class VectorStoreFileBatchBody(WireModel):
-    """Files to put into a vector store together."""
+    """Files to add to a vector store together."""
 
-    file_ids: list[str] | None = Field(None, description="At most 2000 files, all treated alike.")
-    files: list[VectorStoreFileBody] | None = Field(
-        None, description="Or files with attributes and chunking strategies of their own."
+    file_ids: list[str] | None = Field(
+        None, description="At most 2000 files with the same attributes and chunking strategy."
     )
-    attributes: Attributes | None = Field(None, description="Of every one of file_ids.")
+    files: list[VectorStoreFileBody] | None = Field(
+        None, description="Files with individual settings, instead of file_ids."
+    )
+    attributes: Attributes | None = Field(None, description="Attributes of all file_ids.")
     chunking_strategy: ChunkingStrategy | None = Field(
-        None, description="Of every one of file_ids. Default: auto."
+        None, description="Chunking strategy of all file_ids. Default: auto."
     )
 
 
@@ -99,8 +103,8 @@ class StoreFileListQuery(PageQuery):
 def create_store_request(
     fields: Mapping[str, Any], request_id: str
 ) -> vector_store_service_pb2.CreateVectorStoreRequest:
-    """The store that a body asks for. Raises DomainErrors with the body's field names."""
-    body = validated(VectorStoreBody, without_neutral(fields, {}))
+    """Convert the body of a new store. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreBody, drop_neutral(fields, {}))
     return vector_store_service_pb2.CreateVectorStoreRequest(
         name=body.name or "",
         description=body.description or "",
@@ -115,8 +119,8 @@ def create_store_request(
 def update_store_request(
     store_id: str, fields: Mapping[str, Any]
 ) -> vector_store_service_pb2.UpdateVectorStoreRequest:
-    """The changes in a body; null takes away. Raises DomainErrors with the body's field names."""
-    body = validated(VectorStoreUpdateBody, fields)
+    """Convert the body of an update. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreUpdateBody, fields)
     days = 0 if body.expires_after is None else body.expires_after.days
     metadata = vector_store_service_pb2.VectorStoreMetadata(pairs=body.metadata or {})
     return vector_store_service_pb2.UpdateVectorStoreRequest(
@@ -130,17 +134,17 @@ def update_store_request(
 def list_stores_request(
     query: Mapping[str, str],
 ) -> vector_store_service_pb2.ListVectorStoresRequest:
-    """The page that a query asks for. Parameters that are not known are ignored."""
+    """Convert the query of a list. Raises DomainErrors."""
     return vector_store_service_pb2.ListVectorStoresRequest(
-        **page_fields(page_query(PageQuery, query))
+        **page_fields(parse_page_query(PageQuery, query))
     )
 
 
 def create_file_request(
     store_id: str, fields: Mapping[str, Any], request_id: str
 ) -> vector_store_file_service_pb2.CreateVectorStoreFileRequest:
-    """The file that a body asks for. Raises DomainErrors with the body's field names."""
-    body = validated(VectorStoreFileBody, without_neutral(fields, {}))
+    """Convert the body of a new file. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreFileBody, drop_neutral(fields, {}))
     return vector_store_file_service_pb2.CreateVectorStoreFileRequest(
         vector_store_id=store_id,
         file_id=body.file_id,
@@ -153,8 +157,8 @@ def create_file_request(
 def update_file_request(
     store_id: str, file_id: str, fields: Mapping[str, Any]
 ) -> vector_store_file_service_pb2.UpdateVectorStoreFileRequest:
-    """The attributes in a body. Raises DomainErrors with the body's field names."""
-    body = validated(VectorStoreFileUpdateBody, fields)
+    """Convert new attributes. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreFileUpdateBody, fields)
     return vector_store_file_service_pb2.UpdateVectorStoreFileRequest(
         vector_store_id=store_id, file_id=file_id, attributes=_attributes(body.attributes)
     )
@@ -163,23 +167,23 @@ def update_file_request(
 def list_store_files_request(
     store_id: str, query: Mapping[str, str], batch_id: str = ""
 ) -> vector_store_file_service_pb2.ListVectorStoreFilesRequest:
-    """The page that a query asks for. Parameters that are not known are ignored."""
-    request = page_query(StoreFileListQuery, query)
+    """Convert the query of a list. Raises DomainErrors."""
+    page = parse_page_query(StoreFileListQuery, query)
     return vector_store_file_service_pb2.ListVectorStoreFilesRequest(
         vector_store_id=store_id,
         batch_id=batch_id,
-        state=None if request.filter is None else f"STATE_{request.filter.upper()}",
-        **page_fields(request),
+        state=None if page.filter is None else f"STATE_{page.filter.upper()}",
+        **page_fields(page),
     )
 
 
 def create_file_batch_request(
     store_id: str, fields: Mapping[str, Any], request_id: str
 ) -> vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest:
-    """The batch that a body asks for. Raises DomainErrors with the body's field names."""
-    body = validated(VectorStoreFileBatchBody, without_neutral(fields, {}))
+    """Convert the body of a new file batch. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreFileBatchBody, drop_neutral(fields, {}))
     if body.files is not None and body.file_ids is not None:
-        raise InvalidField(field="files", problem="it cannot stand beside file_ids")
+        raise InvalidField(field="files", problem="it cannot be combined with 'file_ids'")
     return vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest(
         vector_store_id=store_id, files=_files(body), request_id=request_id
     )
@@ -212,7 +216,8 @@ def _chunking(strategy: ChunkingStrategy | None) -> vector_store_pb2.ChunkingStr
     if strategy is None or strategy.type == "auto":
         return None
     if strategy.static is None:
-        raise InvalidField(field="chunking_strategy.static", problem="it is missing")
+        problem = "it is required if the type is 'static'"
+        raise InvalidField(field="chunking_strategy.static", problem=problem)
     return vector_store_pb2.ChunkingStrategy(**strategy.static.model_dump())
 
 
@@ -224,7 +229,7 @@ def _attributes(attributes: Attributes | None) -> dict[str, vector_store_pb2.Att
 
 
 def attribute_value(field: str, value: object) -> vector_store_pb2.AttributeValue:
-    """A value as a message. Raises InvalidType."""
+    """Convert the value of an attribute. Raises InvalidType."""
     if isinstance(value, bool):
         return vector_store_pb2.AttributeValue(boolean=value)
     if isinstance(value, str):
@@ -232,13 +237,6 @@ def attribute_value(field: str, value: object) -> vector_store_pb2.AttributeValu
     if isinstance(value, int | float):
         return vector_store_pb2.AttributeValue(number=value)
     raise InvalidType(field=field, expected="a string, a number or a boolean")
-
-
-_Thing = (
-    vector_store_pb2.VectorStore
-    | vector_store_pb2.VectorStoreFile
-    | vector_store_pb2.VectorStoreFileBatch
-)
 
 
 def store_object(store: vector_store_pb2.VectorStore) -> dict[str, object]:
@@ -252,9 +250,9 @@ def store_object(store: vector_store_pb2.VectorStore) -> dict[str, object]:
         "description": store.description or None,
         "usage_bytes": store.usage_bytes,
         "file_counts": _counts(store.file_counts),
-        "status": status_of(store),
+        "status": state_name(store),
         "expires_after": expires_after if store.HasField("expire_after_days") else None,
-        "expires_at": store.expire_time.seconds if store.HasField("expire_time") else None,
+        "expires_at": optional_seconds(store, "expire_time"),
         "last_active_at": store.last_active_time.seconds,
         "metadata": dict(store.metadata),
     }
@@ -262,16 +260,17 @@ def store_object(store: vector_store_pb2.VectorStore) -> dict[str, object]:
 
 def store_file_object(file: vector_store_pb2.VectorStoreFile) -> dict[str, object]:
     """A file in a store."""
-    code = vector_store_pb2.VectorStoreFileError.Code.Name(file.error.code)
-    error = {"code": code.removeprefix("CODE_").lower(), "message": file.error.message}
+    code = enum_name(vector_store_pb2.VectorStoreFileError.Code.Name(file.error.code), "CODE_")
     return {
         "id": file.file_id,
         "object": "vector_store.file",
         "usage_bytes": file.usage_bytes,
         "created_at": file.create_time.seconds,
         "vector_store_id": file.vector_store_id,
-        "status": status_of(file),
-        "last_error": error if file.HasField("error") else None,
+        "status": state_name(file),
+        "last_error": {"code": code, "message": file.error.message}
+        if file.HasField("error")
+        else None,
         "chunking_strategy": {
             "type": "static",
             "static": {
@@ -284,35 +283,19 @@ def store_file_object(file: vector_store_pb2.VectorStoreFile) -> dict[str, objec
 
 
 def file_batch_object(batch: vector_store_pb2.VectorStoreFileBatch) -> dict[str, object]:
-    """Files that were put into a store together."""
+    """A file batch."""
     return {
         "id": batch.id,
         "object": "vector_store.files_batch",
         "created_at": batch.create_time.seconds,
         "vector_store_id": batch.vector_store_id,
-        "status": status_of(batch),
+        "status": state_name(batch),
         "file_counts": _counts(batch.file_counts),
     }
 
 
-def listed(objects: Sequence[dict[str, object]], *, has_more: bool) -> dict[str, object]:
-    """A page of objects."""
-    return {
-        "object": "list",
-        "data": objects,
-        "first_id": objects[0]["id"] if objects else None,
-        "last_id": objects[-1]["id"] if objects else None,
-        "has_more": has_more,
-    }
-
-
-def deleted_object(kind: str, object_id: str) -> dict[str, object]:
-    """What is left of an object."""
-    return {"id": object_id, "object": f"{kind}.deleted", "deleted": True}
-
-
 def content_page(texts: Sequence[str]) -> dict[str, object]:
-    """All of a file's text, in passages."""
+    """The whole text of a file, in chunks."""
     return {
         "object": "vector_store.file_content.page",
         "data": [{"type": "text", "text": text} for text in texts],
@@ -324,7 +307,7 @@ def content_page(texts: Sequence[str]) -> dict[str, object]:
 def search_page(
     queries: Sequence[str], hits: Sequence[vector_store_search_pb2.VectorStoreSearchHit]
 ) -> dict[str, object]:
-    """What was found."""
+    """The results of a search."""
     return {
         "object": "vector_store.search_results.page",
         "search_query": list(queries),
@@ -337,16 +320,11 @@ def search_page(
 def attributes_object(
     attributes: Mapping[str, vector_store_pb2.AttributeValue],
 ) -> dict[str, object]:
-    """What a file's owner attached."""
+    """The attributes of a file."""
     return {
         key: getattr(value, value.WhichOneof("kind") or "string")
         for key, value in attributes.items()
     }
-
-
-def status_of(thing: _Thing) -> str:
-    """OpenAI's word for a state."""
-    return type(thing).State.Name(thing.state).removeprefix("STATE_").lower()
 
 
 def _hit_object(hit: vector_store_search_pb2.VectorStoreSearchHit) -> dict[str, object]:

@@ -1,5 +1,5 @@
-"""OpenAI's Responses and Conversations: bodies in, objects and events out.
+"""OpenAI's Responses and Conversations APIs: request bodies, objects and events.
 
-Two dialects read the same bytes: OpenAI's clients, and those of Open Responses, which knows fewer
-types and is stricter about nulls. What is written here satisfies both.
+The output is valid for OpenAI's clients and for the Open Responses specification, which has fewer
+types and stricter rules for nulls.
 """

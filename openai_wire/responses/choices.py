@@ -1,4 +1,4 @@
-"""Tool choice and text format of responses, between JSON and protos."""
+"""Tool choice and text format of responses: JSON to protos and back."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
@@ -8,9 +8,9 @@ from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
 from openai_wire.shared.fields import BY_KIND, WireModel
+from openai_wire.shared.json_body import json_text
+from openai_wire.shared.objects import Json, enum_name
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
-
-Json = dict[str, Any]
 
 _MODES: Final = {
     "none": tool_pb2.ToolSelection.MODE_NONE,
@@ -18,12 +18,12 @@ _MODES: Final = {
     "required": tool_pb2.ToolSelection.MODE_REQUIRED,
 }
 _MODE_NAMES: Final = {mode: name for name, mode in _MODES.items()}
-_NAMED: Final = ("function", "custom")
-_HOSTED: Final = ("file_search", "mcp")
+_NAMED_TYPES: Final = ("function", "custom")
+_HOSTED_TYPES: Final = ("file_search", "mcp")
 
 
 class NamedTool(WireModel):
-    """A tool by name, or one of the server's by kind."""
+    """A tool by name, or a hosted tool by type."""
 
     type: str
     name: str | None = None
@@ -31,7 +31,7 @@ class NamedTool(WireModel):
 
 
 class ChoiceModel(NamedTool):
-    """A choice that names tools."""
+    """A tool choice that names tools."""
 
     mode: Literal["auto", "required"] | None = None
     tools: list[NamedTool] | None = Field(None, min_length=1)
@@ -45,7 +45,7 @@ Choice = Annotated[
 
 
 class TextFormat(WireModel):
-    """The form of the answer."""
+    """The output format of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -55,26 +55,18 @@ class TextFormat(WireModel):
 
 
 class TextSettings(WireModel):
-    """How the answer is written."""
+    """Settings of the text output."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = Field(
-        None, description="Shown again, without effect."
+        None, description="Returned in the response, without effect."
     )
 
 
-_KINDS: Final = {
-    "text": tool_pb2.AnswerFormat.KIND_TEXT,
-    "json_object": tool_pb2.AnswerFormat.KIND_JSON_OBJECT,
-    "json_schema": tool_pb2.AnswerFormat.KIND_JSON_SCHEMA,
-}
-_KIND_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
-
-
-def selection_from(
+def tool_choice_to_proto(
     choice: str | ChoiceModel | None, tools: Sequence[tool_pb2.Tool]
 ) -> tool_pb2.ToolSelection | None:
-    """The rule for calls; None where the body has none. Raises DomainErrors for unknown tools."""
+    """Convert the tool choice; None if the body has none. Raises DomainErrors for unknown tools."""
     if choice is None:
         return None
     names: list[str] = []
@@ -90,30 +82,32 @@ def selection_from(
                 raise MissingField(field="tool_choice.tools")
         else:
             names = [_name(choice, "tool_choice")]
-    _check_offered(mode, names, tools)
+    _check_supported(mode, names, tools)
     is_one = isinstance(choice, ChoiceModel) and choice.type != "allowed_tools"
     return tool_pb2.ToolSelection(mode=_MODES[mode], allowed_names=names, is_one=is_one)
 
 
-def selection_object(
-    selection: tool_pb2.ToolSelection, tools: Sequence[tool_pb2.Tool]
+def tool_choice_object(
+    choice: tool_pb2.ToolSelection, tools: Sequence[tool_pb2.Tool]
 ) -> str | Json:
-    """The tool choice as given."""
-    mode = _MODE_NAMES.get(selection.mode, "auto")
-    kinds = {name_of(tool): tool.WhichOneof("tool") or "function" for tool in tools}
-    named = [
+    """The tool choice as JSON."""
+    mode = _MODE_NAMES.get(choice.mode, "auto")
+    types = {tool_name(tool): tool.WhichOneof("tool") or "function" for tool in tools}
+    selected = [
         {"type": kind, "name": name}
-        if (kind := kinds.get(name, name)) in _NAMED
+        if (kind := types.get(name, name)) in _NAMED_TYPES
         else {"type": kind}
-        for name in selection.allowed_names
+        for name in choice.allowed_names
     ]
-    if not named:
+    if not selected:
         return mode
-    return named[0] if selection.is_one else {"type": "allowed_tools", "mode": mode, "tools": named}
+    if choice.is_one:
+        return selected[0]
+    return {"type": "allowed_tools", "mode": mode, "tools": selected}
 
 
-def name_of(tool: tool_pb2.Tool) -> str:
-    """What a selection calls a tool."""
+def tool_name(tool: tool_pb2.Tool) -> str:
+    """The name of a tool in a tool choice; for hosted tools, the type."""
     match tool.WhichOneof("tool"):
         case "function":
             return tool.function.name
@@ -123,53 +117,55 @@ def name_of(tool: tool_pb2.Tool) -> str:
             return kind or ""
 
 
-def format_from(given: TextFormat | None) -> tool_pb2.AnswerFormat | None:
-    """The form of the answer. Raises MissingField."""
-    if given is None:
+def format_to_proto(text: TextFormat | None) -> tool_pb2.AnswerFormat | None:
+    """Convert the output format. Raises MissingField."""
+    if text is None:
         return None
-    if given.type == "json_schema":
-        for field, value in (("name", given.name), ("schema", given.schema_)):
+    if text.type == "json_schema":
+        for field, value in (("name", text.name), ("schema", text.schema_)):
             if value is None:
                 raise MissingField(field=f"text.format.{field}")
     return tool_pb2.AnswerFormat(
-        kind=_KINDS[given.type],
-        name=given.name or "",
-        description=given.description or "",
-        schema_json="" if given.schema_ is None else orjson.dumps(given.schema_).decode(),
-        strict=given.strict,
+        kind=f"KIND_{text.type.upper()}",
+        name=text.name or "",
+        description=text.description or "",
+        schema_json=json_text(text.schema_),
+        strict=text.strict,
     )
 
 
-def format_object(given: tool_pb2.AnswerFormat) -> Json:
-    """The form of the answer, never null."""
-    kind = _KIND_NAMES.get(given.kind, "text")
+def format_object(answer: tool_pb2.AnswerFormat) -> Json:
+    """The output format as JSON, "text" if it is not set."""
+    if not answer.kind:
+        return {"type": "text"}
+    kind = enum_name(tool_pb2.AnswerFormat.Kind.Name(answer.kind), "KIND_")
     if kind != "json_schema":
         return {"type": kind}
     return {
         "type": kind,
-        "name": given.name,
-        "description": given.description or None,
-        "schema": orjson.loads(given.schema_json or "{}"),
-        "strict": given.strict if given.HasField("strict") else False,
+        "name": answer.name,
+        "description": answer.description or None,
+        "schema": orjson.loads(answer.schema_json or "{}"),
+        "strict": answer.strict,
     }
 
 
 def _name(tool: NamedTool, path: str) -> str:
-    if tool.type in _HOSTED:
+    if tool.type in _HOSTED_TYPES:
         return tool.type
-    if tool.type not in _NAMED:
+    if tool.type not in _NAMED_TYPES:
         raise UnsupportedValue(field=f"{path}.type", value=tool.type)
     if not tool.name:
         raise MissingField(field=f"{path}.name")
     return tool.name
 
 
-def _check_offered(mode: str, names: Sequence[str], tools: Sequence[tool_pb2.Tool]) -> None:
+def _check_supported(mode: str, names: Sequence[str], tools: Sequence[tool_pb2.Tool]) -> None:
     if mode == "required" and not tools:
         raise InvalidField(
             field="tool_choice", problem="it is only allowed when 'tools' are specified"
         )
-    offered = {name_of(tool) for tool in tools}
+    known = {tool_name(tool) for tool in tools}
     for name in names:
-        if name not in offered:
+        if name not in known:
             raise InvalidField(field="tool_choice", problem=f"'{name}' is not among 'tools'")

@@ -15,24 +15,21 @@ from openai_wire.responses.output_items import (
     logprob_objects,
     part_object,
 )
+from openai_wire.shared.objects import Json
 from svc_kit.errors import DomainError
 
-Json = dict[str, Any]
-
 DONE: Final = b"data: [DONE]\n\n"
-"""Ends a stream: Open Responses asks for it, and OpenAI's clients pass over it."""
-_STEPS: Final = re.compile(
+"""The last event of a stream. Open Responses requires it; OpenAI's clients ignore it."""
+_SUFFIXED: Final = re.compile(
     "(.+)_(added|done|delta|in_progress|searching|completed|failed|compacting)"
 )
 _LIFECYCLE: Final = frozenset(
     {"created", "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"}
 )
-FINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
-"""The types of which one ends every response."""
 
 
 def event_object(event: pb.ResponseEvent) -> Json:
-    """One event."""
+    """An event as JSON."""
     kind = event.WhichOneof("event") or ""
     return {
         "type": EVENT_TYPES[kind],
@@ -42,34 +39,34 @@ def event_object(event: pb.ResponseEvent) -> Json:
 
 
 def error_event(error: DomainError, sequence_number: int) -> Json:
-    """The end of a stream that broke: flat for OpenAI's clients, nested for Open Responses'."""
+    """The last event of a failed stream: flat for OpenAI's clients, nested for Open Responses."""
     nested: Any = error_body(error)["error"]
     flat = {name: nested[name] for name in ("code", "message", "param")}
     return {"type": "error", "sequence_number": sequence_number, **flat, "error": nested}
 
 
 def event_frame(event: Json) -> bytes:
-    """An event as one server-sent event; its id is what `starting_after` takes."""
+    """Encode an event as SSE. Its id can be passed as `starting_after`."""
     kind, number = event["type"].encode(), event["sequence_number"]
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, kind, orjson.dumps(event))
 
 
-def _type_of(kind: str) -> str:
-    if kind == "cancelled":  # OpenAI has no event of this name; the object's status says it
+def _event_type(kind: str) -> str:
+    if kind == "cancelled":  # OpenAI has no such event; the object has the status "cancelled"
         return "response.incomplete"
     if kind in _LIFECYCLE:
         return f"response.{kind}"
     if kind == "output_text_annotation_added":
         return "response.output_text.annotation.added"
-    step = _STEPS.fullmatch(kind)
-    return f"response.{step[1]}.{step[2]}" if step else f"response.{kind}"
+    match = _SUFFIXED.fullmatch(kind)
+    return f"response.{match[1]}.{match[2]}" if match else f"response.{kind}"
 
 
 EVENT_TYPES: Final = {
-    each.name: _type_of(each.name)
+    each.name: _event_type(each.name)
     for each in pb.ResponseEvent.DESCRIPTOR.oneofs_by_name["event"].fields
 }
-"""By the field of the message."""
+"""OpenAI's event types by field of ResponseEvent."""
 
 
 def _response(response: Any) -> Json:
@@ -81,14 +78,14 @@ def _item(event: pb.ResponseItemEvent) -> Json:
 
 
 def _part(event: pb.ResponsePartEvent) -> Json:
-    return _place(event) | {
+    return _item_position(event) | {
         "content_index": event.part_index,
         "part": part_object(event.part, is_output=True),
     }
 
 
 def _annotation(event: pb.ResponseAnnotationEvent) -> Json:
-    return _place(event) | {
+    return _item_position(event) | {
         "content_index": event.part_index,
         "annotation_index": event.annotation_index,
         "annotation": citation_object(event.citation),
@@ -96,9 +93,9 @@ def _annotation(event: pb.ResponseAnnotationEvent) -> Json:
 
 
 def _text(name: str) -> Callable[[pb.ResponseTextEvent], Json]:
-    """Output text under a name, with the probabilities of its tokens."""
+    """Output text in the field `name`, with the log probabilities of its tokens."""
     return lambda event: (
-        _place(event)
+        _item_position(event)
         | {
             "content_index": event.part_index,
             name: event.text,
@@ -108,31 +105,35 @@ def _text(name: str) -> Callable[[pb.ResponseTextEvent], Json]:
 
 
 def _refusal(name: str) -> Callable[[pb.ResponseTextEvent], Json]:
-    return lambda event: _place(event) | {"content_index": event.part_index, name: event.text}
+    return lambda event: (
+        _item_position(event) | {"content_index": event.part_index, name: event.text}
+    )
 
 
 def _summary(name: str) -> Callable[[pb.ResponseTextEvent], Json]:
-    return lambda event: _place(event) | {"summary_index": event.part_index, name: event.text}
+    return lambda event: (
+        _item_position(event) | {"summary_index": event.part_index, name: event.text}
+    )
 
 
 def _summary_part(event: pb.ResponseTextEvent) -> Json:
     part = {"type": "summary_text", "text": event.text}
-    return _place(event) | {"summary_index": event.part_index, "part": part}
+    return _item_position(event) | {"summary_index": event.part_index, "part": part}
 
 
 def _call_delta(event: pb.ResponseCallEvent) -> Json:
-    return _place(event) | {"delta": event.text}
+    return _item_position(event) | {"delta": event.text}
 
 
 def _arguments(event: pb.ResponseCallEvent) -> Json:
-    return _place(event) | {"arguments": event.text, "name": event.name}
+    return _item_position(event) | {"arguments": event.text, "name": event.name}
 
 
 def _input(event: pb.ResponseCallEvent) -> Json:
-    return _place(event) | {"input": event.text}
+    return _item_position(event) | {"input": event.text}
 
 
-def _place(event: Any) -> Json:
+def _item_position(event: Any) -> Json:
     return {"item_id": event.item_id, "output_index": event.output_index}
 
 
@@ -154,17 +155,17 @@ _WRITERS: Final[dict[str, Callable[[Any], Json]]] = dict.fromkeys(_LIFECYCLE, _r
     "function_call_arguments_done": _arguments,
     "custom_tool_call_input_delta": _call_delta,
     "custom_tool_call_input_done": _input,
-    "file_search_call_in_progress": _place,
-    "file_search_call_searching": _place,
-    "file_search_call_completed": _place,
-    "mcp_list_tools_in_progress": _place,
-    "mcp_list_tools_completed": _place,
-    "mcp_list_tools_failed": _place,
-    "mcp_call_in_progress": _place,
+    "file_search_call_in_progress": _item_position,
+    "file_search_call_searching": _item_position,
+    "file_search_call_completed": _item_position,
+    "mcp_list_tools_in_progress": _item_position,
+    "mcp_list_tools_completed": _item_position,
+    "mcp_list_tools_failed": _item_position,
+    "mcp_call_in_progress": _item_position,
     "mcp_call_arguments_delta": _call_delta,
     "mcp_call_arguments_done": _arguments,
-    "mcp_call_completed": _place,
-    "mcp_call_failed": _place,
-    "compaction_compacting": _place,
+    "mcp_call_completed": _item_position,
+    "mcp_call_failed": _item_position,
+    "compaction_compacting": _item_position,
 }
-"""By the field of the message."""
+"""Converters by field of ResponseEvent."""

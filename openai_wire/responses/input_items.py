@@ -1,13 +1,13 @@
-"""Input items, their parts and hosted calls, converted to protos."""
+"""Input items and their content parts, converted to protos."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-import orjson
 from corral.control.v1 import item_pb2
 from pydantic import ConfigDict, Field, Tag
 
-from openai_wire.shared.fields import BY_KIND, WireModel, validated
+from openai_wire.shared.fields import BY_KIND, WireModel, validate
+from openai_wire.shared.json_body import json_text
 from svc_kit.errors import InvalidType, MissingField, UnsupportedField, UnsupportedValue
 
 TextOrParts = Annotated[
@@ -16,26 +16,26 @@ TextOrParts = Annotated[
 
 
 class EchoedModel(WireModel):
-    """Something that clients send back as they got it, with whatever their library added to it."""
+    """An object that clients send back as received. Fields added by their SDKs are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class TextPart(EchoedModel):
-    """Text of anybody."""
+    """Text of any role."""
 
     text: str
     annotations: list[dict[str, Any]] | None = None
 
 
 class RefusalPart(EchoedModel):
-    """A refusal of the assistant's."""
+    """A refusal of the assistant."""
 
     refusal: str
 
 
 class ImagePart(EchoedModel):
-    """A picture, by URL or as a file."""
+    """An image by URL or file id."""
 
     image_url: str | None = None
     file_id: str | None = None
@@ -43,7 +43,7 @@ class ImagePart(EchoedModel):
 
 
 class FilePart(EchoedModel):
-    """A document, in base64 or as a file."""
+    """A document in base64 or by file id."""
 
     file_id: str | None = None
     file_data: str | None = None
@@ -52,15 +52,17 @@ class FilePart(EchoedModel):
 
 
 class Annotation(EchoedModel):
-    """A place of a text that rests on a file."""
+    """A citation of a file."""
 
     file_id: str = ""
     filename: str = ""
     index: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
 
-def parts_from(content: str | Sequence[Mapping[str, Any]], path: str) -> list[item_pb2.ItemPart]:
-    """The parts of a content; a string is one part. Raises DomainErrors with paths."""
+def parts_to_proto(
+    content: str | Sequence[Mapping[str, Any]], path: str
+) -> list[item_pb2.ItemPart]:
+    """Convert the parts of a content; a string is one part. Raises DomainErrors with paths."""
     if isinstance(content, str):
         return [item_pb2.ItemPart(text=item_pb2.TextPart(text=content))]
     return [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
@@ -70,13 +72,13 @@ def _part(part: Mapping[str, Any], path: str) -> item_pb2.ItemPart:
     kind = part.get("type")
     match kind:
         case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return item_pb2.ItemPart(text=_text(validated(TextPart, part, path), path))
+            return item_pb2.ItemPart(text=_text(validate(TextPart, part, path), path))
         case "refusal":
-            return item_pb2.ItemPart(refusal=validated(RefusalPart, part, path).refusal)
+            return item_pb2.ItemPart(refusal=validate(RefusalPart, part, path).refusal)
         case "input_image":
-            return item_pb2.ItemPart(image=_image(validated(ImagePart, part, path), path))
+            return item_pb2.ItemPart(image=_image(validate(ImagePart, part, path), path))
         case "input_file":
-            return item_pb2.ItemPart(file=_file(validated(FilePart, part, path), path))
+            return item_pb2.ItemPart(file=_file(validate(FilePart, part, path), path))
         case None:
             raise MissingField(field=f"{path}.type")
         case str():
@@ -87,7 +89,7 @@ def _part(part: Mapping[str, Any], path: str) -> item_pb2.ItemPart:
 
 def _text(part: TextPart, path: str) -> item_pb2.TextPart:
     citations = [
-        validated(Annotation, each, f"{path}.annotations[{index}]")
+        validate(Annotation, each, f"{path}.annotations[{index}]")
         for index, each in enumerate(part.annotations or ())
         if each.get("type") == "file_citation"
     ]
@@ -122,14 +124,14 @@ def _file(part: FilePart, path: str) -> item_pb2.FilePart:
 
 
 class ItemModel(EchoedModel):
-    """What all items have."""
+    """Fields of every item."""
 
     id: str | None = None
     status: str | None = None
 
 
 class SearchResultModel(EchoedModel):
-    """A passage that a search found."""
+    """A search result."""
 
     file_id: str = ""
     filename: str = ""
@@ -139,14 +141,14 @@ class SearchResultModel(EchoedModel):
 
 
 class FileSearchModel(ItemModel):
-    """A search of the caller's files."""
+    """A search of vector stores."""
 
     queries: list[str] = Field(default_factory=list)
     results: list[SearchResultModel] | None = None
 
 
 class McpToolModel(EchoedModel):
-    """A tool of a remote server."""
+    """A tool of an MCP server."""
 
     name: str
     description: str | None = None
@@ -155,7 +157,7 @@ class McpToolModel(EchoedModel):
 
 
 class McpListModel(ItemModel):
-    """What a remote server offers."""
+    """The tools of an MCP server."""
 
     server_label: str
     tools: list[McpToolModel] = Field(default_factory=list)
@@ -163,7 +165,7 @@ class McpListModel(ItemModel):
 
 
 class McpCallModel(ItemModel):
-    """A call of a remote server's tool."""
+    """A call of an MCP tool."""
 
     server_label: str
     name: str
@@ -173,24 +175,23 @@ class McpCallModel(ItemModel):
     approval_request_id: str | None = None
 
 
-class McpAskModel(ItemModel):
-    """A call that waits for approval."""
+class McpApprovalRequestModel(ItemModel):
+    """An MCP call that requires approval."""
 
     server_label: str
     name: str
     arguments: str
 
 
-class McpWordModel(ItemModel):
-    """The approval or refusal of a call."""
+class McpApprovalResponseModel(ItemModel):
+    """The approval or rejection of an MCP call."""
 
     approval_request_id: str
     approve: bool
     reason: str | None = None
 
 
-def file_search_call(model: FileSearchModel, item: item_pb2.Item, path: str) -> None:
-    """Write a search into its item."""
+def _file_search_call(model: FileSearchModel, item: item_pb2.Item, path: str) -> None:
     item.file_search_call.call_id = model.id or ""
     item.file_search_call.queries.extend(model.queries)
     if model.status == "failed":
@@ -201,29 +202,25 @@ def file_search_call(model: FileSearchModel, item: item_pb2.Item, path: str) -> 
             filename=result.filename,
             score=result.score,
             text=result.text,
-            attributes_json=orjson.dumps(result.attributes or {}).decode(),
+            attributes_json=json_text(result.attributes or {}),
         )
     item.file_search_call.SetInParent()
 
 
-def mcp_list_tools(model: McpListModel, item: item_pb2.Item, path: str) -> None:
-    """Write a list of tools into its item."""
+def _mcp_list_tools(model: McpListModel, item: item_pb2.Item, path: str) -> None:
     item.mcp_list_tools.server_label = model.server_label
     item.mcp_list_tools.problem = model.error or ""
     for tool in model.tools:
         item.mcp_list_tools.tools.add(
             name=tool.name,
             description=tool.description or "",
-            input_schema_json=orjson.dumps(tool.input_schema).decode(),
-            annotations_json=""
-            if tool.annotations is None
-            else orjson.dumps(tool.annotations).decode(),
+            input_schema_json=json_text(tool.input_schema),
+            annotations_json=json_text(tool.annotations),
         )
     item.mcp_list_tools.SetInParent()
 
 
-def mcp_call(model: McpCallModel, item: item_pb2.Item, path: str) -> None:
-    """Write a remote call into its item."""
+def _mcp_call(model: McpCallModel, item: item_pb2.Item, path: str) -> None:
     item.mcp_call.CopyFrom(
         item_pb2.McpCallItem(
             server_label=model.server_label,
@@ -236,8 +233,7 @@ def mcp_call(model: McpCallModel, item: item_pb2.Item, path: str) -> None:
     )
 
 
-def mcp_approval_request(model: McpAskModel, item: item_pb2.Item, path: str) -> None:
-    """Write a question into its item."""
+def _mcp_approval_request(model: McpApprovalRequestModel, item: item_pb2.Item, path: str) -> None:
     item.mcp_approval_request.CopyFrom(
         item_pb2.McpApprovalRequestItem(
             server_label=model.server_label, name=model.name, arguments_json=model.arguments
@@ -245,8 +241,7 @@ def mcp_approval_request(model: McpAskModel, item: item_pb2.Item, path: str) -> 
     )
 
 
-def mcp_approval_response(model: McpWordModel, item: item_pb2.Item, path: str) -> None:
-    """Write a person's word into its item."""
+def _mcp_approval_response(model: McpApprovalResponseModel, item: item_pb2.Item, path: str) -> None:
     item.mcp_approval_response.CopyFrom(
         item_pb2.McpApprovalResponseItem(
             approval_request_id=model.approval_request_id,
@@ -256,7 +251,7 @@ def mcp_approval_response(model: McpWordModel, item: item_pb2.Item, path: str) -
     )
 
 
-ROLES: Final = {
+_ROLES: Final = {
     "user": item_pb2.ITEM_ROLE_USER,
     "assistant": item_pb2.ITEM_ROLE_ASSISTANT,
     "system": item_pb2.ITEM_ROLE_SYSTEM,
@@ -293,14 +288,14 @@ class CustomCallModel(ItemModel):
 
 
 class OutputModel(ItemModel):
-    """What a client's tool gave."""
+    """The output of a client tool."""
 
     call_id: str = Field(min_length=1)
     output: TextOrParts
 
 
 class ReasoningModel(ItemModel):
-    """What the model thought."""
+    """The reasoning of the model."""
 
     summary: list[dict[str, Any]] | None = None
     content: list[dict[str, Any]] | None = None
@@ -308,34 +303,35 @@ class ReasoningModel(ItemModel):
 
 
 class CompactionModel(ItemModel):
-    """The compaction."""
+    """A compaction."""
 
     encrypted_content: str
 
 
 class ReferenceModel(ItemModel):
-    """A stored item by its id."""
+    """A stored item by id."""
 
     id: str = Field(min_length=1)
 
 
-def items_from(given: str | Sequence[Mapping[str, Any]], path: str) -> list[item_pb2.Item]:
-    """The items of a body; a text is a message of the user. Raises DomainErrors with paths."""
-    if isinstance(given, str):
-        message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=parts_from(given, path))
+def items_to_proto(items: str | Sequence[Mapping[str, Any]], path: str) -> list[item_pb2.Item]:
+    """Convert the items of a body; a string is a user message. Raises DomainErrors with paths."""
+    if isinstance(items, str):
+        parts = parts_to_proto(items, path)
+        message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=parts)
         return [item_pb2.Item(message=message)]
-    return [item_from(item, f"{path}[{index}]") for index, item in enumerate(given)]
+    return [item_to_proto(item, f"{path}[{index}]") for index, item in enumerate(items)]
 
 
-def item_from(given: Mapping[str, Any], path: str) -> item_pb2.Item:
-    """One item. Raises DomainErrors with paths, UnsupportedValue for a kind that there is not."""
-    kind = given.get("type") or _kind_without_type(given, path)
+def item_to_proto(fields: Mapping[str, Any], path: str) -> item_pb2.Item:
+    """Convert an item. Raises DomainErrors with paths; UnsupportedValue for an unknown type."""
+    kind = fields.get("type") or _default_type(fields, path)
     if not isinstance(kind, str):
         raise InvalidType(field=f"{path}.type", expected="a string")
     reader = _READERS.get(kind)
     if reader is None:
         raise UnsupportedValue(field=f"{path}.type", value=kind)
-    model = validated(reader.model, given, path)
+    model = validate(reader.model, fields, path)
     item = item_pb2.Item(id=model.id or "")
     if model.status in _STATUSES:
         item.status = _STATUSES[model.status]
@@ -343,18 +339,18 @@ def item_from(given: Mapping[str, Any], path: str) -> item_pb2.Item:
     return item
 
 
-def _kind_without_type(given: Mapping[str, Any], path: str) -> str:
-    """Messages and references may leave their type out."""
-    if "role" in given:
+def _default_type(fields: Mapping[str, Any], path: str) -> str:
+    """The type may be omitted for messages and references."""
+    if "role" in fields:
         return "message"
-    if "id" in given:
+    if "id" in fields:
         return "item_reference"
     raise MissingField(field=f"{path}.type")
 
 
 def _message(model: MessageModel, item: item_pb2.Item, path: str) -> None:
-    item.message.role = ROLES[model.role]
-    item.message.parts.extend(parts_from(model.content, f"{path}.content"))
+    item.message.role = _ROLES[model.role]
+    item.message.parts.extend(parts_to_proto(model.content, f"{path}.content"))
 
 
 def _function_call(model: CallModel, item: item_pb2.Item, path: str) -> None:
@@ -365,7 +361,7 @@ def _function_call(model: CallModel, item: item_pb2.Item, path: str) -> None:
 
 def _function_call_output(model: OutputModel, item: item_pb2.Item, path: str) -> None:
     item.function_call_output.call_id = model.call_id
-    item.function_call_output.output.extend(parts_from(model.output, f"{path}.output"))
+    item.function_call_output.output.extend(parts_to_proto(model.output, f"{path}.output"))
 
 
 def _custom_tool_call(model: CustomCallModel, item: item_pb2.Item, path: str) -> None:
@@ -376,13 +372,13 @@ def _custom_tool_call(model: CustomCallModel, item: item_pb2.Item, path: str) ->
 
 def _custom_tool_call_output(model: OutputModel, item: item_pb2.Item, path: str) -> None:
     item.custom_tool_call_output.call_id = model.call_id
-    item.custom_tool_call_output.output.extend(parts_from(model.output, f"{path}.output"))
+    item.custom_tool_call_output.output.extend(parts_to_proto(model.output, f"{path}.output"))
 
 
 def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
-    """The thought itself where it is given, else what was shown of it."""
+    """Prefer the full reasoning text over its summary."""
     name = "content" if model.content else "summary"
-    parts = parts_from(getattr(model, name) or (), f"{path}.{name}")
+    parts = parts_to_proto(getattr(model, name) or (), f"{path}.{name}")
     item.reasoning.text = "\n\n".join(part.text.text for part in parts)
     item.reasoning.sealed = model.encrypted_content or ""
     item.reasoning.SetInParent()
@@ -394,11 +390,11 @@ def _compaction(model: CompactionModel, item: item_pb2.Item, path: str) -> None:
 
 
 def _reference(model: ReferenceModel, item: item_pb2.Item, path: str) -> None:
-    """An item with only an id references a stored one."""
+    """An item without content is a reference."""
 
 
 class _Reader(NamedTuple):
-    """How a kind of item is read."""
+    """Model and converter of an item type."""
 
     model: type[Any]
     write: Callable[[Any, item_pb2.Item, str], None]
@@ -413,10 +409,10 @@ _READERS: Final = {
     "reasoning": _Reader(ReasoningModel, _reasoning),
     "compaction": _Reader(CompactionModel, _compaction),
     "item_reference": _Reader(ReferenceModel, _reference),
-    "file_search_call": _Reader(FileSearchModel, file_search_call),
-    "mcp_list_tools": _Reader(McpListModel, mcp_list_tools),
-    "mcp_call": _Reader(McpCallModel, mcp_call),
-    "mcp_approval_request": _Reader(McpAskModel, mcp_approval_request),
-    "mcp_approval_response": _Reader(McpWordModel, mcp_approval_response),
+    "file_search_call": _Reader(FileSearchModel, _file_search_call),
+    "mcp_list_tools": _Reader(McpListModel, _mcp_list_tools),
+    "mcp_call": _Reader(McpCallModel, _mcp_call),
+    "mcp_approval_request": _Reader(McpApprovalRequestModel, _mcp_approval_request),
+    "mcp_approval_response": _Reader(McpApprovalResponseModel, _mcp_approval_response),
 }
-"""By the `type` of the JSON. What is not here, Corral has not."""
+"""Supported items by `type`."""

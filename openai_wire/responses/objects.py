@@ -1,28 +1,27 @@
-"""Responses as objects: every required key, null only where allowed."""
+"""Response objects. They have every required key, and null only where Open Responses allows it."""
 
-from typing import Any, Final
+from typing import Final
 
 from corral.control.v1 import response_pb2
 from corral.control.v1 import response_service_pb2 as service_pb
 
 from openai_wire.errors import RESPONSE_PARAMS, openai_name
-from openai_wire.responses.choices import format_object, selection_object
+from openai_wire.responses.choices import format_object, tool_choice_object
 from openai_wire.responses.output_items import item_objects
 from openai_wire.responses.tools import tool_object
+from openai_wire.shared.objects import (
+    Json,
+    enum_name,
+    optional_float,
+    optional_seconds,
+    state_name,
+)
 
-Json = dict[str, Any]
-
-_STATES: Final = {
-    response_pb2.Response.STATE_QUEUED: "queued",
-    response_pb2.Response.STATE_IN_PROGRESS: "in_progress",
-    response_pb2.Response.STATE_COMPLETED: "completed",
-    response_pb2.Response.STATE_FAILED: "failed",
-    response_pb2.Response.STATE_INCOMPLETE: "incomplete",
-    response_pb2.Response.STATE_CANCELLED: "cancelled",
-}
-_REASONS: Final = {
-    response_pb2.Response.INCOMPLETE_REASON_MAX_OUTPUT_TOKENS: "max_output_tokens",
-    response_pb2.Response.INCOMPLETE_REASON_CONTENT_FILTER: "content_filter",
+_SAMPLING_DEFAULTS: Final = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
 }
 
 
@@ -33,10 +32,8 @@ def response_object(response: response_pb2.Response) -> Json:
         "id": response.id,
         "object": "response",
         "created_at": response.create_time.seconds,
-        "completed_at": response.complete_time.seconds
-        if response.HasField("complete_time")
-        else None,
-        "status": _STATES[response.state],
+        "completed_at": optional_seconds(response, "complete_time"),
+        "status": state_name(response),
         "background": settings.background,
         "error": _error_object(response),
         "incomplete_details": _incomplete_object(response),
@@ -51,7 +48,7 @@ def response_object(response: response_pb2.Response) -> Json:
 
 
 def usage_object(usage: response_pb2.ResponseUsage) -> Json:
-    """Token counts. OpenAI's clients want those that a caller pays for being kept: here none."""
+    """Token counts. `cache_write_tokens`, which OpenAI bills, is required by its clients."""
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
@@ -62,7 +59,7 @@ def usage_object(usage: response_pb2.ResponseUsage) -> Json:
 
 
 def compaction_object(compacted: service_pb.CompactResponseResponse) -> Json:
-    """The compaction item."""
+    """A compaction."""
     return {
         "id": compacted.id,
         "object": "response.compaction",
@@ -80,7 +77,7 @@ def _settings_object(settings: response_pb2.ResponseSettings) -> Json:
     return {
         "instructions": settings.instructions if settings.HasField("instructions") else None,
         "tools": [tool_object(tool) for tool in settings.tools],
-        "tool_choice": selection_object(settings.tool_choice, settings.tools),
+        "tool_choice": tool_choice_object(settings.tool_choice, settings.tools),
         "parallel_tool_calls": settings.parallel_tool_calls
         if settings.HasField("parallel_tool_calls")
         else True,
@@ -99,24 +96,12 @@ def _settings_object(settings: response_pb2.ResponseSettings) -> Json:
 
 
 def _sampling_object(settings: response_pb2.ResponseSettings) -> Json:
-    """Numbers that strict clients require, with OpenAI's defaults."""
-    sampling = settings.options.sampling
-    defaults = {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-    }
-    numbers = {
-        name: _decimal(getattr(sampling, name)) if sampling.HasField(name) else default
-        for name, default in defaults.items()
-    }
+    """Sampling parameters that strict clients require."""
+    numbers: Json = {}
+    for name, default in _SAMPLING_DEFAULTS.items():
+        value = optional_float(settings.options.sampling, name)
+        numbers[name] = default if value is None else value
     return numbers | {"top_logprobs": settings.options.output.top_logprobs}
-
-
-def _decimal(number: float) -> float:
-    """As the caller wrote it: a proto's float of 0.1 reads 0.10000000149011612."""
-    return float(f"{number:.7g}")
 
 
 def _reasoning_object(settings: response_pb2.ResponseSettings) -> Json | None:
@@ -130,10 +115,12 @@ def _error_object(response: response_pb2.Response) -> Json | None:
     if not response.HasField("error"):
         return None
     error = response.error
-    about = {"param": openai_name(error.param, RESPONSE_PARAMS)} if error.param else {}
-    return {"code": error.code, "message": error.message} | about
+    param = {"param": openai_name(error.param, RESPONSE_PARAMS)} if error.param else {}
+    return {"code": error.code, "message": error.message} | param
 
 
 def _incomplete_object(response: response_pb2.Response) -> Json | None:
-    reason = _REASONS.get(response.incomplete_reason)
-    return None if reason is None else {"reason": reason}
+    if not response.incomplete_reason:
+        return None
+    name = response_pb2.Response.IncompleteReason.Name(response.incomplete_reason)
+    return {"reason": enum_name(name, "INCOMPLETE_REASON_")}

@@ -1,12 +1,13 @@
-"""Items and parts as objects; absent fields are left out, not null."""
+"""Items and content parts as objects. Absent optional fields are omitted instead of null."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from corral.control.v1 import item_pb2
 
-Json = dict[str, Any]
+from openai_wire.shared.objects import Json
+
 _ROLES: Final = {
     item_pb2.ITEM_ROLE_USER: "user",
     item_pb2.ITEM_ROLE_ASSISTANT: "assistant",
@@ -22,7 +23,7 @@ _STATUSES: Final = {
 
 
 def item_object(item: item_pb2.Item) -> Json:
-    """An item; one without content is a reference."""
+    """An item as JSON. An item without content is a reference."""
     kind = item.WhichOneof("content")
     if kind is None:
         return {"type": "item_reference", "id": item.id}
@@ -30,12 +31,12 @@ def item_object(item: item_pb2.Item) -> Json:
 
 
 def item_objects(items: Iterable[item_pb2.Item]) -> list[Json]:
-    """Items, in order."""
+    """Items as JSON, in order."""
     return [item_object(item) for item in items]
 
 
 def part_object(part: item_pb2.ItemPart, *, is_output: bool) -> Json:
-    """A part of what the assistant wrote, or of what it was given."""
+    """A content part as JSON: output of the assistant, or input."""
     match part.WhichOneof("part"):
         case "refusal":
             return {"type": "refusal", "refusal": part.refusal}
@@ -46,14 +47,14 @@ def part_object(part: item_pb2.ItemPart, *, is_output: bool) -> Json:
             return image | {"image_url": part.image.url or None}
         case "file":
             names = {"file_id": "file_id", "data_url": "file_data", "filename": "filename"}
-            given = {name: getattr(part.file, field) for field, name in names.items()}
-            return {"type": "input_file"} | {name: text for name, text in given.items() if text}
+            fields = {name: getattr(part.file, field) for field, name in names.items()}
+            return {"type": "input_file"} | {name: text for name, text in fields.items() if text}
         case _:
             return _text_object(part.text, is_output=is_output)
 
 
 def citation_object(citation: item_pb2.FileCitation) -> Json:
-    """A place of a text that rests on a file."""
+    """A citation of a file."""
     return {
         "type": "file_citation",
         "file_id": citation.file_id,
@@ -63,7 +64,7 @@ def citation_object(citation: item_pb2.FileCitation) -> Json:
 
 
 def logprob_objects(logprobs: Iterable[item_pb2.ItemLogprob]) -> list[Json]:
-    """Tokens with their probabilities and alternatives."""
+    """Tokens with their log probabilities and alternatives."""
     return [
         _token(logprob) | {"top_logprobs": [_token(each) for each in logprob.top]}
         for logprob in logprobs
@@ -118,17 +119,17 @@ def _custom_tool_call_output(item: item_pb2.Item) -> Json:
     return _status(item) | _output(item.custom_tool_call_output)
 
 
-def _output(given: item_pb2.ToolOutputItem) -> Json:
-    """One text is written as clients write it: without a part around it."""
-    parts = given.output
+def _output(item: item_pb2.ToolOutputItem) -> Json:
+    """A single text is written as a string instead of a list of parts."""
+    parts = item.output
     output: object = [part_object(part, is_output=False) for part in parts]
     if len(parts) == 1 and parts[0].WhichOneof("part") == "text":
         output = parts[0].text.text
-    return {"call_id": given.call_id, "output": output}
+    return {"call_id": item.call_id, "output": output}
 
 
 def _reasoning(item: item_pb2.Item) -> Json:
-    """The thought is shown as its summary, which both dialects read."""
+    """The reasoning text is returned as its summary, which all clients support."""
     text, sealed = item.reasoning.text, item.reasoning.sealed
     summary = [{"type": "summary_text", "text": text}] if text else []
     return {"summary": summary} | ({"encrypted_content": sealed} if sealed else {})
@@ -146,7 +147,7 @@ def _file_search_call(item: item_pb2.Item) -> Json:
             "filename": result.filename,
             "score": result.score,
             "text": result.text,
-            "attributes": _data(result.attributes_json, {}),
+            "attributes": _parse_json(result.attributes_json, {}),
         }
         for result in call.results
     ]
@@ -155,17 +156,17 @@ def _file_search_call(item: item_pb2.Item) -> Json:
 
 
 def _mcp_list_tools(item: item_pb2.Item) -> Json:
-    listed = item.mcp_list_tools
+    content = item.mcp_list_tools
     tools = [
         {
             "name": tool.name,
             "description": tool.description or None,
-            "input_schema": _data(tool.input_schema_json, {}),
-            "annotations": _data(tool.annotations_json, None),
+            "input_schema": _parse_json(tool.input_schema_json, {}),
+            "annotations": _parse_json(tool.annotations_json, None),
         }
-        for tool in listed.tools
+        for tool in content.tools
     ]
-    return {"server_label": listed.server_label, "tools": tools, "error": listed.problem or None}
+    return {"server_label": content.server_label, "tools": tools, "error": content.problem or None}
 
 
 def _mcp_call(item: item_pb2.Item) -> Json:
@@ -191,20 +192,20 @@ def _mcp_approval_request(item: item_pb2.Item) -> Json:
 
 
 def _mcp_approval_response(item: item_pb2.Item) -> Json:
-    word = item.mcp_approval_response
+    response = item.mcp_approval_response
     return {
-        "approval_request_id": word.approval_request_id,
-        "approve": word.approve,
-        "reason": word.reason or None,
+        "approval_request_id": response.approval_request_id,
+        "approve": response.approve,
+        "reason": response.reason or None,
     }
 
 
-def _data(text: str, otherwise: object) -> object:
-    """Parse JSON of third parties; None if it is invalid."""
+def _parse_json(text: str, default: object) -> object:
+    """Parse JSON of third parties. Returns `default` if it is invalid."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return otherwise
+        return default
 
 
 _WRITERS: Final[dict[str, Callable[[item_pb2.Item], Json]]] = {
@@ -221,4 +222,4 @@ _WRITERS: Final[dict[str, Callable[[item_pb2.Item], Json]]] = {
     "mcp_approval_request": _mcp_approval_request,
     "mcp_approval_response": _mcp_approval_response,
 }
-"""By the kind, which is the `type` of the JSON too."""
+"""Converters by field of Item, which equals the `type` of the JSON."""

@@ -9,10 +9,15 @@ from corral.inference.v1 import generation_pb2
 from pydantic import Field, Tag
 
 from openai_wire.chat.options import UNSUPPORTED, GenerationBody, generation_options, output_limit
-from openai_wire.responses.choices import Choice, TextSettings, format_from, selection_from
-from openai_wire.responses.input_items import items_from
-from openai_wire.responses.tools import tools_from
-from openai_wire.shared.fields import BY_KIND, WireModel, validated, without_neutral
+from openai_wire.responses.choices import (
+    Choice,
+    TextSettings,
+    format_to_proto,
+    tool_choice_to_proto,
+)
+from openai_wire.responses.input_items import items_to_proto
+from openai_wire.responses.tools import tools_to_proto
+from openai_wire.shared.fields import BY_KIND, WireModel, drop_neutral, validate
 from svc_kit.errors import InvalidField, InvalidType, MissingField
 
 MAX_TOOLS: Final = 128
@@ -24,34 +29,30 @@ _UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = UNSUPPORTED | {
     "prompt": (),
     "response_format": (),
 }
-_INCLUDES: Final = {
+_INCLUDES: Final[dict[str, response_pb2.ResponseInclude | None]] = {
     "message.output_text.logprobs": response_pb2.RESPONSE_INCLUDE_LOGPROBS,
     "file_search_call.results": response_pb2.RESPONSE_INCLUDE_FILE_SEARCH_RESULTS,
     "reasoning.encrypted_content": response_pb2.RESPONSE_INCLUDE_SEALED_REASONING,
     "message.input_image.image_url": response_pb2.RESPONSE_INCLUDE_INPUT_IMAGE_URLS,
+    "code_interpreter_call.outputs": None,
+    "computer_call_output.output.image_url": None,
+    "web_search_call.action.sources": None,
+    "web_search_call.results": None,
 }
-_NEVER_THERE: Final = frozenset(
-    {
-        "code_interpreter_call.outputs",
-        "computer_call_output.output.image_url",
-        "web_search_call.action.sources",
-        "web_search_call.results",
-    }
-)
-"""What belongs to tools that Corral has not: there is nothing to leave out."""
+"""Values of `include`. None: accepted and ignored, since the tool is not supported."""
 Input = Annotated[
     Annotated[str, Tag("~string")] | Annotated[list[dict[str, Any]], Tag("~array")], BY_KIND
 ]
 
 
 class Reasoning(WireModel):
-    """How the model thinks."""
+    """Reasoning settings."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
-        None, description="none turns thinking off; templates are told the others."
+        None, description="none disables thinking; others are passed to the chat template."
     )
     summary: Literal["auto", "concise", "detailed"] | None = Field(
-        None, description="All of them show the thought itself."
+        None, description="Every value returns the full reasoning text."
     )
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="The older name of summary."
@@ -63,37 +64,39 @@ class Reasoning(WireModel):
 
 
 class ConversationName(WireModel):
-    """A conversation by its id."""
+    """A conversation by id."""
 
     id: str = Field(min_length=1)
 
 
 class ContextManagement(WireModel):
-    """What happens to a long past."""
+    """Automatic compaction of long contexts."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Field(ge=1000, le=2**31 - 1)] | None = Field(
-        None, description="Tokens of a prompt over which earlier items are summed up."
+        None, description="Earlier items are summarized if the prompt has more tokens than this."
     )
 
 
 class ResponseBody(GenerationBody):
-    """What the model is to answer, and how."""
+    """A request for a response."""
 
     model: str = Field("", description="The model's name. Default: the server's first model.")
-    input: Input | None = Field(None, description="A text, or items.")
+    input: Input | None = Field(None, description="A text, or a list of items.")
     instructions: str | None = Field(
-        None, description="A system message; not taken over from an earlier response."
+        None, description="A system message; not inherited from the previous response."
     )
-    previous_response_id: str | None = Field(None, description="The response to go on from.")
+    previous_response_id: str | None = Field(None, description="The response to continue.")
     conversation: (
         Annotated[
             Annotated[str, Tag("~string")] | Annotated[ConversationName, Tag("~object")], BY_KIND
         ]
         | None
-    ) = Field(None, description="The conversation to go on with, which keeps what is added.")
-    background: bool | None = Field(None, description="Answer at once, and work on.")
-    store: bool | None = Field(None, description="False leaves nothing behind. Default: true.")
+    ) = Field(None, description="The conversation to continue; input and output are added to it.")
+    background: bool | None = Field(
+        None, description="Return at once and generate in the background."
+    )
+    store: bool | None = Field(None, description="False stores nothing. Default: true.")
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
@@ -103,7 +106,7 @@ class ResponseBody(GenerationBody):
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     include: list[str] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
-        None, description="The most tokens of all turns, thoughts included."
+        None, description="The maximum number of tokens of all turns, including reasoning."
     )
     max_tool_calls: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -116,13 +119,13 @@ class ResponseBody(GenerationBody):
 
     @property
     def conversation_id(self) -> str:
-        """The conversation's id, however it was written."""
-        named = self.conversation
-        return named.id if isinstance(named, ConversationName) else named or ""
+        """The id of the conversation, or ""."""
+        conversation = self.conversation
+        return conversation.id if isinstance(conversation, ConversationName) else conversation or ""
 
 
 class CompactBody(WireModel):
-    """What is to be summed up."""
+    """A request to compact items."""
 
     model: str = Field(description="The model's name.")
     input: Input | None = None
@@ -136,58 +139,55 @@ class CompactBody(WireModel):
 
 
 def parse_response(fields: Mapping[str, Any]) -> ResponseBody:
-    """Checks a body. Raises DomainErrors with OpenAI's field names."""
-    return validated(ResponseBody, without_neutral(fields, _UNSUPPORTED))
+    """Validate a body. Raises DomainErrors with OpenAI's field names."""
+    return validate(ResponseBody, drop_neutral(fields, _UNSUPPORTED))
 
 
 def new_response(body: ResponseBody) -> response_pb2.NewResponse:
-    """The response that a body asks for. Raises DomainErrors with OpenAI's field names."""
+    """Convert a body. Raises DomainErrors with OpenAI's field names."""
     if body.conversation_id and body.previous_response_id:
         raise InvalidField(
-            field="previous_response_id", problem="it cannot stand beside 'conversation'"
+            field="previous_response_id", problem="it cannot be combined with 'conversation'"
         )
     if body.input is None and not (body.conversation_id or body.previous_response_id):
         raise MissingField(field="input")
     if body.background and body.store is False:
-        raise InvalidField(field="background", problem="it needs 'store'")
+        raise InvalidField(field="background", problem="it requires 'store' to be true")
     return response_pb2.NewResponse(
         settings=_settings(body),
-        input=items_from(body.input or (), "input"),
+        input=items_to_proto(body.input or (), "input"),
         previous_response_id=body.previous_response_id or "",
         conversation_id=body.conversation_id,
     )
 
 
 def compact_request(fields: Mapping[str, Any]) -> service_pb.CompactResponseRequest:
-    """What a body wants summed up. Raises DomainErrors with OpenAI's field names."""
-    body = validated(CompactBody, without_neutral(fields, {}))
+    """Convert the body of a compaction. Raises DomainErrors with OpenAI's field names."""
+    body = validate(CompactBody, drop_neutral(fields, {}))
     if body.input is None and not body.previous_response_id:
         raise MissingField(field="input")
     return service_pb.CompactResponseRequest(
         model=body.model,
-        input=items_from(body.input or (), "input"),
+        input=items_to_proto(body.input or (), "input"),
         previous_response_id=body.previous_response_id or "",
         instructions=body.instructions,
         prompt_cache_key=body.prompt_cache_key or "",
     )
 
 
-def includes_from(
+def parse_includes(
     names: Sequence[str], field: str = "include"
 ) -> list[response_pb2.ResponseInclude]:
-    """What is shown only where asked for. Raises InvalidField for an unknown name."""
-    found = []
+    """Convert values of `include`. Raises InvalidField for an unknown value."""
     for index, name in enumerate(names):
-        if name in _INCLUDES:
-            found.append(_INCLUDES[name])
-        elif name not in _NEVER_THERE:
+        if name not in _INCLUDES:
             raise InvalidField(field=f"{field}[{index}]", problem=f"'{name[:80]}' is not known")
-    return found
+    return [value for name in names if (value := _INCLUDES[name]) is not None]
 
 
 def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
-    tools = tools_from(body.tools or ())
-    include = includes_from(body.include or ())
+    tools = tools_to_proto(body.tools or ())
+    include = parse_includes(body.include or ())
     reasoning = body.reasoning or Reasoning()
     text = body.text or TextSettings()
     limit = output_limit(body, "max_output_tokens", "max_tokens", "n_predict")
@@ -196,9 +196,9 @@ def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
         model=body.model,
         instructions=body.instructions,
         tools=tools,
-        tool_choice=selection_from(body.tool_choice, tools),
+        tool_choice=tool_choice_to_proto(body.tool_choice, tools),
         parallel_tool_calls=body.parallel_tool_calls,
-        format=format_from(text.format),
+        format=format_to_proto(text.format),
         verbosity=text.verbosity or "",
         reasoning=None
         if body.reasoning is None
@@ -233,8 +233,8 @@ def _options(
     return options
 
 
-def _metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
-    for key, value in (given or {}).items():
+def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    for key, value in (metadata or {}).items():
         if not isinstance(value, str):
             raise InvalidType(field=f"metadata.{key}", expected="a string")
-    return dict(given or {})
+    return dict(metadata or {})

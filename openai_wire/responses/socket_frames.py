@@ -1,4 +1,4 @@
-"""Frames of the WebSocket of responses."""
+"""Frames of the WebSocket API of responses. `stream_id` multiplexes a connection."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ import orjson
 
 from openai_wire.errors import error_body
 from openai_wire.responses.requests import ResponseBody, parse_response
-from openai_wire.shared.json_body import parse_object
 from svc_kit.errors import (
     DomainError,
     InvalidType,
@@ -20,70 +19,60 @@ from svc_kit.errors import (
 from svc_kit.errors.status import http_status
 
 CREATE: Final = "response.create"
-MAX_LANE_CHARACTERS: Final = 64
-_OF_HTTP: Final = ("stream", "stream_options")
-"""Fields that libraries leave in: here everything is streamed."""
+MAX_STREAM_ID_CHARACTERS: Final = 64
+_IGNORED: Final = ("stream", "stream_options")
+"""Fields that clients may send. Every response is streamed."""
 
 
 @dataclass(frozen=True)
 class CreateFrame:
-    """A client has a response made."""
+    """A request for a response."""
 
     body: ResponseBody
-    lane: str
-    """The client's name of the lane; empty: the one without a name."""
-    generates: bool
+    stream_id: str
+    """The client's id of the stream, or ""."""
+    generate: bool
     """False: only prefill, and return an id to continue from."""
     size: int
-    """Characters of its text."""
+    """Size of the frame in characters."""
 
 
-def lane_of(fields: Mapping[str, Any]) -> str:
-    """The lane that a frame is for. Raises InvalidType or TooLong."""
-    lane = fields.get("stream_id")
-    if lane is None:
+def parse_stream_id(fields: Mapping[str, Any]) -> str:
+    """The stream of a frame, "" if it has none. Raises InvalidType or TooLong."""
+    stream_id = fields.get("stream_id")
+    if stream_id is None:
         return ""
-    if not isinstance(lane, str):
+    if not isinstance(stream_id, str):
         raise InvalidType(field="stream_id", expected="a string")
-    if len(lane) > MAX_LANE_CHARACTERS:
-        limit = MAX_LANE_CHARACTERS
-        raise TooLong(field="stream_id", length=len(lane), limit=limit, unit="characters")
-    return lane
+    if len(stream_id) > MAX_STREAM_ID_CHARACTERS:
+        limit = MAX_STREAM_ID_CHARACTERS
+        raise TooLong(field="stream_id", length=len(stream_id), limit=limit, unit="characters")
+    return stream_id
 
 
-def frame_fields(text: str) -> dict[str, Any]:
-    """The JSON of a frame. Raises InvalidJson."""
-    return parse_object(text.encode())
-
-
-def create_frame(fields: Mapping[str, Any], size: int) -> CreateFrame:
-    """What a client asks for in so many characters. Raises DomainErrors with OpenAI's field
-    names."""
+def parse_create_frame(fields: Mapping[str, Any], size: int) -> CreateFrame:
+    """Validate a frame of `size` characters. Raises DomainErrors with OpenAI's field names."""
     kind = fields.get("type")
     if kind is None:
         raise MissingField(field="type")
     if kind != CREATE:
         raise UnsupportedValue(field="type", value=str(kind))
-    generates = fields.get("generate")
-    if generates not in (None, True, False):
+    generate = fields.get("generate")
+    if generate not in (None, True, False):
         raise InvalidType(field="generate", expected="a boolean")
     if fields.get("background"):
         raise UnsupportedField(field="background")
-    own = ("type", "stream_id", "generate", "background", *_OF_HTTP)
-    body = {name: value for name, value in fields.items() if name not in own}
-    return CreateFrame(parse_response(body), lane_of(fields), generates is not False, size)
+    frame_fields = ("type", "stream_id", "generate", "background", *_IGNORED)
+    body = {name: value for name, value in fields.items() if name not in frame_fields}
+    return CreateFrame(parse_response(body), parse_stream_id(fields), generate is not False, size)
 
 
-def event_text(event: Mapping[str, Any], lane: str) -> str:
-    """An event as a frame."""
-    return orjson.dumps(_in_lane(event, lane)).decode()
+def encode_event(event: Mapping[str, Any], stream_id: str) -> str:
+    """Encode an event as a frame."""
+    return orjson.dumps({**event, "stream_id": stream_id} if stream_id else event).decode()
 
 
-def error_text(error: DomainError, lane: str) -> str:
-    """An error as a frame; the connection stays open."""
-    body = {"type": "error", "status": http_status(error), **error_body(error)}
-    return orjson.dumps(_in_lane(body, lane)).decode()
-
-
-def _in_lane(event: Mapping[str, Any], lane: str) -> dict[str, Any]:
-    return {**event, "stream_id": lane} if lane else dict(event)
+def encode_error(error: DomainError, stream_id: str) -> str:
+    """Encode an error as a frame. The connection stays open."""
+    event = {"type": "error", "status": http_status(error), **error_body(error)}
+    return encode_event(event, stream_id)

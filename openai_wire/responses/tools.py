@@ -1,4 +1,4 @@
-"""Tools of responses, between JSON and protos; functions are flat."""
+"""Tools of responses: JSON to protos and back. Unlike in chat completions, functions are flat."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
@@ -7,10 +7,11 @@ import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
-from openai_wire.shared.fields import BY_KIND, WireModel, validated, without_neutral
+from openai_wire.shared.fields import BY_KIND, WireModel, drop_neutral, validate
+from openai_wire.shared.json_body import json_text
+from openai_wire.shared.objects import Json
 from svc_kit.errors import InvalidField, InvalidType, MissingField, UnsupportedValue
 
-Json = dict[str, Any]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 _ALWAYS: Final = tool_pb2.McpTool.APPROVAL_ALWAYS
@@ -32,7 +33,7 @@ _MCP_NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
 
 
 class FunctionToolModel(WireModel):
-    """A function of the client's."""
+    """A function of the client."""
 
     type: Literal["function"]
     name: Name
@@ -42,7 +43,7 @@ class FunctionToolModel(WireModel):
 
 
 class CustomFormat(WireModel):
-    """The form of a custom tool's input."""
+    """The input format of a custom tool."""
 
     type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = None
@@ -50,7 +51,7 @@ class CustomFormat(WireModel):
 
 
 class CustomToolModel(WireModel):
-    """A tool of the client's that takes free text."""
+    """A tool of the client that takes free text."""
 
     type: Literal["custom"]
     name: Name
@@ -59,14 +60,14 @@ class CustomToolModel(WireModel):
 
 
 class RankingOptions(WireModel):
-    """How a search weighs what it finds."""
+    """How search results are ranked."""
 
     ranker: str | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class FileSearchToolModel(WireModel):
-    """The server searches vector stores."""
+    """The hosted search of vector stores."""
 
     type: Literal["file_search"]
     vector_store_ids: list[str]
@@ -76,7 +77,7 @@ class FileSearchToolModel(WireModel):
 
 
 class ToolNames(WireModel):
-    """Tools of a remote server by name."""
+    """Tools of an MCP server by name."""
 
     tool_names: list[str] | None = None
 
@@ -87,14 +88,14 @@ Names = Annotated[
 
 
 class Approvals(WireModel):
-    """Which calls wait for a person's word."""
+    """Which calls require approval."""
 
     always: ToolNames | None = None
     never: ToolNames | None = None
 
 
 class McpToolModel(WireModel):
-    """The tools of a remote server that the operator has named."""
+    """The tools of an MCP server that the operator has configured."""
 
     type: Literal["mcp"]
     server_label: Name
@@ -110,13 +111,13 @@ class McpToolModel(WireModel):
     ) = None
 
 
-def tools_from(tools: Sequence[Mapping[str, Any]], path: str = "tools") -> list[tool_pb2.Tool]:
-    """Typed tools. Raises DomainErrors; UnsupportedValue names a tool that Corral has not."""
+def tools_to_proto(tools: Sequence[Mapping[str, Any]], path: str = "tools") -> list[tool_pb2.Tool]:
+    """Convert tools. Raises DomainErrors; UnsupportedValue for an unsupported type."""
     return [_tool(tool, f"{path}[{index}]") for index, tool in enumerate(tools)]
 
 
 def tool_object(tool: tool_pb2.Tool) -> Json:
-    """A tool with every key that a strict reader wants."""
+    """A tool as JSON, with every key that strict clients require."""
     match tool.WhichOneof("tool"):
         case "custom":
             return _custom_object(tool.custom)
@@ -135,17 +136,17 @@ def tool_object(tool: tool_pb2.Tool) -> Json:
             }
 
 
-def _tool(given: Mapping[str, Any], path: str) -> tool_pb2.Tool:
-    kind = given.get("type")
+def _tool(fields: Mapping[str, Any], path: str) -> tool_pb2.Tool:
+    kind = fields.get("type")
     match kind:
         case "function":
-            return tool_pb2.Tool(function=_function(given, path))
+            return tool_pb2.Tool(function=_function(fields, path))
         case "custom":
-            return tool_pb2.Tool(custom=_custom(given, path))
+            return tool_pb2.Tool(custom=_custom(fields, path))
         case "file_search":
-            return tool_pb2.Tool(file_search=_search(given, path))
+            return tool_pb2.Tool(file_search=_search(fields, path))
         case "mcp":
-            return tool_pb2.Tool(mcp=_mcp(given, path))
+            return tool_pb2.Tool(mcp=_mcp(fields, path))
         case None:
             raise MissingField(field=f"{path}.type")
         case str():
@@ -154,20 +155,21 @@ def _tool(given: Mapping[str, Any], path: str) -> tool_pb2.Tool:
             raise InvalidType(field=f"{path}.type", expected="a string")
 
 
-def _function(given: Mapping[str, Any], path: str) -> tool_pb2.FunctionTool:
-    if "function" in given:
-        raise InvalidField(field=f"{path}.function", problem="here a function has no object around")
-    model = validated(FunctionToolModel, without_neutral(given, _FUNCTION_NEUTRAL, path), path)
+def _function(fields: Mapping[str, Any], path: str) -> tool_pb2.FunctionTool:
+    if "function" in fields:
+        problem = "unlike in chat completions, its fields belong to the tool itself"
+        raise InvalidField(field=f"{path}.function", problem=problem)
+    model = validate(FunctionToolModel, drop_neutral(fields, _FUNCTION_NEUTRAL, path), path)
     return tool_pb2.FunctionTool(
         name=model.name,
         description=model.description or "",
-        parameters_json="" if model.parameters is None else orjson.dumps(model.parameters).decode(),
+        parameters_json=json_text(model.parameters),
         strict=model.strict,
     )
 
 
-def _custom(given: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
-    model = validated(CustomToolModel, without_neutral(given, _FUNCTION_NEUTRAL, path), path)
+def _custom(fields: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
+    model = validate(CustomToolModel, drop_neutral(fields, _FUNCTION_NEUTRAL, path), path)
     tool = tool_pb2.CustomTool(name=model.name, description=model.description or "")
     if model.format is not None and model.format.type == "grammar":
         for name in ("syntax", "definition"):
@@ -178,20 +180,20 @@ def _custom(given: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
     return tool
 
 
-def _search(given: Mapping[str, Any], path: str) -> tool_pb2.FileSearchTool:
-    model = validated(FileSearchToolModel, without_neutral(given, {}, path), path)
+def _search(fields: Mapping[str, Any], path: str) -> tool_pb2.FileSearchTool:
+    model = validate(FileSearchToolModel, drop_neutral(fields, {}, path), path)
     ranking = model.ranking_options or RankingOptions()
     return tool_pb2.FileSearchTool(
         vector_store_ids=model.vector_store_ids,
         max_results=model.max_num_results,
         ranker=ranking.ranker or "",
         score_threshold=ranking.score_threshold,
-        filters_json="" if model.filters is None else orjson.dumps(model.filters).decode(),
+        filters_json=json_text(model.filters),
     )
 
 
-def _mcp(given: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
-    model = validated(McpToolModel, without_neutral(given, _MCP_NEUTRAL, path), path)
+def _mcp(fields: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
+    model = validate(McpToolModel, drop_neutral(fields, _MCP_NEUTRAL, path), path)
     allowed = model.allowed_tools
     names = allowed.tool_names if isinstance(allowed, ToolNames) else allowed
     tool = tool_pb2.McpTool(
@@ -200,32 +202,32 @@ def _mcp(given: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
         limits_tools=names is not None,
         allowed_tools=names or (),
     )
-    request = model.require_approval or "always"
-    if isinstance(request, str):
-        tool.approval = _NEVER if request == "never" else _ALWAYS
+    approvals = model.require_approval or "always"
+    if isinstance(approvals, str):
+        tool.approval = _NEVER if approvals == "never" else _ALWAYS
         return tool
-    # What neither list names waits for a person's word, unless only waiting ones are named; what
-    # both name waits.
-    always, never = (set(_named(names)) for names in (request.always, request.never))
-    is_never = bool(always) and request.never is None
+    # Tools in neither list require approval, unless there is only a list `always`. Tools in both
+    # lists require approval.
+    always, never = (_tool_names(tools) for tools in (approvals.always, approvals.never))
+    is_never = bool(always) and approvals.never is None
     tool.approval = _NEVER if is_never else _ALWAYS
     tool.approval_exempt.extend(sorted(always if is_never else never - always))
     return tool
 
 
-def _named(tools: ToolNames | None) -> Sequence[str]:
-    return () if tools is None else tools.tool_names or ()
+def _tool_names(tools: ToolNames | None) -> set[str]:
+    return set() if tools is None else set(tools.tool_names or ())
 
 
 def _custom_object(tool: tool_pb2.CustomTool) -> Json:
-    form: Json = {"type": "text"}
+    input_format: Json = {"type": "text"}
     if tool.syntax:
-        form = {"type": "grammar", "syntax": tool.syntax, "definition": tool.definition}
+        input_format = {"type": "grammar", "syntax": tool.syntax, "definition": tool.definition}
     return {
         "type": "custom",
         "name": tool.name,
         "description": tool.description or None,
-        "format": form,
+        "format": input_format,
     }
 
 

@@ -1,4 +1,4 @@
-"""Base of request bodies: strict Pydantic models, unions by JSON type, errors as DomainErrors."""
+"""Base of request bodies: strict Pydantic models, unions by JSON type, DomainErrors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
@@ -21,22 +21,22 @@ from svc_kit.errors import (
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
-MARK = "~"
-"""Begins the tags of unions, which are no part of a field's path."""
+TAG_PREFIX = "~"
+"""Prefix of union tags, which are left out of a field's path."""
 Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 
 
 class WireModel(BaseModel):
-    """A part of a body: types as JSON has them, nothing unknown."""
+    """A part of a body. Types are not coerced; unknown fields are rejected."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, populate_by_name=False, protected_namespaces=()
     )
 
 
-def kind_of(value: object) -> str:
-    """Names the JSON kind of a value, as a tag."""
+def json_kind(value: object) -> str:
+    """The union tag for the JSON type of a value."""
     if isinstance(value, str):
         return "~string"
     if isinstance(value, list | tuple):
@@ -46,23 +46,24 @@ def kind_of(value: object) -> str:
     return "~other"
 
 
-def array_kind_of(value: object) -> str:
-    """Names the JSON kind of a value and, of an array, that of its items: prompts and inputs."""
-    if isinstance(value, list) and value:
-        inner = value[0]
-        if isinstance(inner, str):
-            return "~array of strings"
-        return "~array of arrays" if isinstance(inner, list) else "~array of integers"
-    return kind_of(value) if not isinstance(value, list) else "~array of strings"
+def json_array_kind(value: object) -> str:
+    """As `json_kind`, with the item type of an array. Used for prompts and inputs."""
+    if not isinstance(value, list):
+        return json_kind(value)
+    if not value or isinstance(value[0], str):
+        return "~array of strings"
+    return "~array of arrays" if isinstance(value[0], list) else "~array of integers"
 
 
-BY_KIND = Discriminator(kind_of)
+BY_KIND = Discriminator(json_kind)
 Body = TypeVar("Body", bound=WireModel)
 
 
-def validated(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Body:
-    """Checks a body, or the part of one that is found at a path. Raises the DomainError of its
-    first problem, with OpenAI's field name."""
+def validate(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Body:
+    """Validate a body, or the part of a body at path `at`.
+
+    Raises the DomainError of the first problem, with the field's path in the body.
+    """
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -72,46 +73,49 @@ def validated(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Bod
     raise _domain_error(first)
 
 
-def without_neutral(
+def drop_neutral(
     fields: Mapping[str, Any], unsupported: Mapping[str, Sequence[object]], at: str = ""
 ) -> dict[str, Any]:
-    """Drops nulls, which mean "not given", and unsupported fields whose value has no effect.
+    """Drop nulls, which mean "not given", and unsupported fields whose value has no effect.
 
-    `unsupported` maps a known field to its values without effect. Raises UnsupportedField for any
-    other value; `at` is where a part of a body stands in it.
+    `unsupported` maps a field to its values without effect; any other value raises
+    UnsupportedField. `at` is the path of `fields` in the body.
     """
-    kept = {}
+    supported = {}
     for name, value in fields.items():
         if value is None:
             continue
         if name not in unsupported:
-            kept[name] = value
+            supported[name] = value
         elif not any(_same(value, neutral) for neutral in unsupported[name]):
             raise UnsupportedField(field=f"{at}.{name}" if at else name)
-    return kept
+    return supported
 
 
-def one_of(body: WireModel, *names: str) -> Any:
-    """The value of a field with several names. Raises InvalidField when two disagree."""
-    found: str | None = None
-    value: Any = None
-    for name in names:
-        given = getattr(body, name)
-        if given is None:
-            continue
-        if found is not None and given != value:
-            raise InvalidField(field=name, problem=f"it disagrees with '{found}'")
-        found, value = name, given
-    return value
+def resolve_alias(body: WireModel, *names: str) -> Any:
+    """The value of a field with several names, None if no name is given. Raises InvalidField if two
+    names have different values."""
+    return agreed_value({name: getattr(body, name) for name in names})
 
 
-def path_of(location: Sequence[int | str]) -> str:
-    """Writes a Pydantic location as OpenAI does: messages[0].content."""
+def agreed_value(fields: Mapping[str, Any]) -> Any:
+    """The value that all fields agree on; fields that are None do not count. Raises InvalidField if
+    two disagree."""
+    values = {name: value for name, value in fields.items() if value is not None}
+    first = next(iter(values), "")
+    for name, value in values.items():
+        if value != values[first]:
+            raise InvalidField(field=name, problem=f"it disagrees with '{first}'")
+    return values.get(first)
+
+
+def format_path(location: Sequence[int | str]) -> str:
+    """Format a Pydantic location as OpenAI does, as in "messages[0].content"."""
     path = ""
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
-        elif not step.startswith(MARK):
+        elif not step.startswith(TAG_PREFIX):
             path += f".{step}" if path else step
     return path
 
@@ -121,30 +125,27 @@ def _same(value: object, neutral: object) -> bool:
 
 
 def _domain_error(problem: ErrorDetails) -> DomainError:
-    field = path_of(problem["loc"])
+    field = format_path(problem["loc"])
     kind = problem["type"]
-    translate = _BY_TYPE.get(kind)
-    if translate is not None:
-        return translate(field, problem)
-    expected = _EXPECTED.get(kind)
-    if expected is not None:
+    if (convert := _CONVERTERS.get(kind)) is not None:
+        return convert(field, problem)
+    if (expected := _EXPECTED.get(kind)) is not None:
         return InvalidType(field=field, expected=expected)
     return InvalidField(field=field, problem=problem["msg"])
 
 
 def _out_of_range(field: str, problem: ErrorDetails) -> DomainError:
     limits = problem.get("ctx", {})
-    value = problem["input"]
     return OutOfRange(
         field=field,
-        value=value,
+        value=problem["input"],
         minimum=limits.get("ge", limits.get("gt")),
         maximum=limits.get("le", limits.get("lt")),
     )
 
 
-def _no_integer(field: str, problem: ErrorDetails) -> DomainError:
-    """JSON's integers of more than 64 bits are floats by the time they come here."""
+def _invalid_integer(field: str, problem: ErrorDetails) -> DomainError:
+    """The JSON parser returns integers of more than 64 bits as floats."""
     value = problem["input"]
     if isinstance(value, float) and value.is_integer() and not INT64_MIN <= value <= UINT64_MAX:
         return OutOfRange(field=field, value=int(value), minimum=INT64_MIN, maximum=UINT64_MAX)
@@ -163,12 +164,12 @@ def _too_short(field: str, problem: ErrorDetails) -> DomainError:
     return TooShort(field=field, length=length, minimum=minimum, unit=unit)
 
 
-def _wrong_kind(field: str, problem: ErrorDetails) -> DomainError:
-    kinds = problem["ctx"]["expected_tags"].replace("'", "").replace(MARK, "").split(", ")
+def _invalid_kind(field: str, problem: ErrorDetails) -> DomainError:
+    kinds = problem["ctx"]["expected_tags"].replace("'", "").replace(TAG_PREFIX, "").split(", ")
     return InvalidType(field=field, expected=" or ".join(kinds))
 
 
-def _not_among(field: str, problem: ErrorDetails) -> DomainError:
+def _invalid_literal(field: str, problem: ErrorDetails) -> DomainError:
     if not isinstance(problem["input"], str):
         return InvalidType(field=field, expected="a string")
     return InvalidField(field=field, problem=f"supported values are {problem['ctx']['expected']}")
@@ -177,7 +178,7 @@ def _not_among(field: str, problem: ErrorDetails) -> DomainError:
 _EXPECTED = {
     "string_type": "a string",
     "int_from_float": "an integer",
-    "int_parsing_size": "an integer of ordinary size",
+    "int_parsing_size": "an integer of at most 64 bits",
     "float_type": "a number",
     "bool_type": "a boolean",
     "list_type": "an array",
@@ -185,8 +186,8 @@ _EXPECTED = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-_BY_TYPE: dict[str, Callable[[str, ErrorDetails], DomainError]] = {
-    "int_type": _no_integer,
+_CONVERTERS: dict[str, Callable[[str, ErrorDetails], DomainError]] = {
+    "int_type": _invalid_integer,
     "missing": lambda field, _: MissingField(field=field),
     "extra_forbidden": lambda field, _: UnknownField(field=field),
     "greater_than": _out_of_range,
@@ -198,12 +199,13 @@ _BY_TYPE: dict[str, Callable[[str, ErrorDetails], DomainError]] = {
     "string_too_short": _too_short,
     "too_long": _too_long,
     "string_too_long": _too_long,
-    "union_tag_invalid": _wrong_kind,
-    "literal_error": _not_among,
+    "union_tag_invalid": _invalid_kind,
+    "literal_error": _invalid_literal,
 }
 
 
-def number_of(text: str) -> int | str:
-    """A number in a query or a form; what is none stays a text, for the model to refuse."""
+def parse_integer(text: str) -> int | str:
+    """Parse an integer of a query or form. Other text is returned unchanged; its model rejects
+    it."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text

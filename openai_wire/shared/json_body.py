@@ -1,4 +1,4 @@
-"""Parses JSON text with limits on depth and size."""
+"""Parse and write JSON text, with a limit on depth."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import orjson
 from svc_kit.errors import InvalidJson
 
 MAX_DEPTH = 128
-"""Levels of arrays and objects. Deeper ones could not be written out again for the engine."""
+"""Nesting levels of arrays and objects. Deeper values cannot be encoded again for the engine."""
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
-    """Reads a JSON object. An empty body is an empty object: SDKs send one without arguments.
+    """Parse a JSON object. An empty body is an empty object, since SDKs send one if they have no
+    arguments.
 
-    NaN, infinities, lone surrogates and bytes that are no UTF-8 are refused.
-    Raises InvalidJson.
+    Raises InvalidJson, also for NaN, infinities, lone surrogates and invalid UTF-8.
     """
     if not raw.strip():
         return {}
@@ -25,7 +25,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def parse_array(raw: bytes) -> list[Any]:
-    """Reads a JSON array, as `parse_object` an object. Raises InvalidJson."""
+    """Parse a JSON array. Raises InvalidJson, as `parse_object` does."""
     value = _parse(raw)
     if not isinstance(value, list):
         raise InvalidJson(field=None, problem="the body is not an array")
@@ -37,26 +37,29 @@ def _parse(raw: bytes) -> Any:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidJson(field=None, problem=str(error)) from None
-    if (
-        raw.count(b"[") + raw.count(b"{") > MAX_DEPTH
-    ):  # else a long list of tokens is walked in vain
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:  # skips the walk over long lists of tokens
         check_depth(value)
     return value
 
 
+def json_text(value: object) -> str:
+    """Encode a value as JSON text; None becomes ""."""
+    return "" if value is None else orjson.dumps(value).decode()
+
+
 def check_depth(value: object) -> None:
-    """Raises InvalidJson when arrays and objects nest deeper than MAX_DEPTH."""
+    """Raise InvalidJson if arrays and objects nest deeper than MAX_DEPTH."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _containers_in(outer)]
+        level = [inner for outer in level for inner in _child_containers(outer)]
         if not level:
             return
     raise InvalidJson(field=None, problem=f"nested deeper than {MAX_DEPTH} levels")
 
 
-def _containers_in(value: object) -> list[object]:
+def _child_containers(value: object) -> list[object]:
     if isinstance(value, dict):
-        return [inner for inner in value.values() if isinstance(inner, dict | list)]
-    if isinstance(value, list):
-        return [inner for inner in value if isinstance(inner, dict | list)]
-    return []
+        value = list(value.values())
+    if not isinstance(value, list):
+        return []
+    return [child for child in value if isinstance(child, dict | list)]

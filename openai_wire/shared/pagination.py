@@ -1,4 +1,4 @@
-"""Queries of lists with cursors in both directions."""
+"""Query parameters of lists: `limit`, `order`, and cursors in one or both directions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
@@ -6,48 +6,62 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 from corral.control.v1 import listing_pb2
 from pydantic import Field
 
-from openai_wire.shared.fields import WireModel, number_of, validated
+from openai_wire.shared.fields import WireModel, parse_integer, validate
 
 MAX_PAGE = 100
 
 
-class PageQuery(WireModel):
-    """The query of a list."""
+class ListQuery(WireModel):
+    """The query of a list with a forward cursor."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] | None = None
     order: Literal["asc", "desc"] | None = None
     after: str | None = None
+
+
+class PageQuery(ListQuery):
+    """The query of a list with cursors in both directions."""
+
     before: str | None = None
 
 
-class PageFields(TypedDict):
-    """What every request of a list has."""
+class ListFields(TypedDict):
+    """Fields of every list request of the control service."""
 
     page_size: int
     after: str
-    before: str
     order: listing_pb2.ListOrder
 
 
-QueryT = TypeVar("QueryT", bound=PageQuery)
+class PageFields(ListFields):
+    """Fields of list requests with cursors in both directions."""
+
+    before: str
 
 
-def page_query(model: type[QueryT], query: Mapping[str, str]) -> QueryT:
-    """A checked query. Parameters that are not known are ignored. Raises DomainErrors."""
+QueryT = TypeVar("QueryT", bound=WireModel)
+
+
+def parse_page_query(model: type[QueryT], query: Mapping[str, str]) -> QueryT:
+    """Validate a query. Unknown and empty parameters are ignored. Raises DomainErrors."""
     known: dict[str, Any] = {name: query[name] for name in model.model_fields if query.get(name)}
     if "limit" in known:
-        known["limit"] = number_of(known["limit"])
-    return validated(model, known)
+        known["limit"] = parse_integer(known["limit"])
+    return validate(model, known)
 
 
-def page_fields(request: PageQuery) -> PageFields:
-    """The same for a request of the control service."""
-    is_oldest_first = request.order == "asc"
+def list_fields(query: ListQuery) -> ListFields:
+    """Convert a query to fields of a list request; newest first unless `order` is "asc"."""
+    is_oldest_first = query.order == "asc"
     return {
-        "page_size": request.limit or 0,
-        "after": request.after or "",
-        "before": request.before or "",
+        "page_size": query.limit or 0,
+        "after": query.after or "",
         "order": listing_pb2.LIST_ORDER_OLDEST_FIRST
         if is_oldest_first
         else listing_pb2.LIST_ORDER_NEWEST_FIRST,
     }
+
+
+def page_fields(query: PageQuery) -> PageFields:
+    """As `list_fields`, with the backward cursor."""
+    return {**list_fields(query), "before": query.before or ""}

@@ -19,12 +19,12 @@ from control_svc.items.model import (
     Text,
 )
 from control_svc.items.proto import input_item, item_to_pb
-from openai_wire.responses.choices import selection_from, selection_object
+from openai_wire.responses.choices import tool_choice_object, tool_choice_to_proto
 from openai_wire.responses.events import EVENT_TYPES, event_frame, event_object
-from openai_wire.responses.input_items import item_from
+from openai_wire.responses.input_items import item_to_proto
 from openai_wire.responses.objects import response_object
 from openai_wire.responses.output_items import item_object
-from openai_wire.responses.tools import tool_object, tools_from
+from openai_wire.responses.tools import tool_object, tools_to_proto
 from tests.support.examples import examples
 from tests.support.fake_responses import completed, numbered, turn
 from tests.support.items import contents_of_kind, items_with
@@ -61,7 +61,7 @@ def test_an_item_that_was_shown_is_read_as_what_it_was(item: object) -> None:
     sent = item_to_pb(item)  # type: ignore[arg-type]
 
     shown = orjson.loads(orjson.dumps(item_object(sent)))
-    read = item_from(shown, "input[0]")
+    read = item_to_proto(shown, "input[0]")
 
     assert input_item(read, "x").content == input_item(sent, "x").content
 
@@ -100,11 +100,11 @@ def test_tools_and_choices_are_shown_as_they_were_asked_for(
         "strict": strict,
         "parameters": parameters,
     }
-    tools = tools_from([tool])
-    selection = selection_from(mode, tools) or tool_pb2.ToolSelection()
+    tools = tools_to_proto([tool])
+    selection = tool_choice_to_proto(mode, tools) or tool_pb2.ToolSelection()
 
     assert [tool_object(each) for each in tools] == [tool]
-    assert selection_object(selection, tools) == mode
+    assert tool_choice_object(selection, tools) == mode
 
 
 @settings(max_examples=examples(50))

@@ -69,7 +69,7 @@ def test_the_chunks_of_a_chat_add_up_to_its_object(deltas: list[ChatEvent]) -> N
     for event in events:
         whole.add(event)
         payloads.extend(chunks.payloads(event))
-    added = added_up([*payloads, *chunks.closing()])
+    added = added_up([*payloads, *chunks.final_payloads()])
 
     answer: Any = whole.as_object()
     for choice, sums in zip(answer["choices"], added["choices"], strict=True):
@@ -94,7 +94,7 @@ def test_the_chunks_of_a_completion_add_up_to_its_object(
     ]
     events = [(0, text_accepted()), (1, text_accepted()), *deltas, *ends]
     whole = TextCompletion(
-        an_envelope(), num_prompts=2, produced=NUM_CHOICES, kept=NUM_CHOICES, logprobs=True
+        an_envelope(), num_prompts=2, best_of=NUM_CHOICES, n=NUM_CHOICES, logprobs=True
     )
     chunks = CompletionChunks(
         an_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=False

@@ -72,7 +72,7 @@ async def test_a_bad_field_is_named(subtests: pytest.Subtests) -> None:
                 assert_envelope(answer.json(), code=code, param=param)
                 assert answer.json()["error"]["type"] == "invalid_request_error"
 
-    assert fake.seen.requests == []
+    assert fake.calls.requests == []
 
 
 NO_JSON_OBJECTS = [

@@ -57,33 +57,33 @@ async def test_refusals_name_the_input_as_the_caller_wrote_it() -> None:
     assert long.json()["error"]["code"] == "context_length_exceeded"
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "model_cannot")
     assert (empty.status_code, empty.json()["error"]["param"]) == (400, "input")
-    assert len(fake.seen.requests) == 2
+    assert len(fake.calls.requests) == 2
 
 
 async def test_leaving_cancels_the_call() -> None:
     """A client that goes away while its vectors are computed costs nothing more."""
     fake = FakeInference()
-    fake.script = Script(hold=asyncio.Event(), hold_at=0)
+    fake.script = Script(gate=asyncio.Event(), gate_at=0)
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(PATH, BODY))
-        await fake.seen.arrived.wait()
+        await fake.calls.arrived.wait()
         connection.leave()
-        await fake.seen.ended.wait()
+        await fake.calls.ended.wait()
 
-    assert fake.seen.num_cancelled == 1
+    assert fake.calls.num_cancelled == 1
 
 
 async def test_a_drain_waits_for_vectors_and_then_ends_the_call() -> None:
     """What outlives the grace is told so with 503."""
     fake = FakeInference()
-    fake.script = Script(hold=asyncio.Event(), hold_at=0)
+    fake.script = Script(gate=asyncio.Event(), gate_at=0)
     stop = asyncio.Event()
     async with (
         a_gateway_until(stop, fake, drain_grace_s=0.2) as gateway,
         gateway.client() as client,
     ):
         asked = asyncio.create_task(client.post(PATH, json=BODY))
-        await fake.seen.arrived.wait()
+        await fake.calls.arrived.wait()
         stop.set()
         answer = await asked
 

@@ -87,7 +87,7 @@ async def test_without_a_token_the_callers_key_is_passed_on() -> None:
         refused = await client.post("/v1/chat/completions", json=CHAT)
 
     assert accepted.status_code == 200
-    assert fake.seen.metadata[0]["authorization"] == f"Bearer {KEY}"
+    assert fake.calls.metadata[0]["authorization"] == f"Bearer {KEY}"
     assert refused.status_code == 401
     assert refused.json()["error"]["code"] == "invalid_api_key"
 
@@ -106,7 +106,7 @@ async def test_with_a_token_the_gateway_calls_on_behalf_of_the_caller(tmp_path: 
     ):
         answer = await client.post("/v1/chat/completions", json=CHAT)
 
-    (metadata,) = fake.seen.metadata
+    (metadata,) = fake.calls.metadata
     assert answer.status_code == 200
     assert metadata["authorization"] == f"Bearer {token.secret}"
     assert metadata["x-corral-project"] == "research"
@@ -126,7 +126,7 @@ async def test_a_caller_cannot_name_its_own_project(tmp_path: Path) -> None:
     ):
         await client.post("/v1/chat/completions", json=CHAT)
 
-    (metadata,) = fake.seen.metadata
+    (metadata,) = fake.calls.metadata
     assert (metadata["x-corral-project"], metadata["x-corral-scopes"]) == ("default", "inference")
 
 
@@ -140,9 +140,9 @@ async def test_the_callers_request_id_is_a_label() -> None:
 
     own = answer.headers["x-request-id"]
     assert own.startswith("req_")
-    assert fake.seen.requests[0].options.label == "mine"
-    assert fake.seen.metadata[0]["x-request-id"] == own
-    assert fake.seen.metadata[0]["traceparent"] == trace
+    assert fake.calls.requests[0].options.label == "mine"
+    assert fake.calls.metadata[0]["x-request-id"] == own
+    assert fake.calls.metadata[0]["traceparent"] == trace
 
 
 async def test_headers_that_gRPC_cannot_carry_do_no_harm() -> None:
@@ -154,7 +154,7 @@ async def test_headers_that_gRPC_cannot_carry_do_no_harm() -> None:
         keyed = await client.get("/v1/models", headers={b"authorization": b"Bearer " + odd})
 
     assert (traced.status_code, keyed.status_code) == (200, 401)
-    assert "traceparent" not in fake.seen.metadata[0]
+    assert "traceparent" not in fake.calls.metadata[0]
 
 
 async def test_an_open_address_needs_a_key() -> None:

@@ -68,8 +68,8 @@ async def test_probes_may_ask_for_the_head_alone(path: str) -> None:
 
 async def test_a_drain_lets_running_streams_finish() -> None:
     """What runs gets its end; meanwhile connections are refused and the probe says so."""
-    fake, stop, hold = FakeInference(), asyncio.Event(), asyncio.Event()
-    fake.script = Script(hold=hold, hold_at=1)
+    fake, stop, gate = FakeInference(), asyncio.Event(), asyncio.Event()
+    fake.script = Script(gate=gate, gate_at=1)
     async with (
         a_gateway_until(stop, fake, management_listen=LOOPBACK) as gateway,
         a_connection(gateway.address) as connection,
@@ -80,7 +80,7 @@ async def test_a_drain_lets_running_streams_finish() -> None:
         stop.set()
         await until_refused(gateway)
         probe = await prober.get("/readyz")
-        hold.set()
+        gate.set()
         events = await connection.chunks()
 
     assert probe.status_code == 503
@@ -100,7 +100,7 @@ async def until_refused(gateway: Loopback) -> None:
 async def test_what_outlives_the_grace_ends_with_an_error() -> None:
     """A stream that runs on is told why it ends, and its call is cancelled."""
     fake, stop = FakeInference(), asyncio.Event()
-    fake.script = Script(hold=asyncio.Event(), hold_at=1)
+    fake.script = Script(gate=asyncio.Event(), gate_at=1)
     async with (
         a_gateway_until(stop, fake, drain_grace_s=0.05) as gateway,
         a_connection(gateway.address) as connection,
@@ -109,23 +109,23 @@ async def test_what_outlives_the_grace_ends_with_an_error() -> None:
         await connection.head()
         stop.set()
         events = await connection.chunks()
-        await fake.seen.ended.wait()
+        await fake.calls.ended.wait()
 
     error = orjson.loads(events[-1].removeprefix(b"data: "))["error"]
     assert error["code"] == "draining"
-    assert fake.seen.num_cancelled == 1
+    assert fake.calls.num_cancelled == 1
 
 
 async def test_a_whole_answer_that_outlives_the_grace_is_a_503() -> None:
     """A client that waits for the whole answer is told to come back."""
     fake, stop = FakeInference(), asyncio.Event()
-    fake.script = Script(hold=asyncio.Event(), hold_at=1)
+    fake.script = Script(gate=asyncio.Event(), gate_at=1)
     async with (
         a_gateway_until(stop, fake, drain_grace_s=0.05) as gateway,
         a_connection(gateway.address) as connection,
     ):
         await connection.send(a_post(CHAT, BODY))
-        await fake.seen.arrived.wait()
+        await fake.calls.arrived.wait()
         stop.set()
         status, headers = await connection.head()
 
@@ -136,7 +136,7 @@ async def test_a_whole_answer_that_outlives_the_grace_is_a_503() -> None:
 async def test_a_call_has_a_deadline() -> None:
     """A generation that takes too long ends with 504, or with an error event."""
     fake = FakeInference()
-    fake.script = Script(hold=asyncio.Event(), hold_at=1)
+    fake.script = Script(gate=asyncio.Event(), gate_at=1)
     async with a_gateway(fake, request_timeout_s=0.2) as gateway, gateway.client() as client:
         whole = await client.post(CHAT, json=BODY)
         stream = await client.post(CHAT, json=BODY | {"stream": True})

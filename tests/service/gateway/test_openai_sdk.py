@@ -182,7 +182,7 @@ async def test_best_of_sends_the_most_probable() -> None:
 
     (choice,) = answer.choices
     assert (choice.index, choice.text, choice.logprobs) == (0, "Hello world", None)
-    assert fake.seen.requests[0].options.num_choices == 3
+    assert fake.calls.requests[0].options.num_choices == 3
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 9
 
@@ -258,8 +258,8 @@ async def test_the_client_does_not_retry_what_will_not_change() -> None:
             )
 
     assert caught.value.status_code == 501
-    assert len(fake.seen.requests) == 1
-    assert fake.seen.requests[0].options.constraint.json_object
+    assert len(fake.calls.requests) == 1
+    assert fake.calls.requests[0].options.constraint.json_object
 
 
 @pytest.mark.parametrize(
@@ -311,5 +311,5 @@ async def test_extensions_travel_in_the_extra_body() -> None:
             model="fake", messages=[USER], extra_body={"top_k": 3, "min_p": 0.5}
         )
 
-    sampling = fake.seen.requests[0].options.sampling
+    sampling = fake.calls.requests[0].options.sampling
     assert (sampling.top_k, sampling.min_p, sampling.temperature) == (3, 0.5, 1.0)

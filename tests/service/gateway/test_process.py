@@ -47,8 +47,8 @@ async def announced(process: asyncio.subprocess.Process) -> Address:
 
 async def test_sigterm_under_load_ends_with_zero() -> None:
     """A running stream gets its end, then the process exits with 0 and without a traceback."""
-    fake, hold = FakeInference(), asyncio.Event()
-    fake.script = Script(hold=hold, hold_at=1)
+    fake, gate = FakeInference(), asyncio.Event()
+    fake.script = Script(gate=gate, gate_at=1)
     async with (
         an_inference_service(fake) as inference,
         a_process(
@@ -62,7 +62,7 @@ async def test_sigterm_under_load_ends_with_zero() -> None:
         assert process.stderr is not None
         while json.loads(await process.stderr.readline())["message"] != "draining":
             pass
-        hold.set()
+        gate.set()
         events = await connection.chunks()
         connection.leave()
         status, log = await process.wait(), await process.stderr.read()

@@ -30,16 +30,16 @@ async def test_many_prompts_are_all_answered() -> None:
 
 async def test_the_stream_opens_with_the_first_round() -> None:
     """Only so many calls run at a time, and the stream does not wait for the others."""
-    fake, hold = FakeInference(), asyncio.Event()
-    fake.script = Script(hold=hold, hold_at=1)
+    fake, gate = FakeInference(), asyncio.Event()
+    fake.script = Script(gate=gate, gate_at=1)
     body = {"model": "fake", "prompt": ["a"] * (PARALLEL_PROMPTS + 4), "stream": True}
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(TEXT, body))
         await connection.head()
-        hold.set()
+        gate.set()
         events = await connection.chunks()
 
-    assert fake.seen.peak_running == PARALLEL_PROMPTS
+    assert fake.calls.peak_running == PARALLEL_PROMPTS
     assert sum(b'"finish_reason":"stop"' in event for event in events) == PARALLEL_PROMPTS + 4
 
 
@@ -95,31 +95,31 @@ async def test_a_wrong_prompt_of_several_is_named(
 
 async def test_a_failed_prompt_ends_the_others() -> None:
     """When one call fails, the stream ends with its error and no call goes on."""
-    fake, hold = FakeInference(), asyncio.Event()
-    fake.script = Script(failure=DecodeFailed(request_id="r"), failure_at=2, hold=hold)
+    fake, gate = FakeInference(), asyncio.Event()
+    fake.script = Script(failure=DecodeFailed(request_id="r"), failure_at=2, gate=gate)
     body = {"model": "fake", "prompt": ["a", "b", "c"], "stream": True}
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(TEXT, body))
         await connection.head()
-        hold.set()
+        gate.set()
         *_, last = await connection.chunks()
-        while fake.seen.num_running:
-            fake.seen.ended.clear()
-            await fake.seen.ended.wait()
+        while fake.calls.num_running:
+            fake.calls.ended.clear()
+            await fake.calls.ended.wait()
 
     assert b"decode_failed" in last
 
 
 async def test_prompts_are_streamed_side_by_side() -> None:
     """No prompt waits for the end of another one's answer."""
-    fake, hold = FakeInference(), asyncio.Event()
-    fake.script = Script(hold=hold, hold_at=1)
+    fake, gate = FakeInference(), asyncio.Event()
+    fake.script = Script(gate=gate, gate_at=1)
     body = {"model": "fake", "prompt": ["a", "b"], "stream": True}
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(TEXT, body))
         await connection.head()
         first = [await connection.chunk(), await connection.chunk()]
-        hold.set()
+        gate.set()
         rest = await connection.chunks()
 
     assert sorted(b'"index":1' in chunk for chunk in first) == [False, True]

@@ -1,36 +1,43 @@
-"""What of a WebSocket for responses no well-behaved client brings about."""
+"""WebSockets of responses with clients that do not read and keys that are revoked."""
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import Any, cast
 
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
+from gateway.active_calls import ActiveCalls
+from gateway.config import GatewaySettings
 from gateway.context import AppContext
 from gateway.response_socket import ResponseSocket
 from svc_kit.errors import ApiKeyInvalid
 
 
-class Unknown:
-    """Identifies nobody any more."""
+class RevokedKey:
+    """Authentication of a key that is revoked."""
 
     async def identify(self, _connection: object, _method: str) -> None:
-        """The key has been revoked."""
+        """Raise ApiKeyInvalid."""
         raise ApiKeyInvalid
 
 
-def some_parts(**settings: Any) -> AppContext:
-    """What a connection needs of a gateway."""
-    bounds = {"websocket_max_age_s": 60.0, "drain_grace_s": 60.0, "body_limit_bytes": 1024}
-    parts = SimpleNamespace(settings=SimpleNamespace(**bounds | settings))
-    parts.authentication = Unknown()
-    return cast("AppContext", parts)
+def make_context(**settings: Any) -> AppContext:
+    """The context of a gateway without clients of other services."""
+    unused: Any = None
+    return AppContext(
+        settings=GatewaySettings(**settings),
+        authentication=cast("Any", RevokedKey()),
+        operators=unused,
+        inference=unused,
+        control=unused,
+        active_calls=ActiveCalls(),
+        fingerprint="",
+    )
 
 
-async def test_a_client_that_does_not_read_keeps_nothing_for_ever() -> None:
-    """Its connection ends with its age, though nothing can be written to it."""
+async def test_a_socket_is_closed_at_its_maximum_age_even_if_the_client_does_not_read() -> None:
+    """Writes that block do not keep the connection open."""
 
     sent: list[str] = []
     never = asyncio.Event()
@@ -46,32 +53,33 @@ async def test_a_client_that_does_not_read_keeps_nothing_for_ever() -> None:
             await never.wait()
 
     websocket = WebSocket({"type": "websocket", "headers": []}, receive, send)
+    context = make_context(websocket_max_age_s=0.01, drain_grace_s=0.01)
 
-    await ResponseSocket(websocket, some_parts(websocket_max_age_s=0.01, drain_grace_s=0.01)).run()
+    await ResponseSocket(websocket, context).run()
 
     assert sent == ["websocket.accept", "websocket.send", "websocket.close"]
 
 
-async def test_a_key_that_was_revoked_opens_no_lane() -> None:
-    """Each response is asked for by somebody who is known then, not when the connection opened."""
+async def test_the_key_is_checked_again_for_each_response() -> None:
+    """A key that is revoked after the handshake is rejected with 401."""
     frame = json.dumps({"type": "response.create", "model": "m", "input": "x"})
-    coming = [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": frame}]
-    told: list[Message] = []
-    refused = asyncio.Event()
+    incoming = [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": frame}]
+    events: list[Message] = []
+    rejected = asyncio.Event()
 
     async def receive() -> Message:
-        if coming:
-            return coming.pop(0)
-        await refused.wait()
+        if incoming:
+            return incoming.pop(0)
+        await rejected.wait()
         return {"type": "websocket.disconnect", "code": 1000}
 
     async def send(message: Message) -> None:
         if message["type"] == "websocket.send":
-            told.append(json.loads(message["text"]))
-            refused.set()
+            events.append(json.loads(message["text"]))
+            rejected.set()
 
     websocket = WebSocket({"type": "websocket", "headers": []}, receive, send)
 
-    await ResponseSocket(websocket, some_parts()).run()
+    await ResponseSocket(websocket, make_context()).run()
 
-    assert [event["status"] for event in told] == [401]
+    assert [event["status"] for event in events] == [401]

@@ -134,7 +134,7 @@ async def test_lines_run_as_their_project_at_the_lowest_priority(running: Runnin
     """The call metadata has the project, the priority and the scope."""
     batch = await running.of_project("acme").create([chat_line("a")])
     await running.of_project("acme").wait_for_outcome(batch.id)
-    (metadata,) = running.fake.seen.metadata
+    (metadata,) = running.fake.calls.metadata
 
     assert metadata["x-corral-project"] == "acme"
     assert metadata["x-corral-priority"] == "batch"
@@ -150,7 +150,7 @@ async def test_requests_contain_the_batch_priority(running: RunningBatches) -> N
         await running.batches.wait_for_outcome(batch.id)
     chat = await running.batches.create([chat_line("a")])
     await running.batches.wait_for_outcome(chat.id)
-    embedded, generated, chatted = running.fake.seen.requests
+    embedded, generated, chatted = running.fake.calls.requests
 
     assert embedded.priority == PRIORITY_BATCH
     assert generated.options.scheduling.priority == PRIORITY_BATCH

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
 from gateway.fake_inference import FakeInference, Script
-from gateway.http.listener import listening
+from gateway.http.listener import run_listener
 from svc_kit.network import Address, open_listener
 from tests.support.fake_responses import FakeResponses, a_response_service
 from tests.support.loopback_gateway import a_gateway
@@ -22,14 +22,14 @@ BODY: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content"
 async def test_leaving_before_the_acceptance_cancels(stream: bool) -> None:
     """The call ends while it still waits for its place, streamed or not."""
     fake = FakeInference()
-    fake.script = Script(hold_acceptance=asyncio.Event())
+    fake.script = Script(acceptance_gate=asyncio.Event())
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(CHAT, BODY | {"stream": stream}))
-        await fake.seen.arrived.wait()
+        await fake.calls.arrived.wait()
         connection.leave()
-        await fake.seen.ended.wait()
+        await fake.calls.ended.wait()
 
-    assert fake.seen.num_cancelled == 1
+    assert fake.calls.num_cancelled == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -39,42 +39,42 @@ async def test_leaving_during_the_answer_cancels(stream: bool) -> None:
     fake.script = Script(endless=True)
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(CHAT, BODY | {"stream": stream}))
-        await fake.seen.arrived.wait()
+        await fake.calls.arrived.wait()
         if stream:
             await connection.head()
         connection.leave()
-        await fake.seen.ended.wait()
+        await fake.calls.ended.wait()
 
-    assert fake.seen.num_cancelled == 1
+    assert fake.calls.num_cancelled == 1
 
 
 async def test_leaving_in_a_silent_phase_cancels() -> None:
     """No token has to come for the departure to be noticed."""
     fake = FakeInference()
-    fake.script = Script(hold=asyncio.Event(), hold_at=0)
+    fake.script = Script(gate=asyncio.Event(), gate_at=0)
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(CHAT, BODY | {"stream": True}))
         await connection.head()
         connection.leave()
-        await fake.seen.ended.wait()
+        await fake.calls.ended.wait()
 
-    assert fake.seen.num_cancelled == 1
+    assert fake.calls.num_cancelled == 1
 
 
 async def test_leaving_cancels_every_prompt() -> None:
     """All calls of one request end together."""
     fake = FakeInference()
-    fake.script = Script(hold=asyncio.Event(), hold_at=1)
+    fake.script = Script(gate=asyncio.Event(), gate_at=1)
     body = {"model": "fake", "prompt": ["a", "b", "c"], "stream": True}
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post("/v1/completions", body))
         await connection.head()
         connection.leave()
-        while fake.seen.num_running:
-            fake.seen.ended.clear()
-            await fake.seen.ended.wait()
+        while fake.calls.num_running:
+            fake.calls.ended.clear()
+            await fake.calls.ended.wait()
 
-    assert fake.seen.num_cancelled == 3
+    assert fake.calls.num_cancelled == 3
 
 
 async def test_an_unread_stream_stops_the_service() -> None:
@@ -105,9 +105,9 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
         a_connection(gateway.address, receive_buffer=8192) as connection,
     ):
         await connection.send(a_post(CHAT, BODY | {"stream": True}))
-        await fake.seen.ended.wait()
+        await fake.calls.ended.wait()
 
-    assert fake.seen.num_cancelled == 1
+    assert fake.calls.num_cancelled == 1
 
 
 async def test_a_response_that_is_never_read_ends_its_call() -> None:
@@ -141,7 +141,7 @@ async def test_the_limit_needs_no_help_of_the_kernel(request_head: bytes) -> Non
         address = Address("127.0.0.1", bound.getsockname()[1])
         async with (
             asyncio.timeout(20),
-            listening(
+            run_listener(
                 endless(ended),
                 bound,
                 tls=None,
@@ -190,7 +190,7 @@ async def test_a_slow_reader_gets_everything() -> None:
         await connection.send(a_post(CHAT, BODY | {"stream": True}))
         await connection.head()
         await settled(fake)
-        assert fake.seen.num_pieces < 1000
+        assert fake.calls.num_pieces < 1000
         events = 0
         while event := await connection.chunk():
             events, last = events + 1, event
@@ -202,11 +202,11 @@ async def test_a_slow_reader_gets_everything() -> None:
 async def settled(fake: FakeInference) -> int:
     """How many pieces were handed out when no more are taken for a while."""
     while True:
-        before = fake.seen.num_pieces
+        before = fake.calls.num_pieces
         try:
             async with asyncio.timeout(0.5):
-                await fake.seen.ended.wait()
+                await fake.calls.ended.wait()
         except TimeoutError:
             pass
-        if before and fake.seen.num_pieces == before:
+        if before and fake.calls.num_pieces == before:
             return before

@@ -47,14 +47,14 @@ async def test_the_headers_keep_proxies_from_buffering() -> None:
 
 async def test_the_stream_opens_when_the_request_is_accepted() -> None:
     """The first chunk comes before the first token, and not before the acceptance."""
-    fake, hold = FakeInference(), asyncio.Event()
-    fake.script = Script(hold=hold, hold_at=0)
+    fake, gate = FakeInference(), asyncio.Event()
+    fake.script = Script(gate=gate, gate_at=0)
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(CHAT, BODY))
         await connection.head()
         role = await connection.chunk()
-        assert fake.seen.num_pieces == 0
-        hold.set()
+        assert fake.calls.num_pieces == 0
+        gate.set()
         events = await connection.chunks()
 
     assert b'"role":"assistant"' in role
@@ -64,13 +64,13 @@ async def test_the_stream_opens_when_the_request_is_accepted() -> None:
 async def test_tokens_are_not_held_back() -> None:
     """A piece is on the wire before the next one exists."""
     fake = FakeInference()
-    hold = asyncio.Event()
-    fake.script = Script(hold=hold, hold_at=1)
+    gate = asyncio.Event()
+    fake.script = Script(gate=gate, gate_at=1)
     async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
         await connection.send(a_post(CHAT, BODY))
         await connection.head()
         _, first = await connection.chunk(), await connection.chunk()
-        hold.set()
+        gate.set()
         await connection.chunks()
 
     assert b'"content":"Hello"' in first
@@ -107,8 +107,8 @@ async def test_a_late_failure_is_the_last_event() -> None:
 
 async def test_silence_is_filled_with_comments() -> None:
     """A quiet stream gets pings, which are whole events of their own."""
-    fake, hold = FakeInference(), asyncio.Event()
-    fake.script = Script(hold=hold, hold_at=0)
+    fake, gate = FakeInference(), asyncio.Event()
+    fake.script = Script(gate=gate, gate_at=0)
     async with (
         a_gateway(fake, ping_interval_s=0.01) as gateway,
         a_connection(gateway.address) as connection,
@@ -116,7 +116,7 @@ async def test_silence_is_filled_with_comments() -> None:
         await connection.send(a_post(CHAT, BODY))
         await connection.head()
         _, *pings = [await connection.chunk() for _ in range(3)]
-        hold.set()
+        gate.set()
         events = [event for event in await connection.chunks() if event != pings[0]]
 
     assert pings == [b": ping\n\n"] * 2

@@ -5,10 +5,10 @@ import pytest
 from gateway.http.hosts import HostPolicy
 from svc_kit.errors import HostNotAllowed, OriginNotAllowed
 
-LOOPBACK = HostPolicy.of("127.0.0.1", [], [])
-NAMED = HostPolicy.of("192.168.1.5", ["LLM.example"], ["https://Chat.example/"])
-EVERYWHERE = HostPolicy.of("0.0.0.0", [], [])
-OPEN = HostPolicy.of("127.0.0.1", ["*"], ["*"])
+LOOPBACK = HostPolicy.create("127.0.0.1", [], [])
+NAMED = HostPolicy.create("192.168.1.5", ["LLM.example"], ["https://Chat.example/"])
+EVERYWHERE = HostPolicy.create("0.0.0.0", [], [])
+OPEN = HostPolicy.create("127.0.0.1", ["*"], ["*"])
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ OPEN = HostPolicy.of("127.0.0.1", ["*"], ["*"])
         (NAMED, "localhost"),
         (EVERYWHERE, "10.1.2.3:8080"),
         (EVERYWHERE, "[fe80::1]:8080"),
-        (HostPolicy.of("::", [], []), "10.1.2.3"),
-        (HostPolicy.of("box", [], []), "box:8080"),
+        (HostPolicy.create("::", [], []), "10.1.2.3"),
+        (HostPolicy.create("box", [], []), "box:8080"),
         (OPEN, "evil.example"),
     ],
 )

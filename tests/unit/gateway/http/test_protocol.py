@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http.protocol import LEAST_TAKEN_BYTES, SlowClientCutoff
+from gateway.http.protocol import MIN_READ_BYTES, SlowClientCutoff
 
 LIMIT_S = 60.0
 LARGE = 9_000_000
@@ -87,10 +87,10 @@ def test_a_large_answer_may_take_longer_than_the_limit(
     transport.unread = LARGE
     protocol.pause_writing()
     for _ in range(3):
-        transport.unread -= LEAST_TAKEN_BYTES
+        transport.unread -= MIN_READ_BYTES
         timers.pass_limit()
         assert not transport.is_cut
-    transport.unread -= LEAST_TAKEN_BYTES - 1
+    transport.unread -= MIN_READ_BYTES - 1
     timers.pass_limit()
 
     assert transport.is_cut

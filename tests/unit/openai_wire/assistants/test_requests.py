@@ -7,7 +7,7 @@ import pytest
 from corral.control.v1 import assistant_pb2, item_pb2, message_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from openai_wire.assistants.objects import assistant_object, list_object, message_object
+from openai_wire.assistants.objects import assistant_object, message_object
 from openai_wire.assistants.requests import (
     ASSISTANT_UNSUPPORTED,
     AssistantUpdateBody,
@@ -21,7 +21,8 @@ from openai_wire.assistants.thread_requests import (
     create_thread_request,
     update_thread_request,
 )
-from openai_wire.shared.pagination import PageQuery, page_query
+from openai_wire.shared.objects import list_object
+from openai_wire.shared.pagination import PageQuery, parse_page_query
 from svc_kit.errors import (
     DomainError,
     InvalidField,
@@ -232,7 +233,7 @@ def test_an_empty_list_has_no_ends() -> None:
 def test_a_limit_outside_the_list_is_refused(limit: str) -> None:
     """1 to 100, as at OpenAI."""
     with pytest.raises((OutOfRange, InvalidType)) as refused:
-        page_query(PageQuery, {"limit": limit})
+        parse_page_query(PageQuery, {"limit": limit})
 
     assert refused.value.field == "limit"
 

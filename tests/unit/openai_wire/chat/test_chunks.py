@@ -34,7 +34,7 @@ def chat_chunks(
         an_envelope(), num_choices=num_choices, logprobs=logprobs, include_usage=include_usage
     )
     payloads = [payload for event in events for payload in chunks.payloads(event, 0)]
-    return read_back([*payloads, *chunks.closing()])
+    return read_back([*payloads, *chunks.final_payloads()])
 
 
 def text_chunks(
@@ -54,7 +54,7 @@ def text_chunks(
         echoes=echoes,
     )
     payloads = [payload for call, event in events for payload in chunks.payloads(event, call)]
-    return read_back([*payloads, *chunks.closing()])
+    return read_back([*payloads, *chunks.final_payloads()])
 
 
 def read_back(payloads: Iterable[bytes]) -> list[Any]:

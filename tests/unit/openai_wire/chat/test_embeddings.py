@@ -70,11 +70,11 @@ def test_errors_about_inputs_name_what_the_caller_wrote() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packs", "sent"), [(False, [1.5, -2.0]), (True, "AADAPwAAAMA=")]
+    ("is_base64", "sent"), [(False, [1.5, -2.0]), (True, "AADAPwAAAMA=")]
 )  # fmt: skip
-def test_vectors_are_numbers_or_packed(packs: bool, sent: object) -> None:
+def test_vectors_are_numbers_or_packed(is_base64: bool, sent: object) -> None:
     """Little-endian 32-bit floats in Base64 where asked for; usage counts the tokens."""
-    vectors = EmbeddingList("asked", packs=packs)
+    vectors = EmbeddingList("asked", is_base64=is_base64)
     vectors.add(
         pb.EmbedResponse(
             embeddings=[pb.Embedding(values=(1.5, -2.0))], prompt_tokens=7, model="answered"

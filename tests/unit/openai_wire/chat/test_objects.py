@@ -8,9 +8,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from openai_wire.chat.objects import (
     ChatCompletion,
     TextCompletion,
-    accounts,
     model_list,
     model_object,
+    usage_and_timings,
 )
 from tests.support.wire_events import (
     ChatEvent,
@@ -48,7 +48,7 @@ def test_timings_say_where_the_time_went() -> None:
     timings.between_tokens.FromMilliseconds(10)
     timings.tokens_per_second, timings.completion_tokens = 100.0, 5
 
-    assert accounts([event])["timings"] == {
+    assert usage_and_timings([event])["timings"] == {
         "cache_n": 6,
         "cache_source": "live",
         "prompt_n": 4,
@@ -63,7 +63,7 @@ def test_timings_say_where_the_time_went() -> None:
         "queue_ms": 2.0,
         "first_token_ms": 22.0,
     }
-    assert "timings" not in accounts([event, event])
+    assert "timings" not in usage_and_timings([event, event])
 
 
 def test_a_chat_completion_has_every_field() -> None:
@@ -155,7 +155,7 @@ def test_chat_logprobs_are_finite() -> None:
 def test_a_completion_puts_its_prompts_in_order() -> None:
     """Choices are numbered prompt by prompt; usage is the sum."""
     completion = TextCompletion(
-        an_envelope("cmpl-1"), num_prompts=2, produced=1, kept=1, logprobs=False, echoes=["p", "q"]
+        an_envelope("cmpl-1"), num_prompts=2, best_of=1, n=1, logprobs=False, echoes=["p", "q"]
     )
     events = [
         (1, text_accepted()),
@@ -181,7 +181,7 @@ def test_a_completion_puts_its_prompts_in_order() -> None:
 def test_best_of_keeps_the_most_probable() -> None:
     """The choices with the highest mean log probability are sent, best first, without it."""
     completion = TextCompletion(
-        an_envelope("cmpl-1"), num_prompts=1, produced=3, kept=2, logprobs=False
+        an_envelope("cmpl-1"), num_prompts=1, best_of=3, n=2, logprobs=False
     )
     for index, (text, logprob) in enumerate([("bad", -3.0), ("best", -1.0), ("good", -2.0)]):
         completion.add(text_delta(text, index=index, logprobs=[a_token(b"x", logprob)]))
@@ -195,9 +195,7 @@ def test_best_of_keeps_the_most_probable() -> None:
 
 def test_completion_logprobs_are_parallel_lists() -> None:
     """Tokens that are no text get a name of their own, so that alternatives do not collide."""
-    completion = TextCompletion(
-        an_envelope("cmpl-1"), num_prompts=1, produced=1, kept=1, logprobs=True
-    )
+    completion = TextCompletion(an_envelope("cmpl-1"), num_prompts=1, best_of=1, n=1, logprobs=True)
     tokens = [a_token(b"a", -0.5, [(b"\xe2", -1.0), (b"\xe3", -2.0)]), a_token(b"\xe2\x82", -0.25)]
     completion.add(text_delta("a", logprobs=tokens))
     answer: Any = completion.as_object()

@@ -6,12 +6,12 @@ import pytest
 from corral.inference.v1 import sampling_pb2
 
 from openai_wire.chat.sampling import SamplingFields, sampling_params
-from openai_wire.shared.fields import validated
+from openai_wire.shared.fields import validate
 
 
 def params_of(**fields: Any) -> sampling_pb2.SamplingParams:
     """The params that these fields become."""
-    return sampling_params(validated(SamplingFields, fields))
+    return sampling_params(validate(SamplingFields, fields))
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import pytest
 
 from openai_wire.chat.chat_request import parse_chat
 from openai_wire.resources.adapters import (
-    header_of_body,
-    header_of_form,
-    header_of_load,
-    header_of_path,
+    header_from_form,
+    header_from_json,
+    header_from_load,
+    header_from_path,
     list_adapters_request,
-    scales_by_place,
+    parse_wait,
+    scales_by_index,
     update_request,
-    wait_of,
 )
 from openai_wire.shared.json_body import parse_array
 from svc_kit import errors
@@ -22,16 +22,16 @@ from svc_kit import errors
 def test_a_form_has_texts_only() -> None:
     """Numbers and truths are read from them."""
     form = {"name": "voice", "default_scale": "0.5", "replace": "true", "model": "tiny"}
-    header = header_of_form(form, "id")
+    header = header_from_form(form, "id")
 
     assert (header.name, header.model, header.default_scale) == ("voice", "tiny", 0.5)
     assert (header.replace, header.request_id) == (True, "id")
-    assert not header_of_form({"name": "voice"}, "").HasField("default_scale")
+    assert not header_from_form({"name": "voice"}, "").HasField("default_scale")
 
 
 def test_a_body_names_its_file() -> None:
     """What is null is not given."""
-    header = header_of_body({"name": "voice", "file_id": "file-1", "model": None}, "")
+    header = header_from_json({"name": "voice", "file_id": "file-1", "model": None}, "")
 
     assert (header.file_id, header.replace) == ("file-1", False)
 
@@ -39,24 +39,34 @@ def test_a_body_names_its_file() -> None:
 def test_other_servers_bodies_name_a_path() -> None:
     """vLLM's refuses a name that is taken unless told otherwise; the other one takes it."""
     body = {"lora_name": "voice", "lora_path": "v.gguf", "base_model_name": "tiny"}
-    load = header_of_load(body, "")
+    load = header_from_load(body, "")
 
     assert (load.name, load.path, load.model, load.replace) == ("voice", "v.gguf", "tiny", False)
-    assert header_of_load({**body, "load_inplace": True}, "").replace
-    assert header_of_path({"name": "voice", "path": "v.gguf"}, "").replace
+    assert header_from_load({**body, "load_inplace": True}, "").replace
+    assert header_from_path({"name": "voice", "path": "v.gguf"}, "").replace
 
 
 @pytest.mark.parametrize(
     ("read", "fields", "error", "field"),
     [
-        (header_of_form, {}, errors.MissingField, "name"),
-        (header_of_form, {"name": "a", "default_scale": "x"}, errors.InvalidType, "default_scale"),
-        (header_of_form, {"name": "a", "default_scale": "11"}, errors.OutOfRange, "default_scale"),
-        (header_of_form, {"name": "a", "replace": "yes"}, errors.InvalidType, "replace"),
-        (header_of_form, {"name": "a", "colour": "red"}, errors.UnknownField, "colour"),
-        (header_of_body, {"name": "a"}, errors.MissingField, "file_id"),
-        (header_of_load, {"lora_name": "a"}, errors.MissingField, "lora_path"),
-        (header_of_path, {"name": "", "path": "x"}, errors.DomainError, "name"),
+        (header_from_form, {}, errors.MissingField, "name"),
+        (
+            header_from_form,
+            {"name": "a", "default_scale": "x"},
+            errors.InvalidType,
+            "default_scale",
+        ),
+        (
+            header_from_form,
+            {"name": "a", "default_scale": "11"},
+            errors.OutOfRange,
+            "default_scale",
+        ),
+        (header_from_form, {"name": "a", "replace": "yes"}, errors.InvalidType, "replace"),
+        (header_from_form, {"name": "a", "colour": "red"}, errors.UnknownField, "colour"),
+        (header_from_json, {"name": "a"}, errors.MissingField, "file_id"),
+        (header_from_load, {"lora_name": "a"}, errors.MissingField, "lora_path"),
+        (header_from_path, {"name": "", "path": "x"}, errors.DomainError, "name"),
     ],
 )
 def test_the_first_problem_is_named(read: Any, fields: Any, error: Any, field: str) -> None:
@@ -78,10 +88,10 @@ def test_an_update_changes_what_it_names() -> None:
 
 def test_scales_that_are_not_listed_are_zero() -> None:
     """As llama-server has it; a place that is none is refused."""
-    assert scales_by_place([{"id": 1, "scale": 0.5}], 3) == {0: 0.0, 1: 0.5, 2: 0.0}
+    assert scales_by_index([{"id": 1, "scale": 0.5}], 3) == {0: 0.0, 1: 0.5, 2: 0.0}
     for items in ([{"id": 3, "scale": 1}], [{"id": 0, "scale": 99}], [{"scale": 1}], [1]):
         with pytest.raises(errors.DomainError):
-            scales_by_place(items, 3)
+            scales_by_index(items, 3)
 
 
 def test_queries_are_read() -> None:
@@ -89,11 +99,11 @@ def test_queries_are_read() -> None:
     request = list_adapters_request({"limit": "2", "order": "asc", "after": "adapter_1"})
 
     assert (request.page_size, request.order, request.after) == (2, 2, "adapter_1")
-    assert wait_of({}) is None
-    assert wait_of({"wait": "5"}).seconds == 5  # type: ignore[union-attr]  # it is there
+    assert parse_wait({}) is None
+    assert parse_wait({"wait": "5"}).seconds == 5  # type: ignore[union-attr]  # it is there
     for text in ("-1", "61", "x", "1.5"):
         with pytest.raises(errors.InvalidField):
-            wait_of({"wait": text})
+            parse_wait({"wait": text})
 
 
 def test_an_array_is_an_array() -> None:

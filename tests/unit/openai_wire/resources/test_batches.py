@@ -6,11 +6,11 @@ import pytest
 from corral.control.v1 import batch_pb2
 
 from openai_wire.resources.batches import (
-    batch_list,
     batch_object,
     create_batch_request,
     list_batches_request,
 )
+from openai_wire.shared.objects import list_object
 from svc_kit.errors import DomainError
 
 BODY = {"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"}
@@ -104,7 +104,8 @@ def test_a_failed_batch_has_its_errors() -> None:
 def test_a_page_has_its_ends() -> None:
     """Null where it is empty."""
     batches = [batch_pb2.Batch(id="batch_2"), batch_pb2.Batch(id="batch_1")]
-    page, empty = batch_list(batches, has_more=True), batch_list([], has_more=False)
+    page = list_object(batches, batch_object, has_more=True)
+    empty = list_object([], batch_object, has_more=False)
 
     assert (page["first_id"], page["last_id"], page["has_more"]) == ("batch_2", "batch_1", True)
     assert (empty["first_id"], empty["last_id"], empty["has_more"]) == (None, None, False)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from corral.control.v1 import tool_pb2
 
-from openai_wire.responses.tools import tools_from
+from openai_wire.responses.tools import tools_to_proto
 from svc_kit.errors import UnsupportedField
 
 ALWAYS = tool_pb2.McpTool.APPROVAL_ALWAYS
@@ -36,7 +36,7 @@ def test_in_doubt_a_call_waits_for_a_word(
     asked: object, approval: tool_pb2.McpTool.Approval, exempt: list[str]
 ) -> None:
     """A tool that both lists name waits, and a list without names allows nothing."""
-    [tool] = tools_from([{"type": "mcp", "server_label": "shop", "require_approval": asked}])
+    [tool] = tools_to_proto([{"type": "mcp", "server_label": "shop", "require_approval": asked}])
 
     assert (tool.mcp.approval, list(tool.mcp.approval_exempt)) == (approval, exempt)
 
@@ -53,6 +53,6 @@ def test_a_field_that_a_tool_may_not_have_is_named_with_its_tool(
 ) -> None:
     """There may be many tools."""
     with pytest.raises(UnsupportedField) as caught:
-        tools_from([{"type": "mcp", "server_label": "till"}, tool])
+        tools_to_proto([{"type": "mcp", "server_label": "till"}, tool])
 
     assert caught.value.field == f"tools[1].{field}"

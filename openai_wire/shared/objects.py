@@ -1,0 +1,51 @@
+"""Building blocks of response objects: pages of lists, names of states, timestamps, numbers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Json = dict[str, Any]
+ObjectT = TypeVar("ObjectT")
+
+
+def list_object(
+    objects: Sequence[ObjectT], write: Callable[[ObjectT], Mapping[str, Any]], *, has_more: bool
+) -> Json:
+    """A page of a list. `write` converts an object to JSON with an `id`."""
+    data = [write(each) for each in objects]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": has_more,
+    }
+
+
+def deleted_object(object_id: str, object_name: str) -> Json:
+    """The confirmation that an object was deleted. `object_name` is the value of `object`."""
+    return {"id": object_id, "object": object_name, "deleted": True}
+
+
+def enum_name(name: str, prefix: str) -> str:
+    """Convert the name of a proto enum value to OpenAI's, as in STATE_FAILED to "failed"."""
+    return name.removeprefix(prefix).lower()
+
+
+def state_name(resource: Any) -> str:
+    """The `status` of a message with a `state`."""
+    return enum_name(type(resource).State.Name(resource.state), "STATE_")
+
+
+def optional_seconds(message: Any, field: str) -> int | None:
+    """A timestamp in unix seconds, None if it is not set."""
+    return getattr(message, field).seconds if message.HasField(field) else None
+
+
+def round_float32(number: float) -> float:
+    """Round a proto's 32-bit float to its 7 significant digits: 0.1, not 0.10000000149011612."""
+    return float(f"{number:.7g}")
+
+
+def optional_float(message: Any, field: str) -> float | None:
+    """A 32-bit float, None if it is not set."""
+    return round_float32(getattr(message, field)) if message.HasField(field) else None
