@@ -1,4 +1,4 @@
-"""Dependencies: named where they are imported, with a reason, and locked."""
+"""Every import is a declared, documented and locked dependency."""
 
 import ast
 import re
@@ -25,11 +25,11 @@ PACKAGES: Final = {
     "grpc_reflection": "grpcio-reflection",
     "llama_cpp": "llama-cpp-python",
 }
-"""The packages that are not called as the modules that they bring."""
+"""Distribution names that differ from the names of their modules."""
 
 
 def imported(*folders: str) -> dict[str, str]:
-    """The packages that modules import, each with one module that does."""
+    """Imported distributions, each with one module that imports it."""
     return {
         package: path.relative_to(ROOT).as_posix()
         for folder in folders
@@ -41,7 +41,7 @@ def imported(*folders: str) -> dict[str, str]:
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """The modules that a file imports, also those within its functions."""
+    """Modules that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -50,7 +50,7 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def package_of(module: str) -> str | None:
-    """The package that brings a module; None: it is Python's or ours."""
+    """The distribution of a module; None for the standard library and Corral's own packages."""
     top, *_ = module.split(".")
     if top in FIRST_PARTY or top in sys.stdlib_module_names:
         return None
@@ -59,13 +59,13 @@ def package_of(module: str) -> str | None:
 
 
 def wanted(*names: str) -> set[str]:
-    """The packages that inputs of locks name."""
+    """Distributions named in the inputs of the locks."""
     lines = (line for name in names for line in lines_of(f"requirements/{name}.in"))
     return {re.split(r"[=\[]", line)[0] for line in lines if not line.startswith("-")}
 
 
 def test_what_is_imported_is_asked_for() -> None:
-    """A package that only another one brings would be gone with that one's next release."""
+    """A package installed only because another one needs it may be gone with its next release."""
     inputs = [path.stem for path in (ROOT / "requirements").glob("*.in")]
     brought = {**imported("bench", "migrations", "tests", "tools"), **imported(*PRODUCT)}
     shipped = imported(*PRODUCT, "migrations")
@@ -75,14 +75,14 @@ def test_what_is_imported_is_asked_for() -> None:
 
 
 def test_what_is_asked_for_is_imported() -> None:
-    """But for what others load by its name."""
+    """Except for packages that others load by name."""
     loaded = {"aiosqlite", "httptools", "websockets"}
 
     assert wanted("runtime") - imported(*PRODUCT).keys() == loaded
 
 
 def test_every_dependency_has_a_reason() -> None:
-    """The page of dependencies says what each is for."""
+    """The page on dependencies gives the reason for each."""
     page = (ROOT / "docs/understand/dependencies.md").read_text()
     reasons = re.split(r"[^a-z0-9-]+", page)
 
@@ -90,14 +90,14 @@ def test_every_dependency_has_a_reason() -> None:
 
 
 def test_the_project_depends_on_what_is_locked() -> None:
-    """pyproject.toml and the input of the lock name the same packages."""
+    """pyproject.toml and the input of the lock list the same packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     assert lines_of("requirements/runtime.in") == sorted(project["dependencies"])
 
 
 def test_lock_files_name_no_address() -> None:
-    """Where packages come from is the installing machine's business."""
+    """The installing machine configures the index."""
     locks = [*(ROOT / "requirements").glob("*"), ROOT / "tests/clients/package-lock.json"]
     named = [path.name for path in locks if "://" in without_funding(path.read_text())]
 
@@ -105,7 +105,7 @@ def test_lock_files_name_no_address() -> None:
 
 
 def test_every_locked_package_is_hashed() -> None:
-    """A package without a hash would be whatever somebody put under its name."""
+    """Without a hash, any file of that name would be installed."""
     for path in (ROOT / "requirements").glob("*.txt"):
         entries = path.read_text().replace("\\\n", " ").splitlines()
         bare = [line for line in entries if "==" in line and "--hash=sha256:" not in line]
@@ -114,18 +114,18 @@ def test_every_locked_package_is_hashed() -> None:
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_wanted_package_is_locked(name: str) -> None:
-    """The lock was made after the last change of its input."""
+    """The lock is newer than the last change of its input."""
     locked = {line.partition("==")[0] for line in lines_of(f"requirements/{name}.txt")}
 
     assert wanted(name) - locked == set()
 
 
 def lines_of(name: str) -> list[str]:
-    """The lines of a requirements file that name something."""
+    """The lines of a requirements file with a requirement."""
     lines = (ROOT / name).read_text().splitlines()
     return sorted(line for line in lines if line and line[0] not in "# ")
 
 
 def without_funding(text: str) -> str:
-    """A package lock without the pages that packages ask for money on."""
+    """A package lock without funding URLs."""
     return "\n".join(line for line in text.splitlines() if '"url":' not in line)

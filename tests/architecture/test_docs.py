@@ -1,4 +1,4 @@
-"""The documents: every link in them leads somewhere."""
+"""Every link and every module path in the documentation exists."""
 
 import re
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ def links_of(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The fragments that GitHub makes of a page's headings."""
+    """The anchors that GitHub generates for the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_relative_link_leads_to_a_file() -> None:
-    """A page that was moved is linked from its new place."""
+    """Links follow a page that moves."""
     broken = [
         f"{page.relative_to(ROOT).as_posix()}: {target.name}"
         for page in PAGES
@@ -36,7 +36,7 @@ def test_every_relative_link_leads_to_a_file() -> None:
 
 
 def test_every_fragment_of_a_link_is_a_heading() -> None:
-    """A section that was renamed or moved is linked by its new heading."""
+    """Links follow a heading that is renamed."""
     broken = [
         f"{page.relative_to(ROOT).as_posix()}: {target.name}#{fragment}"
         for page in PAGES
@@ -48,7 +48,7 @@ def test_every_fragment_of_a_link_is_a_heading() -> None:
 
 
 def test_every_module_that_a_page_names_exists() -> None:
-    """A module that was moved is named by its new path; a page may leave out leading folders."""
+    """Paths follow a module that moves; a page may omit leading folders."""
     modules = [f"/{path.relative_to(ROOT).as_posix()}" for path in source_files()]
     unknown = [
         f"{page.relative_to(ROOT).as_posix()}: {name}"

@@ -1,4 +1,4 @@
-"""Rules of this code base that no linter knows, each with its reason, checked on the sources."""
+"""Rules of this code base that no linter has, each with its reason, checked on the sources."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ def attribute(node: ast.AST, owner: str, *names: str) -> bool:
 
 
 def test_only_svc_kit_aborts_a_call() -> None:
-    """Services raise DomainErrors; one interceptor makes a status of them, with all details."""
+    """Services raise DomainErrors; one interceptor converts them into a gRPC status."""
 
     def aborts(node: ast.AST) -> bool:
         return attribute(node, "context", "abort", "abort_with_status", "set_code", "set_details")
@@ -59,7 +59,7 @@ def test_only_svc_kit_aborts_a_call() -> None:
 
 
 def test_the_environment_is_read_by_settings_alone() -> None:
-    """A setting that is read elsewhere is neither checked, nor shown, nor documented."""
+    """A setting read elsewhere would not be validated, shown or documented."""
 
     def reads_environment(node: ast.AST) -> bool:
         return attribute(node, "os", "environ", "getenv", "environb", "putenv")
@@ -68,15 +68,15 @@ def test_the_environment_is_read_by_settings_alone() -> None:
 
 
 ENVIRONMENT_READERS = (
-    "svc_kit/settings/groups.py",  # the one reader of every setting
-    "corral_cli/up/children.py",  # hands the environment on to the services that it starts
-    "inference_svc/engine_client/process.py",  # and this to the engine, with malloc's variable
-    "svc_kit/sandbox/process.py",  # hands on where native libraries are, and nothing else
+    "svc_kit/settings/groups.py",  # reads every setting
+    "corral_cli/up/children.py",  # passes the environment to the services that it starts
+    "inference_svc/engine_client/process.py",  # and to the engine, with malloc's variable
+    "svc_kit/sandbox/process.py",  # passes the library path only
 )
 
 
 def test_one_module_commits() -> None:
-    """A transaction is one call or one step of a job: it begins and ends in the unit of work."""
+    """A transaction is one call or one step of a job and is begun and ended in one place."""
 
     def commits(node: ast.AST) -> bool:
         return attribute(node, "session", "begin", "commit", "rollback")
@@ -87,7 +87,7 @@ def test_one_module_commits() -> None:
 
 
 def test_only_the_command_prints() -> None:
-    """Services log; a print goes past the format, the level and the request id."""
+    """Services log; a print has no format, level or request id."""
 
     def prints(node: ast.AST) -> bool:
         return (
@@ -104,8 +104,8 @@ def test_nothing_is_validated_by_assert() -> None:
     assert violations(lambda node: isinstance(node, ast.Assert)) == []
 
 
-def test_nothing_is_swallowed_in_silence() -> None:
-    """A bare `except:` also catches what ends the process."""
+def test_no_bare_except() -> None:
+    """A bare `except:` also catches KeyboardInterrupt and SystemExit."""
 
     def swallows(node: ast.AST) -> bool:
         return isinstance(node, ast.ExceptHandler) and node.type is None
@@ -113,8 +113,8 @@ def test_nothing_is_swallowed_in_silence() -> None:
     assert violations(swallows) == []
 
 
-def test_no_class_is_named_for_nothing() -> None:
-    """Manager, Helper, Util and Base say that somebody did not know what the class is."""
+def test_class_names_are_specific() -> None:
+    """Helper, Util and Base do not say what a class is."""
 
     def vague(node: ast.AST) -> bool:
         return isinstance(node, ast.ClassDef) and (
@@ -124,8 +124,8 @@ def test_no_class_is_named_for_nothing() -> None:
     assert violations(vague) == []
 
 
-def test_every_module_says_why_it_exists() -> None:
-    """The first thing a reader meets is a docstring."""
+def test_every_module_has_a_docstring() -> None:
+    """It is the first thing that a reader sees."""
     silent = [
         path.relative_to(ROOT).as_posix()
         for path in product_files() + sorted((ROOT / "tools").glob("*.py"))
@@ -137,7 +137,7 @@ def test_every_module_says_why_it_exists() -> None:
 
 
 def test_every_test_states_its_behaviour() -> None:
-    """A test's docstring is the sentence that it proves."""
+    """The docstring of a test is the behavior that it proves."""
     silent = [
         f"{path.relative_to(ROOT).as_posix()}:{node.lineno} {node.name}"
         for path in sorted((ROOT / "tests").rglob("test_*.py"))

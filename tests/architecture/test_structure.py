@@ -1,4 +1,4 @@
-"""The size and the shape of the product: limits that are only ever lowered."""
+"""Size and structure of the product: limits that are only ever lowered."""
 
 import ast
 from collections import Counter
@@ -29,7 +29,7 @@ FIELD_WORDS: Final = frozenset(
         "versioning",
     }
 )
-"""Words of the field that end like a gerund and name a thing."""
+"""Words of the field that end in -ing and name a thing."""
 PARTS_OF_A_SLICE: Final = frozenset(
     {
         "backend",
@@ -52,7 +52,7 @@ PARTS_OF_A_SLICE: Final = frozenset(
         "worker",
     }
 )
-"""Bare names that several packages of a service share, each for the same part."""
+"""Module names that several packages of a service may share, for the same part of each."""
 
 MODULES: Final = [
     path.relative_to(ROOT).as_posix() for path in product_files() if path.name != "__init__.py"
@@ -60,12 +60,12 @@ MODULES: Final = [
 
 
 def num_lines(name: str) -> int:
-    """The lines of a file."""
+    """Number of lines of a file."""
     return len((ROOT / name).read_text(encoding="utf-8").splitlines())
 
 
 def test_the_product_does_not_grow() -> None:
-    """What a feature adds is paid for by something that gets simpler."""
+    """A feature that adds lines simplifies something else."""
     assert (
         sum(num_lines(path.relative_to(ROOT).as_posix()) for path in product_files()) <= MAX_LINES
     )
@@ -73,7 +73,7 @@ def test_the_product_does_not_grow() -> None:
 
 
 def test_the_tests_do_not_grow() -> None:
-    """Tests are code: a case in a table before a function, a builder before a copy."""
+    """Cases are rows of a table before functions, and builders replace copies."""
     paths = (ROOT / "tests").rglob("*.py")
     names = [
         path.relative_to(ROOT).as_posix() for path in paths if "node_modules" not in path.parts
@@ -83,7 +83,7 @@ def test_the_tests_do_not_grow() -> None:
 
 
 def test_folders_hold_few_modules() -> None:
-    """A reader finds a module from the tree alone."""
+    """Readers find a module from the tree alone."""
     counts = Counter(name.rpartition("/")[0] for name in MODULES)
 
     assert {
@@ -92,14 +92,14 @@ def test_folders_hold_few_modules() -> None:
 
 
 def test_modules_are_short() -> None:
-    """A module that grows longer holds more than one thing."""
+    """A longer module contains more than one thing."""
     longest = {name: num_lines(name) for name in MODULES if num_lines(name) > MAX_LINES_OF_A_MODULE}
 
     assert longest == {}
 
 
 def test_modules_are_named_by_nouns() -> None:
-    """A gerund says what goes on, not what is in the file."""
+    """A gerund names an activity, not the contents of the file."""
     gerunds = [
         name
         for name in MODULES
@@ -114,7 +114,7 @@ def test_modules_are_named_by_nouns() -> None:
 
 @pytest.mark.parametrize("package", PRODUCT)
 def test_bare_names_are_unique_in_a_service(package: str) -> None:
-    """Two modules of one name are confused, unless they are the same part of two slices."""
+    """Modules share a name only if they are the same part of two slices."""
     names = [name for name in MODULES if name.startswith(f"{package}/")]
     counts = Counter(PurePath(name).stem for name in names)
     twice = {

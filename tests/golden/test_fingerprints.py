@@ -1,4 +1,4 @@
-"""A request that is sent again within a day is recognized, also by the next release."""
+"""Fingerprints of idempotent requests equal those that earlier releases stored."""
 
 import ast
 import json
@@ -79,25 +79,25 @@ REQUESTS: Final[dict[str, tuple[object, ...]]] = {
 }
 """Requests by the method that is stored with them."""
 STABLE: Final = (NoneType, bool, int, float, str, bytes, datetime, timedelta)
-"""Types that `fingerprint_of` has a form for, beside enums, mappings and sequences."""
+"""Types that `fingerprint_of` accepts beside enums, mappings, sequences and dataclasses."""
 NO_DEFAULT: Final = (MISSING, MISSING)
 
 
 def golden() -> dict[str, Any]:
-    """The fingerprints as they are stored."""
+    """The contents of the golden file."""
     path = Path(__file__).with_name("fingerprints.json")
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-def test_fingerprints_are_those_that_are_stored(method: str) -> None:
-    """Another fingerprint refuses requests that are sent again after an upgrade."""
+def test_fingerprints_equal_the_stored_ones(method: str) -> None:
+    """With another fingerprint a request repeated after an upgrade would be refused."""
     assert fingerprint_of(*REQUESTS[method]) == golden()["fingerprints"][method]
 
 
 def methods() -> Iterator[str]:
-    """The names of the methods that store the requests of their callers."""
+    """Names of the methods that record requests for idempotency."""
     for path in (ROOT / "control_svc").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         constants = {
@@ -112,12 +112,12 @@ def methods() -> Iterator[str]:
 
 
 def test_requests_of_every_method_are_pinned() -> None:
-    """A method whose name changes does not find the requests that are stored."""
+    """A renamed method would not find its recorded requests."""
     assert set(methods()) == set(REQUESTS) == set(golden()["fingerprints"])
 
 
-def parts_of(kind: Any) -> Iterator[type]:
-    """The classes of the values that a field of a type may have."""
+def value_types(kind: Any) -> Iterator[type]:
+    """The classes of values that a type annotation allows."""
     origin = get_origin(kind)
     if origin is Literal:
         return
@@ -127,11 +127,11 @@ def parts_of(kind: Any) -> Iterator[type]:
     assert origin in (Union, UnionType, tuple, Sequence, Mapping), kind
     for part in get_args(kind):
         if part is not Ellipsis:
-            yield from parts_of(part)
+            yield from value_types(part)
 
 
 def stored_fields() -> dict[str, dict[str, bool]]:
-    """The fields of the classes that requests consist of, by stored name: which have a default."""
+    """The fields of all classes in requests by stored name, and whether each has a default."""
     found: dict[str, dict[str, bool]] = {}
     waiting = [type(fact) for facts in REQUESTS.values() for fact in facts]
     waiting.append(ToolOutput)
@@ -150,12 +150,12 @@ def stored_fields() -> dict[str, dict[str, bool]]:
             assert hasattr(kind, "_field_defaults"), f"{name} has no stable form"
             found[name] = {field: field in kind._field_defaults for field in kind._fields}
         for hint in get_type_hints(kind).values():
-            waiting += parts_of(hint)
+            waiting += value_types(hint)
     return found
 
 
-def test_what_requests_consist_of_is_pinned_by_its_stored_name() -> None:
-    """A class or field that is renamed gets the `STORED_AS` that it had; a new one a default."""
+def test_stored_names_of_classes_and_fields_are_pinned() -> None:
+    """A renamed class or field needs `STORED_AS` with its old name, a new field a default."""
     pinned, found = golden()["fields"], stored_fields()
 
     assert {name: set(names) - set(found.get(name, ())) for name, names in pinned.items()} == {
@@ -170,7 +170,7 @@ def test_what_requests_consist_of_is_pinned_by_its_stored_name() -> None:
 
 
 def test_a_new_optional_field_changes_no_fingerprint() -> None:
-    """The release before did not have it when it stored the request."""
+    """The earlier release recorded the request without it."""
 
     @dataclass(frozen=True)
     class Before:
@@ -189,7 +189,7 @@ def test_a_new_optional_field_changes_no_fingerprint() -> None:
 
 
 def test_a_renamed_class_or_field_has_the_fingerprint_of_its_stored_name() -> None:
-    """`STORED_AS` gives the old name."""
+    """`STORED_AS` is the old name."""
 
     @dataclass(frozen=True)
     class Old:
@@ -206,7 +206,7 @@ def test_a_renamed_class_or_field_has_the_fingerprint_of_its_stored_name() -> No
 
 
 def record(fingerprint: str) -> IdempotencyRecord:
-    """A request that was carried out."""
+    """A recorded request."""
     return IdempotencyRecord(
         method="CreateThread",
         request_id="r",
@@ -217,7 +217,7 @@ def record(fingerprint: str) -> IdempotencyRecord:
 
 
 def test_a_request_of_an_earlier_release_is_recognised_by_its_id() -> None:
-    """Its fingerprint was made of names that nobody knows any more."""
+    """Fingerprints of release 0.1 cannot be computed any more."""
     record("0" * 64).check_same(fingerprint_of("x"))
 
     with pytest.raises(RequestIdReused):

@@ -27,7 +27,7 @@ def write(path: Path, content: bytes = b"") -> Path:
 async def test_stored_bytes_are_in_the_folder_of_the_first_digits_of_their_key(
     tmp_path: Path,
 ) -> None:
-    """Files of callers lie there, by the keys in the database."""
+    """The blob key in the database leads to the file."""
     write(tmp_path / "ab" / KEY, b"abc")
 
     blobs = FolderBlobs(tmp_path)
@@ -53,7 +53,7 @@ def test_a_folder_of_stored_bytes_belongs_to_the_installation_that_it_names(
 
 
 def test_cached_adapters_are_found_by_their_digest(tmp_path: Path) -> None:
-    """They are not downloaded again; what was still being downloaded is removed."""
+    """They are not downloaded again; unfinished downloads are removed."""
     cached = write(tmp_path / "d1.gguf")
     unfinished = write(tmp_path / "incoming-1")
 
@@ -64,8 +64,8 @@ def test_cached_adapters_are_found_by_their_digest(tmp_path: Path) -> None:
     assert not unfinished.exists()
 
 
-def test_adapters_that_ended_an_engine_are_marked_by_files(tmp_path: Path) -> None:
-    """They are not loaded again by an upgraded service."""
+def test_crash_markers_of_adapters_are_files(tmp_path: Path) -> None:
+    """An upgraded service does not load an adapter that crashed the engine."""
     write(tmp_path / "d1.blamed")
     write(tmp_path / "d2.loading")
     write(tmp_path / "d3.loading")
@@ -78,8 +78,8 @@ def test_adapters_that_ended_an_engine_are_marked_by_files(tmp_path: Path) -> No
     assert (tmp_path / "d2.suspect").exists()
 
 
-def test_the_name_of_a_frontend_is_kept_in_a_file(tmp_path: Path) -> None:
-    """The control service knows the frontend by it."""
+def test_the_frontend_id_is_stored_in_a_file(tmp_path: Path) -> None:
+    """The control service identifies the frontend by it."""
     assert frontend_id(write(tmp_path / "frontend", b"frontend_1\n")) == "frontend_1"
 
 

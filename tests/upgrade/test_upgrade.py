@@ -1,5 +1,6 @@
-"""An installation of an earlier release, killed in the middle of its work, goes on under this one:
-real processes on its data folder and its database."""
+"""Upgrade of an installation of release 0.1 that was killed during its work: real processes of this
+release on its data folder and its database, SQLite and PostgreSQL.
+"""
 
 import asyncio
 import json
@@ -46,18 +47,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 RELEASE = "release-0.1"
 SHA256_DIGITS = 64
-GOES_ON = ("open", "queued", "waiting", "half")
-"""What these name is not as it was once the services run again."""
+UNFINISHED = ("open", "queued", "waiting", "half")
+"""Names of runs, responses and batches that continue once the services run again."""
 
 
 @dataclass(frozen=True)
 class Upgraded:
-    """The installation under this release."""
+    """The installation, served by this release."""
 
     corral: Corral
     known: dict[str, Any]
     api: Api
-    """The caller without a key."""
+    """A client without a key."""
     data: Path
 
     @property
@@ -80,8 +81,8 @@ class Upgraded:
         """The path of a response."""
         return f"/responses/{self.known['responses'][name]}"
 
-    def store_read(self) -> Any:
-        """The vector store, once no file of it is in progress."""
+    def wait_for_store(self) -> Any:
+        """The vector store, as soon as none of its files is in progress."""
         store_id = self.known["store"]["id"]
         asked = vector_store_service_pb2.WatchVectorStoreRequest(vector_store_id=store_id)
         with grpc.insecure_channel(self.corral.control) as channel:
@@ -91,22 +92,24 @@ class Upgraded:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    """A PostgreSQL without anything in it."""
+    """An empty PostgreSQL server."""
     with a_postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest) -> str:
-    """The database of the earlier release."""
+    """The kind of database that the earlier release used."""
     name: str = request.param
     if name == "postgres":
         request.getfixturevalue("postgres")
     return name
 
 
-def bring(database: str, request: pytest.FixtureRequest, folder: Path) -> dict[str, Any]:
-    """Unpack the state into a folder's `data`; the settings of control that lead to it."""
+def unpack_installation(
+    database: str, request: pytest.FixtureRequest, folder: Path
+) -> dict[str, Any]:
+    """Unpack the installation into `folder / "data"`; return the control settings to open it."""
     url = None
     if database == "postgres":
         url = create_database(request.getfixturevalue("postgres"))
@@ -118,10 +121,9 @@ def bring(database: str, request: pytest.FixtureRequest, folder: Path) -> dict[s
 def upgraded(
     request: pytest.FixtureRequest, database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Upgraded]:
-    """`corral up` on the state of the earlier release, whose database `corral db upgrade` has
-    brought to this one's schema."""
+    """`corral up` on the installation, after `corral db upgrade`."""
     folder = tmp_path_factory.mktemp("upgraded")
-    control = bring(database, request, folder)
+    control = unpack_installation(database, request, folder)
     with start(folder, "db", "upgrade", control=control) as command:
         assert command.wait() == 0
     flags = ("--embedding-model", MODEL)
@@ -132,26 +134,26 @@ def upgraded(
         yield Upgraded(corral, known_of(RELEASE, database), api, folder / "data")
 
 
-def test_a_database_of_a_later_release_is_left_alone(
+def test_a_database_of_a_later_release_is_refused(
     request: pytest.FixtureRequest, database: str, tmp_path: Path
 ) -> None:
-    """The service ends with words that say so, and the schema is what it was."""
-    control = bring(database, request, tmp_path)
-    change(tmp_path, control, "UPDATE alembic_version SET version_num = '9999'")
+    """The service exits with a message that says so and does not change the schema."""
+    control = unpack_installation(database, request, tmp_path)
+    execute_sql(tmp_path, control, "UPDATE alembic_version SET version_num = '9999'")
     with start(tmp_path, "serve", "control", control=control) as service:
-        said = service.wait_for_line("made by a later one")
+        message = service.wait_for_line("made by a later one")
         code = service.wait()
-    change(tmp_path, control, "UPDATE alembic_version SET version_num = '0013'")
+    execute_sql(tmp_path, control, "UPDATE alembic_version SET version_num = '0013'")
     with start(tmp_path, "db", "upgrade", control=control) as command:
         upgraded = command.wait()
 
-    assert said
+    assert message
     assert code != 0
     assert upgraded == 0
 
 
-def change(folder: Path, control: dict[str, Any], statement: str) -> None:
-    """Change the database behind the back of the service."""
+def execute_sql(folder: Path, control: dict[str, Any], statement: str) -> None:
+    """Run a statement on the database without the service."""
     if control:
         asyncio.run(execute(control["database_url"], statement))
         return
@@ -160,8 +162,8 @@ def change(folder: Path, control: dict[str, Any], statement: str) -> None:
     connection.close()
 
 
-def events_of(text: str) -> list[tuple[str, Any]]:
-    """The names and the data of server-sent events; comments are left out."""
+def parse_events(text: str) -> list[tuple[str, Any]]:
+    """Parse server-sent events into their names and data, without comments."""
     events = []
     for frame in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in frame.splitlines() if line[:1] != ":")
@@ -171,49 +173,48 @@ def events_of(text: str) -> list[tuple[str, Any]]:
     return events
 
 
-def plain(found: Any) -> Any:
-    """An object without times, and without what engines report."""
-    told = json.loads(timeless(json.dumps(found)))
-    if isinstance(told, dict):
-        told.pop("engines", None)
-    return told
+def plain(value: Any) -> Any:
+    """Remove times and the reports of engines from an object."""
+    result = json.loads(timeless(json.dumps(value)))
+    if isinstance(result, dict):
+        result.pop("engines", None)
+    return result
 
 
-# ---- what had ended
+# ---- ended work
 
 
-def test_objects_are_what_they_were(upgraded: Upgraded) -> None:
-    """Every object that nobody works on, in lists and by itself, to the field."""
-    known, moving = upgraded.known, moving_ids(upgraded.known)
+def test_ended_objects_are_unchanged(upgraded: Upgraded) -> None:
+    """Every field of every object without unfinished work, in lists and on its own."""
+    known, changing = upgraded.known, changing_ids(upgraded.known)
     for path, before in known["objects"].items():
-        if any(each in path for each in moving):
+        if any(each in path for each in changing):
             continue
         params = {"limit": 100} if path.count("/") == 1 else {}
         after = upgraded.api.get(path, **params)
         if "data" not in before:
             assert plain(after) == plain(before), path
             continue
-        found = {each["id"]: plain(each) for each in after["data"]}
+        objects = {each["id"]: plain(each) for each in after["data"]}
         for each in before["data"]:
-            if each["id"] not in moving:
-                assert found[each["id"]] == plain(each), path
+            if each["id"] not in changing:
+                assert objects[each["id"]] == plain(each), path
 
 
-def moving_ids(known: dict[str, Any]) -> set[str]:
-    """The ids of what goes on, or is changed by a test here."""
+def changing_ids(known: dict[str, Any]) -> set[str]:
+    """Ids of objects with unfinished work and of those that a test changes."""
     store = known["store"]
-    moving = {store["id"], store["late"], store["late_batch"], *store["in_progress"]}
-    moving |= {known["responses"]["archived"]}
-    for name in GOES_ON:
-        moving.update(known["runs"].get(name, ()))
-        moving.add(known["responses"].get(name, known["batches"].get(name, "")))
-    moving |= {known["batches"]["queued"], known["conversation"] + "/items"}
-    return moving - {""}
+    changing = {store["id"], store["late"], store["late_batch"], *store["in_progress"]}
+    changing |= {known["responses"]["archived"]}
+    for name in UNFINISHED:
+        changing.update(known["runs"].get(name, ()))
+        changing.add(known["responses"].get(name, known["batches"].get(name, "")))
+    changing |= {known["batches"]["queued"], known["conversation"] + "/items"}
+    return changing - {""}
 
 
-def test_files_have_their_bytes(upgraded: Upgraded) -> None:
-    """All of them, by their digests; a page token of the earlier release leads on from where it
-    was."""
+def test_files_have_the_same_content(upgraded: Upgraded) -> None:
+    """All of them, by digest. A page token of the earlier release returns the next page."""
     contents = {
         file_id: digest_of(upgraded.api.http.get(f"/v1/files/{file_id}/content").text)
         for file_id in upgraded.known["contents"]
@@ -228,8 +229,8 @@ def test_files_have_their_bytes(upgraded: Upgraded) -> None:
 
 
 def test_ended_streams_are_replayed(upgraded: Upgraded) -> None:
-    """Byte for byte, of runs and of responses in every state."""
-    deleted = upgraded.response("archived")  # by a test here
+    """Byte by byte, for runs and responses in every state."""
+    deleted = upgraded.response("archived")  # another test deletes it
     digests = {
         path: known
         for path, known in upgraded.known["streams"].items()
@@ -250,9 +251,10 @@ def test_ended_streams_are_replayed(upgraded: Upgraded) -> None:
     assert len(digests) > 10
 
 
-def test_keys_are_what_they_were(upgraded: Upgraded) -> None:
-    """A key serves its project and no other, one of an operator serves operators, and one that was
-    revoked nobody."""
+def test_keys_have_the_same_access(upgraded: Upgraded) -> None:
+    """A key gives access to its project only, an operator's key to operator calls, a revoked key to
+    nothing.
+    """
     keys, red = upgraded.known["keys"], upgraded.known["red"]
     with caller(upgraded.corral, keys["inference"]["secret"]) as api:
         content = api.http.get(f"/v1/files/{red['file']}/content").text
@@ -268,8 +270,8 @@ def test_keys_are_what_they_were(upgraded: Upgraded) -> None:
     assert keys["admin"]["id"] in listed
 
 
-def test_requests_that_were_carried_out_are_not_carried_out_again(upgraded: Upgraded) -> None:
-    """The same idempotency key gives the same object, whatever it is."""
+def test_repeated_requests_return_the_same_object(upgraded: Upgraded) -> None:
+    """An idempotency key of the earlier release returns the object that it created."""
     requests = upgraded.known["repeatable"]
     same = {each["path"] + each["key"]: repeat(upgraded.api, each) for each in requests}
 
@@ -277,7 +279,7 @@ def test_requests_that_were_carried_out_are_not_carried_out_again(upgraded: Upgr
 
 
 def test_another_body_under_a_key_of_this_release_is_refused(upgraded: Upgraded) -> None:
-    """Fingerprints are compared again for requests that come after the upgrade."""
+    """Fingerprints are compared for requests made after the upgrade."""
     first = {**upgraded.known["repeatable"][1], "key": "after-the-upgrade"}
     repeat(upgraded.api, first)
     refused = upgraded.api.http.post(
@@ -290,7 +292,7 @@ def test_another_body_under_a_key_of_this_release_is_refused(upgraded: Upgraded)
 
 
 def repeat(api: Api, request: dict[str, Any]) -> str:
-    """Make a request of the earlier release again; the id of what comes of it."""
+    """Repeat a request of the earlier release; return the id of the object."""
     headers = {"idempotency-key": request["key"]}
     if "file" in request:
         file = request["file"]
@@ -300,12 +302,12 @@ def repeat(api: Api, request: dict[str, Any]) -> str:
         }
     else:
         sent = {"json": request["json"]}
-    made: str = api.ask("POST", request["path"], headers=headers, **sent)["id"]
-    return made
+    object_id: str = api.ask("POST", request["path"], headers=headers, **sent)["id"]
+    return object_id
 
 
-def test_usage_is_kept(upgraded: Upgraded) -> None:
-    """The sums of each project on the day it was used."""
+def test_usage_is_still_counted(upgraded: Upgraded) -> None:
+    """The sums of each project on the day of its requests."""
     day = datetime.fromisoformat(upgraded.known["made_at"]).replace(hour=0, minute=0, second=0)
     asked = usage_service_pb2.ListUsageRequest(period=usage_service_pb2.ListUsageRequest.PERIOD_DAY)
     asked.start_time.FromDatetime(day)
@@ -331,15 +333,15 @@ def test_usage_is_kept(upgraded: Upgraded) -> None:
         assert all(new >= old for new, old in zip(now[key], counts, strict=True)), key
 
 
-# ---- what goes on
+# ---- unfinished work
 
 
 @pytest.mark.parametrize("name", ["open", "queued"])
-def test_a_run_goes_on(upgraded: Upgraded, name: str) -> None:
-    """Its stream begins as it was read before, and ends; its message says what the deltas say."""
+def test_a_run_continues(upgraded: Upgraded, name: str) -> None:
+    """Its stream starts with the events read before the upgrade; its message equals the deltas."""
     path = upgraded.run(name)
     text = upgraded.api.events(f"{path}/events")
-    events = events_of(text)
+    events = parse_events(text)
     deltas = [
         content["text"]["value"]
         for event, data in events
@@ -362,12 +364,13 @@ def test_a_run_goes_on(upgraded: Upgraded, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["open", "queued"])
-def test_a_response_goes_on(upgraded: Upgraded, name: str) -> None:
-    """Its stream begins as it was read before, every event has its number, and its text is that of
-    the deltas."""
+def test_a_response_continues(upgraded: Upgraded, name: str) -> None:
+    """Its stream starts with the events read before the upgrade, sequence numbers have no gaps, and
+    its text is that of the deltas.
+    """
     path = upgraded.response(name)
     text = upgraded.api.events(path, stream="true")
-    events = [data for _, data in events_of(text) if data != "[DONE]"]
+    events = [data for _, data in parse_events(text) if data != "[DONE]"]
     deltas = [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
     response = upgraded.api.get(path)
     [item] = response["output"]
@@ -383,8 +386,8 @@ def test_a_response_goes_on(upgraded: Upgraded, name: str) -> None:
         assert item["id"] in [each["id"] for each in items["data"]]
 
 
-def test_a_run_takes_the_outputs_it_waits_for(upgraded: Upgraded) -> None:
-    """And ends with an answer that uses them."""
+def test_a_run_that_waits_for_tool_outputs_continues(upgraded: Upgraded) -> None:
+    """Its answer uses the submitted outputs."""
     path = upgraded.run("waiting")
     before = upgraded.api.get(path)["status"]
     outputs = upgraded.known["calls"]
@@ -398,8 +401,8 @@ def test_a_run_takes_the_outputs_it_waits_for(upgraded: Upgraded) -> None:
 
 
 @pytest.mark.parametrize(("name", "num_lines"), [("half", NUM_LINES), ("queued", 3)])
-def test_a_batch_goes_on(upgraded: Upgraded, name: str, num_lines: int) -> None:
-    """Every line is answered exactly once, also those of a batch that was half done."""
+def test_a_batch_continues(upgraded: Upgraded, name: str, num_lines: int) -> None:
+    """Every line is answered exactly once, also in a batch that was half done."""
     batch_id = upgraded.known["batches"][name]
     follow(upgraded.corral, batch_id)
     batch = upgraded.api.get(f"/batches/{batch_id}")
@@ -414,8 +417,8 @@ def test_a_batch_goes_on(upgraded: Upgraded, name: str, num_lines: int) -> None:
     assert all(line["response"]["body"]["usage"]["completion_tokens"] == 40 for line in lines)
 
 
-def test_an_upload_that_was_half_done_becomes_a_file(upgraded: Upgraded) -> None:
-    """Of the part that was there and one that comes now."""
+def test_a_pending_upload_is_completed(upgraded: Upgraded) -> None:
+    """From a part added before the upgrade and one added after it."""
     upload = upgraded.known["upload"]
     path = f"/uploads/{upload['id']}"
     part = upgraded.api.ask("POST", f"{path}/parts", files={"data": ("p", b"world")})
@@ -426,8 +429,8 @@ def test_an_upload_that_was_half_done_becomes_a_file(upgraded: Upgraded) -> None
 
 
 def test_vector_stores_are_searched(upgraded: Upgraded) -> None:
-    """Files that were read before, and those that were on their way."""
-    store = upgraded.store_read()
+    """Files ingested before the upgrade, and those that were in progress."""
+    store = upgraded.wait_for_store()
     found = {
         query: upgraded.api.post(f"/vector_stores/{store['id']}/search", query=query)["data"][0]
         for query in ("Zorbo the fox", "the moon pulls the sea", "bees dance", "trains on rails")
@@ -449,8 +452,9 @@ def test_vector_stores_are_searched(upgraded: Upgraded) -> None:
 
 
 def test_adapters_are_loaded(upgraded: Upgraded) -> None:
-    """Those that were, one that was on its way, and one of another project; one that cannot be says
-    why."""
+    """Adapters that were ready, one in progress and one of another project load; an incompatible
+    one fails.
+    """
     states = {
         name: upgraded.api.get(f"/adapters/{name}", wait=20)["engines"]
         for name in ("still", "later", "foreign")
@@ -474,13 +478,14 @@ def test_adapters_are_loaded(upgraded: Upgraded) -> None:
 
 
 def test_dead_letters_are_retried(upgraded: Upgraded) -> None:
-    """All are listed; a file begins again and is read, and what its client was told the end of is
-    refused: a run, a response, and a batch that has its files."""
+    """All are listed. A vector store file is ingested again. A run, a response and a batch with
+    output files are refused, because their clients have seen them end.
+    """
     dead = upgraded.known["dead"]
     listed = upgraded.operator.command("jobs", "dead")
     store_id, late = (upgraded.known["store"][name] for name in ("id", "late"))
     retried = {kind: retry(upgraded, letter["id"]) for kind, letter in dead.items()}
-    upgraded.store_read()
+    upgraded.wait_for_store()
     file = upgraded.api.get(f"/vector_stores/{store_id}/files/{late}")
 
     assert all(letter["id"] in listed for letter in dead.values())
@@ -494,7 +499,7 @@ def test_dead_letters_are_retried(upgraded: Upgraded) -> None:
 
 
 def retry(upgraded: Upgraded, job_id: str) -> grpc.StatusCode | None:
-    """Let a dead letter begin again; how that is refused."""
+    """Retry a dead letter; return the status code if that is refused."""
     asked = job_service_pb2.RetryJobRequest(job_id=job_id)
     with grpc.insecure_channel(upgraded.corral.control) as channel:
         try:
@@ -504,11 +509,11 @@ def retry(upgraded: Upgraded, job_id: str) -> grpc.StatusCode | None:
     return None
 
 
-# ---- what is built on
+# ---- new work on old objects
 
 
-def test_responses_are_gone_on_from(upgraded: Upgraded) -> None:
-    """A chain, a call that was not answered, and a summary that was sealed."""
+def test_responses_are_continued(upgraded: Upgraded) -> None:
+    """A chain, a function call without output, and an encrypted summary."""
     known = upgraded.known
     about: dict[str, Any] = {"model": MODEL, "temperature": 0}
     chained = upgraded.api.post(
@@ -540,7 +545,7 @@ def test_responses_are_gone_on_from(upgraded: Upgraded) -> None:
 
 
 def text_of(response: Any) -> str:
-    """What a response says."""
+    """The text of a response."""
     return "".join(
         part["text"]
         for item in response["output"]
@@ -549,8 +554,8 @@ def text_of(response: Any) -> str:
     )
 
 
-def test_assistants_and_threads_are_used(upgraded: Upgraded) -> None:
-    """A new run of an old assistant on an old thread, and a change under its etag."""
+def test_assistants_and_threads_run_again(upgraded: Upgraded) -> None:
+    """A new run of an existing assistant on an existing thread."""
     assistants, thread_id = upgraded.known["assistants"], upgraded.known["thread"]
     run = upgraded.api.post(
         f"/threads/{thread_id}/runs",
@@ -565,9 +570,10 @@ def test_assistants_and_threads_are_used(upgraded: Upgraded) -> None:
     assert "Rome" in message["content"][0]["text"]["value"]
 
 
-def test_archived_prefixes_are_used_and_go_with_their_object(upgraded: Upgraded) -> None:
-    """An archived prefix spares its computation where this release has the same engine; with the
-    response it belongs to it is deleted."""
+def test_stored_prefixes_are_used_and_deleted_with_their_object(upgraded: Upgraded) -> None:
+    """A stored prefix is restored if this release has the same llama.cpp. It is deleted with its
+    response.
+    """
     archived = upgraded.known["responses"]["archived"]
     [file] = [
         path
@@ -581,19 +587,19 @@ def test_archived_prefixes_are_used_and_go_with_their_object(upgraded: Upgraded)
     upgraded.api.ask("DELETE", f"/responses/{archived}")
     deadline = time.monotonic() + PATIENCE_S
     while file.exists() and time.monotonic() < deadline:
-        upgraded.operator.jobs()  # each question takes a round trip
+        upgraded.operator.jobs()  # a round trip
 
     assert not file.exists()
     assert response["usage"]["input_tokens_details"]["cached_tokens"] >= 64 * is_same_engine
 
 
 def description_of(snapshot: Path) -> str:
-    """The beginning of an archived prefix, which says what it is of, and for which engine."""
+    """The header of a stored prefix, which names its object and its llama.cpp release."""
     return snapshot.read_bytes()[:1024].decode("latin-1")
 
 
 def test_a_deleted_response_stays_deleted(upgraded: Upgraded) -> None:
-    """Also what was left of it for the archive to forget."""
+    """No dead cleanup job is left for it."""
     deleted = upgraded.known["deleted_response"]
     answer: httpx.Response = upgraded.api.http.get(f"/v1/responses/{deleted}")
     unfinished = [
