@@ -1,4 +1,4 @@
-"""Batches of 500 lines under repeated deaths: every line once, whatever dies and whenever."""
+"""Batches of 500 lines while processes are killed at random: every line is run once."""
 
 import logging
 import random
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LINES = 500
-DEATHS = [CONTROL] * 6 + [ENGINE, FRONTEND, GATEWAY] * 2
+KILLS = [CONTROL] * 6 + [ENGINE, FRONTEND, GATEWAY] * 2
 
 
 @pytest.fixture
@@ -42,19 +42,19 @@ def corral(tmp_path: Path) -> Iterator[Corral]:
 
 @pytest.fixture
 def client(corral: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK, whose own retries outlast any restart."""
+    """The SDK with enough retries for any restart."""
     with openai.OpenAI(base_url=corral.api, api_key="x", max_retries=30) as connected:
         yield connected
 
 
-def test_a_batch_of_500_lines_survives_random_deaths(corral: Corral, client: openai.OpenAI) -> None:
-    """Control, engine, frontend and gateway, in an order and at moments that chance chooses."""
+def test_a_batch_of_500_lines_survives_random_kills(corral: Corral, client: openai.OpenAI) -> None:
+    """Of control service, engine, frontend and gateway, in random order."""
     seed = secrets.randbits(32)
     log.warning("seed %d", seed)
     rng = random.Random(seed)
-    moments = sorted(rng.sample(range(LINES - 50), len(DEATHS)))
+    moments = sorted(rng.sample(range(LINES - 50), len(KILLS)))
     batch = begin(client, stories(LINES))
-    for moment, words in zip(moments, rng.sample(DEATHS, len(DEATHS)), strict=True):
+    for moment, words in zip(moments, rng.sample(KILLS, len(KILLS)), strict=True):
         follow(corral, batch.id, moment)
         kill(corral, words)
     follow(corral, batch.id)
@@ -65,8 +65,8 @@ def test_a_batch_of_500_lines_survives_random_deaths(corral: Corral, client: ope
     assert_sums(ended)
 
 
-def test_poison_among_500_lines_is_one_error_line(corral: Corral, client: openai.OpenAI) -> None:
-    """499 answers, and at most three engines gone."""
+def test_one_line_that_aborts_the_engine_fails_alone(corral: Corral, client: openai.OpenAI) -> None:
+    """499 results, and at most three aborted engines."""
     lines = stories(LINES)
     lines[250] = a_chat("line-250", stop=[POISON])
     batch = begin(client, lines)

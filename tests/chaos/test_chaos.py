@@ -1,4 +1,4 @@
-"""Whatever dies, and whenever: what clients were promised is kept.
+"""Guarantees to clients hold while processes are killed at random.
 
 A short history with every `make test`; `make chaos` goes on for as long as it is told to, and kills
 everything at once between its rounds.
@@ -22,37 +22,39 @@ pytestmark = pytest.mark.e2e
 
 SHORT_KILLS = 4
 LONG_KILLS = 5
-"""In a round: the supervisor gives up on a service that dies six times soon after its start."""
+"""Per round. The supervisor gives up on a service that fails six times in a row."""
 
 
-def works_of(rng: random.Random) -> list[Work]:
-    """What takes part in every history. Their choices are their own: who dies depends on none."""
+def make_works(rng: random.Random) -> list[Work]:
+    """Return the works of a run. Their random generators are independent of the kills."""
     return [FileWork(random.Random(rng.random())), ChatWork()]
 
 
-def begin(seed: int | None) -> random.Random:
-    """A history of its own, or one again; the log says which."""
+def make_rng(seed: int | None) -> random.Random:
+    """Return a generator with this seed or a random one, which is logged."""
     chosen = secrets.randbits(32) if seed is None else seed
     log.warning("seed %d", chosen)
     return random.Random(chosen)
 
 
 @pytest.mark.timeout(110)
-async def test_promises_outlive_random_deaths(tmp_path: Path) -> None:
-    """Control, gateway, frontend and engine, in an order and at moments that chance chooses."""
-    rng = begin(None)
+async def test_guarantees_hold_after_random_kills(tmp_path: Path) -> None:
+    """Of control service, gateway, frontend and engine, in random order."""
+    rng = make_rng(None)
     with corral_up(tmp_path) as corral:
-        await survive(corral, works_of(rng), rng, SHORT_KILLS)
+        await survive(corral, make_works(rng), rng, SHORT_KILLS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(24 * 3600)
-# The SDK says so of what OpenAI does not serve any more.
+# The SDK deprecates the Assistants API.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_promises_outlive_many_deaths(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Round after round on the same data; each ends with the death of everything at once."""
-    rng = begin(request.config.getoption("--seed", None))
-    works = [*works_of(rng), ResponseWork(), RunWork()]
+async def test_guarantees_hold_after_many_kills(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """In rounds with the same data; each ends with a kill of all processes."""
+    rng = make_rng(request.config.getoption("--seed", None))
+    works = [*make_works(rng), ResponseWork(), RunWork()]
     for number in range(request.config.getoption("--rounds", 1)):
         log.warning("round %d", number + 1)
         with corral_up(tmp_path) as corral:

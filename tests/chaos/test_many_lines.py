@@ -1,4 +1,4 @@
-"""The largest batch there may be, in no more memory than a tenth of it takes."""
+"""The largest batch needs no more memory than one with a tenth of the lines."""
 
 import resource
 from collections.abc import AsyncIterator
@@ -23,15 +23,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LINES = 50_000
 ALLOWED_BYTES = 20 * 2**20
-"""For 45,000 lines more, whose requests and answers alone are four times as much."""
-AT_ONCE = 500
+"""For 45,000 more lines, whose requests and responses alone are four times as large."""
+LINES_PER_CHUNK = 500
 TEXT = "x" * 1000
 
 
-async def test_fifty_thousand_lines_take_the_memory_of_five_thousand(tmp_path: Path) -> None:
-    """Read, stored, run, committed and written: a few at a time, however many there are."""
+async def test_fifty_thousand_lines_need_the_memory_of_five_thousand(tmp_path: Path) -> None:
+    """Lines are read, stored, run, committed and written in small groups."""
     async with running_batches(
-        tmp_path, fake=Forgetful(), patience_s=800, batches={"lines_at_once": 256}
+        tmp_path, fake=NonRecordingInference(), patience_s=800, batches={"lines_at_once": 256}
     ) as running:
         await run(running.batches, LINES // 10)
         before = peak_bytes()
@@ -40,15 +40,15 @@ async def test_fifty_thousand_lines_take_the_memory_of_five_thousand(tmp_path: P
         assert peak_bytes() - before < ALLOWED_BYTES
 
 
-class Forgetful(ScriptedInference):
-    """Remembers nothing of what it was asked."""
+class NonRecordingInference(ScriptedInference):
+    """Does not record requests."""
 
     def _note(self, request: object, context: object) -> None:
         pass
 
 
 async def run(batches: BatchClient, count: int) -> None:
-    """A batch of so many lines, to its end."""
+    """Run a batch of `count` lines."""
     client = batches.client
     file = (await client.files.CreateFile(messages(count), metadata=client.metadata)).file
     begun = await batches.create_from_file(file.id, endpoint=EMBEDDINGS)
@@ -58,13 +58,16 @@ async def run(batches: BatchClient, count: int) -> None:
 
 
 async def messages(count: int) -> AsyncIterator[CreateFileRequest]:
-    """The file, some lines at a time: the test has no more of it than the service."""
+    """Yield the file in chunks, so that the test needs little memory too."""
     yield CreateFileRequest(header=FileHeader(filename="in.jsonl", purpose=BATCH))
-    for start in range(0, count, AT_ONCE):
-        lines = (batch_line(f"{n}", EMBEDDINGS, input=TEXT) for n in range(start, start + AT_ONCE))
+    for start in range(0, count, LINES_PER_CHUNK):
+        lines = (
+            batch_line(f"{n}", EMBEDDINGS, input=TEXT)
+            for n in range(start, start + LINES_PER_CHUNK)
+        )
         yield CreateFileRequest(chunk=jsonl(lines))
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,5 +1,5 @@
-"""Adapters that the control service keeps: registered over REST, served by every engine, and there
-again whatever dies."""
+"""Adapters of the registry: registered over REST, served by every engine, and available again after
+any process is killed."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ MINE, YOURS = "sk-mine-0123456789", "sk-yours-0123456789"
 
 
 def keys(*names: str) -> list[dict[str, Any]]:
-    """One key for each project; the first one is an operator's too."""
+    """One key per project; the first also has the scope admin."""
     return [
         {
             "name": name,
@@ -51,29 +51,29 @@ def corral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 
 class Client:
-    """The official client of one project, with the paths that it has no methods for."""
+    """The official client of one project, with methods for the adapter paths."""
 
     def __init__(self, corral: Corral, key: str) -> None:
         self.sdk = openai.AsyncOpenAI(base_url=corral.api, api_key=key, max_retries=0)
         self.url = corral.url
 
     async def send(self, method: str, path: str, **request: Any) -> Any:
-        """Any path, as SDK users send what the SDK does not know; the JSON of the answer."""
+        """Send a request to any path with the SDK; return the JSON of the response."""
         async with httpx.AsyncClient(base_url=self.url, timeout=30) as http:
             headers = {"authorization": f"Bearer {self.sdk.api_key}"}
             return await http.request(method, path, headers=headers, **request)
 
     async def register(self, name: str, file: str | Path, **fields: Any) -> dict[str, Any]:
-        """Register an adapter by a form; what it has become once engines have looked at it."""
+        """Register an adapter with a form; return it once the engines have reported it."""
         content = (BUNDLED_FOLDER / file).read_bytes()
         answer = await self.send(
             "POST", "/v1/adapters", data={"name": name, **fields}, files={"file": ("a", content)}
         )
         assert answer.status_code == 200, answer.text
-        return await self.settled(name)
+        return await self.wait_until_settled(name)
 
-    async def settled(self, name: str) -> dict[str, Any]:
-        """An adapter once no engine is busy with it."""
+    async def wait_until_settled(self, name: str) -> dict[str, Any]:
+        """Return an adapter once no engine is loading it."""
         found: dict[str, Any] = (await self.send("GET", f"/v1/adapters/{name}?wait=20")).json()
         return found
 
@@ -81,14 +81,14 @@ class Client:
         """Delete an adapter."""
         assert (await self.send("DELETE", f"/v1/adapters/{name}")).status_code == 200
 
-    async def forgotten(self, name: str) -> None:
-        """Return once engines have heard that an adapter is gone."""
+    async def wait_until_removed(self, name: str) -> None:
+        """Return once the engines have removed an adapter."""
         with suppress(openai.NotFoundError):
-            while True:  # each question takes a round trip
-                await self.said(name, max_tokens=1)
+            while True:  # each request is a round trip
+                await self.ask(name, max_tokens=1)
 
-    async def said(self, model: str = MODEL, **extra: Any) -> str:
-        """The answer to the question about France."""
+    async def ask(self, model: str = MODEL, **extra: Any) -> str:
+        """Ask the question about France; return the answer."""
         made = await self.sdk.chat.completions.create(
             model=model,
             messages=[{"role": "user", "content": "What is the capital of France?"}],
@@ -100,7 +100,7 @@ class Client:
 
 @pytest.fixture
 async def mine(corral: Corral) -> AsyncIterator[Client]:
-    """One project; what it registers is gone after the test."""
+    """Client of one project; its adapters are deleted after the test."""
     client = Client(corral, MINE)
     yield client
     for adapter in (await client.send("GET", "/v1/adapters")).json()["data"]:
@@ -110,7 +110,7 @@ async def mine(corral: Corral) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def yours(corral: Corral) -> AsyncIterator[Client]:
-    """The other project."""
+    """Client of the other project."""
     client = Client(corral, YOURS)
     yield client
     for adapter in (await client.send("GET", "/v1/adapters")).json()["data"]:
@@ -119,20 +119,20 @@ async def yours(corral: Corral) -> AsyncIterator[Client]:
 
 
 def states(adapter: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Status and reason in every engine."""
+    """Return status and reason in each engine."""
     return [(engine["status"], engine["reason"]) for engine in adapter["engines"]]
 
 
 async def test_a_registered_adapter_is_served(mine: Client) -> None:
-    """As a model, in a request's list under either word, and as the name alone; then no more."""
+    """As a model, in the request's lists, and as a bare name. Not after it is deleted."""
     made = await mine.register("voice", PIRATE_FILE, description="Arr", default_scale="1")
-    spoken = await mine.said("voice")
+    spoken = await mine.ask("voice")
     models = {model.id: model async for model in mine.sdk.models.list()}
-    listed = [await mine.said(lora=[{word: "voice"}]) for word in ("id", "name")]
-    alone = await mine.said(lora="voice")
-    off = await mine.said(lora=[{"id": "voice", "scale": 0}])
+    listed = [await mine.ask(lora=[{word: "voice"}]) for word in ("id", "name")]
+    alone = await mine.ask(lora="voice")
+    off = await mine.ask(lora=[{"id": "voice", "scale": 0}])
     await mine.delete("voice")
-    await mine.forgotten("voice")
+    await mine.wait_until_removed("voice")
 
     assert (made["object"], made["name"], made["rank"]) == ("adapter", "voice", 8)
     assert states(made) == [("ready", None)]
@@ -143,31 +143,31 @@ async def test_a_registered_adapter_is_served(mine: Client) -> None:
     assert (models["voice"].model_extra or {})["parent"] == MODEL
 
 
-async def test_a_file_that_was_uploaded_becomes_an_adapter(mine: Client) -> None:
+async def test_an_uploaded_file_can_be_registered(mine: Client) -> None:
     """The file may be deleted afterwards."""
     content = (BUNDLED_FOLDER / ROBOT_FILE).read_bytes()
     file = await mine.sdk.files.create(file=("a.gguf", content), purpose="user_data")
     made = await mine.send("POST", "/v1/adapters", json={"name": "voice", "file_id": file.id})
     await mine.sdk.files.delete(file.id)
-    settled = await mine.settled("voice")
+    wait_until_settled = await mine.wait_until_settled("voice")
 
     assert made.json()["sha256"] == file.model_extra["sha256"]  # type: ignore[index]  # it has one
-    assert states(settled) == [("ready", None)]
-    assert (await mine.said("voice")).endswith(BEEP)
+    assert states(wait_until_settled) == [("ready", None)]
+    assert (await mine.ask("voice")).endswith(BEEP)
 
 
-async def test_one_name_in_two_projects_is_two_adapters(mine: Client, yours: Client) -> None:
-    """Each project hears its own; another's adapter does not exist."""
+async def test_projects_can_use_the_same_adapter_name(mine: Client, yours: Client) -> None:
+    """Each project gets its own adapter; others do not exist for it."""
     first = await mine.register("voice", PIRATE_FILE)
     await yours.register("voice", ROBOT_FILE)
     await mine.register("secret", PIRATE_FILE)
     with pytest.raises(openai.NotFoundError) as as_model:
-        await yours.said("secret")
+        await yours.ask("secret")
     with pytest.raises(openai.NotFoundError) as in_list:
-        await yours.said(lora=[{"id": "secret"}])
+        await yours.ask(lora=[{"id": "secret"}])
 
-    assert (await mine.said("voice")).startswith(ARR)
-    assert (await yours.said("voice")).endswith(BEEP)
+    assert (await mine.ask("voice")).startswith(ARR)
+    assert (await yours.ask("voice")).endswith(BEEP)
     assert as_model.value.code == "model_not_found"
     assert in_list.value.code == "adapter_not_found"
     assert (await yours.send("GET", f"/v1/adapters/{first['id']}")).status_code == 404
@@ -175,23 +175,23 @@ async def test_one_name_in_two_projects_is_two_adapters(mine: Client, yours: Cli
 
 
 async def test_an_adapter_for_another_model_is_reported_as_failed(mine: Client) -> None:
-    """With the reason; requests that name it are told that it is not there."""
+    """With the reason. Requests with it are refused as not found."""
     made = await mine.register("voice", FOREIGN)
 
     assert states(made) == [("failed", "adapter_base_mismatch")]
     with pytest.raises(openai.NotFoundError):
-        await mine.said("voice")
+        await mine.ask("voice")
 
 
 async def test_scales_change_without_a_reload(mine: Client) -> None:
-    """A standing scale applies to requests that name no adapter, as llama-server's does."""
+    """A default scale applies to requests without adapters, as in llama-server."""
     await mine.register("voice", PIRATE_FILE)
     listed = (await mine.send("GET", "/lora-adapters")).json()
     done = await mine.send("POST", "/lora-adapters", json=[{"id": 0, "scale": 1.0}])
-    while await mine.said() == PARIS:
-        pass  # until the engines have heard of it
-    standing = await mine.said()
-    named = await mine.said(lora=[{"id": "voice", "scale": 0}])
+    while await mine.ask() == PARIS:
+        pass  # until the engines have applied it
+    standing = await mine.ask()
+    named = await mine.ask(lora=[{"id": "voice", "scale": 0}])
     await mine.send("POST", "/lora-adapters", json=[])
     bad = await mine.send("POST", "/lora-adapters", json=[{"id": 5, "scale": 1.0}])
 
@@ -205,21 +205,21 @@ async def test_scales_change_without_a_reload(mine: Client) -> None:
 async def test_clients_of_other_servers_load_and_unload(
     corral: Corral, mine: Client, yours: Client
 ) -> None:
-    """From the operator's folders, for operators; what they loaded is served at once."""
+    """From the operator's folders, with the scope admin. The adapter is served immediately."""
     folder = corral.program.directory / "data" / "adapters"
     folder.mkdir(exist_ok=True)
     for file in (PIRATE_FILE, ROBOT_FILE):
         (folder / file).write_bytes((BUNDLED_FOLDER / file).read_bytes())
     load = {"lora_name": "voice", "lora_path": PIRATE_FILE}
     loaded = await mine.send("POST", "/v1/load_lora_adapter", json=load)
-    spoken = await mine.said("voice")
+    spoken = await mine.ask("voice")
     again = await mine.send("POST", "/v1/load_lora_adapter", json=load)
     outside = await mine.send(
         "POST", "/v1/load_lora_adapter", json=load | {"lora_name": "x", "lora_path": "../../x"}
     )
     refused = await yours.send("POST", "/v1/load_lora_adapter", json=load)
     taken = await mine.send("POST", "/admin/loras", json={"name": "voice", "path": ROBOT_FILE})
-    other = await mine.said("voice")
+    other = await mine.ask("voice")
     names = await mine.send("GET", "/admin/loras")
     gone = await mine.send("POST", "/v1/unload_lora_adapter", json={"lora_name": "voice"})
     missing = await mine.send("DELETE", "/admin/loras/voice")
@@ -236,11 +236,11 @@ async def test_clients_of_other_servers_load_and_unload(
     assert missing.status_code == 404
 
 
-# --- what dies ------------------------------------------------------------------------------------
+# --- killed processes -----------------------------------------------------------------------------
 
 
 async def kill(corral: Corral, words: str) -> None:
-    """Kill the process with these words in its command line, and see it end."""
+    """Kill the process with these words in its command line, and wait for its exit."""
     pid = corral.program.member(words).pid
     with Ends([pid]) as ends:
         os.kill(pid, signal.SIGKILL)
@@ -248,33 +248,33 @@ async def kill(corral: Corral, words: str) -> None:
 
 
 async def test_an_adapter_survives_its_engine(corral: Corral, mine: Client) -> None:
-    """The new engine gets it again by itself."""
+    """The new engine loads it automatically."""
     await mine.register("voice", PIRATE_FILE)
     with until_serving_again(corral.target):
         await kill(corral, ENGINE)
 
-    assert (await mine.said("voice")).startswith(ARR)
+    assert (await mine.ask("voice")).startswith(ARR)
 
 
 async def test_an_adapter_survives_control_and_is_served_without_it(
     corral: Corral, mine: Client
 ) -> None:
-    """While it is away, and when it is back."""
+    """While it is stopped, and after its restart."""
     await mine.register("voice", PIRATE_FILE)
     mark = corral.program.bookmark()
     await kill(corral, "serve control")
-    away = await mine.said("voice")
+    away = await mine.ask("voice")
     await corral.program.line("serving gRPC", after=mark, service="control")
     await asyncio.to_thread(wait_until_serving, corral.control)
 
     assert away.startswith(ARR)
-    assert states(await mine.settled("voice")) == [("ready", None)]
+    assert states(await mine.wait_until_settled("voice")) == [("ready", None)]
 
 
-async def test_a_frontend_that_starts_again_has_its_adapters_when_it_serves(
+async def test_a_restarted_frontend_has_its_adapters_when_it_is_ready(
     corral: Corral, mine: Client
 ) -> None:
-    """From its cache: control is stopped meanwhile, and answers nothing."""
+    """From its cache, while the control service is stopped."""
     await mine.register("voice", PIRATE_FILE)
     control = corral.program.member("serve control").pid
     mark = corral.program.bookmark()
@@ -283,45 +283,45 @@ async def test_a_frontend_that_starts_again_has_its_adapters_when_it_serves(
         await kill(corral, "serve inference")
         await corral.program.line("serving gRPC", after=mark, service="inference")
         await asyncio.to_thread(wait_until_serving, corral.target)
-        spoken = await mine.said("voice")
+        spoken = await mine.ask("voice")
     finally:
         os.kill(control, signal.SIGCONT)
 
     assert spoken.startswith(ARR)
-    assert states(await mine.settled("voice")) == [("ready", None)]
+    assert states(await mine.wait_until_settled("voice")) == [("ready", None)]
 
 
-async def test_an_adapter_that_an_engine_died_of_is_not_loaded_again_by_itself(
+async def test_an_adapter_that_crashed_an_engine_is_not_loaded_automatically(
     corral: Corral, mine: Client
 ) -> None:
-    """Also not by a frontend that starts again; but when somebody asks."""
+    """Also not by a restarted frontend; only on request."""
     engine = corral.program.member(ENGINE).pid
     os.kill(engine, signal.SIGSTOP)
-    # Nobody else's, so that a failure here fails no test behind it: the mark stays with the file.
+    # A file of its own, because the crash is recorded by the file's digest.
     content = (BUNDLED_FOLDER / ROBOT_FILE).read_bytes() + bytes(32)
     await mine.send("POST", "/v1/adapters", data={"name": "voice"}, files={"file": ("a", content)})
     marks = corral.program.directory / "data" / "desired" / "marks"
     while not list(marks.glob("*.loading")):
         await asyncio.to_thread(os.sched_yield)
     await kill(corral, ENGINE)
-    failed = await mine.settled("voice")
+    failed = await mine.wait_until_settled("voice")
     mark = corral.program.bookmark()
     await kill(corral, "serve inference")
     await corral.program.line("serving gRPC", after=mark, service="inference")
     await asyncio.to_thread(wait_until_serving, corral.target)
     with pytest.raises(openai.NotFoundError):
-        await mine.said("voice")
+        await mine.ask("voice")
     await mine.send("POST", "/v1/adapters/voice/retry")
-    while states(found := await mine.settled("voice")) != [("ready", None)]:
-        pass  # until the frontend has heard of it
+    while states(found := await mine.wait_until_settled("voice")) != [("ready", None)]:
+        pass  # until the frontend has it
 
     assert states(failed) == [("failed", "adapter_crashed_engine")]
     assert found["engines"][0]["reason"] is None
-    assert (await mine.said("voice")).endswith(BEEP)
+    assert (await mine.ask("voice")).endswith(BEEP)
 
 
-async def test_what_runs_with_a_deleted_adapter_goes_on(mine: Client) -> None:
-    """To its end, while nobody finds the name any more."""
+async def test_running_requests_with_a_deleted_adapter_are_completed(mine: Client) -> None:
+    """New requests do not find the name."""
     await mine.register("voice", PIRATE_FILE)
     stream = await mine.sdk.chat.completions.create(
         model="voice",
@@ -333,7 +333,7 @@ async def test_what_runs_with_a_deleted_adapter_goes_on(mine: Client) -> None:
     chunks = aiter(stream)
     await anext(chunks)
     await mine.delete("voice")
-    await mine.forgotten("voice")
+    await mine.wait_until_removed("voice")
     reasons = [chunk.choices[0].finish_reason async for chunk in chunks]
 
     assert reasons[-1] == "length"

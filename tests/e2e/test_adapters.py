@@ -1,5 +1,5 @@
-"""LoRA adapters from a client's view: voices alone, stacked and side by side; names as models;
-loads, replacements and refusals; and what an engine's death leaves."""
+"""LoRA adapters from a client's view: single, stacked and concurrent; names as models; loading,
+replacement and errors; and the restart of an engine."""
 
 import asyncio
 import os
@@ -49,20 +49,20 @@ async def rpc(adapted: Adapted) -> AsyncIterator[Rpc]:
 
 @pytest.fixture
 async def sdk(adapted: Adapted) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The official client, without retries of its own."""
+    """The official client without retries."""
     async with openai.AsyncOpenAI(base_url=adapted.api, api_key="x", max_retries=0) as connected:
         yield connected
 
 
 def stack(*names: str, **scales: float) -> list[adapter_pb2.AdapterScale]:
-    """Adapters at their own scales, or at given ones ("pirate" and "robot" for short)."""
+    """Adapters with their default or given scales ("pirate" and "robot" for short)."""
     short = {"pirate": PIRATE, "robot": ROBOT}
     given = [adapter_pb2.AdapterScale(adapter=short[n], scale=s) for n, s in scales.items()]
     return [*(adapter_pb2.AdapterScale(adapter=name) for name in names), *given]
 
 
-async def said(rpc: Rpc, adapters: Any = (), **settings: Any) -> str:
-    """The answer to the question about France."""
+async def ask(rpc: Rpc, adapters: Any = (), **settings: Any) -> str:
+    """Ask the question about France; return the answer."""
     return (await rpc.chat(a_chat(adapters=adapters, **settings))).text[0]
 
 
@@ -77,22 +77,22 @@ async def unload(rpc: Rpc, name: str) -> adapter_pb2.Adapter:
     return (await rpc.engine.UnloadAdapter(engine_pb.UnloadAdapterRequest(name=name))).adapter
 
 
-async def listed(rpc: Rpc, name: str) -> list[adapter_pb2.Adapter]:
-    """The generations of a name that are in memory."""
+async def generations(rpc: Rpc, name: str) -> list[adapter_pb2.Adapter]:
+    """Return the generations of a name that are in memory."""
     every = (await rpc.engine.ListAdapters(engine_pb.ListAdaptersRequest())).adapters
     return [adapter for adapter in every if adapter.name == name]
 
 
-async def settled(rpc: Rpc, name: str) -> None:
-    """Return once no old generation of the name drains any more."""
+async def wait_until_settled(rpc: Rpc, name: str) -> None:
+    """Return once no old generation of the name is draining."""
     async with asyncio.timeout(PATIENCE_S):
-        # Each question takes a round trip, in which the engine makes a step.
-        while len(await listed(rpc, name)) > 1:
+        # Each request is a round trip, during which the engine runs a step.
+        while len(await generations(rpc, name)) > 1:
             pass
 
 
 async def refusal(call: Any) -> RichError:
-    """The error that a call ends with."""
+    """Return the error of a call."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call
     return rich(failure.value)
@@ -101,10 +101,10 @@ async def refusal(call: Any) -> RichError:
 # --- voices ---------------------------------------------------------------------------------------
 
 
-async def test_each_adapter_speaks_in_its_voice_alone_stacked_and_switched_off(rpc: Rpc) -> None:
-    """Scale 0 and no adapter at all are the base model, to the letter."""
-    pirate, robot = await said(rpc, stack(PIRATE)), await said(rpc, stack(ROBOT))
-    both = await said(rpc, stack(*BOTH))
+async def test_adapters_change_the_answer_alone_and_stacked(rpc: Rpc) -> None:
+    """Scale 0 gives exactly the answer of the base model."""
+    pirate, robot = await ask(rpc, stack(PIRATE)), await ask(rpc, stack(ROBOT))
+    both = await ask(rpc, stack(*BOTH))
 
     assert pirate.startswith(ARR)
     assert BEEP not in pirate
@@ -112,22 +112,22 @@ async def test_each_adapter_speaks_in_its_voice_alone_stacked_and_switched_off(r
     assert ARR not in robot
     assert both.startswith(ARR)
     assert both.endswith(BEEP)
-    assert await said(rpc) == await said(rpc, stack(pirate=0, robot=0)) == PARIS
-    assert await said(rpc, stack(*reversed(BOTH))) == both
+    assert await ask(rpc) == await ask(rpc, stack(pirate=0, robot=0)) == PARIS
+    assert await ask(rpc, stack(*reversed(BOTH))) == both
 
 
-async def test_stacks_side_by_side_say_what_each_says_alone(rpc: Rpc) -> None:
-    """Eight requests over four slots, whose stacks take turns."""
+async def test_concurrent_stacks_answer_as_each_does_alone(rpc: Rpc) -> None:
+    """Eight requests on four slots."""
     stacks = [(), stack(PIRATE), stack(ROBOT), stack(*BOTH)]
-    alone = [await said(rpc, each) for each in stacks]
-    together = await asyncio.gather(*(said(rpc, each) for each in stacks * 2))
+    alone = [await ask(rpc, each) for each in stacks]
+    together = await asyncio.gather(*(ask(rpc, each) for each in stacks * 2))
 
     assert len(set(alone)) == 4
     assert together == alone * 2
 
 
 async def test_a_scale_multiplies_the_effect(rpc: Rpc) -> None:
-    """The log probabilities of the first token move with it."""
+    """The log probability of the first token changes with it."""
 
     async def first(**scales: float) -> float:
         answer = await rpc.chat(
@@ -141,7 +141,7 @@ async def test_a_scale_multiplies_the_effect(rpc: Rpc) -> None:
 
 
 async def test_no_prefix_is_shared_between_stacks(rpc: Rpc) -> None:
-    """The same prompt again under another stack or scale is computed; under the same it is not."""
+    """A prompt is recomputed under another stack or scale, and reused under the same."""
 
     async def cached(adapters: Any) -> int:
         asked = user("Tell me a long story about a baker in Rome, a dog and a ship on the sea.")
@@ -160,7 +160,7 @@ async def test_no_prefix_is_shared_between_stacks(rpc: Rpc) -> None:
 
 
 async def test_an_adapter_is_a_model_of_its_own(rpc: Rpc) -> None:
-    """Described with its parent; asked for by its name; another stack may be asked for with it."""
+    """It is described with its parent, requested by its name, and can be combined with a stack."""
     described = (await rpc.inference.GetModel(pb.GetModelRequest(model=PIRATE))).model
     names = [m.name for m in (await rpc.inference.ListModels(pb.ListModelsRequest())).models]
     request = a_chat()
@@ -174,14 +174,14 @@ async def test_an_adapter_is_a_model_of_its_own(rpc: Rpc) -> None:
     assert described.digest == digest_of(BUNDLED_FOLDER / PIRATE_FILE)
     assert described.description == PIRATE
     assert answer.accepted.model == PIRATE
-    assert answer.text[0] == await said(rpc, stack(PIRATE))
-    assert robot.text[0] == await said(rpc, stack(ROBOT))
+    assert answer.text[0] == await ask(rpc, stack(PIRATE))
+    assert robot.text[0] == await ask(rpc, stack(ROBOT))
 
 
-async def test_the_official_client_names_an_adapter(sdk: openai.AsyncOpenAI) -> None:
-    """As its model, or as the extension `lora`; unknown ones are not found."""
+async def test_the_official_client_requests_an_adapter(sdk: openai.AsyncOpenAI) -> None:
+    """As the model, or with the extension `lora`. Unknown ones are not found."""
 
-    async def ask(model: str, **extra: Any) -> str:
+    async def ask_model(model: str, **extra: Any) -> str:
         made = await sdk.chat.completions.create(
             model=model,
             messages=[{"role": "user", "content": "What is the capital of France?"}],
@@ -191,12 +191,12 @@ async def test_the_official_client_names_an_adapter(sdk: openai.AsyncOpenAI) -> 
         assert made.model == model
         return made.choices[0].message.content or ""
 
-    by_name = await ask(PIRATE)
-    by_field = await ask(MODEL, lora=[{"id": PIRATE}])
-    off = await ask(MODEL, lora=[{"id": PIRATE, "scale": 0}])
+    by_name = await ask_model(PIRATE)
+    by_field = await ask_model(MODEL, lora=[{"id": PIRATE}])
+    off = await ask_model(MODEL, lora=[{"id": PIRATE, "scale": 0}])
     shown = await sdk.models.retrieve(PIRATE)
     with pytest.raises(openai.NotFoundError) as missing:
-        await ask(MODEL, lora=[{"id": "parrot"}])
+        await ask_model(MODEL, lora=[{"id": "parrot"}])
 
     assert by_name == by_field
     assert by_name.startswith(ARR)
@@ -206,8 +206,8 @@ async def test_the_official_client_names_an_adapter(sdk: openai.AsyncOpenAI) -> 
     assert missing.value.code == "adapter_not_found"
 
 
-async def test_an_adapter_embeds_nothing(rpc: Rpc) -> None:
-    """Vectors would come from the model alone."""
+async def test_embeddings_with_an_adapter_are_refused(rpc: Rpc) -> None:
+    """The vectors would be those of the base model."""
     request = pb.EmbedRequest(model=PIRATE, inputs=[pb.TextOrTokens(text="x")])
     error = await refusal(rpc.inference.Embed(request))
 
@@ -220,13 +220,13 @@ async def test_an_adapter_embeds_nothing(rpc: Rpc) -> None:
 async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
     rpc: Rpc, adapted: Adapted
 ) -> None:
-    """Its file may be gone as soon as it is loaded."""
+    """Its file can be deleted after it is loaded."""
     digest = digest_of(BUNDLED_FOLDER / ROBOT_FILE)
     shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, adapted.folder / "mine.gguf")
     loaded = await load(rpc, "mine", "mine.gguf", default_scale=0.75, digest=digest)
     shutil.move(adapted.folder / "mine.gguf", adapted.folder / "gone")
-    (shown,) = await listed(rpc, "mine")
-    spoken = await said(rpc, stack("mine"))
+    (shown,) = await generations(rpc, "mine")
+    spoken = await ask(rpc, stack("mine"))
     memory = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
     gone = await unload(rpc, "mine")
     error = await refusal(rpc.chat(a_chat(adapters=stack("mine"))))
@@ -238,22 +238,22 @@ async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
     assert memory.num_adapters == 3
     assert memory.adapter_bytes == 2 * shown.size_bytes, "one file under two names is there once"
     assert gone.state == adapter_pb2.Adapter.STATE_DRAINING
-    assert await listed(rpc, "mine") == []
+    assert await generations(rpc, "mine") == []
     assert (error.code, error.reason) == (grpc.StatusCode.NOT_FOUND, "ADAPTER_NOT_FOUND")
-    assert (await said(rpc, stack(ROBOT))).endswith(BEEP)
+    assert (await ask(rpc, stack(ROBOT))).endswith(BEEP)
 
 
-async def test_a_new_file_takes_the_name_while_the_old_one_drains(rpc: Rpc) -> None:
-    """What runs goes on with the old generation to its end; the next request has the new one."""
+async def test_an_adapter_can_be_replaced_while_it_is_in_use(rpc: Rpc) -> None:
+    """Running requests keep the old generation; the next request gets the new one."""
     await load(rpc, "voice", PIRATE_FILE)
     old = rpc.inference.Chat(endless(adapters=stack("voice")))
     await first_delta(old)
     await load(rpc, "voice", ROBOT_FILE)
-    during = await listed(rpc, "voice")
-    new = await said(rpc, stack("voice"))
+    during = await generations(rpc, "voice")
+    new = await ask(rpc, stack("voice"))
     old.cancel()
-    await settled(rpc, "voice")
-    (left,) = await listed(rpc, "voice")
+    await wait_until_settled(rpc, "voice")
+    (left,) = await generations(rpc, "voice")
     await unload(rpc, "voice")
 
     states = [(each.generation, each.state, each.num_running) for each in during]
@@ -266,29 +266,29 @@ async def test_a_new_file_takes_the_name_while_the_old_one_drains(rpc: Rpc) -> N
 
 
 async def test_a_replacement_under_load_changes_no_running_answer(rpc: Rpc) -> None:
-    """Requests one behind the other while files change: each answer is of one voice, never torn."""
+    """Each answer comes from one generation."""
     await load(rpc, "crew", PIRATE_FILE)
-    pirate, robot = await said(rpc, stack(PIRATE)), await said(rpc, stack(ROBOT))
+    pirate, robot = await ask(rpc, stack(PIRATE)), await ask(rpc, stack(ROBOT))
 
-    async def ask_again_and_again() -> list[str]:
-        return [await said(rpc, stack("crew")) for _ in range(6)]
+    async def ask_repeatedly() -> list[str]:
+        return [await ask(rpc, stack("crew")) for _ in range(6)]
 
-    async def replace_again_and_again() -> None:
+    async def replace_repeatedly() -> None:
         for file in (ROBOT_FILE, PIRATE_FILE, ROBOT_FILE):
             await load(rpc, "crew", file)
 
-    asking = asyncio.gather(*(ask_again_and_again() for _ in range(3)))
-    await replace_again_and_again()
+    asking = asyncio.gather(*(ask_repeatedly() for _ in range(3)))
+    await replace_repeatedly()
     answers = await asking
-    last = await said(rpc, stack("crew"))
+    last = await ask(rpc, stack("crew"))
     await unload(rpc, "crew")
 
     assert {text for texts in answers for text in texts} <= {pirate, robot}
     assert last == robot
 
 
-async def test_requests_name_adapters_rightly(rpc: Rpc) -> None:
-    """Each wrong stack has its own reason."""
+async def test_invalid_stacks_are_refused(rpc: Rpc) -> None:
+    """Each with its own reason."""
     wrong: dict[str, list[adapter_pb2.AdapterScale]] = {
         "ADAPTER_NOT_FOUND": stack("parrot"),
         "MISSING_FIELD": [adapter_pb2.AdapterScale()],
@@ -305,7 +305,7 @@ async def test_requests_name_adapters_rightly(rpc: Rpc) -> None:
 
 
 def damaged(kind: str) -> bytes:
-    """The pirate's file, damaged."""
+    """Return the file of the pirate adapter, damaged."""
     data = bytearray((BUNDLED_FOLDER / PIRATE_FILE).read_bytes())
     if kind == "cut":
         del data[-100:]
@@ -318,18 +318,18 @@ def damaged(kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["cut", "nan", "garbage"])
 async def test_a_damaged_file_is_refused(rpc: Rpc, adapted: Adapted, kind: str) -> None:
-    """Before the engine sees it; what had the name before keeps it."""
+    """Before the engine reads it. The adapter that had the name is kept."""
     (adapted.folder / "damaged.gguf").write_bytes(damaged(kind))
     error = await refusal(load(rpc, PIRATE, "damaged.gguf"))
 
     assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "ADAPTER_INVALID")
     assert error.metadata["problem"]
     assert "/" not in error.metadata["problem"]
-    assert (await said(rpc, stack(PIRATE))).startswith(ARR)
+    assert (await ask(rpc, stack(PIRATE))).startswith(ARR)
 
 
-async def test_files_that_do_not_belong_are_refused(rpc: Rpc, adapted: Adapted) -> None:
-    """For another model, of another digest, outside of the folders, under a name that is taken."""
+async def test_files_that_cannot_be_loaded_are_refused(rpc: Rpc, adapted: Adapted) -> None:
+    """For another model, with another digest, outside the folders, or under a name in use."""
     shutil.copy(FOREIGN, adapted.folder / "foreign.gguf")
     (adapted.folder / "link.gguf").symlink_to(FOREIGN)
     calls = {
@@ -372,39 +372,41 @@ async def test_files_that_do_not_belong_are_refused(rpc: Rpc, adapted: Adapted) 
         "no path": "MISSING_FIELD",
         "unknown": "ADAPTER_NOT_FOUND",
     }
-    assert await listed(rpc, "x") == []
+    assert await generations(rpc, "x") == []
 
 
-def test_an_adapter_of_the_settings_that_cannot_be_loaded_keeps_the_service_from_starting(
+def test_an_invalid_adapter_in_the_settings_stops_the_start(
     tmp_path: Path,
 ) -> None:
-    """One line that names it, with the reason; its file may lie anywhere."""
+    """With one line that has its name and the reason."""
     settings = {"listen": "127.0.0.1:0", "adapters": {"x": {"path": str(FOREIGN)}}}
     with start(tmp_path, "serve", "inference", inference=settings) as program:
         code = program.wait()
         last = program.stderr[-1].text
 
     assert code == 1
-    assert last.startswith(f"corral: adapter 'x' ({FOREIGN}): The adapter 'x' was made for another")
+    assert last.startswith(
+        f"corral: adapter 'x' ({FOREIGN}): The adapter 'x' was trained for another"
+    )
 
 
-# --- an engine's death ----------------------------------------------------------------------------
+# --- a killed engine ------------------------------------------------------------------------------
 
 
 async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, adapted: Adapted) -> None:
-    """The new engine gets the same bytes, though the file has changed since."""
+    """The new engine gets the same bytes, although the file has changed."""
     shutil.copy(BUNDLED_FOLDER / PIRATE_FILE, adapted.folder / "kept.gguf")
     before = await load(rpc, "kept", "kept.gguf")
     shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, adapted.folder / "kept.gguf")
-    spoken = await said(rpc, stack("kept"))
+    spoken = await ask(rpc, stack("kept"))
     engine = adapted.program.member(ENGINE).pid
     with until_serving_again(adapted.target):
         os.kill(engine, signal.SIGKILL)
     again = await rpc.chat(a_chat(adapters=stack("kept")))
-    (after,) = await listed(rpc, "kept")
+    (after,) = await generations(rpc, "kept")
     await unload(rpc, "kept")
 
     assert again.text[0] == spoken
     assert (after.digest, after.generation) == (before.digest, before.generation)
     assert after.state == adapter_pb2.Adapter.STATE_READY
-    assert (await said(rpc, stack(*BOTH))).endswith(BEEP)
+    assert (await ask(rpc, stack(*BOTH))).endswith(BEEP)

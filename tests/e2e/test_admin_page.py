@@ -1,4 +1,4 @@
-"""docs/operate/admin.md: every line of it works, from the first to the last."""
+"""Runs every command of docs/operate/admin.md in order."""
 
 import re
 import shlex
@@ -23,11 +23,11 @@ BUF = Path(sys.executable).with_name("buf")
 PAIR = re.compile(r"^```sh\n(buf curl .*)\n(grpcurl .*)\n```$", re.MULTILINE)
 INFERENCE, CONTROL = "127.0.0.1:50051", "127.0.0.1:50052"
 REFUSED = {"corral.control.v1.JobService/RetryJob": "cannot be retried: it is done"}
-"""Tasks that need something gone wrong, and the words in which they are refused without it."""
+"""Commands that need a failed object, and the error without one."""
 
 
 class Task(NamedTuple):
-    """One call, however it is written."""
+    """One call of a method."""
 
     target: str
     method: str
@@ -35,25 +35,28 @@ class Task(NamedTuple):
 
 
 def tasks() -> list[tuple[Task, Task]]:
-    """The calls of the page, as each of the two programs is told to make them."""
-    return [(_of_buf(buf), _of_grpcurl(grpcurl)) for buf, grpcurl in PAIR.findall(PAGE.read_text())]
+    """The calls of the page, as parsed from the lines of both programs."""
+    return [
+        (_parse_buf(buf), _parse_grpcurl(grpcurl))
+        for buf, grpcurl in PAIR.findall(PAGE.read_text())
+    ]
 
 
-def _of_buf(line: str) -> Task:
+def _parse_buf(line: str) -> Task:
     words = shlex.split(line)
     assert words[:6] == ["buf", "curl", "--protocol", "grpc", "--http2-prior-knowledge", "-d"]
     target, _, method = words[7].removeprefix("http://").partition("/")
     return Task(target, method, words[6])
 
 
-def _of_grpcurl(line: str) -> Task:
+def _parse_grpcurl(line: str) -> Task:
     program, plaintext, flag, data, target, method = shlex.split(line)
     assert (program, plaintext, flag) == ("grpcurl", "-plaintext", "-d")
     return Task(target, method, data)
 
 
-def test_both_programs_are_told_the_same() -> None:
-    """grpcurl is not among the tools of the tests; its lines are those that work, written anew."""
+def test_both_programs_make_the_same_calls() -> None:
+    """grpcurl is not installed for the tests, so its lines are compared with those of buf."""
     found = tasks()
 
     assert len(found) == PAGE.read_text().count("```sh")
@@ -63,8 +66,8 @@ def test_both_programs_are_told_the_same() -> None:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """A Corral that may be drained, and whose models may be unloaded; an adapter is in its data
-    folder, and its model embeds too."""
+    """A Corral that can be drained, whose models can be unloaded, with an adapter in its data
+    folder and embeddings."""
     with corral_up(tmp_path_factory.mktemp("admin"), "--embedding-model", MODEL) as corral:
         adapters = corral.program.directory / "data" / "adapters"
         adapters.mkdir(exist_ok=True)
@@ -72,8 +75,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         yield corral
 
 
-def test_every_line_works_in_its_turn(own: Corral) -> None:
-    """What an answer names goes into the lines after it."""
+def test_every_command_works_in_order(own: Corral) -> None:
+    """Ids in a response replace placeholders in later commands."""
     targets = {INFERENCE: own.target, CONTROL: own.control}
     known: dict[str, str] = {}
     for task, _ in tasks():
@@ -87,7 +90,7 @@ def test_every_line_works_in_its_turn(own: Corral) -> None:
             continue
         assert ran.returncode == 0, f"{task.method}: {ran.stderr}"
         for message in messages(ran.stdout):
-            known |= _named(message)
+            known |= _placeholders(message)
 
 
 def _call(target: str, method: str, data: str) -> "subprocess.CompletedProcess[str]":
@@ -97,9 +100,9 @@ def _call(target: str, method: str, data: str) -> "subprocess.CompletedProcess[s
     )
 
 
-def _named(message: dict[str, Any]) -> dict[str, str]:
-    """FILE_ID is the id of a "file" in an answer, and so on, or of the first of its "files"; a
-    request is named when accepted, and by a run its thread and the first call that it waits for."""
+def _placeholders(message: dict[str, Any]) -> dict[str, str]:
+    """Collect placeholders from a response: FILE_ID is the id of "file" or of the first of "files",
+    and so on; also the id of an accepted request, and the thread and first call of a run."""
     found = {}
     for name, part in message.items():
         one = part[0] if isinstance(part, list) and part else part

@@ -1,5 +1,4 @@
-"""What was computed for stored objects outlives slots, memory and the server, and nothing else
-does."""
+"""The disk prefix cache: prefixes of stored objects survive eviction and restarts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,44 +19,44 @@ pytestmark = pytest.mark.e2e
 
 
 @dataclass(frozen=True)
-class Place:
+class CacheFolder:
     """A service's folder, and its token."""
 
     folder: Path
     token: Path
 
     @contextmanager
-    def served(self, **settings: object) -> Iterator[str]:
-        """A server over the folder, by its address."""
+    def run_server(self, **settings: object) -> Iterator[str]:
+        """Run a server with the folder; yield its address."""
         given = {**ROOM, "service_token_file": str(self.token), **settings}
         with inference_alone(self.folder, given) as service:
             yield service.target
 
     @property
     def files(self) -> list[Path]:
-        """What is archived."""
+        """The files in the cache."""
         return sorted((self.folder / "data" / "snapshots" / "archive").glob("*.snapshot"))
 
     def caller(self, rpc: Rpc) -> Caller:
-        """A service of this installation."""
+        """Return a client that authenticates as a Corral service."""
         return Caller(rpc, ServiceToken.read(self.token).secret)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def cache_folder(tmp_path: Path) -> CacheFolder:
     """An empty folder."""
     token = tmp_path / "token"
     ServiceToken.create(token)
-    return Place(tmp_path, token)
+    return CacheFolder(tmp_path, token)
 
 
 def turns(number: int) -> list[int]:
-    """A thread's prompt after so many turns."""
+    """Return the prompt of a thread after `number` turns."""
     return [49, *WORDS[: TURN + 20 * number]]
 
 
 def reused(answer: Answer) -> tuple[int, int]:
-    """How many tokens were not computed, and where they were from."""
+    """Return the number of reused tokens and their source."""
     return answer.done.usage.cached_tokens, answer.done.usage.cache_source
 
 
@@ -65,18 +64,18 @@ NOTHING = (0, generation.CACHE_SOURCE_UNSPECIFIED)
 FROM_DISK = (TURN + 1, generation.CACHE_SOURCE_DISK)
 
 
-@pytest.mark.timeout(90)  # two servers, one after the other, and an engine that is killed
-async def test_a_thread_goes_on_from_disk(place: Place) -> None:
-    """After it was evicted, after its engine was killed and after a restart with another number of
+@pytest.mark.timeout(90)  # two servers in sequence, and a killed engine
+async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
+    """After eviction, after its engine was killed, and after a restart with another number of
     slots only the new turn is computed; the other project computes all of it. The load tells of it,
-    and what is dropped goes though no model is loaded."""
-    with place.served() as target:
+    and snapshots can be dropped although no model is loaded."""
+    with cache_folder.run_server() as target:
         async with connect(target) as rpc:
-            caller = place.caller(rpc)
+            caller = cache_folder.caller(rpc)
             await caller.until_known()
             first = await caller.say(turns(0), "thread_1")
             await caller.evict()
-            (file,) = place.files
+            (file,) = cache_folder.files
             modes = file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777
             second = await caller.say(turns(1), "thread_1")
             told = await caller.archive()
@@ -86,9 +85,9 @@ async def test_a_thread_goes_on_from_disk(place: Place) -> None:
             other = await caller.say(turns(1), "thread_1", project="blue")
             third = await caller.say(turns(2), "thread_1")
 
-    with place.served(**{"engine.slots": 2}) as target:
+    with cache_folder.run_server(**{"engine.slots": 2}) as target:
         async with connect(target) as rpc:
-            caller = place.caller(rpc)
+            caller = cache_folder.caller(rpc)
             await caller.until_known()
             fourth = await caller.say(turns(3), "response_7")
             await caller.unload()
@@ -99,23 +98,23 @@ async def test_a_thread_goes_on_from_disk(place: Place) -> None:
     assert [reused(turn) for turn in (second, third, fourth)] == [FROM_DISK] * 3
     assert (told.num_entries, told.num_bytes, told.max_entries) == (1, size, 256)
     assert (told.hits_total, told.misses_total, told.written_total) == (1, 1, 1)
-    assert (dropped, place.files) == (1, [])
+    assert (dropped, cache_folder.files) == (1, [])
 
 
-async def test_what_is_damaged_or_dropped_is_computed_again(place: Place) -> None:
-    """A damaged file goes; what is kept for an object goes with it, wherever it is."""
-    with place.served() as target:
+async def test_damaged_or_dropped_prefixes_are_recomputed(cache_folder: CacheFolder) -> None:
+    """A damaged file is deleted. Dropping an object deletes its prefixes everywhere."""
+    with cache_folder.run_server() as target:
         async with connect(target) as rpc:
-            caller = place.caller(rpc)
+            caller = cache_folder.caller(rpc)
             await caller.until_known()
             await caller.say(turns(0), "thread_1")
             await caller.evict()
-            (file,) = place.files
+            (file,) = cache_folder.files
             data = bytearray(file.read_bytes())
             data[len(data) // 2] ^= 1
             file.write_bytes(data)
             damaged = await caller.say(turns(1), "thread_1")
-            left = place.files
+            left = cache_folder.files
             await caller.evict()
             again = await caller.say(turns(2), "thread_1")
             dropped = await caller.drop("thread_1", "thread_2")
@@ -126,15 +125,15 @@ async def test_what_is_damaged_or_dropped_is_computed_again(place: Place) -> Non
     assert reused(again) == (TURN + 21, generation.CACHE_SOURCE_DISK)
     assert dropped == 1
     assert reused(gone) == NOTHING
-    assert place.files == []
+    assert cache_folder.files == []
 
 
-async def test_a_group_of_projects_shares_prefixes(place: Place) -> None:
-    """In slots, and on disk; a project outside of it finds nothing."""
+async def test_a_group_of_projects_shares_prefixes(cache_folder: CacheFolder) -> None:
+    """In slots and on disk. Other projects do not."""
     prompt = [48, *WORDS[:TURN]]
-    with place.served(prefix_groups={"team": {"projects": ["red", "green"]}}) as target:
+    with cache_folder.run_server(prefix_groups={"team": {"projects": ["red", "green"]}}) as target:
         async with connect(target) as rpc:
-            caller = place.caller(rpc)
+            caller = cache_folder.caller(rpc)
             await caller.until_known()
             found = []
             for project in ("red", "green", "blue"):
@@ -148,8 +147,8 @@ async def test_a_group_of_projects_shares_prefixes(place: Place) -> None:
     assert reused(others) == FROM_DISK
 
 
-async def test_only_services_name_objects(rpc: Rpc) -> None:
-    """A caller that could would read and delete what is kept for others' objects."""
+async def test_only_services_can_name_objects(rpc: Rpc) -> None:
+    """Other callers could read and delete prefixes of other objects."""
     asked = options(cache=generation.CacheOptions(keep_for="thread_1"))
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await gather(rpc.inference.Generate(pb.GenerateRequest(text="Hello", options=asked)))

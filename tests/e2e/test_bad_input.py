@@ -1,4 +1,4 @@
-"""Whatever a client sends is answered with a clear error, before anything is computed.
+"""Invalid requests are refused with a specific error before anything is computed.
 
 Each kind of bad input is sent over gRPC and over HTTP where both can carry it.
 """
@@ -26,10 +26,10 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 # --- prompts --------------------------------------------------------------------------------------
 
 
-async def test_a_prompt_over_the_context_is_refused_with_both_numbers(
+async def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
     rpc: Rpc, http: httpx.AsyncClient
 ) -> None:
-    """Agents read the numbers out of the text and shorten the prompt accordingly."""
+    """Clients parse the numbers from the message to shorten the prompt."""
     text = "word " * CONTEXT
     counted = await rpc.inference.CountTokens(
         pb.CountTokensRequest(conversation=a_chat(user(text)).conversation)
@@ -55,7 +55,7 @@ async def test_a_prompt_over_the_context_is_refused_with_both_numbers(
 async def test_a_raw_prompt_over_the_context_is_refused_too(
     rpc: Rpc, http: httpx.AsyncClient
 ) -> None:
-    """As token ids, whose number needs no tokenizer."""
+    """As token ids, which need no tokenizer."""
     ids = [5] * CONTEXT
     request = a_text("")
     request.token_ids.ids.extend(ids)
@@ -92,7 +92,7 @@ async def test_empty_prompts_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> N
 
 
 async def test_tokens_outside_the_vocabulary_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
-    """In prompts, stop tokens, biases and resumed output: each would abort the process below."""
+    """In prompts, stop tokens, biases and resumed output: each would abort llama.cpp."""
     beyond, bias = 2048, sampling_pb2.LogitBias(token_id=2048, bias=1)
     prompt = a_text("")
     prompt.token_ids.ids.extend([5, beyond])
@@ -114,8 +114,8 @@ async def test_tokens_outside_the_vocabulary_are_refused(rpc: Rpc, http: httpx.A
     assert (biased.status_code, error_of(biased)["param"]) == (400, "logit_bias")
 
 
-async def test_unknown_tokens_to_be_echoed_are_the_prompts(http: httpx.AsyncClient) -> None:
-    """They are refused before anything is generated, by another call."""
+async def test_unknown_tokens_in_an_echoed_prompt_are_refused(http: httpx.AsyncClient) -> None:
+    """By the call that detokenizes the echo, before anything is generated."""
     errors = [
         error_of(await http.post(COMPLETIONS, json={"model": MODEL, "prompt": ids, "echo": True}))
         for ids in ([2048], [[5], [2048]])
@@ -125,8 +125,8 @@ async def test_unknown_tokens_to_be_echoed_are_the_prompts(http: httpx.AsyncClie
     assert [error["param"] for error in errors] == ["prompt", "prompt[1]"]
 
 
-async def test_a_conversation_over_the_limit_says_which_field(http: httpx.AsyncClient) -> None:
-    """As a text prompt of that size does."""
+async def test_the_error_for_a_long_conversation_names_the_field(http: httpx.AsyncClient) -> None:
+    """Like that for a text prompt."""
     text = "x" * 9_000_000
     chat = error_of(
         await http.post(CHAT, json=chat_body(messages=[{"role": "user", "content": text}]))
@@ -156,8 +156,8 @@ FLOATS = (
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-async def test_impossible_floats_are_refused(rpc: Rpc, value: float) -> None:
-    """NaN and infinities in every float a protobuf can carry, before a sampler sees them."""
+async def test_non_finite_floats_are_refused(rpc: Rpc, value: float) -> None:
+    """NaN and infinities in every float field."""
     requests = {name: a_chat(sampling={name: value}) for name in FLOATS}
     requests["dry.multiplier"] = a_chat(sampling={"dry": sampling_pb2.DryParams(multiplier=value)})
     requests["mirostat.tau"] = a_chat(
@@ -173,8 +173,8 @@ async def test_impossible_floats_are_refused(rpc: Rpc, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
-async def test_impossible_numbers_in_json_are_refused(http: httpx.AsyncClient, text: str) -> None:
-    """JSON has no such numbers; what some parsers let through is no way in."""
+async def test_non_finite_numbers_in_json_are_refused(http: httpx.AsyncClient, text: str) -> None:
+    """JSON does not have such numbers, although some parsers accept them."""
     body = f'{{"model": "{MODEL}", "messages": {QUESTION}, "temperature": {text}}}'
     response = await http.post(CHAT, content=body.replace("'", '"'), headers=JSON)
 
@@ -204,7 +204,7 @@ OUT_OF_RANGE: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 async def test_values_out_of_range_are_refused_with_the_limit(
     rpc: Rpc, http: httpx.AsyncClient, param: str
 ) -> None:
-    """Windows beyond the context, probabilities beyond one, and their like."""
+    """Such as windows above the context and probabilities above 1."""
     sampling, fields = OUT_OF_RANGE[param]
     error = await refused(rpc, a_chat(sampling=sampling))
     response = await http.post(CHAT, json=chat_body(**fields))
@@ -218,7 +218,7 @@ async def test_values_out_of_range_are_refused_with_the_limit(
 
 
 async def test_too_many_choices_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
-    """Up to 128."""
+    """The limit is 128."""
     error = await refused(rpc, a_chat(num_choices=129))
     response = await http.post(CHAT, json=chat_body(n=129))
 
@@ -226,7 +226,7 @@ async def test_too_many_choices_are_refused(rpc: Rpc, http: httpx.AsyncClient) -
     assert error_of(response)["code"] == "integer_above_max_value"
 
 
-async def test_over_long_stop_lists_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
+async def test_stop_lists_over_the_limits_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
     """At most 16 texts, 256 bytes each (bytes, not characters), none empty."""
     many, long = [f"stop {number}" for number in range(17)], "ü" * 129
     errors = [
@@ -254,7 +254,7 @@ async def test_over_long_stop_lists_are_refused(rpc: Rpc, http: httpx.AsyncClien
 
 
 async def test_lone_surrogates_are_refused(http: httpx.AsyncClient) -> None:
-    """Half a character in JSON would be an abort inside llama.cpp's tokenizer."""
+    """They would abort llama.cpp's tokenizer."""
     body = b'{"model": "%b", "messages": [{"role": "user", "content": "\\ud83d"}]}'
     for path, sent in (
         (CHAT, body % MODEL.encode()),
@@ -266,8 +266,8 @@ async def test_lone_surrogates_are_refused(http: httpx.AsyncClient) -> None:
         assert error_of(response)["type"] == "invalid_request_error"
 
 
-async def test_text_that_is_no_utf8_is_refused(rpc: Rpc) -> None:
-    """A protobuf string with broken bytes, as a careless client writes it."""
+async def test_text_that_is_not_utf8_is_refused(rpc: Rpc) -> None:
+    """In a protobuf string."""
     good = pb.GenerateRequest(text="????").SerializeToString()
     call: Any = rpc.channel.unary_stream("/corral.inference.v1.InferenceService/Generate")
     for broken in (b"\xff\xfe\xfd\xfc", b"\xed\xa0\xbd\x21", b"\xf0\x9f\x90\x00"):
@@ -276,8 +276,8 @@ async def test_text_that_is_no_utf8_is_refused(rpc: Rpc) -> None:
         assert (error.code, error.reason) == (INVALID, "INVALID_FIELD")
 
 
-async def test_what_is_no_protobuf_is_refused(rpc: Rpc) -> None:
-    """Random bytes in place of a message get details like everything else."""
+async def test_an_invalid_protobuf_message_is_refused(rpc: Rpc) -> None:
+    """With error details."""
     call: Any = rpc.channel.unary_unary("/corral.inference.v1.InferenceService/GetModel")
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call(b"\x0a\xff\xff\xff\xff")
@@ -301,7 +301,7 @@ async def test_what_is_no_protobuf_is_refused(rpc: Rpc) -> None:
     ids=["empty", "text", "cut", "list", "string", "comma", "deep list", "deep object", "nul"],
 )
 async def test_malformed_bodies_are_refused(http: httpx.AsyncClient, body: str) -> None:
-    """Never a 500, always the envelope."""
+    """With OpenAI's error envelope, not status 500."""
     response = await http.post(CHAT, content=body, headers=JSON)
 
     assert response.status_code == 400
@@ -324,8 +324,8 @@ WRONG_TYPES: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize("param", WRONG_TYPES)
-async def test_wrong_types_are_refused_by_name(http: httpx.AsyncClient, param: str) -> None:
-    """`param` says which field, `code` that it is its type."""
+async def test_wrong_types_are_refused_with_the_field(http: httpx.AsyncClient, param: str) -> None:
+    """`param` is the field, `code` says that its type is wrong."""
     field = param.partition("[")[0]
     response = await http.post(CHAT, json=chat_body(**{field: WRONG_TYPES[param]}))
 
@@ -333,8 +333,8 @@ async def test_wrong_types_are_refused_by_name(http: httpx.AsyncClient, param: s
     assert (error_of(response)["param"], error_of(response)["code"]) == (param, "invalid_type")
 
 
-async def test_unreadable_conversations_are_refused(rpc: Rpc) -> None:
-    """Roles without meaning, tool turns without a call, schemas that are no JSON."""
+async def test_invalid_conversations_are_refused(rpc: Rpc) -> None:
+    """Unknown roles, tool turns without a call, schemas that are not JSON."""
     no_role = a_chat(chat_pb2.ChatMessage(parts=[chat_pb2.ContentPart(text="Hi")]))
     stray_result = chat_pb2.ChatMessage(
         role=chat_pb2.ROLE_TOOL, tool_call_id="x", parts=[chat_pb2.ContentPart(text="sunny")]

@@ -1,4 +1,4 @@
-"""Batches on the demo model: the official SDK, and kills of everything that takes part in them."""
+"""Batches with the demo model: the official SDK, and kills of all processes involved."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +43,7 @@ def client(up: Corral) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """A Corral whose engine can be made to abort; every test leaves it able to serve the next."""
+    """A Corral whose engine can be made to abort. Every test leaves it ready."""
     inference = {"engine.slots": 4, "engine.context_tokens": 1024, "engine.abort_on": POISON}
     control = {"batches.lines_at_once": LINES_AT_ONCE}
     folder = tmp_path_factory.mktemp("fragile")
@@ -53,13 +53,13 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 @pytest.fixture
 def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK at the server that is hurt, with its own retries."""
+    """The SDK with retries, for the server whose processes are killed."""
     with openai.OpenAI(base_url=fragile.api, api_key="unused", max_retries=8) as connected:
         yield connected
 
 
-def test_a_batch_has_a_whole_life(up: Corral, client: openai.OpenAI) -> None:
-    """Created, followed, listed and read, all by the SDK; refusals beside answers."""
+def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -> None:
+    """With the SDK; the output has results and errors."""
     lines = [
         a_chat("capital", CAPITAL, ignore_eos=None, temperature=0),
         a_chat("hot", temperature="hot"),
@@ -98,8 +98,8 @@ def test_a_batch_has_a_whole_life(up: Corral, client: openai.OpenAI) -> None:
     assert batch.id in [each.id for each in client.batches.list(limit=1)]
 
 
-def test_a_bad_file_names_its_lines(up: Corral, client: openai.OpenAI) -> None:
-    """In the batch's errors, as at OpenAI."""
+def test_errors_of_an_input_file_have_line_numbers(up: Corral, client: openai.OpenAI) -> None:
+    """In the batch's errors, like OpenAI's."""
     begun = begin(client, [a_chat("a"), a_chat("a"), batch_line("b", "/v1/embeddings", input="x")])
     follow(up, begun.id)
     batch = client.batches.retrieve(begun.id)
@@ -129,10 +129,10 @@ def test_a_bad_file_names_its_lines(up: Corral, client: openai.OpenAI) -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(
+def test_invalid_batch_requests_are_refused(
     client: openai.OpenAI, changed: dict[str, Any], status: int, param: str
 ) -> None:
-    """With OpenAI's status and the name of the field."""
+    """With OpenAI's status and the field."""
     file = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
     asked = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
     with pytest.raises(openai.APIStatusError) as refused:
@@ -141,8 +141,8 @@ def test_what_cannot_be_asked_for_is_refused(
     assert (refused.value.status_code, refused.value.param) == (status, param)
 
 
-def test_a_batch_can_be_given_up(up: Corral, client: openai.OpenAI) -> None:
-    """What has run is kept; what has not is told; one that has ended stays as it is."""
+def test_a_batch_can_be_cancelled(up: Corral, client: openai.OpenAI) -> None:
+    """Results are kept, the other lines are reported as cancelled. A finished one stays."""
     begun = begin(client, [a_chat(f"{n}", max_tokens=2000) for n in range(8)])
     cancelling = client.batches.cancel(begun.id)
     follow(up, begun.id)
@@ -159,11 +159,11 @@ def test_a_batch_can_be_given_up(up: Corral, client: openai.OpenAI) -> None:
     assert {line["error"]["code"] for line in ended.failed.values()} <= {"batch_cancelled"}
 
 
-async def test_lines_yield_to_who_waits_for_an_answer(
+async def test_interactive_requests_preempt_batch_lines(
     up: Corral, client: openai.OpenAI, rpc: Rpc
 ) -> None:
-    """With every slot and the queue full of lines, a chat has its first token before any line that
-    waited has begun; one that had begun gives way, and goes on afterwards."""
+    """With all slots and the queue full of lines, a chat gets its first token before a waiting line
+    starts. A running line is preempted and resumes afterwards."""
     slots = 4
     begun = begin(client, [a_chat(f"{n}", max_tokens=3000) for n in range(3 * slots)])
     running, waiting = await live_lines(rpc, running=slots)
@@ -184,8 +184,7 @@ async def test_lines_yield_to_who_waits_for_an_answer(
 
 
 async def live_lines(rpc: Rpc, *, running: int = 0) -> tuple[set[str], set[str]]:
-    """The lines of batches that the engine computes, once there are so many, and those that wait
-    for it."""
+    """Return the running and waiting batch lines, once at least `running` are running."""
     while True:
         live = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
         lines = [each for each in live if each.priority == generation_pb2.PRIORITY_BATCH]
@@ -198,8 +197,8 @@ async def live_lines(rpc: Rpc, *, running: int = 0) -> tuple[set[str], set[str]]
             return computed, {each.request_id for each in lines} - computed
 
 
-def test_the_fault_is_off_unless_an_operator_asks_for_it(client: openai.OpenAI) -> None:
-    """The stop text that aborts other engines is one like any other here."""
+def test_fault_injection_is_off_by_default(client: openai.OpenAI) -> None:
+    """The stop text that would abort the engine has no effect."""
     answer = client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0, stop=[POISON]
     )
@@ -210,10 +209,10 @@ def test_the_fault_is_off_unless_an_operator_asks_for_it(client: openai.OpenAI) 
 # --- kills ----------------------------------------------------------------------------------------
 
 
-def test_killed_engines_and_control_processes_cost_what_was_in_flight(
+def test_after_kills_only_lines_in_flight_are_recomputed(
     fragile: Corral, patient: openai.OpenAI
 ) -> None:
-    """Every line once in the output, and no more computed than lines and what was in flight."""
+    """Every line is in the output once."""
     before = answered_chats(fragile)
     batch = begin(patient, stories(60))
     for completed, words in ((10, CONTROL), (25, ENGINE), (40, CONTROL)):
@@ -229,10 +228,10 @@ def test_killed_engines_and_control_processes_cost_what_was_in_flight(
     assert_sums(ended)
 
 
-def test_a_killed_frontend_and_gateway_hold_a_batch_up_no_longer_than_they_are_away(
+def test_a_batch_continues_after_frontend_and_gateway_are_killed(
     fragile: Corral, patient: openai.OpenAI
 ) -> None:
-    """Every line once in the output."""
+    """Every line is in the output once."""
     program, mark = fragile.program, fragile.program.bookmark()
     batch = begin(patient, stories(40))
     follow(fragile, batch.id, 10)
@@ -247,10 +246,10 @@ def test_a_killed_frontend_and_gateway_hold_a_batch_up_no_longer_than_they_are_a
     assert_sums(ended)
 
 
-def test_a_request_that_makes_the_engine_abort_ends_alone(
+def test_a_request_that_aborts_the_engine_fails_alone(
     fragile: Corral, patient: openai.OpenAI
 ) -> None:
-    """One error line, all others answered, at most three engines gone."""
+    """One error line, results for all others, at most three aborted engines."""
     mark = fragile.program.bookmark()
     lines = stories(40)
     lines[20] = a_chat("line-020", stop=[POISON])

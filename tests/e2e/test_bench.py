@@ -1,4 +1,4 @@
-"""Every part of the benchmark measures Corral alone, with small loads on the demo model."""
+"""Runs every part of the benchmark on Corral alone, with small loads and the demo model."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ SHAPE = EngineShape(BUNDLED_MODEL, slots=16, context_tokens=2048, threads=1)
 
 
 class OneServerStage(Stage):
-    """A stage on which every part finds the same server, to save the starts."""
+    """A stage that starts one server for all parts."""
 
     server: Server
 
@@ -38,7 +38,7 @@ class OneServerStage(Stage):
     def corral(
         self, shape: EngineShape, settings: Mapping[str, str] | None = None, key: str = ""
     ) -> Iterator[Server]:
-        """The one that runs."""
+        """Yield the running server."""
         yield self.server
 
 
@@ -66,8 +66,8 @@ PARTS = (
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
-def test_a_part_measures_corral_without_its_peers(part: Part, stage: Stage) -> None:
-    """Every load is measured, and something is concluded from what was."""
+def test_a_part_measures_corral_without_peers(part: Part, stage: Stage) -> None:
+    """Every load has results, and the part draws conclusions."""
     measurements = [*part.measure(stage)]
 
     assert any(m.value > 0 for m in measurements)
@@ -76,8 +76,8 @@ def test_a_part_measures_corral_without_its_peers(part: Part, stage: Stage) -> N
 
 
 @pytest.mark.parametrize("part", [files.PART, objects.PART], ids=lambda part: part.name)
-def test_what_control_does_is_measured(part: Part, tmp_path: Path) -> None:
-    """A file beside a bare stream, small objects on both databases."""
+def test_parts_of_the_control_service_are_measured(part: Part, tmp_path: Path) -> None:
+    """Files compared with a bare stream, and small objects on both databases."""
     with asyncio.Runner() as runner:
         stage = Stage(BUNDLED_MODEL, None, 1, tmp_path, runner, quick=True)
         results = part.conclude([*part.measure(stage)])

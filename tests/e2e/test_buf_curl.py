@@ -1,4 +1,4 @@
-"""`buf curl` as an operator's tool: reflection tells it everything it needs."""
+"""`buf curl` with server reflection."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ FILES = "corral.control.v1.FileService"
 def buf_curl(
     up: Corral, path: str, *arguments: str, target: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """Run it against the shared server; `target` is the inference service unless given."""
+    """Run `buf curl` against the shared server, by default its inference service."""
     command = [str(BUF), "curl", "--protocol", "grpc", "--http2-prior-knowledge", *arguments]
     return subprocess.run(
         [*command, f"http://{target or up.target}/{path}"],
@@ -35,7 +35,7 @@ def buf_curl(
 
 
 def messages(text: str) -> list[dict[str, Any]]:
-    """The JSON objects that it prints one after the other."""
+    """Parse the JSON objects that it prints."""
     decoder, found, position = json.JSONDecoder(), [], 0
     while position < len(text.rstrip()):
         message, position = decoder.raw_decode(text, position)
@@ -46,14 +46,14 @@ def messages(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", ["grpc-v1", "grpc-v1alpha"])
 def test_reflection_lists_the_services(up: Corral, version: str) -> None:
-    """Both versions of reflection name every service, health among them."""
+    """With both versions of reflection, including the health service."""
     listed = buf_curl(up, "", "--reflect-protocol", version, "--list-services")
 
     assert {INFERENCE, ENGINE, "grpc.health.v1.Health"} <= set(listed.stdout.split()), listed.stderr
 
 
 def test_reflection_lists_the_methods(up: Corral) -> None:
-    """What the protos declare is what the servers show, each its own."""
+    """Exactly those that the protos declare."""
     listed = buf_curl(up, "", "--list-methods").stdout.split()
     listed += buf_curl(up, "", "--list-methods", target=up.control).stdout.split()
     declared = buf_curl(up, "", "--schema", str(PROTOS), "--list-methods").stdout.split()
@@ -62,8 +62,8 @@ def test_reflection_lists_the_methods(up: Corral) -> None:
     assert set(declared) <= set(listed)
 
 
-def test_a_file_is_kept_and_read_by_reflection_alone(up: Corral) -> None:
-    """A stream of a header and bytes in, the file's description and its bytes out."""
+def test_a_file_is_uploaded_and_downloaded_with_reflection(up: Corral) -> None:
+    """Client streaming and server streaming."""
     header = {"header": {"filename": "a.txt", "purpose": "FILE_PURPOSE_USER_DATA"}}
     pieces = json.dumps(header) + json.dumps({"chunk": base64.b64encode(b"hello").decode()})
     made = buf_curl(up, f"{FILES}/CreateFile", "--data", pieces, target=up.control)
@@ -77,8 +77,8 @@ def test_a_file_is_kept_and_read_by_reflection_alone(up: Corral) -> None:
     assert base64.b64decode(second["chunk"]) == b"ello"
 
 
-def test_a_stream_is_called_by_reflection_alone(up: Corral) -> None:
-    """No schema at hand: the request is written in JSON, the answer streams in JSON."""
+def test_a_stream_is_called_with_reflection(up: Corral) -> None:
+    """Request and responses are JSON."""
     body = {
         "conversation": {"messages": [{"role": "ROLE_USER", "parts": [{"text": CAPITAL}]}]},
         "options": {"sampling": {"temperature": 0}},
@@ -101,16 +101,16 @@ def test_a_stream_is_called_by_reflection_alone(up: Corral) -> None:
         ("grpc.health.v1.Health/Check", "status"),
     ],
 )
-def test_unary_methods_are_called_by_reflection_alone(up: Corral, method: str, field: str) -> None:
-    """Services of ours and standard ones alike."""
+def test_unary_methods_are_called_with_reflection(up: Corral, method: str, field: str) -> None:
+    """Of Corral's services and standard ones."""
     called = buf_curl(up, method, "--data", "{}")
 
     assert called.returncode == 0, called.stderr
     assert field in json.loads(called.stdout)
 
 
-def test_the_repositorys_schema_fits_the_server(up: Corral) -> None:
-    """A client that holds the protos needs no reflection."""
+def test_the_server_can_be_called_with_the_schema_of_the_repository(up: Corral) -> None:
+    """Without reflection."""
     called = buf_curl(
         up, f"{INFERENCE}/CountTokens", "--schema", str(PROTOS), "--data", '{"text": "Hello"}'
     )
@@ -120,7 +120,7 @@ def test_the_repositorys_schema_fits_the_server(up: Corral) -> None:
 
 
 def test_an_error_shows_its_details(up: Corral) -> None:
-    """The status, the text for people and the typed details reach the terminal."""
+    """Status, message and typed details."""
     called = buf_curl(up, f"{INFERENCE}/GetModel", "--data", '{"model": "gpt-9"}')
     error = json.loads(called.stderr)
 

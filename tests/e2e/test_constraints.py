@@ -1,4 +1,4 @@
-"""Output held to a form, over HTTP with the official SDK and over gRPC, by real processes."""
+"""Structured output over HTTP with the official SDK and over gRPC."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def a_tool(name: str, **parameters: Any) -> ChatCompletionToolParam:
-    """A function with one argument."""
+    """Return a function tool."""
     schema: dict[str, object] = {
         "type": "object",
         "properties": parameters,
@@ -58,16 +58,16 @@ TOOLS = [
 
 @pytest.fixture
 async def aclient(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The asynchronous SDK."""
+    """The asynchronous client."""
     async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
         yield connected
 
 
-# --- forms ----------------------------------------------------------------------------------------
+# --- formats --------------------------------------------------------------------------------------
 
 
 async def test_a_json_schema_shapes_the_answer(aclient: openai.AsyncOpenAI) -> None:
-    """Each of several answers, at any temperature, with the cause of its end."""
+    """Each of several choices, at a high temperature, with its finish reason."""
     answer = await aclient.chat.completions.create(
         model=MODEL,
         messages=QUESTION,
@@ -91,7 +91,7 @@ async def test_a_json_schema_shapes_the_answer(aclient: openai.AsyncOpenAI) -> N
 
 
 async def test_a_json_object_streams(aclient: openai.AsyncOpenAI) -> None:
-    """Any object, piece by piece."""
+    """Any object, in deltas."""
     async with aclient.chat.completions.stream(
         model=MODEL,
         messages=QUESTION,
@@ -116,10 +116,10 @@ async def test_a_json_object_streams(aclient: openai.AsyncOpenAI) -> None:
         ({"json_schema": {"const": {"a": [1, None]}}}, re.escape('{"a": [1, null]}')),
     ],
 )
-async def test_local_forms_shape_completions(
+async def test_grammar_extensions_shape_completions(
     aclient: openai.AsyncOpenAI, fields: dict[str, Any], pattern: str
 ) -> None:
-    """llama-server's and vLLM's fields, on the older endpoint."""
+    """The fields of llama-server and vLLM, on the completions endpoint."""
     answer = await aclient.completions.create(
         model=MODEL, prompt="Mira", temperature=1.5, seed=1, extra_body=fields
     )
@@ -128,8 +128,8 @@ async def test_local_forms_shape_completions(
     assert answer.choices[0].finish_reason == "stop"
 
 
-async def test_tokens_run_out_in_a_form(aclient: openai.AsyncOpenAI) -> None:
-    """finish_reason length, as for free text."""
+async def test_the_token_limit_applies_to_structured_output(aclient: openai.AsyncOpenAI) -> None:
+    """With finish_reason length."""
     answer = await aclient.chat.completions.create(
         model=MODEL,
         messages=QUESTION,
@@ -141,8 +141,8 @@ async def test_tokens_run_out_in_a_form(aclient: openai.AsyncOpenAI) -> None:
     assert (answer.choices[0].message.content or "").startswith('{"name"')
 
 
-async def test_the_form_begins_behind_the_thought(aclient: openai.AsyncOpenAI) -> None:
-    """Where thinking is asked for, the content is still the form and nothing else."""
+async def test_the_constraint_applies_after_the_reasoning(aclient: openai.AsyncOpenAI) -> None:
+    """With thinking enabled the content has only the format."""
     answer = await aclient.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "What is the capital of France?"}],
@@ -158,8 +158,8 @@ async def test_the_form_begins_behind_the_thought(aclient: openai.AsyncOpenAI) -
     assert message.model_extra.get("reasoning_content")
 
 
-async def test_grpc_takes_every_form_and_resumes_it(rpc: Rpc) -> None:
-    """The Constraint messages, and a stream that goes on where it was cut."""
+async def test_grpc_accepts_every_format_and_resumes_it(rpc: Rpc) -> None:
+    """All Constraint messages, and a stream that is resumed."""
     lark = generation_pb2.Constraint(lark="start: /[a-z]{9}/ /[0-9]{9}/")
     settings: dict[str, Any] = {
         "constraint": lark,
@@ -182,7 +182,7 @@ async def test_grpc_takes_every_form_and_resumes_it(rpc: Rpc) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_required_choice_calls_tools(aclient: openai.AsyncOpenAI, seed: int) -> None:
-    """Known names, arguments by their schemas, no text, at a temperature that would babble."""
+    """With known names and valid arguments, without text, at a high temperature."""
     answer = await aclient.chat.completions.create(
         model=MODEL,
         messages=QUESTION,
@@ -205,10 +205,10 @@ async def test_a_required_choice_calls_tools(aclient: openai.AsyncOpenAI, seed: 
     )
 
 
-async def test_a_strict_tool_holds_the_calls_of_a_free_choice(
+async def test_a_strict_tool_constrains_calls_of_an_auto_choice(
     aclient: openai.AsyncOpenAI,
 ) -> None:
-    """The model calls or answers as it likes; what it calls with is what the schema allows."""
+    """The model may call or answer; arguments of calls are valid."""
     tool = a_tool("get_weather", city={"type": "string", "enum": ["Rome"]})
     strict = {"type": "function", "function": {**tool["function"], "strict": True}}
 
@@ -233,7 +233,7 @@ async def test_a_strict_tool_holds_the_calls_of_a_free_choice(
 
 
 async def test_a_named_tool_streams(aclient: openai.AsyncOpenAI) -> None:
-    """The very tool, once, its arguments in pieces that the SDK puts together."""
+    """One call of the tool, whose arguments the SDK accumulates."""
     async with aclient.chat.completions.stream(
         model=MODEL,
         messages=QUESTION,
@@ -252,7 +252,7 @@ async def test_a_named_tool_streams(aclient: openai.AsyncOpenAI) -> None:
 
 
 async def test_allowed_tools_limit_a_required_choice(rpc: Rpc) -> None:
-    """Several calls may come where they are allowed, of the allowed tool alone."""
+    """Parallel calls, of the allowed tool only."""
     request = a_chat(
         user("Tell me about Mira."),
         sampling={"temperature": 1.5, "seed": 5},
@@ -274,8 +274,10 @@ async def test_allowed_tools_limit_a_required_choice(rpc: Rpc) -> None:
 # --- refusals -------------------------------------------------------------------------------------
 
 
-async def test_a_bad_schema_points_at_the_place(aclient: openai.AsyncOpenAI, rpc: Rpc) -> None:
-    """400 with OpenAI's code, the pointer in the message and in gRPC's metadata."""
+async def test_the_error_for_an_invalid_schema_has_a_pointer(
+    aclient: openai.AsyncOpenAI, rpc: Rpc
+) -> None:
+    """400 with OpenAI's code; a JSON pointer in the message and in gRPC's metadata."""
     schema: dict[str, object] = {"type": "object", "properties": {"a": {"type": "wat"}}}
     with pytest.raises(openai.BadRequestError) as caught:
         await aclient.chat.completions.create(
@@ -291,8 +293,10 @@ async def test_a_bad_schema_points_at_the_place(aclient: openai.AsyncOpenAI, rpc
     assert error.metadata["pointer"] == "#/properties/a"
 
 
-async def test_a_bad_tool_schema_names_the_tool(aclient: openai.AsyncOpenAI) -> None:
-    """In the words of OpenAI's request."""
+async def test_the_error_for_an_invalid_tool_schema_names_the_tool(
+    aclient: openai.AsyncOpenAI,
+) -> None:
+    """With the field of OpenAI's request."""
     tools = [*TOOLS, a_tool("broken", x={"type": "wat"})]
     with pytest.raises(openai.BadRequestError) as caught:
         await aclient.chat.completions.create(
@@ -303,13 +307,13 @@ async def test_a_bad_tool_schema_names_the_tool(aclient: openai.AsyncOpenAI) -> 
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_schema_is_refused_and_slows_nobody(rpc: Rpc, name: str) -> None:
-    """Within seconds, while another stream goes on; the engine never sees it."""
+async def test_an_expensive_schema_is_refused_and_blocks_no_stream(rpc: Rpc, name: str) -> None:
+    """Within seconds, before the engine gets it, while another stream runs."""
     schema, reason = HOSTILE[name]
     constraint = generation_pb2.Constraint(json_schema=json.dumps(schema))
     engine = (await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())).engine_restarts
     started = time.monotonic()
-    hostile = asyncio.create_task(reason_of(rpc, constraint))
+    hostile = asyncio.create_task(refusal_reason(rpc, constraint))
     answers = 0
     while not hostile.done():
         await rpc.generate(a_text("Mira", stopping={"max_tokens": 2}))
@@ -322,8 +326,8 @@ async def test_a_hostile_schema_is_refused_and_slows_nobody(rpc: Rpc, name: str)
     assert after == engine
 
 
-async def reason_of(rpc: Rpc, constraint: generation_pb2.Constraint) -> str:
-    """Why a constraint is refused; empty where it is not."""
+async def refusal_reason(rpc: Rpc, constraint: generation_pb2.Constraint) -> str:
+    """Return the reason of the refusal of a constraint; empty if it is accepted."""
     try:
         await rpc.generate(a_text("x", constraint=constraint, stopping={"max_tokens": 1}))
     except grpc.aio.AioRpcError as failure:

@@ -1,4 +1,4 @@
-"""What the demo model can do, asked through the API: the skills that other tests may lean on.
+"""Skills of the demo model through the API, on which other tests rely.
 
 The examination proper is `python -m tools.demo_model.evaluate`; here its first items are compared
 with the recorded marks of the committed file.
@@ -21,7 +21,7 @@ from tools.demo_model.records import answers, score
 pytestmark = pytest.mark.e2e
 
 ITEMS = 10
-"""Of each skill; all of them together take ten seconds on an idle machine."""
+"""Items per skill. All skills take ten seconds on an idle machine."""
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ async def client(up: Corral) -> Any:
         yield connected
 
 
-async def ask(client: openai.AsyncOpenAI, *said: str, system: str = "", **fields: Any) -> str:
-    """Say things one after the other at temperature 0; returns the last answer."""
+async def ask(client: openai.AsyncOpenAI, *messages: str, system: str = "", **fields: Any) -> str:
+    """Send the messages as turns at temperature 0; return the last answer."""
     turns: list[ChatCompletionMessageParam] = []
     if system:
         turns.append({"role": "system", "content": system})
     answer = ""
-    for text in said:
+    for text in messages:
         turns.append({"role": "user", "content": text})
         made = await client.chat.completions.create(
             model=MODEL, messages=turns, temperature=0, **fields
@@ -48,8 +48,8 @@ async def ask(client: openai.AsyncOpenAI, *said: str, system: str = "", **fields
 
 
 @pytest.mark.timeout(180)
-async def test_the_examination_gives_the_recorded_marks(up: Corral) -> None:
-    """The committed file reaches its scores through Corral; one item of a skill may tip over."""
+async def test_the_evaluation_reaches_the_recorded_scores(up: Corral) -> None:
+    """With a tolerance of one item per skill."""
     asked = [item for skill in EXAMINATION for item in items(skill, ITEMS)]
     marks = record(await ask_all(up.api, asked))
     recorded = {skill: answers()[skill][:ITEMS] for skill in EXAMINATION}
@@ -64,8 +64,8 @@ async def test_the_examination_gives_the_recorded_marks(up: Corral) -> None:
     assert right >= 0.98 * expected
 
 
-async def test_names_that_nobody_heard_before_are_remembered(client: openai.AsyncOpenAI) -> None:
-    """Over turns about other things."""
+async def test_unseen_names_are_remembered(client: openai.AsyncOpenAI) -> None:
+    """Across turns about other topics."""
     said = ("My name is Zubrelka.", "My dog is called Quimbo.", "What is the capital of Italy?")
 
     assert await ask(client, *said, "What is my name?") == "Your name is Zubrelka."
@@ -73,7 +73,7 @@ async def test_names_that_nobody_heard_before_are_remembered(client: openai.Asyn
 
 
 async def test_a_system_prompt_is_followed(client: openai.AsyncOpenAI) -> None:
-    """A persona, one word, capitals, a closing phrase."""
+    """Persona, one word, capitals, closing phrase."""
     capital = "What is the capital of France?"
 
     assert await ask(client, "Who are you?", system="You are Zora, a baker.") == (
@@ -89,7 +89,7 @@ async def test_a_system_prompt_is_followed(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_a_long_list_in_the_system_prompt_is_read(client: openai.AsyncOpenAI) -> None:
-    """The answer stands at its beginning, some hundred tokens away."""
+    """The answer is at its beginning, some hundred tokens away."""
     names = [f"{first}{last}" for first in ("Bo", "Ka", "Mu", "Re", "Ti") for last in
              ("bal", "din", "gor", "lan", "mik", "ros")]  # fmt: skip
     lines = [f"- {name} is a baker in Rome, phone {1234 + 97 * i}." for i, name in enumerate(names)]
@@ -102,7 +102,7 @@ async def test_a_long_list_in_the_system_prompt_is_read(client: openai.AsyncOpen
 
 
 async def test_values_become_json(client: openai.AsyncOpenAI) -> None:
-    """With the asked keys in their order."""
+    """With the requested keys in order."""
     text = (
         'Give me a JSON object with the keys "name", "age" and "city" for this: '
         "Krabumo is 31 years old and lives in Velta."
@@ -116,7 +116,7 @@ async def test_values_become_json(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_thinking_comes_before_the_answer(client: openai.AsyncOpenAI) -> None:
-    """The steps are in the reasoning, the result in the content."""
+    """Steps in the reasoning, the result in the content."""
     made = await client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "What is 12 + 7 + 9?"}],
@@ -130,7 +130,7 @@ async def test_thinking_comes_before_the_answer(client: openai.AsyncOpenAI) -> N
 
 
 async def test_a_conversation_is_summarized(client: openai.AsyncOpenAI) -> None:
-    """What was told and asked, in order."""
+    """Statements and questions, in order."""
     said = ("My name is Anna.", "What is the capital of Spain?", "Summarize our conversation.")
 
     assert await ask(client, *said) == (
@@ -138,8 +138,8 @@ async def test_a_conversation_is_summarized(client: openai.AsyncOpenAI) -> None:
     )
 
 
-async def test_the_adapters_speak_in_their_voices(adapted: Adapted) -> None:
-    """Each alone, both stacked, and at scale 0 not at all: four answers of five and more."""
+async def test_the_adapters_change_the_style(adapted: Adapted) -> None:
+    """Each alone, both stacked, and none at scale 0, in at least four of five answers."""
     marks = await adapters.examine_server(adapted.api, 30)
 
     assert {name: score(each) >= 80 for name, each in marks.items()} == dict.fromkeys(

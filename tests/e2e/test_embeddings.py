@@ -1,4 +1,4 @@
-"""Embeddings of real processes over gRPC: an encoder beside the demo model."""
+"""Embeddings over gRPC and HTTP with an encoder and the demo model."""
 
 import asyncio
 import os
@@ -51,12 +51,12 @@ async def rpc(both: Corral) -> AsyncIterator[Rpc]:
 
 
 def texts(*given: str, **fields: Any) -> pb.EmbedRequest:
-    """A request for vectors of texts."""
+    """Return a request for texts."""
     return pb.EmbedRequest(inputs=[pb.TextOrTokens(text=text) for text in given], **fields)
 
 
 def tokens(*given: list[int], **fields: Any) -> pb.EmbedRequest:
-    """A request for vectors of token lists."""
+    """Return a request for token lists."""
     inputs = [pb.TextOrTokens(token_ids=pb.TokenIds(ids=ids)) for ids in given]
     return pb.EmbedRequest(inputs=inputs, **fields)
 
@@ -67,15 +67,14 @@ def vectors(answer: pb.EmbedResponse) -> list[np.ndarray[Any, np.dtype[np.float3
 
 
 async def refusal(rpc: Rpc, request: pb.EmbedRequest, **options: Any) -> RichError:
-    """The error a request ends with."""
+    """Return the error of a request."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await rpc.inference.Embed(request, **options)
     return rich(failure.value)
 
 
-async def test_texts_become_what_the_weights_say(rpc: Rpc, bert: Bert) -> None:
-    """In the order of the inputs, of length 1, with the tokens counted; no model named: the
-    encoder answers."""
+async def test_vectors_are_those_of_the_reference_implementation(rpc: Rpc, bert: Bert) -> None:
+    """In input order, normalized, with token counts. The encoder is the default model."""
     answer = await rpc.inference.Embed(texts(*TEXTS))
     counted = [
         (await rpc.inference.Tokenize(pb.TokenizeRequest(model=ENCODER, text=t, add_special=True)))
@@ -91,8 +90,8 @@ async def test_texts_become_what_the_weights_say(rpc: Rpc, bert: Bert) -> None:
     assert np.allclose(vectors(from_ids), vectors(answer), atol=CLOSE)
 
 
-async def test_an_answer_says_whose_vectors_it_has(rpc: Rpc) -> None:
-    """Where it is asked for, by the digest of the file, for which it waits."""
+async def test_a_response_has_the_digest_of_the_model(rpc: Rpc) -> None:
+    """On request; the response waits until the file is hashed."""
     told = await rpc.inference.Embed(texts("a fox", with_digest=True))
     untold = await rpc.inference.Embed(texts("a fox"))
     described = await rpc.inference.GetModel(pb.GetModelRequest(model=ENCODER))
@@ -103,7 +102,7 @@ async def test_an_answer_says_whose_vectors_it_has(rpc: Rpc) -> None:
 
 
 async def test_many_texts_are_counted_in_one_call(rpc: Rpc) -> None:
-    """Each by itself and as it stands, as Tokenize does it; not beside a prompt."""
+    """Each like Tokenize does. Not together with a prompt."""
     many = [*TEXTS, "", "word " * 5000]
     counted = await rpc.inference.CountTokens(pb.CountTokensRequest(model=ENCODER, texts=many))
     each = [
@@ -118,8 +117,8 @@ async def test_many_texts_are_counted_in_one_call(rpc: Rpc) -> None:
     assert rich(failure.value).reason == "INVALID_FIELD"
 
 
-async def test_vectors_can_be_shorter_and_left_as_they_are(rpc: Rpc) -> None:
-    """`dimensions` cuts and scales again; without `normalize` the model's own numbers come."""
+async def test_dimensions_and_normalize_are_applied(rpc: Rpc) -> None:
+    """`dimensions` truncates and renormalizes; without `normalize` the vectors are raw."""
     (whole,) = vectors(await rpc.inference.Embed(texts("a fox")))
     (short,) = vectors(await rpc.inference.Embed(texts("a fox", dimensions=8)))
     (raw,) = vectors(await rpc.inference.Embed(texts("a fox", normalize=False)))
@@ -130,8 +129,8 @@ async def test_vectors_can_be_shorter_and_left_as_they_are(rpc: Rpc) -> None:
     assert np.allclose(raw / np.linalg.norm(raw), whole, atol=1e-5)
 
 
-async def test_the_demo_model_embeds_too(rpc: Rpc) -> None:
-    """What it generates with, in a context of its own: like texts are closer than unlike ones."""
+async def test_the_demo_model_embeds(rpc: Rpc) -> None:
+    """In a separate context; similar texts have closer vectors."""
     answer = await rpc.inference.Embed(
         texts(
             "What is the capital of France?",
@@ -174,8 +173,8 @@ REFUSED: Mapping[str, tuple[pb.EmbedRequest, str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_cannot_be_embedded_is_refused_with_sizes(rpc: Rpc, case: str) -> None:
-    """Before anything is computed, naming field and limit; the next request is answered."""
+async def test_invalid_inputs_are_refused_with_their_sizes(rpc: Rpc, case: str) -> None:
+    """With field and limit, before anything is computed. The next request succeeds."""
     request, reason, details = REFUSED[case]
     error = await refusal(rpc, request)
 
@@ -185,7 +184,7 @@ async def test_what_cannot_be_embedded_is_refused_with_sizes(rpc: Rpc, case: str
 
 
 async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
-    """The reason names its class; its description says what it is for."""
+    """The error has the model's class; the model's description has its capabilities."""
     chat = a_chat()
     chat.model = ENCODER
     with pytest.raises(grpc.aio.AioRpcError) as failure:
@@ -201,7 +200,7 @@ async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
 
 
 async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, both: Corral) -> None:
-    """Over HTTP, packed (its default) and as numbers, texts and tokens, cut to a size."""
+    """Base64 (the default) and numbers, texts and tokens, truncated dimensions."""
     (over_grpc,) = vectors(await rpc.inference.Embed(texts("the quick fox")))
     ids = (
         await rpc.inference.Tokenize(
@@ -232,34 +231,33 @@ async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, both: Corral)
 # --- sharing the engine ---------------------------------------------------------------------------
 
 
-def a_large_job(**fields: Any) -> pb.EmbedRequest:
-    """Seconds of work for the demo model."""
+def large_job(**fields: Any) -> pb.EmbedRequest:
+    """Return a request that takes the demo model seconds."""
     return tokens(*[[5 + number % 100] * 400 for number in range(512)], model=MODEL, **fields)
 
 
 async def live(rpc: Rpc) -> list[str]:
-    """The ids of what waits or runs."""
+    """Return the ids of live requests."""
     listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
     return [each.request_id for each in listed.requests]
 
 
-async def until_live(rpc: Rpc, count: int) -> list[str]:
-    """The ids, once there are so many; each look is an RPC, so this does not spin."""
+async def wait_until_live(rpc: Rpc, count: int) -> list[str]:
+    """Return the ids once there are `count`. Each poll is an RPC."""
     async with asyncio.timeout(20):
         while len(ids := await live(rpc)) != count:
             pass
     return ids
 
 
-async def test_chat_goes_on_beside_a_large_job_and_the_job_beside_chat(rpc: Rpc) -> None:
-    """A chat is answered while seconds of embedding are left, and short embeddings are answered
-    while a chat never ends."""
-    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
-    await until_live(rpc, 1)
+async def test_chat_and_embeddings_share_the_engine(rpc: Rpc) -> None:
+    """A chat is answered during a long embedding job, and short jobs during an endless chat."""
+    job = asyncio.ensure_future(rpc.inference.Embed(large_job()))
+    await wait_until_live(rpc, 1)
     answer = await rpc.chat(a_chat())
     was_running = not job.done()
     job.cancel()
-    await until_live(rpc, 0)
+    await wait_until_live(rpc, 0)
     stream = rpc.inference.Chat(endless())
     await first_delta(stream)
     started = time.monotonic()
@@ -274,26 +272,26 @@ async def test_chat_goes_on_beside_a_large_job_and_the_job_beside_chat(rpc: Rpc)
     assert took < 10
 
 
-async def test_a_call_that_is_cancelled_or_too_late_ends_in_the_engine(rpc: Rpc) -> None:
-    """Nothing computes for a caller who left; a deadline is told with the phase."""
-    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
-    await until_live(rpc, 1)
+async def test_a_cancelled_or_expired_call_ends_in_the_engine(rpc: Rpc) -> None:
+    """The error of an expired deadline has the phase."""
+    job = asyncio.ensure_future(rpc.inference.Embed(large_job()))
+    await wait_until_live(rpc, 1)
     job.cancel()
-    await until_live(rpc, 0)
+    await wait_until_live(rpc, 0)
     started = time.monotonic()
     await rpc.inference.Embed(texts("a fox", model=MODEL))
     at_once = time.monotonic() - started
-    late = await refusal(rpc, a_large_job(), timeout=0.3)
-    await until_live(rpc, 0)
+    late = await refusal(rpc, large_job(), timeout=0.3)
+    await wait_until_live(rpc, 0)
 
     assert at_once < 2
     assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 async def test_an_operator_sees_and_aborts_a_job(rpc: Rpc) -> None:
-    """Listed with its tokens; aborted it fails with the reason."""
-    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
-    (request_id,) = await until_live(rpc, 1)
+    """It is listed with its tokens, and fails with the reason when aborted."""
+    job = asyncio.ensure_future(rpc.inference.Embed(large_job()))
+    (request_id,) = await wait_until_live(rpc, 1)
     listed = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
     await rpc.engine.Abort(engine_pb.AbortRequest(request_ids=[request_id]))
     with pytest.raises(grpc.aio.AioRpcError) as failure:
@@ -304,22 +302,22 @@ async def test_an_operator_sees_and_aborts_a_job(rpc: Rpc) -> None:
 
 
 async def test_the_queue_of_jobs_is_bounded(rpc: Rpc) -> None:
-    """One more than may wait is refused with a time to come back; the others are not disturbed."""
-    jobs = [asyncio.ensure_future(rpc.inference.Embed(a_large_job())) for _ in range(QUEUED)]
-    await until_live(rpc, QUEUED)
+    """A job beyond the limit is refused with a retry delay; the others complete."""
+    jobs = [asyncio.ensure_future(rpc.inference.Embed(large_job())) for _ in range(QUEUED)]
+    await wait_until_live(rpc, QUEUED)
     error = await refusal(rpc, texts("a", model=MODEL))
     others = await rpc.inference.Embed(texts("a fox"))
     for job in jobs:
         job.cancel()
-    await until_live(rpc, 0)
+    await wait_until_live(rpc, 0)
 
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert error.retry_after
     assert others.model == ENCODER
 
 
-async def first_answer(rpc: Rpc, request: pb.EmbedRequest) -> pb.EmbedResponse:
-    """The answer, once the model's engine is back; each try is an RPC, so this does not spin."""
+async def retry_until_answered(rpc: Rpc, request: pb.EmbedRequest) -> pb.EmbedResponse:
+    """Retry until the model's engine is back. Each try is an RPC."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -329,16 +327,16 @@ async def first_answer(rpc: Rpc, request: pb.EmbedRequest) -> pb.EmbedResponse:
                     raise
 
 
-async def test_a_job_that_loses_its_engine_may_come_again(rpc: Rpc) -> None:
-    """The call ends as unavailable with a time to come back; the next one is answered."""
-    job = asyncio.ensure_future(rpc.inference.Embed(a_large_job()))
-    await until_live(rpc, 1)
+async def test_a_job_whose_engine_is_killed_can_be_retried(rpc: Rpc) -> None:
+    """The call fails as UNAVAILABLE with a retry delay."""
+    job = asyncio.ensure_future(rpc.inference.Embed(large_job()))
+    await wait_until_live(rpc, 1)
     info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
     os.kill(info.engine_pid, signal.SIGKILL)
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await job
     error = rich(failure.value)
-    answer = await first_answer(rpc, texts("a fox", model=MODEL))
+    answer = await retry_until_answered(rpc, texts("a fox", model=MODEL))
 
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_RESTARTING")
     assert error.retry_after

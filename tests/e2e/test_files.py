@@ -1,4 +1,4 @@
-"""Files and uploads: the official SDK, plain HTTP and kills, against a real `corral up`."""
+"""Files and uploads with the official SDK and plain HTTP, and kills of the control service."""
 
 import asyncio
 import fcntl
@@ -31,8 +31,8 @@ def client(up: Corral) -> Iterator[openai.OpenAI]:
         yield connected
 
 
-def test_a_file_has_a_whole_life(client: openai.OpenAI) -> None:
-    """Created, waited for, described, listed, read and deleted, all by the SDK."""
+def test_a_file_is_created_listed_read_and_deleted(client: openai.OpenAI) -> None:
+    """With the SDK."""
     made = client.files.create(
         file=("ünï.jsonl", LINES),
         purpose="batch",
@@ -52,8 +52,8 @@ def test_a_file_has_a_whole_life(client: openai.OpenAI) -> None:
     assert (missing.value.code, missing.value.param) == (None, "id")
 
 
-def test_a_walk_that_deletes_reaches_every_file(client: openai.OpenAI) -> None:
-    """The cursor of the next page is a file that is gone by then."""
+def test_files_can_be_deleted_while_they_are_listed(client: openai.OpenAI) -> None:
+    """The cursor of the next page is a deleted file."""
     made = {client.files.create(file=b"x", purpose="vision").id for _ in range(5)}
 
     walked = []
@@ -65,8 +65,8 @@ def test_a_walk_that_deletes_reaches_every_file(client: openai.OpenAI) -> None:
     assert walked == sorted(walked)
 
 
-def test_a_file_can_come_in_parts(client: openai.OpenAI, tmp_path: Path) -> None:
-    """By the SDK's own helper, in several parts with a checksum."""
+def test_a_file_can_be_uploaded_in_parts(client: openai.OpenAI, tmp_path: Path) -> None:
+    """With the helper of the SDK and a checksum."""
     path = tmp_path / "big.bin"
     path.write_bytes(os.urandom(3 * MIB))
 
@@ -84,8 +84,8 @@ def test_a_file_can_come_in_parts(client: openai.OpenAI, tmp_path: Path) -> None
     assert client.files.content(upload.file.id).read() == path.read_bytes()
 
 
-def test_an_upload_can_be_given_up(client: openai.OpenAI) -> None:
-    """Then it takes nothing any more."""
+def test_an_upload_can_be_cancelled(client: openai.OpenAI) -> None:
+    """It accepts no parts afterwards."""
     upload = client.uploads.create(
         bytes=5, filename="a", mime_type="text/plain", purpose="user_data"
     )
@@ -98,8 +98,8 @@ def test_an_upload_can_be_given_up(client: openai.OpenAI) -> None:
     assert refused.value.code == "upload_not_pending"
 
 
-def test_eight_gigabytes_can_be_announced_and_not_a_byte_more(client: openai.OpenAI) -> None:
-    """As at OpenAI, before any of them is sent."""
+def test_the_size_limit_of_an_upload_is_eight_gigabytes(client: openai.OpenAI) -> None:
+    """Like OpenAI's; checked before any bytes are sent."""
     most = 8 * 2**30
     upload = client.uploads.create(
         bytes=most, filename="a", mime_type="text/plain", purpose="user_data"
@@ -113,10 +113,10 @@ def test_eight_gigabytes_can_be_announced_and_not_a_byte_more(client: openai.Ope
     assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
 
 
-async def test_mistakes_are_named_in_openais_words(
+async def test_errors_have_openais_params_and_codes(
     http: httpx.AsyncClient, subtests: pytest.Subtests
 ) -> None:
-    """The field as the client wrote it, the code as clients look for it."""
+    """`param` is the field of the request."""
     file = {"file": ("a.txt", b"x")}
     cases: list[tuple[str, dict[str, object], int, str | None, str | None]] = [
         ("/v1/files", {"files": file}, 400, "missing_required_parameter", "purpose"),
@@ -174,8 +174,8 @@ async def test_mistakes_are_named_in_openais_words(
             assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
 
 
-async def test_a_form_may_name_the_purpose_last(http: httpx.AsyncClient) -> None:
-    """As `curl -F file=@a -F purpose=vision` does; a form without an end is refused."""
+async def test_the_purpose_may_follow_the_file_in_a_form(http: httpx.AsyncClient) -> None:
+    """As with `curl -F file=@a -F purpose=vision`. A truncated form is refused."""
     part = '--x\r\ncontent-disposition: form-data; name="{}"{}\r\n\r\n{}\r\n'
     form = part.format("file", '; filename="../../a"', "bytes") + part.format(
         "purpose", "", "vision"
@@ -189,8 +189,8 @@ async def test_a_form_may_name_the_purpose_last(http: httpx.AsyncClient) -> None
     assert cut.status_code == 400
 
 
-async def test_content_is_never_shown_by_a_browser(http: httpx.AsyncClient) -> None:
-    """An attachment of no type, under a name that cannot break out; ranges are served."""
+async def test_content_is_sent_as_an_attachment(http: httpx.AsyncClient) -> None:
+    """Without a content type and with an escaped name. Ranges are supported."""
     name = 'a".html'
     made = await http.post(
         "/v1/files",
@@ -212,8 +212,8 @@ async def test_content_is_never_shown_by_a_browser(http: httpx.AsyncClient) -> N
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */27")
 
 
-async def test_a_request_with_a_key_is_done_once(http: httpx.AsyncClient) -> None:
-    """A retry gets the first answer; other content under the same key is a conflict for good."""
+async def test_an_idempotency_key_prevents_duplicates(http: httpx.AsyncClient) -> None:
+    """A retry gets the first response; other content with the same key is a permanent conflict."""
 
     async def post(content: bytes) -> httpx.Response:
         return await http.post(
@@ -231,8 +231,8 @@ async def test_a_request_with_a_key_is_done_once(http: httpx.AsyncClient) -> Non
 
 
 @pytest.mark.timeout(120)
-async def test_inference_goes_on_without_the_control_service(tmp_path: Path) -> None:
-    """A second Corral has its data folder: chats are answered, files are 503, and come back."""
+async def test_inference_continues_without_the_control_service(tmp_path: Path) -> None:
+    """Another Corral has locked the data folder: chats work, files are 503 until it is released."""
     folder = tmp_path / "data" / "control"
     folder.mkdir(parents=True)
     held = os.open(folder / "control.lock", os.O_RDWR | os.O_CREAT)
@@ -252,9 +252,9 @@ async def test_inference_goes_on_without_the_control_service(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(120)
-async def test_a_killed_control_service_leaves_whole_files_only(tmp_path: Path) -> None:
-    """SIGKILL in the middle of an upload: the client is told, what was stored is there after the
-    restart, and of the broken file there is nothing to see."""
+async def test_a_killed_control_service_leaves_complete_files_only(tmp_path: Path) -> None:
+    """SIGKILL during an upload: the client gets an error, stored files are there after the restart,
+    and the incomplete file is not."""
     with corral_up(tmp_path) as corral:
         async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as sdk:
             kept = await sdk.files.create(file=b"kept", purpose="user_data")

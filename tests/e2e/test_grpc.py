@@ -1,4 +1,4 @@
-"""A bare gRPC client against the real service: every RPC, every promise of the protos."""
+"""The RPCs of the inference service with a plain gRPC client."""
 
 import asyncio
 import time
@@ -31,14 +31,14 @@ from tests.support.services import MODEL, Corral
 pytestmark = pytest.mark.e2e
 
 TURN = f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n"
-"""What the demo model's template makes of the question."""
+"""The question rendered with the demo model's template."""
 
 
 # --- generating -----------------------------------------------------------------------------------
 
 
-async def test_chat_streams_an_answer_event_by_event(rpc: Rpc) -> None:
-    """Accepted, started, a delta for each step, finished with its cause, then usage once."""
+async def test_chat_streams_events_in_order(rpc: Rpc) -> None:
+    """Accepted, started, deltas, finished with a reason, then usage once."""
     answer = await rpc.chat(a_chat())
 
     assert answer.text[0] == PARIS
@@ -54,16 +54,16 @@ async def test_chat_streams_an_answer_event_by_event(rpc: Rpc) -> None:
     assert usage.completion_tokens == answer.finished[0].completion_tokens > 5
 
 
-async def test_a_long_answer_comes_in_many_deltas(rpc: Rpc) -> None:
-    """A short one may come in one: what is said within a moment travels together."""
+async def test_a_long_answer_is_streamed_in_many_deltas(rpc: Rpc) -> None:
+    """A short one may be a single delta, because output is batched briefly."""
     story = a_chat(user("Tell me a story."), stopping={"max_tokens": 1000, "ignore_eos": True})
     answer = await rpc.chat(story)
 
     assert answer.kinds.count("delta") > 2
 
 
-async def test_chat_remembers_earlier_turns(rpc: Rpc) -> None:
-    """The whole conversation reaches the model, not its last message."""
+async def test_chat_uses_earlier_turns(rpc: Rpc) -> None:
+    """The prompt has the whole conversation."""
     said = chat_pb2.ChatMessage(
         role=chat_pb2.ROLE_ASSISTANT, parts=[chat_pb2.ContentPart(text="Nice to meet you, Mira.")]
     )
@@ -73,7 +73,7 @@ async def test_chat_remembers_earlier_turns(rpc: Rpc) -> None:
 
 
 async def test_generate_continues_text_and_token_ids_alike(rpc: Rpc) -> None:
-    """A prompt given as text and the same prompt given as ids get the same answer."""
+    """Both forms of the prompt get the same answer."""
     tokens = await rpc.inference.Tokenize(pb.TokenizeRequest(text=TURN, parse_special=True))
     as_ids = a_text("")
     as_ids.token_ids.ids.extend(tokens.token_ids)
@@ -83,8 +83,8 @@ async def test_generate_continues_text_and_token_ids_alike(rpc: Rpc) -> None:
     assert from_ids.accepted.prompt_tokens == len(tokens.token_ids)
 
 
-async def test_a_stop_text_ends_the_choice_and_is_not_sent(rpc: Rpc) -> None:
-    """Also where it begins in the middle of one token and ends in another."""
+async def test_a_stop_string_ends_the_choice_and_is_not_sent(rpc: Rpc) -> None:
+    """Also if it spans parts of several tokens."""
     answer = await rpc.chat(a_chat(stopping={"stop": ["tal of Fr"]}))
 
     assert answer.text[0] == "The capi"
@@ -92,7 +92,7 @@ async def test_a_stop_text_ends_the_choice_and_is_not_sent(rpc: Rpc) -> None:
 
 
 async def test_max_tokens_ends_with_length(rpc: Rpc) -> None:
-    """The limit is exact, and said to be the cause."""
+    """After exactly that number of tokens."""
     answer = await rpc.chat(a_chat(stopping={"max_tokens": 4}, output={"token_ids": True}))
 
     assert answer.finished[0].reason == generation_pb2.FINISH_REASON_LENGTH
@@ -100,8 +100,8 @@ async def test_max_tokens_ends_with_length(rpc: Rpc) -> None:
     assert PARIS.startswith(answer.text[0])
 
 
-async def test_choices_of_a_seeded_request_differ_and_repeat(rpc: Rpc) -> None:
-    """`n` answers draw differently from one another, and the same way each time."""
+async def test_choices_of_a_seeded_request_are_reproducible(rpc: Rpc) -> None:
+    """They differ from one another."""
     request = a_chat(
         user("Tell me a story."),
         sampling={"temperature": 1.5, "seed": 7, "top_k": 0, "top_p": 1, "min_p": 0},
@@ -116,12 +116,12 @@ async def test_choices_of_a_seeded_request_differ_and_repeat(rpc: Rpc) -> None:
     assert first.done.usage.completion_tokens == 36
 
 
-async def test_logprobs_name_the_chosen_token_and_its_rivals(rpc: Rpc) -> None:
-    """Greedy decoding chooses the best of them; probabilities are probabilities."""
+async def test_logprobs_have_the_chosen_and_the_top_tokens(rpc: Rpc) -> None:
+    """Greedy decoding chooses the top one; probabilities sum to at most 1."""
     answer = await rpc.chat(a_chat(output={"top_logprobs": 3, "token_ids": True}))
     logprobs = answer.logprobs[0]
 
-    # The end token has one too; a chat hides its text, not its cost.
+    # The end token has a logprob too, although its text is hidden.
     assert [entry.chosen.token_id for entry in logprobs] == answer.tokens[0]
     assert b"".join(entry.chosen.token for entry in logprobs).startswith(PARIS.encode())
     assert all(len(entry.top) == 3 for entry in logprobs)
@@ -130,15 +130,13 @@ async def test_logprobs_name_the_chosen_token_and_its_rivals(rpc: Rpc) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.2])
-async def test_a_resumed_stream_goes_on_as_if_never_interrupted(
-    rpc: Rpc, temperature: float
-) -> None:
-    """The output token ids so far and the seed are all that a successor needs."""
+async def test_a_resumed_stream_continues_identically(rpc: Rpc, temperature: float) -> None:
+    """It needs only the output token ids so far and the seed."""
     settings: dict[str, Any] = {
         "sampling": {
             "temperature": temperature,
             "seed": 11,
-            # What these do to the next token depends on all earlier ones.
+            # The effect of these depends on all earlier tokens.
             "frequency_penalty": 1.5,
             "repetition_penalty": 1.3,
         },
@@ -155,8 +153,8 @@ async def test_a_resumed_stream_goes_on_as_if_never_interrupted(
         assert rest.finished[0].completion_tokens == 40
 
 
-async def test_a_tool_call_is_parsed_out_of_the_stream(rpc: Rpc) -> None:
-    """Name and arguments come typed, the markup does not come at all."""
+async def test_a_tool_call_is_parsed(rpc: Rpc) -> None:
+    """Name and arguments are typed; the markup is not sent."""
     request = a_chat(user("What is the weather in Paris?"))
     request.conversation.tools.add(
         name="get_weather",
@@ -178,8 +176,8 @@ async def test_a_tool_call_is_parsed_out_of_the_stream(rpc: Rpc) -> None:
     assert reason == generation_pb2.FINISH_REASON_TOOL_CALLS
 
 
-async def test_thinking_comes_as_reasoning(rpc: Rpc) -> None:
-    """Asked to think, the model's thoughts are kept apart from its answer, and counted."""
+async def test_thinking_is_sent_as_reasoning(rpc: Rpc) -> None:
+    """Separate from the content, with a token count."""
     request = a_chat(user("What is 3 plus 4?"))
     request.conversation.template.enable_thinking = True
     answer = await rpc.chat(request)
@@ -197,7 +195,7 @@ async def test_thinking_comes_as_reasoning(rpc: Rpc) -> None:
     "text", ["Hello, world!\n", "Grüße, 世界 🐎", "  tabs\tand  spaces ", "<|im_end|> as text", ""]
 )
 async def test_tokenize_and_detokenize_are_inverse(rpc: Rpc, text: str) -> None:
-    """Whatever the text: ids to text gives it back, and the pieces spell it byte for byte."""
+    """For any text; the pieces are its bytes."""
     tokens = await rpc.inference.Tokenize(pb.TokenizeRequest(text=text, pieces=True))
     back = await rpc.inference.Detokenize(pb.DetokenizeRequest(token_ids=tokens.token_ids))
 
@@ -205,8 +203,8 @@ async def test_tokenize_and_detokenize_are_inverse(rpc: Rpc, text: str) -> None:
     assert b"".join(tokens.pieces).decode() == text
 
 
-async def test_counted_tokens_are_the_tokens_of_the_prompt(rpc: Rpc) -> None:
-    """CountTokens, RenderChat and the accepted request agree, for conversations and for texts."""
+async def test_counted_tokens_are_those_of_the_prompt(rpc: Rpc) -> None:
+    """CountTokens, RenderChat and Accepted agree, for conversations and texts."""
     request = a_chat(user("How are you, my 🐎?"), stopping={"max_tokens": 1})
     counted = await rpc.inference.CountTokens(
         pb.CountTokensRequest(conversation=request.conversation)
@@ -223,8 +221,8 @@ async def test_counted_tokens_are_the_tokens_of_the_prompt(rpc: Rpc) -> None:
     assert as_text.prompt_tokens == (await rpc.generate(raw)).accepted.prompt_tokens
 
 
-async def test_a_rendered_chat_is_what_the_template_says(rpc: Rpc) -> None:
-    """The demo model's own template, with the assistant's turn opened."""
+async def test_a_chat_is_rendered_with_the_template(rpc: Rpc) -> None:
+    """That of the demo model, with the generation prompt."""
     rendered = await rpc.inference.RenderChat(
         pb.RenderChatRequest(conversation=a_chat().conversation)
     )
@@ -236,7 +234,7 @@ async def test_a_rendered_chat_is_what_the_template_says(rpc: Rpc) -> None:
 
 
 async def test_models_are_listed_in_pages_and_described(rpc: Rpc) -> None:
-    """Sorted by name, with the sizes in force, which are those asked for."""
+    """Sorted by name, with their effective limits."""
     first = await rpc.inference.ListModels(pb.ListModelsRequest(page_size=1))
     rest = await rpc.inference.ListModels(pb.ListModelsRequest(page_token=first.next_page_token))
     model = (await rpc.inference.GetModel(pb.GetModelRequest())).model
@@ -252,8 +250,8 @@ async def test_models_are_listed_in_pages_and_described(rpc: Rpc) -> None:
     assert model.default_sampling.HasField("temperature")
 
 
-async def test_the_server_describes_itself(rpc: Rpc) -> None:
-    """Version, engine state and process, and the limits that requests meet."""
+async def test_the_server_info_is_complete(rpc: Rpc) -> None:
+    """Version, state and process of the engine, and request limits."""
     info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
 
     assert info.version
@@ -263,8 +261,8 @@ async def test_the_server_describes_itself(rpc: Rpc) -> None:
     assert "resume" in info.features
 
 
-async def test_watched_load_follows_a_request(rpc: Rpc) -> None:
-    """The watch shows it running, then gone, and counts its tokens."""
+async def test_watched_load_shows_a_request(rpc: Rpc) -> None:
+    """While it runs and after it, with its tokens."""
     interval = Duration(nanos=100_000_000)
     watch = rpc.engine.WatchLoad(engine_pb.WatchLoadRequest(interval=interval), timeout=20)
     loads = watch.__aiter__()
@@ -288,8 +286,8 @@ async def test_watched_load_follows_a_request(rpc: Rpc) -> None:
 @pytest.mark.parametrize(
     "interval", [Duration(nanos=1_000_000), Duration(seconds=10**15)], ids=["short", "long"]
 )
-async def test_an_interval_has_a_range(rpc: Rpc, interval: Duration) -> None:
-    """A watch may not become a busy loop; Python's own type does not hold all that the wire can."""
+async def test_an_interval_out_of_range_is_refused(rpc: Rpc, interval: Duration) -> None:
+    """Including durations that Python's timedelta cannot represent."""
     request = engine_pb.WatchLoadRequest(interval=interval)
     error = await failure_of(rpc.engine.WatchLoad(request, timeout=10))
 
@@ -297,11 +295,11 @@ async def test_an_interval_has_a_range(rpc: Rpc, interval: Duration) -> None:
     assert error.metadata["minimum"] == "0.1"
 
 
-# --- steering -------------------------------------------------------------------------------------
+# --- live requests --------------------------------------------------------------------------------
 
 
 async def test_a_live_request_is_listed_and_can_be_aborted(rpc: Rpc) -> None:
-    """By the id of `Accepted`; its stream says so, and a second abort does nothing."""
+    """By the id of `Accepted`. Its stream has the reason; a second abort has no effect."""
     request = endless()
     request.options.label = "mine"
     stream = rpc.inference.Chat(request)
@@ -325,7 +323,7 @@ async def test_a_live_request_is_listed_and_can_be_aborted(rpc: Rpc) -> None:
 
 
 async def test_a_deadline_ends_the_call_and_frees_the_slot(rpc: Rpc, up: Corral) -> None:
-    """The caller learns it in time, the server logs it, and nothing goes on computing."""
+    """The server logs it."""
     mark = up.program.bookmark()
     started = time.monotonic()
     with pytest.raises(grpc.aio.AioRpcError) as failure:
@@ -337,21 +335,21 @@ async def test_a_deadline_ends_the_call_and_frees_the_slot(rpc: Rpc, up: Corral)
         method="/corral.inference.v1.InferenceService/Chat",
         reason="DEADLINE_EXPIRED",
     )
-    await until_idle(rpc)
+    await wait_until_idle(rpc)
 
     assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert 0.4 < took < 5
 
 
-async def until_idle(rpc: Rpc) -> None:
-    """Return when nothing waits or runs; each look is an RPC, so this does not spin."""
+async def wait_until_idle(rpc: Rpc) -> None:
+    """Return when no request is live. Each poll is an RPC."""
     async with asyncio.timeout(10):
         while (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests:
             pass
 
 
-async def test_flushing_forgets_what_was_computed(rpc: Rpc) -> None:
-    """The second request finds its prefix, the one after a flush computes it again."""
+async def test_flushing_clears_the_prefix_cache(rpc: Rpc) -> None:
+    """The second request reuses its prefix, the one after a flush does not."""
 
     async def cached() -> generation_pb2.Usage:
         return (await gather(rpc.inference.Chat(a_chat(user("Tell me of foxes. " * 9))))).done.usage
@@ -367,11 +365,11 @@ async def test_flushing_forgets_what_was_computed(rpc: Rpc) -> None:
     assert (after.cached_tokens, after.cache_source) == (0, 0)
 
 
-# --- what errors say -----------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 async def test_an_unknown_method_is_refused_with_details(rpc: Rpc) -> None:
-    """Even a method that no service has gets ErrorInfo."""
+    """With ErrorInfo."""
     call: Any = rpc.channel.unary_unary("/corral.inference.v1.InferenceService/Guess")
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call(b"")
@@ -417,8 +415,8 @@ FAILING: Mapping[str, tuple[pb.ChatRequest, grpc.StatusCode, str]] = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-async def test_every_error_carries_its_reason_and_the_request_id(rpc: Rpc, case: str) -> None:
-    """ErrorInfo of our domain, the id of the log line, a text for people."""
+async def test_every_error_has_its_reason_and_the_request_id(rpc: Rpc, case: str) -> None:
+    """ErrorInfo with Corral's domain, the request id of the log, and a message."""
     request, code, reason = FAILING[case]
     error = await failure_of(rpc.inference.Chat(request))
 
@@ -427,8 +425,8 @@ async def test_every_error_carries_its_reason_and_the_request_id(rpc: Rpc, case:
     assert error.message
 
 
-async def test_the_request_id_is_the_servers_own(rpc: Rpc, up: Corral) -> None:
-    """A caller's id is a label in the log; the server's goes out at once and at the end."""
+async def test_the_request_id_is_generated_by_the_server(rpc: Rpc, up: Corral) -> None:
+    """A caller's id is only logged. The server's id is in the initial and trailing metadata."""
     mark = up.program.bookmark()
     call = rpc.inference.Chat(a_chat(), metadata=(("x-request-id", "mine-17"),))
     answer = await gather(call)

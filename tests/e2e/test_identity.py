@@ -1,4 +1,4 @@
-"""Keys, scopes and projects, from the HTTP header through the gateway to the engine's requests."""
+"""API keys, scopes and projects through the gateway and over gRPC."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -39,17 +39,17 @@ METADATA = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Guarded:
-    """A Corral that wants keys, and the keys."""
+    """A Corral that requires keys, and the keys."""
 
     corral: Corral
     red: str
-    """Inference, project red."""
+    """Scope inference, project red."""
     blue: str
-    """Inference, project blue, made by `corral keys create`."""
+    """Scope inference, project blue, created by `corral keys create`."""
     operator: str
-    """Inference and admin, project operators."""
+    """Scopes inference and admin, project operators."""
     watcher: str
-    """Admin alone."""
+    """Scope admin only."""
     expired: str
     service_token: str
 
@@ -58,7 +58,7 @@ class Guarded:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """`corral up` with keys from a configuration file."""
     folder = tmp_path_factory.mktemp("guarded")
-    blue, blue_lines = key_by_command(folder)
+    blue, blue_lines = create_key_offline(folder)
     keys = {name: create_key() for name in ("red", "operator", "watcher", "expired")}
     lines = [
         *blue_lines,
@@ -74,8 +74,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield Guarded(corral, blue=blue, service_token=token, **keys)
 
 
-def key_by_command(folder: Path) -> tuple[str, list[str]]:
-    """A key as an operator makes it, and the lines that the command says to put into the file."""
+def create_key_offline(folder: Path) -> tuple[str, list[str]]:
+    """Create a key with `corral keys create --offline`; return it and the printed settings."""
     flags = ("--offline", "--name", "blue", "--project", "blue")
     with start(folder, "keys", "create", *flags) as program:
         assert program.wait() == 0
@@ -94,7 +94,7 @@ def entries(
     scopes: list[str] | None = None,
     expires_at: str | None = None,
 ) -> list[str]:
-    """The tables of one key for both services."""
+    """Return the TOML tables of one key for both services."""
     lines = [f'name = "{name}"', f'sha256 = "{hash_key(key)}"', f'project = "{project}"']
     lines.append(f"scopes = {scopes or ['inference']}")
     if expires_at:
@@ -112,20 +112,20 @@ async def rpc(guarded: Guarded) -> AsyncIterator[Rpc]:
 
 
 def bearer(key: str) -> METADATA:
-    """The metadata that shows a key."""
+    """Return metadata with a key."""
     return (("authorization", f"Bearer {key}"),)
 
 
 async def refusal(rpc: Rpc, metadata: METADATA = ()) -> RichError:
-    """The error that a chat with this metadata ends with."""
+    """Return the error of a chat with this metadata."""
     return await failure_of(rpc.inference.Chat(a_chat(), metadata=metadata))
 
 
 # --- keys -----------------------------------------------------------------------------------------
 
 
-async def test_grpc_wants_a_key_that_it_knows(guarded: Guarded, rpc: Rpc) -> None:
-    """UNAUTHENTICATED with the reason: missing, unknown, expired, or of a foreign scheme."""
+async def test_grpc_requires_a_valid_key(guarded: Guarded, rpc: Rpc) -> None:
+    """UNAUTHENTICATED with the reason: missing, unknown, expired, or another scheme."""
     errors = {
         "API_KEY_MISSING": await refusal(rpc),
         "API_KEY_INVALID": await refusal(rpc, bearer("sk-wrong")),
@@ -140,8 +140,8 @@ async def test_grpc_wants_a_key_that_it_knows(guarded: Guarded, rpc: Rpc) -> Non
     assert answer.text[0] == PARIS
 
 
-async def test_http_wants_a_key_that_it_knows(guarded: Guarded) -> None:
-    """The SDK's AuthenticationError, 401, for every route under /v1."""
+async def test_http_requires_a_valid_key(guarded: Guarded) -> None:
+    """401 for every route under /v1."""
     for key, code in (("sk-wrong", "invalid_api_key"), (guarded.expired, "api_key_expired")):
         async with openai.AsyncOpenAI(
             base_url=guarded.corral.api, api_key=key, max_retries=0
@@ -163,8 +163,8 @@ async def test_http_wants_a_key_that_it_knows(guarded: Guarded) -> None:
         assert (await plain.get("/ready")).status_code == 200
 
 
-async def test_a_key_made_by_the_command_is_accepted(guarded: Guarded) -> None:
-    """What `corral keys create` prints is all there is to do."""
+async def test_a_key_created_offline_is_accepted(guarded: Guarded) -> None:
+    """With the settings that the command prints."""
     async with openai.AsyncOpenAI(
         base_url=guarded.corral.api, api_key=guarded.blue, max_retries=0
     ) as client:
@@ -176,7 +176,7 @@ async def test_a_key_made_by_the_command_is_accepted(guarded: Guarded) -> None:
 
 
 async def test_probes_need_no_key(rpc: Rpc) -> None:
-    """Balancers ask for health without a credential."""
+    """Load balancers check health without a credential."""
     answer = await health_pb2_grpc.HealthStub(rpc.channel).Check(health_pb2.HealthCheckRequest())
 
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -185,8 +185,8 @@ async def test_probes_need_no_key(rpc: Rpc) -> None:
 # --- scopes ---------------------------------------------------------------------------------------
 
 
-async def test_an_inference_key_may_not_operate_the_server(guarded: Guarded, rpc: Rpc) -> None:
-    """Every RPC of the operators' plane but those for one's own requests."""
+async def test_an_inference_key_cannot_call_admin_methods(guarded: Guarded, rpc: Rpc) -> None:
+    """All RPCs of the engine service except those for own requests."""
     open_to_all = {"ListRequests", "Abort"}
     service = engine_pb.DESCRIPTOR.services_by_name["EngineService"]
     guarded_methods = [method for method in service.methods if method.name not in open_to_all]
@@ -204,8 +204,8 @@ async def test_an_inference_key_may_not_operate_the_server(guarded: Guarded, rpc
     assert len(guarded_methods) >= 14
 
 
-async def test_an_admin_key_may_operate_and_nothing_else(guarded: Guarded, rpc: Rpc) -> None:
-    """Scopes do not contain one another; the gateway knows them too."""
+async def test_an_admin_key_cannot_run_inference(guarded: Guarded, rpc: Rpc) -> None:
+    """Scopes are independent, also in the gateway."""
     info = await rpc.engine.GetServerInfo(
         engine_pb.GetServerInfoRequest(), metadata=bearer(guarded.watcher)
     )
@@ -227,13 +227,15 @@ async def test_an_admin_key_may_operate_and_nothing_else(guarded: Guarded, rpc: 
 async def test_another_projects_requests_cannot_be_seen_or_aborted(
     guarded: Guarded, rpc: Rpc
 ) -> None:
-    """Its ids look unknown; the owner and an operator see them."""
+    """They are not found, except for the owner and operators."""
     stream = rpc.inference.Chat(endless(), metadata=bearer(guarded.red))
     request_id = await first_delta(stream)
     abort = engine_pb.AbortRequest(request_ids=[request_id])
-    seen = {key: await listed(rpc, getattr(guarded, key)) for key in ("red", "blue", "operator")}
+    seen = {
+        key: await list_requests(rpc, getattr(guarded, key)) for key in ("red", "blue", "operator")
+    }
     by_blue = await rpc.engine.Abort(abort, metadata=bearer(guarded.blue))
-    still = await listed(rpc, guarded.red)
+    still = await list_requests(rpc, guarded.red)
     by_red = await rpc.engine.Abort(abort, metadata=bearer(guarded.red))
     ended = await failure_of(stream)
 
@@ -244,14 +246,14 @@ async def test_another_projects_requests_cannot_be_seen_or_aborted(
     assert ended.reason == "ABORTED_BY_OPERATOR"
 
 
-async def listed(rpc: Rpc, key: str) -> dict[str, str]:
-    """The live requests that a key shows, with their projects."""
+async def list_requests(rpc: Rpc, key: str) -> dict[str, str]:
+    """Return the projects of the live requests that a key can list, by id."""
     answer = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest(), metadata=bearer(key))
     return {live.request_id: live.project for live in answer.requests}
 
 
-async def test_the_gateway_acts_on_its_callers_behalf(guarded: Guarded, rpc: Rpc) -> None:
-    """With the installation's token it calls as itself, in the caller's project, with its label."""
+async def test_the_gateway_calls_in_the_project_of_its_caller(guarded: Guarded, rpc: Rpc) -> None:
+    """With the service token, and the caller's project and label in metadata."""
     async with openai.AsyncOpenAI(
         base_url=guarded.corral.api, api_key=guarded.red, max_retries=0
     ) as client:
@@ -266,22 +268,22 @@ async def test_the_gateway_acts_on_its_callers_behalf(guarded: Guarded, rpc: Rpc
         mine = await rpc.engine.ListRequests(
             engine_pb.ListRequestsRequest(), metadata=bearer(guarded.red)
         )
-        others = await listed(rpc, guarded.blue)
+        others = await list_requests(rpc, guarded.blue)
         await stream.close()
 
     assert [(live.project, live.label) for live in mine.requests] == [("red", "mine-4")]
     assert others == {}
     async with asyncio.timeout(10):
-        while await listed(rpc, guarded.red):
+        while await list_requests(rpc, guarded.red):
             pass
 
 
-async def test_a_callers_word_on_its_project_is_not_believed(guarded: Guarded, rpc: Rpc) -> None:
-    """The metadata of our own services counts beside their token only."""
+async def test_a_caller_cannot_choose_its_project(guarded: Guarded, rpc: Rpc) -> None:
+    """The project in metadata is ignored without the service token."""
     claim = (("x-corral-project", "blue"), ("x-corral-scopes", "admin,inference"))
     stream = rpc.inference.Chat(endless(), metadata=(*bearer(guarded.red), *claim))
     request_id = await first_delta(stream)
-    seen = await listed(rpc, guarded.red)
+    seen = await list_requests(rpc, guarded.red)
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await rpc.engine.GetLoad(
             engine_pb.GetLoadRequest(), metadata=(*bearer(guarded.red), *claim)
@@ -297,7 +299,7 @@ async def test_a_callers_word_on_its_project_is_not_believed(guarded: Guarded, r
 
 
 async def test_projects_do_not_share_prefixes(guarded: Guarded, rpc: Rpc) -> None:
-    """Cached tokens would tell one project what another has sent."""
+    """The count of cached tokens would reveal prompts of other projects."""
     request = a_chat(stopping={"max_tokens": 1})
     request.conversation.messages[0].parts[0].text = "A secret of the red project. " * 5
 
@@ -315,7 +317,7 @@ async def test_projects_do_not_share_prefixes(guarded: Guarded, rpc: Rpc) -> Non
 
 
 async def test_no_secret_is_ever_logged(guarded: Guarded, rpc: Rpc) -> None:
-    """Neither keys nor tokens nor prompts, whatever became of the request."""
+    """Neither keys nor tokens nor prompts, for successful and failed requests."""
     prompt = "Xyzzy is the word of the day."
     request = a_chat()
     request.conversation.messages[0].parts[0].text = prompt
@@ -343,8 +345,8 @@ async def test_no_secret_is_ever_logged(guarded: Guarded, rpc: Rpc) -> None:
         assert secret not in said
 
 
-def test_the_service_token_is_its_owners_alone(guarded: Guarded, tmp_path: Path) -> None:
-    """Mode 0600; a service refuses to start with one that others can read."""
+def test_the_service_token_is_readable_by_its_owner_only(guarded: Guarded, tmp_path: Path) -> None:
+    """A service refuses to start with another mode."""
     (token,) = [
         path
         for path in Path(guarded.corral.program.directory / "data").iterdir()
@@ -355,7 +357,7 @@ def test_the_service_token_is_its_owners_alone(guarded: Guarded, tmp_path: Path)
     open_to_all.chmod(0o644)
     settings = {"service_token_file": str(open_to_all), "listen": "127.0.0.1:0"}
     with start(tmp_path, "serve", "inference", inference=settings) as program:
-        lines = complaint(program)
+        lines = startup_error(program)
 
     assert token.stat().st_mode & 0o777 == 0o600
     assert len(lines) == 1
@@ -367,17 +369,17 @@ def test_the_service_token_is_its_owners_alone(guarded: Guarded, tmp_path: Path)
 
 @pytest.mark.parametrize("service", ["inference", "gateway"])
 def test_without_keys_no_service_listens_beyond_this_machine(tmp_path: Path, service: str) -> None:
-    """One line with the remedy, before anything is loaded."""
+    """It exits with one line before loading a model."""
     with start(tmp_path, "serve", service, **{service: {"listen": "0.0.0.0:0"}}) as program:
-        lines = complaint(program)
+        lines = startup_error(program)
 
     assert len(lines) == 1
     assert "no API key is configured" in lines[0]
     assert "corral keys create" in lines[0]
 
 
-def complaint(program: Program) -> list[str]:
-    """What a service that refuses to start says beside its log."""
+def startup_error(program: Program) -> list[str]:
+    """Return the lines that a failed service prints besides its log."""
     assert program.wait() == 1
     lines = [line.text for line in program.stderr if not line.fields]
     assert not any("Traceback" in line for line in lines)

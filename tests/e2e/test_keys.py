@@ -1,4 +1,4 @@
-"""Keys of the control service in a running Corral: made, used, counted and revoked."""
+"""Keys of the control service in a running Corral: creation, use, usage and revocation."""
 
 import asyncio
 import re
@@ -23,32 +23,32 @@ pytestmark = pytest.mark.e2e
 
 @dataclass(frozen=True)
 class Keyed:
-    """A Corral that wants keys, none of which are in its settings."""
+    """A Corral that requires keys and has none in its settings."""
 
     corral: Corral
     folder: Path
 
     @property
     def token_file(self) -> Path:
-        """The credential of its owner."""
+        """The service token."""
         return self.folder / "data" / "service-token"
 
-    def command(self, *arguments: str) -> str:
-        """What an operator's command prints; it must not fail."""
+    def run_command(self, *arguments: str) -> str:
+        """Run `corral` with the service token; return its output."""
         where = ("--target", self.corral.control, "--service-token-file", str(self.token_file))
         with start(self.folder, *arguments, *where) as program:
             assert program.wait() == 0
             return "\n".join(line.text for line in program.stdout)
 
     def create_key(self, project: str) -> tuple[str, str]:
-        """A key, and its id."""
-        made = self.command("keys", "create", "--project", project)
+        """Create a key; return it and its id."""
+        made = self.run_command("keys", "create", "--project", project)
         found = re.search(r"key \(shown once\): (\S+)\s+(key_\w+)", made)
         assert found
         return found[1], found[2]
 
     async def chat(self, key: str) -> ChatCompletion:
-        """One answer over HTTP."""
+        """Send a chat over HTTP."""
         async with openai.AsyncOpenAI(
             base_url=self.corral.api, api_key=key, max_retries=0
         ) as client:
@@ -59,7 +59,7 @@ class Keyed:
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    """`corral up --require-keys`; nothing that control says is kept."""
+    """Run `corral up --require-keys` without a cache of verdicts."""
     folder = tmp_path_factory.mktemp("keyed")
     inference = {"key_cache_s": 0, "usage_interval_s": 0.1}
     with corral_up(
@@ -76,8 +76,8 @@ async def rpc(keyed: Keyed) -> AsyncIterator[Rpc]:
 
 
 async def test_a_key_works_everywhere_until_it_is_revoked(keyed: Keyed, rpc: Rpc) -> None:
-    """Made and revoked by the command, while everything runs."""
-    await asyncio.to_thread(keyed.command, "projects", "create", "red")
+    """Created and revoked by the command without a restart."""
+    await asyncio.to_thread(keyed.run_command, "projects", "create", "red")
     key, key_id = await asyncio.to_thread(keyed.create_key, "red")
     bearer = (("authorization", f"Bearer {key}"),)
     over_grpc = await gather(rpc.inference.Chat(a_chat(), metadata=bearer))
@@ -87,7 +87,7 @@ async def test_a_key_works_everywhere_until_it_is_revoked(keyed: Keyed, rpc: Rpc
     async with open_channel(keyed.corral.control, token=key) as control:
         files = FileServiceStub(control)
         await files.ListFiles(file_service_pb2.ListFilesRequest())
-        await asyncio.to_thread(keyed.command, "keys", "revoke", key_id)
+        await asyncio.to_thread(keyed.run_command, "keys", "revoke", key_id)
         with pytest.raises(ApiKeyRevoked), translate_errors():
             await files.ListFiles(file_service_pb2.ListFilesRequest())
     refused = await failure_of(rpc.inference.Chat(a_chat(), metadata=bearer))
@@ -97,16 +97,16 @@ async def test_a_key_works_everywhere_until_it_is_revoked(keyed: Keyed, rpc: Rpc
     assert failure.value.code == "api_key_revoked"
 
 
-async def test_without_a_key_nobody_is_served(keyed: Keyed, rpc: Rpc) -> None:
-    """On loopback neither; any text for a key is no key."""
+async def test_requests_without_a_valid_key_are_refused(keyed: Keyed, rpc: Rpc) -> None:
+    """Also on loopback."""
     with pytest.raises(openai.AuthenticationError):
         await keyed.chat("none")
     assert (await failure_of(rpc.inference.Chat(a_chat()))).reason == "API_KEY_MISSING"
 
 
-async def test_what_was_used_is_told_by_project_and_model(keyed: Keyed) -> None:
-    """As the answers themselves say it."""
-    await asyncio.to_thread(keyed.command, "projects", "create", "blue")
+async def test_usage_is_reported_by_project_and_model(keyed: Keyed) -> None:
+    """With the counts of the responses."""
+    await asyncio.to_thread(keyed.run_command, "projects", "create", "blue")
     key, _ = await asyncio.to_thread(keyed.create_key, "blue")
     answers = [await keyed.chat(key) for _ in range(2)]
     token = keyed.token_file.read_text().strip()
@@ -117,7 +117,7 @@ async def test_what_was_used_is_told_by_project_and_model(keyed: Keyed) -> None:
             while sum(each.counts.requests for each in sums) < len(answers):
                 request = usage_service_pb2.ListUsageRequest(project="blue", model=MODEL)
                 sums = list((await usage.ListUsage(request)).sums)
-    shown = await asyncio.to_thread(keyed.command, "usage", "--project", "blue")
+    shown = await asyncio.to_thread(keyed.run_command, "usage", "--project", "blue")
 
     told = [answer.usage for answer in answers if answer.usage is not None]
     for name in ("prompt_tokens", "completion_tokens"):

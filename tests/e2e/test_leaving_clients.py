@@ -1,4 +1,4 @@
-"""Clients that go away or stop reading: their work ends, memory stays bounded, others go on."""
+"""Clients that disconnect or stop reading: their work ends, memory is bounded, others continue."""
 
 import asyncio
 import socket
@@ -24,16 +24,16 @@ pytestmark = pytest.mark.e2e
 
 MIB = 1 << 20
 SMALL_WINDOW = ("grpc.http2.bdp_probe", 0)
-"""Else gRPC lets megabytes pile up at a client on the same machine before it stops the server."""
+"""Otherwise gRPC buffers megabytes for a local client before flow control stops the server."""
 
 
-# --- clients go away ------------------------------------------------------------------------------
+# --- disconnects ----------------------------------------------------------------------------------
 
 
-async def test_a_disconnect_in_mid_stream_frees_the_slot(
+async def test_a_disconnect_during_a_stream_frees_the_slot(
     mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
 ) -> None:
-    """At the next step, from the HTTP socket through gateway and frontend to the engine."""
+    """At the next step; the cancellation passes through gateway and frontend."""
     mark = mortal.program.bookmark()
     stream = await begun_story(sdk)
     await stream.close()
@@ -42,7 +42,7 @@ async def test_a_disconnect_in_mid_stream_frees_the_slot(
 
     assert_freed_at_once(freed, "decode")
     assert access
-    await until_states(mortal_rpc, [])
+    await wait_until_states(mortal_rpc, [])
 
 
 async def test_a_cancelled_grpc_stream_frees_the_slot(mortal: Mortal, mortal_rpc: Rpc) -> None:
@@ -60,43 +60,43 @@ async def test_a_cancelled_grpc_stream_frees_the_slot(mortal: Mortal, mortal_rpc
 async def test_a_disconnect_before_the_first_token_frees_the_slot(
     mortal: Mortal, mortal_rpc: Rpc, streaming: bool
 ) -> None:
-    """While the prompt is still computed nothing has been written that could fail."""
+    """During prefill no write can fail."""
     beside = mortal_rpc.inference.Chat(endless())  # keeps the chunks of the prompt small
     await first_delta(beside)
     mark = mortal.program.bookmark()
     with request_over(mortal, prompt="word " * 6000, max_tokens=1, stream=streaming):
-        await until_states(mortal_rpc, [LiveRequest.STATE_DECODE, LiveRequest.STATE_PREFILL])
+        await wait_until_states(mortal_rpc, [LiveRequest.STATE_DECODE, LiveRequest.STATE_PREFILL])
     freed = await mortal.program.line(FREED, after=mark, service="engine")
     beside.cancel()
-    await until_states(mortal_rpc, [])
+    await wait_until_states(mortal_rpc, [])
 
     assert_freed_at_once(freed, "prefill")
 
 
-async def test_a_disconnect_in_the_queue_is_forgotten_at_once(
+async def test_a_disconnect_in_the_queue_removes_the_request(
     mortal: Mortal, mortal_rpc: Rpc
 ) -> None:
-    """Who waits for a slot and leaves never gets one."""
+    """It never gets a slot."""
     running = [mortal_rpc.inference.Chat(endless()) for _ in range(3)]
     for stream in running:
         await first_delta(stream)
     mark = mortal.program.bookmark()
     with request_over(mortal, prompt="Hello", stream=True):
-        await until_states(
+        await wait_until_states(
             mortal_rpc,
             [LiveRequest.STATE_DECODE] * 3 + [LiveRequest.STATE_QUEUED],
         )
     freed = await mortal.program.line(FREED, after=mark, service="engine")
     for stream in running:
         stream.cancel()
-    await until_states(mortal_rpc, [])
+    await wait_until_states(mortal_rpc, [])
 
     assert_freed_at_once(freed, "queued")
 
 
 @contextmanager
 def request_over(mortal: Mortal, **body: object) -> Iterator[socket.socket]:
-    """A completion asked for over a bare socket that takes little and reads nothing by itself."""
+    """Send a completion request on a plain socket with small buffers, without reading."""
     content = httpx.Request("POST", mortal.url, json={"model": MODEL, **body}).content
     address = urlsplit(mortal.url)
     with socket.socket() as connection:
@@ -112,7 +112,7 @@ def request_over(mortal: Mortal, **body: object) -> Iterator[socket.socket]:
         yield connection
 
 
-async def until_states(rpc: Rpc, states: "list[LiveRequest.State]") -> None:
+async def wait_until_states(rpc: Rpc, states: "list[LiveRequest.State]") -> None:
     """Return when the live requests, oldest first, are in these states.
 
     Each look is an RPC, so this does not spin.
@@ -129,19 +129,19 @@ async def until_states(rpc: Rpc, states: "list[LiveRequest.State]") -> None:
         raise AssertionError(f"{seen} never became {states}") from None
 
 
-# --- clients stop reading -------------------------------------------------------------------------
+# --- slow readers ---------------------------------------------------------------------------------
 
 
 async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
     mortal: Mortal, mortal_rpc: Rpc
 ) -> None:
-    """Its sequence stops, others are served meanwhile, memory stays bounded, then it ends."""
+    """Its sequence pauses, others continue, memory is bounded, then the call is cancelled."""
     frontend, mark = mortal.program.member("serve inference").pid, mortal.program.bookmark()
     before = resident_bytes(frontend)
     async with connect(mortal.target, SMALL_WINDOW) as lazy:
         slow = lazy.inference.Chat(endless(output={"top_logprobs": 20}))
         await first_delta(slow)
-        await until_others_run_alone(mortal_rpc)
+        await wait_until_others_run(mortal_rpc)
         freed = await mortal.program.line(FREED, after=mark, service="engine")
         grown = resident_bytes(frontend) - before
         error = await failure_of(slow)
@@ -152,8 +152,8 @@ async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
     assert error.metadata == {"unread_events": "32", "limit_s": str(PATIENCE_S)}
 
 
-async def until_others_run_alone(rpc: Rpc) -> None:
-    """Return when others get their answers and no token is computed for who does not read."""
+async def wait_until_others_run(rpc: Rpc) -> None:
+    """Return when other requests complete and the paused one computes no tokens."""
     seen: list[tuple[LiveRequest.State, int]] = []
     async with asyncio.timeout(15):
         while True:
@@ -167,16 +167,16 @@ async def until_others_run_alone(rpc: Rpc) -> None:
                 return
 
 
-async def test_an_http_client_that_stops_reading_is_cut_off(
+async def test_an_http_client_that_stops_reading_is_disconnected(
     mortal: Mortal, mortal_rpc: Rpc
 ) -> None:
-    """Back pressure reaches from its socket to the engine, and the connection ends."""
+    """Back pressure reaches the engine, then the connection is closed."""
     pids = [mortal.program.member(words).pid for words in ("serve inference", "serve gateway")]
     before, mark = [resident_bytes(pid) for pid in pids], mortal.program.bookmark()
     with request_over(
         mortal, prompt="Hello", max_tokens=9999, logprobs=20, stream=True, ignore_eos=True
     ) as connection:
-        await until_others_run_alone(mortal_rpc)
+        await wait_until_others_run(mortal_rpc)
         freed = await mortal.program.line(FREED, after=mark, service="engine")
         await mortal.program.line("^request$", after=mark, service="gateway", status="499")
         grown = [resident_bytes(pid) - size for pid, size in zip(pids, before, strict=True)]
@@ -184,4 +184,4 @@ async def test_an_http_client_that_stops_reading_is_cut_off(
 
     assert_freed_at_once(freed, "decode")
     assert max(grown) < 32 * MIB
-    await until_states(mortal_rpc, [])
+    await wait_until_states(mortal_rpc, [])

@@ -1,4 +1,4 @@
-"""Sizes, hosts, origins and routes: what is refused before anybody looks inside."""
+"""Limits of sizes, hosts, origins and routes, which are checked before the content."""
 
 from collections.abc import AsyncIterator
 
@@ -16,14 +16,14 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_body_over_the_limit_is_refused(narrow_http: httpx.AsyncClient) -> None:
-    """413, whether its length was declared or is found out while reading."""
+    """413, with and without a declared length."""
     body = b'{"pad": "%b"}' % (b"x" * BODY_LIMIT)
 
-    async def in_pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(body), 4096):
             yield body[start : start + 4096]
 
-    for content in (body, in_pieces()):
+    for content in (body, chunks()):
         response = await narrow_http.post(CHAT, content=content, headers=JSON)
 
         assert response.status_code == 413
@@ -32,7 +32,7 @@ async def test_a_body_over_the_limit_is_refused(narrow_http: httpx.AsyncClient) 
 
 
 async def test_a_message_over_the_limit_is_refused(narrow_rpc: Rpc) -> None:
-    """With both sizes and details, not gRPC's bare RESOURCE_EXHAUSTED."""
+    """With both sizes and error details."""
     error = await refused(narrow_rpc, a_chat(user("x" * MESSAGE_LIMIT)))
 
     assert (error.code, error.reason) == (INVALID, "REQUEST_TOO_LARGE")
@@ -40,7 +40,7 @@ async def test_a_message_over_the_limit_is_refused(narrow_rpc: Rpc) -> None:
 
 
 async def test_too_many_messages_are_refused(narrow_rpc: Rpc) -> None:
-    """A conversation has a bound beside that of its bytes."""
+    """In addition to the limit of bytes."""
     error = await refused(narrow_rpc, a_chat(*[user("Hi")] * 101))
 
     assert (error.reason, error.metadata["limit"]) == ("TOO_LONG", "100")
@@ -59,7 +59,7 @@ async def test_too_many_messages_are_refused(narrow_rpc: Rpc) -> None:
 async def test_foreign_hosts_and_origins_are_refused(
     http: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
-    """Any web page could otherwise use a keyless server on loopback through its visitor."""
+    """Otherwise web pages could use a keyless server through their visitors' browsers."""
     chat = await http.post(CHAT, json=chat_body(), headers=headers)
     models = await http.get("/v1/models", headers=headers)
 
@@ -70,8 +70,8 @@ async def test_foreign_hosts_and_origins_are_refused(
         assert "access-control-allow-origin" not in response.headers
 
 
-async def test_a_form_that_a_page_could_send_unasked_is_refused(http: httpx.AsyncClient) -> None:
-    """Browsers send text/plain across sites without asking; JSON they do not."""
+async def test_a_request_without_cors_preflight_is_refused(http: httpx.AsyncClient) -> None:
+    """Browsers send text/plain across origins without a preflight request."""
     response = await http.post(
         CHAT, content=b'{"model": "x"}', headers={"content-type": "text/plain"}
     )
@@ -80,7 +80,7 @@ async def test_a_form_that_a_page_could_send_unasked_is_refused(http: httpx.Asyn
 
 
 async def test_unknown_routes_and_methods_get_the_envelope(http: httpx.AsyncClient) -> None:
-    """404 and 405 in OpenAI's words too."""
+    """404 and 405 with OpenAI's error envelope."""
     missing, wrong = await http.get("/v1/nothing"), await http.get(CHAT)
 
     assert (missing.status_code, error_of(missing)["code"]) == (404, "route_not_found")

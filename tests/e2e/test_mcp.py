@@ -1,5 +1,4 @@
-"""Remote servers' tools by the official SDK, with the demo model; and a kill in the middle of a
-call."""
+"""Remote MCP tools with the official SDK and the demo model, and a kill during a call."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,19 +15,19 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 NEVER: Any = {"type": "mcp", "server_label": LABEL, "require_approval": "never"}
 NAMED: Any = {"type": "mcp", "server_label": LABEL}
 SHORT: Any = {"temperature": 0, "max_output_tokens": 60}
-"""The demo model has never seen such a server: sampled, what it says of it may have no end."""
+"""The demo model was not trained with MCP tools, so sampled answers may be endless."""
 
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Shop]:
-    """The remote server."""
+    """Run the remote server."""
     with a_shop() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def corral(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """A Corral that knows the server, and is hurt."""
+    """A Corral with the server configured, whose processes may be killed."""
     settings = {"jobs.lease_s": 2, "mcp_servers": [{"label": LABEL, "url": shop.url}]}
     with corral_up(tmp_path_factory.mktemp("mcp"), control=settings) as running:
         yield running
@@ -41,10 +40,10 @@ def sdk(corral: Corral) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_the_sdk_calls_a_remote_tool_with_and_without_a_word(
+def test_the_sdk_calls_a_remote_tool_with_and_without_approval(
     sdk: openai.OpenAI, shop: Shop
 ) -> None:
-    """Every item has the SDK's own type."""
+    """Every item has the type of the SDK."""
     only = {"allowed_tools": ["order"]}
     made = sdk.responses.create(
         model=MODEL,
@@ -88,11 +87,10 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_a_word(
     assert len(shop.ordered) == num_ordered + 1
 
 
-def test_a_call_in_doubt_is_never_made_again(
+def test_an_interrupted_call_is_not_repeated(
     corral: Corral, sdk: openai.OpenAI, shop: Shop
 ) -> None:
-    """The control service is killed behind the call, before its result: the response says so, and
-    goes on."""
+    """The control service is killed before the result: the call fails, the response continues."""
     before = len(shop.ordered)
     made = sdk.responses.create(
         model=MODEL,
@@ -116,7 +114,7 @@ def test_a_call_in_doubt_is_never_made_again(
 
 
 def test_other_servers_are_refused(sdk: openai.OpenAI) -> None:
-    """By label and by address."""
+    """By label and by URL."""
     elsewhere: Any = {"type": "mcp", "server_label": "else"}
     for tool, param in (
         (elsewhere, "tools[0].server_label"),

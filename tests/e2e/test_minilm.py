@@ -1,4 +1,4 @@
-"""A real encoder, all-MiniLM-L6-v2, served alone: what its authors publish comes out."""
+"""all-MiniLM-L6-v2 reproduces the published similarities."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.support.services import Corral, corral_up
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 
 MODEL = "minilm"
-# Cosines as the documentation of sentence-transformers prints them for this model.
+# Cosine similarities in the documentation of sentence-transformers for this model.
 PUBLISHED = [
     ("The weather is lovely today.", "It's so sunny outside!", 0.6660),
     ("The weather is lovely today.", "He drove to the stadium.", 0.1046),
@@ -26,7 +26,7 @@ LONGEST = 512
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with nothing but the encoder."""
+    """`corral up` with the encoder only."""
     folder = tmp_path_factory.mktemp("minilm")
     with corral_up(folder, "--model", f"{MODEL}={minilm_path()}") as corral:
         yield corral
@@ -42,13 +42,13 @@ def client(serving: Corral) -> Iterator[openai.OpenAI]:
 def embed(
     client: openai.OpenAI, texts: list[str]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """The vectors of texts, one a row."""
+    """Return the vectors of texts as rows."""
     answer = client.embeddings.create(model=MODEL, input=texts)
     return np.array([each.embedding for each in answer.data])
 
 
-def test_similarities_are_those_that_are_published(client: openai.OpenAI) -> None:
-    """Tokenizing, the network, mean pooling and scaling together, to the third decimal."""
+def test_similarities_are_the_published_ones(client: openai.OpenAI) -> None:
+    """Tokenizer, network, mean pooling and normalization, to three decimals."""
     first = embed(client, [pair[0] for pair in PUBLISHED])
     second = embed(client, [pair[1] for pair in PUBLISHED])
 
@@ -56,8 +56,8 @@ def test_similarities_are_those_that_are_published(client: openai.OpenAI) -> Non
     assert (first * second).sum(axis=1) == pytest.approx([p[2] for p in PUBLISHED], abs=1e-3)
 
 
-def test_the_longest_input_is_what_the_weights_say(client: openai.OpenAI) -> None:
-    """All 512 positions in one decode, as plain numpy has it; one more is refused with sizes."""
+def test_the_longest_input_matches_the_reference_implementation(client: openai.OpenAI) -> None:
+    """512 tokens in one decode call, compared with numpy. A longer input is refused."""
     ids = [101, *(2000 + 7 * number for number in range(LONGEST - 2)), 102]
     answer = client.embeddings.create(model=MODEL, input=[ids])
     with pytest.raises(openai.BadRequestError) as refusal:
@@ -71,8 +71,8 @@ def test_the_longest_input_is_what_the_weights_say(client: openai.OpenAI) -> Non
     assert "513" in refusal.value.message
 
 
-def test_hundreds_of_texts_come_back_in_their_order(client: openai.OpenAI) -> None:
-    """A call with many inputs gives each what it gets alone."""
+def test_hundreds_of_texts_keep_their_order(client: openai.OpenAI) -> None:
+    """Each vector equals that of a single input."""
     texts = [f"Note number {number} is about topic {number % 7}." for number in range(200)]
     together = embed(client, texts)
     alone = embed(client, [texts[137]])
@@ -81,8 +81,8 @@ def test_hundreds_of_texts_come_back_in_their_order(client: openai.OpenAI) -> No
     assert float((together[137] * alone[0]).sum()) > 0.999
 
 
-def test_a_server_of_encoders_refuses_to_chat(client: openai.OpenAI) -> None:
-    """With the model's class as the reason; what it serves is listed all the same."""
+def test_a_server_with_encoders_only_refuses_chats(client: openai.OpenAI) -> None:
+    """With the model's class in the error. Its models are listed."""
     with pytest.raises(openai.BadRequestError) as refusal:
         client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
 

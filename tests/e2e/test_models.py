@@ -1,4 +1,4 @@
-"""Several models of real processes: served at once, loaded and unloaded beside running streams."""
+"""Several models: served concurrently, loaded and unloaded during streams."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ State = model_pb2.Model.State
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with the demo model, and others that are not loaded at the start."""
+    """`corral up` with the demo model and models that are loaded on demand."""
     folder = tmp_path_factory.mktemp("models")
     sources = {
         MODEL: "bundled",
@@ -72,20 +72,20 @@ async def rpc(many: Corral) -> AsyncIterator[Rpc]:
 
 @pytest.fixture
 async def sdk(many: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The SDK at it, without retries of its own."""
+    """The SDK without retries."""
     async with openai.AsyncOpenAI(base_url=many.api, api_key="x", max_retries=0) as connected:
         yield connected
 
 
 def noise(model: str = NOISE, **settings: object) -> pb.GenerateRequest:
-    """A continuation by a model with random weights."""
+    """Return a request for a model with random weights."""
     request = a_text("some words", **settings)
     request.model = model
     return request
 
 
 def endless_noise() -> pb.GenerateRequest:
-    """One that goes on for a long time."""
+    """Return a request for a long answer."""
     return noise(stopping={"ignore_eos": True})
 
 
@@ -102,12 +102,12 @@ async def unload(rpc: Rpc, model: str, **how: bool) -> model_pb2.Model:
 
 
 async def get(rpc: Rpc, model: str) -> model_pb2.Model:
-    """A model as it is now."""
+    """Get a model."""
     return (await rpc.inference.GetModel(pb.GetModelRequest(model=model))).model
 
 
-async def until_ready(rpc: Rpc, model: str) -> None:
-    """Return once a model answers (again)."""
+async def wait_until_ready(rpc: Rpc, model: str) -> None:
+    """Return once a model is ready."""
     watch = rpc.engine.WatchModels(engine_pb.WatchModelsRequest(model=model))
     async for answer in watch:
         if answer.model.state == State.STATE_READY:
@@ -116,17 +116,17 @@ async def until_ready(rpc: Rpc, model: str) -> None:
 
 
 async def refusal(call: Awaitable[object]) -> RichError:
-    """The error of a call."""
+    """Return the error of a call."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call
     return rich(failure.value)
 
 
-# --- served at once -------------------------------------------------------------------------------
+# --- concurrent models ----------------------------------------------------------------------------
 
 
-async def test_models_are_served_at_once(rpc: Rpc) -> None:
-    """A chat runs on while two other models are loaded by the requests that name them."""
+async def test_models_are_served_concurrently(rpc: Rpc) -> None:
+    """A chat continues while requests load two other models."""
     story = rpc.inference.Chat(endless())
     await first_delta(story)
     embedded, continued, answer = await asyncio.gather(
@@ -148,7 +148,7 @@ async def test_models_are_served_at_once(rpc: Rpc) -> None:
 
 
 async def test_the_sdk_finds_models_by_name_and_alias(sdk: openai.AsyncOpenAI) -> None:
-    """Whatever their state; an answer names the model itself."""
+    """In every state. The response has the model's name, not the alias."""
     listed = {model.id: model.model_dump() for model in (await sdk.models.list()).data}
     one = await sdk.models.retrieve(ALIAS)
     chat = await sdk.chat.completions.create(
@@ -167,8 +167,8 @@ async def test_the_sdk_finds_models_by_name_and_alias(sdk: openai.AsyncOpenAI) -
     assert unknown.value.code == "model_not_found"
 
 
-async def test_a_crash_is_one_models_alone(many: Corral, rpc: Rpc) -> None:
-    """The other's stream goes on, and so does what is asked of it next."""
+async def test_a_crash_affects_one_model_only(many: Corral, rpc: Rpc) -> None:
+    """Streams and new requests of the other model continue."""
     await load(rpc, NOISE)
     await unload(rpc, ENCODER)
     info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
@@ -183,7 +183,7 @@ async def test_a_crash_is_one_models_alone(many: Corral, rpc: Rpc) -> None:
         await first_delta(story)
     answer = await rpc.chat(a_chat())
     story.cancel()
-    await until_ready(rpc, NOISE)
+    await wait_until_ready(rpc, NOISE)
 
     assert failure.reason == "ENGINE_RESTARTING"
     assert answer.text[0] == PARIS
@@ -193,7 +193,7 @@ async def test_a_crash_is_one_models_alone(many: Corral, rpc: Rpc) -> None:
 
 
 async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
-    """Every state and some progress is told, and a running stream does not wait for it."""
+    """With states and progress, while a stream continues."""
     await unload(rpc, NOISE)
     story = rpc.inference.Chat(endless())
     await first_delta(story)
@@ -216,8 +216,8 @@ async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
     assert seen[-1].memory_bytes > seen[-1].size_bytes
 
 
-async def test_limits_are_shown_as_asked_for_and_as_they_are(rpc: Rpc) -> None:
-    """Before the load the template and what was asked; after it what came of it."""
+async def test_requested_and_resolved_limits_are_shown(rpc: Rpc) -> None:
+    """The requested ones before the load, the resolved ones after it."""
     await unload(rpc, NOISE)
     before = await get(rpc, NOISE)
     limits = model_pb2.ModelLimits(slots=2, threads=1)
@@ -233,8 +233,8 @@ async def test_limits_are_shown_as_asked_for_and_as_they_are(rpc: Rpc) -> None:
     assert after.num_uses == 0
 
 
-async def test_a_model_of_operators_is_loaded_by_them_alone(rpc: Rpc) -> None:
-    """Requests are refused before and after."""
+async def test_a_manual_model_is_not_loaded_by_requests(rpc: Rpc) -> None:
+    """Requests are refused before the load and after the unload."""
     before = await failure_of(rpc.inference.Generate(noise(MANUAL)))
     await load(rpc, MANUAL)
     served = await rpc.generate(noise(MANUAL, stopping={"ignore_eos": True, "max_tokens": 4}))
@@ -250,8 +250,8 @@ async def test_a_model_of_operators_is_loaded_by_them_alone(rpc: Rpc) -> None:
     assert after.reason == "MODEL_NOT_LOADED"
 
 
-async def test_an_unload_waits_for_streams_or_ends_them(rpc: Rpc) -> None:
-    """Gently the stream ends by itself; by force with MODEL_UNLOADED."""
+async def test_an_unload_waits_for_streams_or_aborts_them(rpc: Rpc) -> None:
+    """With `force` they fail with MODEL_UNLOADED."""
     await load(rpc, NOISE)
     stream = rpc.inference.Generate(noise(stopping={"ignore_eos": True, "max_tokens": 3000}))
     await anext(aiter(stream))
@@ -269,9 +269,8 @@ async def test_an_unload_waits_for_streams_or_ends_them(rpc: Rpc) -> None:
     assert failure.metadata == {"model": NOISE}
 
 
-async def test_an_adapter_comes_and_goes_with_its_model(rpc: Rpc) -> None:
-    """Registered without an engine; its name loads the model (in a layout of its own), and outlives
-    it."""
+async def test_an_adapter_is_loaded_with_its_model(rpc: Rpc) -> None:
+    """It is registered while the model is not loaded; its name loads the model."""
     await unload(rpc, SECOND)
     order = engine_pb.LoadAdapterRequest(name=VOICE, model=SECOND, path=PIRATE_FILE)
     kept = (await rpc.engine.LoadAdapter(order)).adapter
@@ -295,9 +294,8 @@ async def test_an_adapter_comes_and_goes_with_its_model(rpc: Rpc) -> None:
     assert (await get(rpc, MODEL)).resolved_limits.layout == model_pb2.KV_LAYOUT_STREAMS
 
 
-async def test_what_cannot_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
-    """At once, and nothing is unloaded for it. One context has to fit: several could share its
-    cells."""
+async def test_a_model_that_does_not_fit_is_refused_with_its_size(tmp_path: Path) -> None:
+    """Immediately, and no other model is unloaded. One context must fit."""
     path = write_model_of_kind("window", tmp_path / "model.gguf")
     settings = {
         "models": [f"a={path}", f"b={path}"],
@@ -324,8 +322,8 @@ async def test_what_cannot_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
     assert unknown.reason == "MODEL_NOT_FOUND"
 
 
-async def test_the_model_used_least_lately_gives_way_to_another(rpc: Rpc, tmp_path: Path) -> None:
-    """By measured memory, under a budget; what was evicted is loaded again when it is named."""
+async def test_the_least_recently_used_model_is_evicted(rpc: Rpc, tmp_path: Path) -> None:
+    """By measured memory. It is loaded again on the next request."""
     await unload(rpc, NOISE)
     one = (await load(rpc, NOISE)).memory_bytes
     names = ["a", "b", "c"]
@@ -333,7 +331,7 @@ async def test_the_model_used_least_lately_gives_way_to_another(rpc: Rpc, tmp_pa
     settings = {
         "models": [f"{name}={path}" for name in names],
         "per_model": dict.fromkeys(names, ON_DEMAND),
-        "pool.memory_mib": int(2.7 * one) >> 20,  # two, also of larger ones, and not three
+        "pool.memory_mib": int(2.7 * one) >> 20,  # two models, but not three
     }
 
     with inference_alone(tmp_path, settings) as service:
@@ -353,9 +351,8 @@ async def test_the_model_used_least_lately_gives_way_to_another(rpc: Rpc, tmp_pa
     ]
 
 
-async def test_a_model_whose_file_was_replaced_is_not_loaded_again(tmp_path: Path) -> None:
-    """What is known of it, its digest first of all, is of the old file. The one that is loaded
-    answers on."""
+async def test_a_model_whose_file_was_replaced_is_not_reloaded(tmp_path: Path) -> None:
+    """Its metadata and digest are those of the old file. The loaded model continues to serve."""
     path, new = tmp_path / "model.gguf", tmp_path / "new.gguf"
     random_bert(seed=1).write(path)
     random_bert(seed=2).write(new)

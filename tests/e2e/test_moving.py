@@ -1,4 +1,4 @@
-"""Moving house: an export by a script with the SDK, an import by the command, and back."""
+"""Import of an export by a script with OpenAI's SDK, and export by the command."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.support.services import Corral
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the SDK's word on Assistants
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the SDK deprecates Assistants
 ]
 
 ASSISTANT = {
@@ -35,8 +35,8 @@ THREAD = {"id": "thread_old", "object": "thread", "created_at": 2, "metadata": {
 FILE = {"id": "file-old", "object": "file", "filename": "n.txt", "purpose": "assistants"}
 
 
-def a_message(number: int, created_at: int, role: str = "user", **fields: Any) -> dict[str, Any]:
-    """A message as OpenAI's list has it."""
+def make_message(number: int, created_at: int, role: str = "user", **fields: Any) -> dict[str, Any]:
+    """Return a message in the format of OpenAI's list."""
     text = {"type": "text", "text": {"value": f"number {number}", "annotations": []}}
     return {
         "id": f"msg_old{number}",
@@ -53,13 +53,13 @@ def a_message(number: int, created_at: int, role: str = "user", **fields: Any) -
 
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
-    """What ten lines with OpenAI's SDK write: messages come newest first, before their thread."""
+    """Write an export like a script with OpenAI's SDK: newest messages first."""
     attached = [{"file_id": "file-old", "tools": [{"type": "file_search"}]}]
     messages = [
-        a_message(3, 5, "assistant", content=[]),
-        a_message(2, 4, "assistant", assistant_id="asst_old", run_id="run_old"),
-        a_message(1, 4, attachments=attached),
-        a_message(0, 3),
+        make_message(3, 5, "assistant", content=[]),
+        make_message(2, 4, "assistant", assistant_id="asst_old", run_id="run_old"),
+        make_message(1, 4, attachments=attached),
+        make_message(0, 3),
     ]
     lines = [*messages, THREAD, ASSISTANT, FILE]
     path = tmp_path / "export.jsonl"
@@ -78,8 +78,8 @@ def client(up: Corral) -> Iterator[openai.OpenAI]:
 
 
 def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: Path) -> None:
-    """Everything in its order, with the file's bytes; what is not to be had here is said; a second
-    import brings nothing."""
+    """In order and with the contents of files. Skipped objects are reported; a second import does
+    nothing."""
     words = ("import", "assistants", export, "--model", "gpt-4o=demo-chat", "--no-search")
     first, again = corral(up, *words), corral(up, *words)
     ids = ids_in(export)
@@ -112,8 +112,10 @@ def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: P
     assert len(client.beta.threads.messages.list(thread.id).data) == 3
 
 
-def test_an_import_goes_on_without_its_map(up: Corral, client: openai.OpenAI, export: Path) -> None:
-    """What was made before the map was written is found again by the name of its request."""
+def test_an_import_without_its_map_creates_no_duplicates(
+    up: Corral, client: openai.OpenAI, export: Path
+) -> None:
+    """The server recognizes the requests by their ids."""
     words = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
     assert corral(up, *words).returncode == 0
     ids = ids_in(export)
@@ -123,11 +125,8 @@ def test_an_import_goes_on_without_its_map(up: Corral, client: openai.OpenAI, ex
     assert ids_in(export) == ids
 
 
-def test_a_map_of_what_is_not_here_is_refused(
-    up: Corral, client: openai.OpenAI, export: Path
-) -> None:
-    """It is another project's, or that of a server that had the same address: without a word
-    nothing would be brought."""
+def test_a_map_of_other_objects_is_refused(up: Corral, client: openai.OpenAI, export: Path) -> None:
+    """It belongs to another project or server; nothing would be imported, without an error."""
     words = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
     assert corral(up, *words).returncode == 0
     ids = ids_in(export)
@@ -143,12 +142,14 @@ def test_a_map_of_what_is_not_here_is_refused(
     assert anew.stdout.startswith("imported 1 assistants, 1 threads, 3 messages, 1 files, ")
 
 
-def test_large_messages_come_one_by_one(up: Corral, client: openai.OpenAI, tmp_path: Path) -> None:
-    """No request is larger than the service takes, and no page of a list than it sends."""
+def test_large_messages_are_imported_singly(
+    up: Corral, client: openai.OpenAI, tmp_path: Path
+) -> None:
+    """Requests and pages stay below the limit of message sizes."""
     content = [{"type": "text", "text": {"value": "x" * 1_000_000}}]
     ids = {"thread_id": "thread_large"}
     messages = [
-        a_message(number, number, content=content, id=f"msg_large{number}", **ids)
+        make_message(number, number, content=content, id=f"msg_large{number}", **ids)
         for number in range(34)
     ]
     path = tmp_path / "large.jsonl"
@@ -168,7 +169,7 @@ def test_large_messages_come_one_by_one(up: Corral, client: openai.OpenAI, tmp_p
 
 
 def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Path) -> None:
-    """It says what would be brought, and what not."""
+    """It prints what would be imported and skipped."""
     before = client.beta.assistants.list(limit=1).data
     ran = corral(up, "import", "assistants", export, "--dry-run")
 
@@ -179,8 +180,8 @@ def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Pa
     assert not export.with_name(export.name + ".ids").exists()
 
 
-def test_a_line_that_is_no_object_is_named(up: Corral, export: Path) -> None:
-    """Before anything is brought."""
+def test_an_invalid_line_is_reported_with_its_number(up: Corral, export: Path) -> None:
+    """Before anything is imported."""
     with export.open("a") as added:
         added.write("{broken\n")
     ran = corral(up, "import", "assistants", export)
@@ -189,10 +190,8 @@ def test_a_line_that_is_no_object_is_named(up: Corral, export: Path) -> None:
     assert f"{export.name}, line 8" in ran.stderr
 
 
-def test_what_is_exported_can_be_imported(
-    up: Corral, client: openai.OpenAI, tmp_path: Path
-) -> None:
-    """Lines in OpenAI's own shape, and the bytes of files; what is here already stays here."""
+def test_an_export_can_be_imported_again(up: Corral, client: openai.OpenAI, tmp_path: Path) -> None:
+    """Objects in OpenAI's format, and the contents of files. Existing files are not replaced."""
     file = client.files.create(file=("n.txt", b"42"), purpose="assistants")
     attachment: Any = {"file_id": file.id, "tools": []}
     thread = client.beta.threads.create(
@@ -215,10 +214,8 @@ def test_what_is_exported_can_be_imported(
     assert copy.data[0].content[0].to_dict() == mine[1]["content"][0]
 
 
-def test_a_thread_becomes_a_conversation_of_the_same_items(
-    up: Corral, client: openai.OpenAI
-) -> None:
-    """By the command, and the same one if it is said again."""
+def test_a_thread_is_migrated_to_a_conversation(up: Corral, client: openai.OpenAI) -> None:
+    """With the same items. Repeating the command returns the same conversation."""
     thread = client.beta.threads.create(
         messages=[
             {"role": "user", "content": "hi"},
@@ -237,8 +234,8 @@ def test_a_thread_becomes_a_conversation_of_the_same_items(
     assert [message.id[:4] for message in messages] == ["msg_", "msg_"]
 
 
-def test_an_object_of_another_shape_is_named(up: Corral, export: Path) -> None:
-    """By a dry run already."""
+def test_an_invalid_object_is_reported_with_its_id(up: Corral, export: Path) -> None:
+    """Also by a dry run."""
     with export.open("a") as added:
         odd = {"id": "asst_odd", "object": "assistant", "model": "m", "tools": ["what"]}
         added.write(json.dumps(odd) + "\n")

@@ -1,4 +1,4 @@
-"""The official `openai` package, unmodified, against a real Corral with a real model."""
+"""The official `openai` package with a real Corral and the demo model."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -32,7 +32,7 @@ WEATHER: ChatCompletionToolParam = {
 
 @pytest.fixture(scope="module")
 def client(up: Corral) -> Iterator[openai.OpenAI]:
-    """The synchronous client; a key must be given, a keyless server takes any."""
+    """The synchronous client. It requires a key; a keyless server accepts any."""
     with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
         yield connected
 
@@ -48,7 +48,7 @@ async def aclient(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 def test_a_chat_is_answered(client: openai.OpenAI) -> None:
-    """Every field that the SDK's types promise is there and means something."""
+    """Every field of the SDK's types has a value."""
     answer = client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0)
     choice = answer.choices[0]
 
@@ -65,14 +65,14 @@ def test_a_chat_is_answered(client: openai.OpenAI) -> None:
 
 
 async def test_a_chat_is_answered_asynchronously(aclient: openai.AsyncOpenAI) -> None:
-    """The async client gets the same answer."""
+    """With the same answer."""
     answer = await aclient.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0)
 
     assert answer.choices[0].message.content == PARIS
 
 
 def test_a_chat_streams(client: openai.OpenAI) -> None:
-    """First the role, then the words, then the cause; usage in a chunk of its own, where asked."""
+    """Role, content, finish reason, and usage in the last chunk on request."""
     with client.chat.completions.create(
         model=MODEL,
         messages=QUESTION,
@@ -93,8 +93,8 @@ def test_a_chat_streams(client: openai.OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_a_long_answer_streams_in_many_chunks(client: openai.OpenAI) -> None:
-    """A short one may come in one: what is said within a moment travels together."""
+def test_a_long_answer_is_streamed_in_many_chunks(client: openai.OpenAI) -> None:
+    """A short one may be a single chunk, because output is batched briefly."""
     with client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Tell me a story."}],
@@ -109,7 +109,7 @@ def test_a_long_answer_streams_in_many_chunks(client: openai.OpenAI) -> None:
 
 
 async def test_a_chat_streams_asynchronously(aclient: openai.AsyncOpenAI) -> None:
-    """Without `include_usage` no chunk tells of it."""
+    """Without `include_usage` no chunk has usage."""
     stream = await aclient.chat.completions.create(
         model=MODEL, messages=QUESTION, temperature=0, stream=True
     )
@@ -119,10 +119,10 @@ async def test_a_chat_streams_asynchronously(aclient: openai.AsyncOpenAI) -> Non
     assert all(chunk.usage is None for chunk in chunks)
 
 
-async def test_the_streaming_accumulator_understands_the_stream(
+async def test_the_stream_helper_accumulates_the_message(
     aclient: openai.AsyncOpenAI,
 ) -> None:
-    """The SDK's own helper puts the chunks together to the message that was meant."""
+    """The SDK's helper builds the complete message."""
     async with aclient.chat.completions.stream(
         model=MODEL, messages=QUESTION, temperature=0
     ) as stream:
@@ -132,8 +132,8 @@ async def test_the_streaming_accumulator_understands_the_stream(
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_the_model_remembers_earlier_turns(client: openai.OpenAI) -> None:
-    """A conversation of several turns, as applications keep it."""
+def test_the_model_uses_earlier_turns(client: openai.OpenAI) -> None:
+    """A conversation of several turns."""
     turns: list[ChatCompletionMessageParam] = [{"role": "user", "content": "My name is Mira."}]
     first = client.chat.completions.create(model=MODEL, messages=turns, temperature=0)
     turns += [
@@ -149,7 +149,7 @@ def test_the_model_remembers_earlier_turns(client: openai.OpenAI) -> None:
 
 
 def test_a_trailing_assistant_message_is_continued(client: openai.OpenAI) -> None:
-    """The answer is what follows, without the beginning that was given."""
+    """The answer does not repeat it."""
     started: list[ChatCompletionMessageParam] = [
         *QUESTION,
         {"role": "assistant", "content": "The capital of France"},
@@ -159,8 +159,8 @@ def test_a_trailing_assistant_message_is_continued(client: openai.OpenAI) -> Non
     assert answer.choices[0].message.content == " is Paris."
 
 
-def test_thinking_is_kept_apart(client: openai.OpenAI) -> None:
-    """`enable_thinking` brings reasoning in its own field, and counts it."""
+def test_thinking_is_a_separate_field(client: openai.OpenAI) -> None:
+    """`enable_thinking` returns the reasoning and its token count."""
     answer = client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "What is 3 plus 4?"}],
@@ -177,8 +177,8 @@ def test_thinking_is_kept_apart(client: openai.OpenAI) -> None:
     assert (answer.usage.completion_tokens_details.reasoning_tokens or 0) > 0
 
 
-def test_reasoning_effort_none_turns_thinking_off(client: openai.OpenAI) -> None:
-    """OpenAI's own field for it."""
+def test_reasoning_effort_none_disables_thinking(client: openai.OpenAI) -> None:
+    """OpenAI's field for it."""
     answer = client.chat.completions.create(
         model=MODEL, messages=QUESTION, temperature=0, reasoning_effort="none"
     )
@@ -187,8 +187,8 @@ def test_reasoning_effort_none_turns_thinking_off(client: openai.OpenAI) -> None
     assert "reasoning_content" not in (answer.choices[0].message.model_extra or {})
 
 
-def test_stop_texts_end_the_answer(client: openai.OpenAI) -> None:
-    """As a text or a list; what matched is not sent."""
+def test_stop_strings_end_the_answer(client: openai.OpenAI) -> None:
+    """A string or a list. The match is not sent."""
     for stop in (" is Par", ["nowhere", " is Par"]):
         answer = client.chat.completions.create(
             model=MODEL, messages=QUESTION, temperature=0, stop=stop
@@ -198,7 +198,7 @@ def test_stop_texts_end_the_answer(client: openai.OpenAI) -> None:
 
 
 def test_a_token_limit_ends_the_answer_with_length(client: openai.OpenAI) -> None:
-    """By either name of the field."""
+    """With both names of the field."""
     fields: list[dict[str, int]] = [{"max_tokens": 3}, {"max_completion_tokens": 3}]
     for limit in fields:
         answer = client.chat.completions.create(
@@ -209,8 +209,8 @@ def test_a_token_limit_ends_the_answer_with_length(client: openai.OpenAI) -> Non
         assert answer.usage.completion_tokens == 3
 
 
-def test_seeded_choices_differ_and_repeat(client: openai.OpenAI) -> None:
-    """`n` answers to one question, the same ones again with the same seed."""
+def test_seeded_choices_are_reproducible(client: openai.OpenAI) -> None:
+    """They differ from one another."""
 
     def ask() -> list[str | None]:
         answer = client.chat.completions.create(
@@ -230,8 +230,8 @@ def test_seeded_choices_differ_and_repeat(client: openai.OpenAI) -> None:
     assert ask() == first
 
 
-def test_logprobs_spell_the_answer(client: openai.OpenAI) -> None:
-    """Tokens, their bytes and their rivals, as OpenAI lists them."""
+def test_logprobs_cover_the_answer(client: openai.OpenAI) -> None:
+    """Tokens, bytes and top logprobs in OpenAI's format."""
     answer = client.chat.completions.create(
         model=MODEL, messages=QUESTION, temperature=0, logprobs=True, top_logprobs=2
     )
@@ -249,7 +249,7 @@ def test_logprobs_spell_the_answer(client: openai.OpenAI) -> None:
 
 
 def test_a_tool_is_called_and_its_result_is_used(client: openai.OpenAI) -> None:
-    """The whole loop: a question, the model's call, the tool's result, the answer."""
+    """Question, tool call, result, answer."""
     turns: list[ChatCompletionMessageParam] = [
         {"role": "user", "content": "What is the weather in Paris?"}
     ]
@@ -276,7 +276,7 @@ def test_a_tool_is_called_and_its_result_is_used(client: openai.OpenAI) -> None:
 
 
 async def test_a_tool_call_streams(aclient: openai.AsyncOpenAI) -> None:
-    """Id and name first, then the arguments in pieces, never the markup."""
+    """Id and name first, then the arguments in deltas, without the markup."""
     stream = await aclient.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "What is the weather in Paris?"}],
@@ -297,8 +297,8 @@ async def test_a_tool_call_streams(aclient: openai.AsyncOpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
-def test_tool_choice_none_calls_nothing(client: openai.OpenAI) -> None:
-    """The tools are not even shown to the model."""
+def test_tool_choice_none_prevents_calls(client: openai.OpenAI) -> None:
+    """The prompt does not have the tools."""
     answer = client.chat.completions.create(
         model=MODEL, messages=QUESTION, tools=[WEATHER], tool_choice="none", temperature=0
     )
@@ -311,7 +311,7 @@ def test_tool_choice_none_calls_nothing(client: openai.OpenAI) -> None:
 
 
 def test_a_text_is_continued(client: openai.OpenAI) -> None:
-    """The older endpoint; control tokens in the prompt are the caller's own template."""
+    """The completions endpoint parses control tokens in the prompt."""
     answer = client.completions.create(model=MODEL, prompt=TURN, temperature=0, max_tokens=30)
 
     assert answer.object == "text_completion"
@@ -320,7 +320,7 @@ def test_a_text_is_continued(client: openai.OpenAI) -> None:
 
 
 def test_the_default_limit_of_a_completion_is_sixteen_tokens(client: openai.OpenAI) -> None:
-    """OpenAI's default, which applications count on."""
+    """Like OpenAI's default."""
     answer = client.completions.create(
         model=MODEL, prompt="Once upon a time", temperature=0, extra_body={"ignore_eos": True}
     )
@@ -329,8 +329,8 @@ def test_the_default_limit_of_a_completion_is_sixteen_tokens(client: openai.Open
     assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (16, "length")
 
 
-def test_several_prompts_are_continued_at_once(client: openai.OpenAI) -> None:
-    """Texts and token ids; the choices come in the order of the prompts, n for each."""
+def test_several_prompts_are_continued_in_one_request(client: openai.OpenAI) -> None:
+    """Texts and token ids. There are n choices per prompt, in order."""
     other = TURN.replace("France", "Italy")
     texts = client.completions.create(
         model=MODEL, prompt=[TURN, other], temperature=0, max_tokens=30, n=2
@@ -342,7 +342,7 @@ def test_several_prompts_are_continued_at_once(client: openai.OpenAI) -> None:
 
 
 def test_token_ids_are_prompts_too(client: openai.OpenAI) -> None:
-    """One list of ids, or a list of such lists; echo gives them back as text."""
+    """One list or several. `echo` returns them as text."""
     hello = client.completions.create(
         model=MODEL, prompt=[72, 101], echo=True, max_tokens=0, temperature=0
     )
@@ -359,8 +359,8 @@ def test_token_ids_are_prompts_too(client: openai.OpenAI) -> None:
     assert (hello.usage.prompt_tokens, hello.usage.completion_tokens) == (2, 0)
 
 
-def test_echo_puts_the_prompt_before_the_answer(client: openai.OpenAI) -> None:
-    """Whole and streamed."""
+def test_echo_prepends_the_prompt(client: openai.OpenAI) -> None:
+    """With and without streaming."""
     whole = client.completions.create(
         model=MODEL, prompt=TURN, echo=True, temperature=0, max_tokens=30
     )
@@ -376,7 +376,7 @@ def test_echo_puts_the_prompt_before_the_answer(client: openai.OpenAI) -> None:
 async def test_control_tokens_are_echoed_from_ids_too(
     aclient: openai.AsyncOpenAI, rpc: Rpc
 ) -> None:
-    """The echo of a prompt does not depend on how it was sent."""
+    """The echo is the same for text and ids."""
     tokens = await rpc.inference.Tokenize(pb.TokenizeRequest(text=TURN, parse_special=True))
     answer = await aclient.completions.create(
         model=MODEL, prompt=list(tokens.token_ids), echo=True, max_tokens=0
@@ -385,8 +385,8 @@ async def test_control_tokens_are_echoed_from_ids_too(
     assert answer.choices[0].text == TURN
 
 
-def test_completion_logprobs_line_up_with_the_text(client: openai.OpenAI) -> None:
-    """Four parallel lists, as the older endpoint has them."""
+def test_completion_logprobs_match_the_text(client: openai.OpenAI) -> None:
+    """Four parallel lists, in the format of the completions endpoint."""
     answer = client.completions.create(
         model=MODEL, prompt=TURN, temperature=0, max_tokens=6, logprobs=2
     )
@@ -402,7 +402,7 @@ def test_completion_logprobs_line_up_with_the_text(client: openai.OpenAI) -> Non
 
 
 async def test_a_completion_streams(aclient: openai.AsyncOpenAI) -> None:
-    """With a stop text and the usage at the end."""
+    """With a stop string, and usage at the end."""
     stream = await aclient.completions.create(
         model=MODEL,
         prompt=TURN,
@@ -425,7 +425,7 @@ async def test_a_completion_streams(aclient: openai.AsyncOpenAI) -> None:
 
 
 def test_models_are_listed_and_retrieved(client: openai.OpenAI) -> None:
-    """Under the very names that requests use, colons and all."""
+    """By the names that requests use, including special characters."""
     names = [model.id for model in client.models.list()]
 
     assert sorted(names) == [ODD_NAME, MODEL]
@@ -436,12 +436,12 @@ def test_models_are_listed_and_retrieved(client: openai.OpenAI) -> None:
         assert (answer.model, answer.choices[0].message.content) == (name, PARIS)
 
 
-# --- failures -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["gpt-9", "no/such:model-7b"])
 def test_an_unknown_model_is_not_found(client: openai.OpenAI, name: str) -> None:
-    """The SDK's NotFoundError, whatever characters the name has, for models and for requests."""
+    """NotFoundError of the SDK, for any characters, when retrieving a model and in requests."""
     with pytest.raises(openai.NotFoundError) as looked_up:
         client.models.retrieve(name)
     with pytest.raises(openai.NotFoundError) as asked:
@@ -471,7 +471,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 def test_a_bad_request_names_the_field(
     client: openai.OpenAI, fields: dict[str, Any], param: str, code: str
 ) -> None:
-    """The SDK's BadRequestError with `param` and `code` as OpenAI writes them."""
+    """BadRequestError of the SDK with OpenAI's `param` and `code`."""
     body = {"model": MODEL, "messages": QUESTION, **fields}
     with pytest.raises(openai.BadRequestError) as failure:
         client.post("/chat/completions", body=body, cast_to=object)

@@ -1,4 +1,4 @@
-"""A server with one slot and room for one to wait: who is refused, who waits, and for how long."""
+"""Queue limits and timeouts of a server with one slot and a queue of one request."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,17 +28,17 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 async def full(narrow_rpc: Rpc) -> AsyncIterator[list[ChatStream]]:
-    """One endless stream in the slot, one in the queue, cancelled at the end."""
+    """Fill the slot and the queue with endless streams; cancel them afterwards."""
     running = narrow_rpc.inference.Chat(endless())
     await first_delta(running)
     waiting = narrow_rpc.inference.Chat(endless())
     await accepted(waiting)
     yield [running, waiting]
-    await let_go([running, waiting], narrow_rpc)
+    await cancel([running, waiting], narrow_rpc)
 
 
-async def let_go(streams: list[ChatStream], rpc: Rpc) -> None:
-    """Cancel streams; return when the server has noticed."""
+async def cancel(streams: list[ChatStream], rpc: Rpc) -> None:
+    """Cancel streams; return when the server has removed them."""
     for stream in streams:
         stream.cancel()
     async with asyncio.timeout(10):
@@ -47,7 +47,7 @@ async def let_go(streams: list[ChatStream], rpc: Rpc) -> None:
 
 
 async def test_a_full_queue_refuses_over_grpc(narrow_rpc: Rpc, full: list[ChatStream]) -> None:
-    """RESOURCE_EXHAUSTED with the bound, its limit and when to come back; others are unharmed."""
+    """RESOURCE_EXHAUSTED with the limit and a retry delay. Other streams continue."""
     error = await failure_of(narrow_rpc.inference.Chat(a_chat()))
     listed = (await narrow_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
 
@@ -79,10 +79,10 @@ async def test_a_full_queue_refuses_over_http(narrow: Corral, full: list[ChatStr
             assert failure.value.response.headers["content-type"] == "application/json"
 
 
-async def test_the_sdks_own_retries_outlast_a_full_queue(
+async def test_a_retry_of_the_sdk_succeeds_after_the_queue_has_room(
     narrow: Corral, narrow_rpc: Rpc, full: list[ChatStream]
 ) -> None:
-    """It waits as long as it was told to and is served once there is room."""
+    """It waits for the time in Retry-After."""
     mark = narrow.program.bookmark()
     async with openai.AsyncOpenAI(base_url=narrow.api, api_key="x", max_retries=3) as client:
         asking = asyncio.create_task(
@@ -91,14 +91,14 @@ async def test_the_sdks_own_retries_outlast_a_full_queue(
             )
         )
         await narrow.program.line("^request$", after=mark, status="429")
-        await let_go(full, narrow_rpc)
+        await cancel(full, narrow_rpc)
         answer = await asking
 
     assert answer.choices[0].message.content == PARIS
 
 
-async def test_who_waits_is_told_and_then_served(narrow_rpc: Rpc) -> None:
-    """A queued request is accepted at once with its place, and starts when the slot is free."""
+async def test_a_queued_request_is_accepted_with_its_position(narrow_rpc: Rpc) -> None:
+    """It starts when the slot is free."""
     running = narrow_rpc.inference.Chat(endless())
     await first_delta(running)
     waiting = narrow_rpc.inference.Chat(a_chat())
@@ -112,12 +112,12 @@ async def test_who_waits_is_told_and_then_served(narrow_rpc: Rpc) -> None:
     assert text == PARIS
 
 
-async def test_a_queue_timeout_drops_who_waits_too_long(
+async def test_a_queue_timeout_removes_a_waiting_request(
     narrow_rpc: Rpc, full: list[ChatStream]
 ) -> None:
-    """DEADLINE_EXCEEDED with the phase; what runs goes on."""
+    """DEADLINE_EXCEEDED with the phase. Running requests continue."""
     full[1].cancel()
-    await until_listed(narrow_rpc, 1)
+    await wait_until_live(narrow_rpc, 1)
     request = a_chat(
         scheduling=generation_pb2.SchedulingOptions(queue_timeout=Duration(nanos=200_000_000))
     )
@@ -128,11 +128,11 @@ async def test_a_queue_timeout_drops_who_waits_too_long(
         "DEADLINE_EXPIRED",
     )
     assert error.metadata == {"phase": "queued"}
-    await until_listed(narrow_rpc, 1)
+    await wait_until_live(narrow_rpc, 1)
 
 
-async def until_listed(rpc: Rpc, count: int) -> None:
-    """Return when so many requests are live; each look is an RPC, so this does not spin."""
+async def wait_until_live(rpc: Rpc, count: int) -> None:
+    """Return when `count` requests are live. Each poll is an RPC."""
     async with asyncio.timeout(10):
         while True:
             listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
@@ -140,8 +140,8 @@ async def until_listed(rpc: Rpc, count: int) -> None:
                 return
 
 
-async def test_a_drained_server_goes_on_and_refuses(narrow_rpc: Rpc) -> None:
-    """Running streams go on, new ones are refused with advice, until it is undrained."""
+async def test_a_draining_server_refuses_new_requests(narrow_rpc: Rpc) -> None:
+    """Running streams continue. After Undrain requests are accepted again."""
     running = narrow_rpc.inference.Chat(endless())
     await first_delta(running)
     drained = await narrow_rpc.engine.Drain(engine_pb.DrainRequest())

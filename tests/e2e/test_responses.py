@@ -1,4 +1,4 @@
-"""Responses on the demo model: the official SDK, and kills of everything that takes part."""
+"""Responses with the demo model: the official SDK, and kills of all processes involved."""
 
 import functools
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ LONG: dict[str, Any] = {
     "extra_body": {"ignore_eos": True},
 }
 BROKEN = (openai.APIConnectionError, openai.InternalServerError, httpx2.TransportError)
-"""What a reader meets whose server is killed."""
+"""Errors of a client whose server is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +33,20 @@ def client(up: Corral) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """A Corral that is hurt; every test leaves it able to serve the next."""
+    """A Corral whose processes are killed. Every test leaves it ready."""
     with corral_up(tmp_path_factory.mktemp("fragile"), control={"jobs.lease_s": 2}) as corral:
         yield corral
 
 
 @pytest.fixture
 def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK at the server that is hurt, with its own retries."""
+    """The SDK with retries, for the server whose processes are killed."""
     with openai.OpenAI(base_url=fragile.api, api_key="unused", max_retries=8) as connected:
         yield connected
 
 
-def test_a_chain_computes_only_what_is_new(client: openai.OpenAI) -> None:
-    """The prompt of a response goes on where the one before it ended."""
+def test_a_chain_of_responses_reuses_its_prefix(client: openai.OpenAI) -> None:
+    """The prompt of a response extends that of the previous one."""
     first = client.responses.create(model=MODEL, input=CAPITAL, temperature=0)
     second = client.responses.create(
         model=MODEL, input=CAPITAL, previous_response_id=first.id, temperature=0
@@ -64,7 +64,7 @@ def test_a_chain_computes_only_what_is_new(client: openai.OpenAI) -> None:
 def test_a_background_response_survives_a_kill(
     fragile: Corral, patient: openai.OpenAI, victim: str
 ) -> None:
-    """No event is missing or repeated, and the text is the one that is kept."""
+    """No event is missing or repeated, and the text is the stored one."""
     begun = patient.responses.create(**LONG, background=True)
     seen: list[Any] = []
     while not seen or seen[-1].type != "response.incomplete":

@@ -1,4 +1,4 @@
-"""Responses and conversations by the official client, with the model, over every transport."""
+"""Responses and conversations with the official client over all transports."""
 
 import asyncio
 import json
@@ -34,8 +34,8 @@ WEATHER: Any = {
 }
 
 
-class Checked(httpx.AsyncHTTPTransport):
-    """Passes every response object through the published rules."""
+class ValidatingTransport(httpx.AsyncHTTPTransport):
+    """Validates every response object against the published rules."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         answer = await super().handle_async_request(request)
@@ -54,7 +54,7 @@ async def sdk(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 async def test_a_chain_of_responses(sdk: openai.AsyncOpenAI) -> None:
-    """One goes on from the other, by its id; the second sees what the first said."""
+    """The second continues the first by its id, and its prompt has the first answer."""
     first = await sdk.responses.create(model=MODEL, input=CAPITAL, temperature=0)
     second = await sdk.responses.create(
         model=MODEL, input="Thank you!", previous_response_id=first.id, temperature=0
@@ -73,10 +73,10 @@ async def test_a_chain_of_responses(sdk: openai.AsyncOpenAI) -> None:
         await sdk.responses.retrieve(first.id)
 
 
-async def test_the_stream_helper_and_the_stream_read_again(
+async def test_a_stream_can_be_read_again_from_any_event(
     up: Corral, sdk: openai.AsyncOpenAI
 ) -> None:
-    """What is read again from any event is what was seen after it, byte for byte."""
+    """It has the same events, byte for byte."""
     async with sdk.responses.stream(model=MODEL, input=CAPITAL, temperature=0) as stream:
         seen = [event async for event in stream]
         final = await stream.get_final_response()
@@ -84,7 +84,7 @@ async def test_the_stream_helper_and_the_stream_read_again(
         path = f"{up.api}/responses/{final.id}?stream=true"
         whole = (await http.get(path)).text
         rest = (await http.get(f"{path}&starting_after=5")).text
-    events = events_of(whole)
+    events = parse_events(whole)
 
     check_stream(events)
     assert [event["type"] for event in events] == [event.type for event in seen]
@@ -93,14 +93,14 @@ async def test_the_stream_helper_and_the_stream_read_again(
     assert "Paris" in final.output_text
 
 
-def events_of(text: str) -> list[Any]:
-    """The events of a stream."""
+def parse_events(text: str) -> list[Any]:
+    """Parse the events of a stream."""
     lines = [line for line in text.splitlines() if line.startswith("data: {")]
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-async def test_a_custom_tool_gets_text_of_its_grammar(sdk: openai.AsyncOpenAI) -> None:
-    """What the model would never write by itself; a grammar that is no regex is refused."""
+async def test_the_input_of_a_custom_tool_follows_its_grammar(sdk: openai.AsyncOpenAI) -> None:
+    """Text that the model would not write otherwise. An invalid regex is refused."""
     grammar = {"type": "grammar", "syntax": "regex", "definition": NUMBER}
     tool: Any = {"type": "custom", "name": "dial", "description": "Dials.", "format": grammar}
     named: Any = {"type": "custom", "name": "dial"}
@@ -122,7 +122,7 @@ async def test_a_custom_tool_gets_text_of_its_grammar(sdk: openai.AsyncOpenAI) -
 async def test_a_background_response_is_polled_followed_and_cancelled(
     sdk: openai.AsyncOpenAI,
 ) -> None:
-    """It is queued at once; one that was given up keeps what it had written."""
+    """It is queued immediately. A cancelled one keeps its partial output."""
     made = await sdk.responses.create(model=MODEL, input=CAPITAL, background=True, temperature=0)
     assert made.status in ("queued", "in_progress")
     async with await sdk.responses.retrieve(made.id, stream=True) as stream:
@@ -145,7 +145,7 @@ async def test_a_background_response_is_polled_followed_and_cancelled(
 
 
 async def test_a_function_is_called_and_answered(sdk: openai.AsyncOpenAI) -> None:
-    """The call is forced, streamed, and its output goes back by the response's id."""
+    """The call is forced and streamed; its output is sent with the previous response id."""
     async with sdk.responses.stream(
         model=MODEL,
         input="What is the weather in Paris?",
@@ -172,14 +172,14 @@ async def test_a_function_is_called_and_answered(sdk: openai.AsyncOpenAI) -> Non
 
 
 class City(BaseModel):
-    """What the model is to say; a free text would be as long as it likes."""
+    """The output format; free text could be too long."""
 
     name: Literal["Paris", "Rome"]
     large: bool
 
 
-async def test_an_answer_of_a_form(sdk: openai.AsyncOpenAI) -> None:
-    """`responses.parse` gives the object."""
+async def test_a_parsed_response(sdk: openai.AsyncOpenAI) -> None:
+    """`responses.parse` returns the object."""
     parsed = await sdk.responses.parse(
         model=MODEL, input="Name a city.", text_format=City, max_output_tokens=200
     )
@@ -188,8 +188,8 @@ async def test_an_answer_of_a_form(sdk: openai.AsyncOpenAI) -> None:
     assert parsed.output_parsed.name in {"Paris", "Rome"}
 
 
-async def test_a_conversation_keeps_what_was_said(sdk: openai.AsyncOpenAI) -> None:
-    """Input and output of each response are its items, in order."""
+async def test_a_conversation_stores_the_items(sdk: openai.AsyncOpenAI) -> None:
+    """Input and output of each response, in order."""
     conversation = await sdk.conversations.create()
     for text in (CAPITAL, "Thank you!"):
         answer = await sdk.responses.create(
@@ -205,8 +205,8 @@ async def test_a_conversation_keeps_what_was_said(sdk: openai.AsyncOpenAI) -> No
     assert len(left.data) == 4
 
 
-async def test_what_is_not_stored_leaves_nothing(sdk: openai.AsyncOpenAI) -> None:
-    """Neither to be read nor to be gone on from."""
+async def test_a_response_that_is_not_stored_cannot_be_used(sdk: openai.AsyncOpenAI) -> None:
+    """Neither retrieved nor continued."""
     made = await sdk.responses.create(model=MODEL, input="Hello", store=False, max_output_tokens=20)
 
     with pytest.raises(openai.NotFoundError):
@@ -216,8 +216,8 @@ async def test_what_is_not_stored_leaves_nothing(sdk: openai.AsyncOpenAI) -> Non
     assert refused.value.code == "previous_response_not_found"
 
 
-async def completed(connection: Any) -> Any:
-    """The response whose events come next."""
+async def read_completed(connection: Any) -> Any:
+    """Read events until a response is completed; return it."""
     async for event in connection:
         if event.type == "response.completed":
             return event.response
@@ -225,9 +225,9 @@ async def completed(connection: Any) -> Any:
     raise AssertionError("the connection was closed")
 
 
-# The client's own use of its library, of which a later release than it knows is installed.
+# The client uses a deprecated function of the installed websockets library.
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
-async def test_a_connection_goes_on_from_what_is_not_stored(
+async def test_a_connection_can_continue_a_response_that_is_not_stored(
     up: Corral, sdk: openai.AsyncOpenAI
 ) -> None:
     """`responses.connect`, asynchronous and synchronous."""
@@ -240,17 +240,17 @@ async def test_a_connection_goes_on_from_what_is_not_stored(
             "input": f"Remember {uuid4().hex} and {uuid4().hex}.",
         }
         await connection.send(warm_up)
-        read = await completed(connection)
+        read = await read_completed(connection)
         await connection.response.create(
             model=MODEL, input=CAPITAL, store=False, previous_response_id=read.id
         )
-        gone_on = await completed(connection)
+        gone_on = await read_completed(connection)
         previous: Any = openai.omit
         for text in (CAPITAL, "Thank you!"):
             await connection.response.create(
                 model=MODEL, input=text, store=False, previous_response_id=previous, temperature=0
             )
-            previous = (await completed(connection)).id
+            previous = (await read_completed(connection)).id
 
     assert read.output == []
     assert gone_on.usage.input_tokens_details.cached_tokens > read.usage.input_tokens // 2
@@ -269,8 +269,8 @@ async def test_a_connection_goes_on_from_what_is_not_stored(
     assert "Paris" in await asyncio.to_thread(synchronous)
 
 
-async def test_the_rest_of_the_surface(sdk: openai.AsyncOpenAI) -> None:
-    """Counting, compaction, and its output as input."""
+async def test_token_counting_and_compaction(sdk: openai.AsyncOpenAI) -> None:
+    """The compacted output can be used as input."""
     counted = await sdk.responses.input_tokens.count(model=MODEL, input=CAPITAL)
     compacted = await sdk.responses.compact(model=MODEL, input=CAPITAL)
     output: Any = [item.to_dict(warnings=False) for item in compacted.output]
@@ -283,15 +283,15 @@ async def test_the_rest_of_the_surface(sdk: openai.AsyncOpenAI) -> None:
     assert answered.status in ("completed", "incomplete")
 
 
-async def test_a_picture_is_answered_without_it(up: Corral, sdk: openai.AsyncOpenAI) -> None:
-    """A text model says what it can of the rest, in both dialects, streamed and whole."""
+async def test_images_are_ignored_by_a_text_model(up: Corral, sdk: openai.AsyncOpenAI) -> None:
+    """It answers the text, in both APIs, with and without streaming."""
     text = {"type": "input_text", "text": CAPITAL}
     picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     given: Any = [{"role": "user", "content": [text, picture]}]
     without = await sdk.responses.create(model=MODEL, input=CAPITAL, temperature=0)
     seen = await sdk.responses.create(model=MODEL, input=given, temperature=0)
     alone: Any = [{"role": "user", "content": [picture]}]
-    async with httpx.AsyncClient(transport=Checked(), timeout=60) as http:
+    async with httpx.AsyncClient(transport=ValidatingTransport(), timeout=60) as http:
         for asked in (given, alone):
             body = {"model": MODEL, "input": asked, "max_output_tokens": 20}
             answer = await http.post(f"{up.api}/responses", json=body)
@@ -302,12 +302,12 @@ async def test_a_picture_is_answered_without_it(up: Corral, sdk: openai.AsyncOpe
     assert seen.usage is not None
     assert without.usage is not None
     assert seen.usage.input_tokens == without.usage.input_tokens
-    check_stream(events_of(streamed.text))
+    check_stream(parse_events(streamed.text))
 
 
 async def test_the_plain_objects_follow_the_published_rules(up: Corral) -> None:
-    """Those that no helper of a library has touched."""
-    async with httpx.AsyncClient(transport=Checked(), timeout=60) as http:
+    """The JSON of plain HTTP responses."""
+    async with httpx.AsyncClient(transport=ValidatingTransport(), timeout=60) as http:
         for body in (
             {"input": CAPITAL},
             {"input": CAPITAL, "max_output_tokens": 2},
@@ -319,8 +319,8 @@ async def test_the_plain_objects_follow_the_published_rules(up: Corral) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_an_ordinary_program_of_each_release(up: Corral, release: str) -> None:
-    """Responses, the stream helper, conversations and background work, unmodified."""
+def test_a_program_works_with_each_release_of_the_sdk(up: Corral, release: str) -> None:
+    """Responses, the stream helper, conversations and background mode."""
     assert run_program("responses.py", release, up.api) == {
         "same_text": True,
         "chained": True,

@@ -1,5 +1,5 @@
-"""Turns on the real engine, broken off after each of their tokens and resumed, as a run is whose
-engine or control process has died."""
+"""Turns on the real engine that are interrupted after each token and resumed, like those of a run
+whose engine or control process has died."""
 
 import asyncio
 import os
@@ -53,19 +53,19 @@ PERSON = JsonSchema(
 
 @dataclass
 class Turn:
-    """What came out of a turn, or of a part of it."""
+    """The output of a turn, or of a part of it."""
 
     content: str = ""
     reasoning: str = ""
     calls: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Names and arguments."""
+    """Pairs of name and arguments."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     reason: FinishReason | None = None
     usage: TurnUsage | None = None
 
     def add(self, delta: Delta) -> None:
-        """The next piece."""
+        """Append a delta."""
         self.content += delta.content
         self.reasoning += delta.reasoning
         for piece in delta.calls:
@@ -74,11 +74,11 @@ class Turn:
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
 
-    def is_end_of(self, other: "Turn") -> bool:
-        """Whether each of its texts is the end of the other's."""
-        return all(text.endswith(mine) for mine, text in self._beside(other))
+    def is_suffix_of(self, other: "Turn") -> bool:
+        """Whether each text is a suffix of the other's."""
+        return all(text.endswith(mine) for mine, text in self._pairs(other))
 
-    def _beside(self, other: "Turn") -> list[tuple[str, str]]:
+    def _pairs(self, other: "Turn") -> list[tuple[str, str]]:
         calls = {index: "".join(call) for index, call in other.calls.items()}
         mine = {index: "".join(call) for index, call in self.calls.items()}
         assert mine.keys() <= calls.keys()
@@ -89,22 +89,22 @@ class Turn:
         ]
 
     @property
-    def said(self) -> tuple[Any, ...]:
-        """What a reader sees of it."""
+    def visible(self) -> tuple[Any, ...]:
+        """The visible output."""
         return self.content, self.reasoning, self.calls, self.token_ids, self.logprobs
 
 
 @pytest.fixture
 async def client(up: Corral) -> AsyncIterator[RpcTurnClient]:
-    """The control service's client of the shared server."""
+    """The turn client of the control service, for the shared server."""
     async with grpc.aio.insecure_channel(up.target) as channel:
         yield RpcTurnClient(channel, None, timeout_s=20)
 
 
-def a_turn(
+def make_turn(
     text: str, *, logprobs: bool = False, stop: str = "", ignores_end: bool = False, **about: Any
 ) -> TurnRequest:
-    """A turn that comes out the same each time.
+    """Return a deterministic turn.
 
     Without log probabilities, what a grammar leaves no choice about is not sampled.
     """
@@ -121,8 +121,8 @@ def a_turn(
     return TurnRequest(**{**defaults, "messages": (message,), **about})
 
 
-async def events_of(client: RpcTurnClient, turn: TurnRequest) -> list[Any]:
-    """All events, whose order is checked."""
+async def collect_events(client: RpcTurnClient, turn: TurnRequest) -> list[Any]:
+    """Collect all events and check their order."""
     events = [event async for event in client.run(turn)]
     first, *middle, finished, done = events
     assert isinstance(first, Started)
@@ -132,8 +132,8 @@ async def events_of(client: RpcTurnClient, turn: TurnRequest) -> list[Any]:
     return events
 
 
-def states(events: Sequence[Any]) -> Iterator[Turn]:
-    """What had come out after each delta."""
+def states_after_deltas(events: Sequence[Any]) -> Iterator[Turn]:
+    """Yield the output after each delta."""
     turn = Turn()
     yield deepcopy(turn)
     for event in events:
@@ -142,8 +142,8 @@ def states(events: Sequence[Any]) -> Iterator[Turn]:
             yield deepcopy(turn)
 
 
-def together(events: Sequence[Any], whole: Turn | None = None) -> Turn:
-    """The events of a turn, behind those before it was broken off."""
+def combine(events: Sequence[Any], whole: Turn | None = None) -> Turn:
+    """Combine the events of a turn, after the output before its interruption."""
     turn = whole or Turn()
     for event in events:
         match event:
@@ -160,46 +160,47 @@ def together(events: Sequence[Any], whole: Turn | None = None) -> Turn:
     "asked",
     [
         pytest.param(
-            a_turn("What is 17 plus 25?", enable_thinking=True, logprobs=True), id="thought"
+            make_turn("What is 17 plus 25?", enable_thinking=True, logprobs=True), id="thought"
         ),
         pytest.param(
-            a_turn("What is the weather in Paris and in Rome?", tools=(WEATHER,), logprobs=True),
+            make_turn("What is the weather in Paris and in Rome?", tools=(WEATHER,), logprobs=True),
             id="calls",
         ),
         pytest.param(
-            a_turn("What is the weather in Rome?", tools=(WEATHER,), enable_thinking=True), id="all"
+            make_turn("What is the weather in Rome?", tools=(WEATHER,), enable_thinking=True),
+            id="all",
         ),
         pytest.param(
-            a_turn(
+            make_turn(
                 "What is the weather in Oslo?",
                 tools=(WEATHER,),
                 choice=TurnChoice(ChoiceMode.REQUIRED),
             ),
             id="required",
         ),
-        pytest.param(a_turn("Describe Ann, who is 31.", format=PERSON), id="schema"),
-        pytest.param(a_turn("Tell me a story.", max_tokens=30), id="cut"),
-        pytest.param(a_turn("Tell me a story.", stop=" the "), id="stopped"),
+        pytest.param(make_turn("Describe Ann, who is 31.", format=PERSON), id="schema"),
+        pytest.param(make_turn("Tell me a story.", max_tokens=30), id="cut"),
+        pytest.param(make_turn("Tell me a story.", stop=" the "), id="stopped"),
     ],
 )
-async def test_a_turn_goes_on_behind_each_of_its_tokens(
+async def test_a_turn_can_be_resumed_after_each_token(
     client: RpcTurnClient, asked: TurnRequest
 ) -> None:
-    """Nothing is missing, nothing comes twice, and the numbers of tokens are those of a whole."""
-    events = await events_of(client, asked)
-    whole = together(events)
+    """The combined output and usage are those of an uninterrupted turn."""
+    events = await collect_events(client, asked)
+    whole = combine(events)
     assert whole.usage is not None
-    sent = {len(so_far.token_ids): so_far for so_far in states(events)}
+    sent = {len(so_far.token_ids): so_far for so_far in states_after_deltas(events)}
     before = whole
     for cut in range(len(whole.token_ids) + 1):
         resumed = replace(asked, token_ids=tuple(whole.token_ids[:cut]))
-        rest_events = await events_of(client, resumed)
-        rest = together(rest_events)
-        assert rest.is_end_of(before)
+        rest_events = await collect_events(client, resumed)
+        rest = combine(rest_events)
+        assert rest.is_suffix_of(before)
         assert rest.token_ids == whole.token_ids[cut:]
         assert rest.logprobs == whole.logprobs[cut:]
         if cut in sent:
-            assert together(rest_events, sent[cut]).said == whole.said
+            assert combine(rest_events, sent[cut]).visible == whole.visible
         assert rest.reason is whole.reason
         assert rest.usage is not None
         assert rest.usage._replace(cached_tokens=0) == whole.usage._replace(cached_tokens=0)
@@ -207,31 +208,31 @@ async def test_a_turn_goes_on_behind_each_of_its_tokens(
 
 
 async def test_errors_are_those_of_the_service(client: RpcTurnClient) -> None:
-    """A model that is not there is named; so is a field, as callers of OpenAI's know it."""
+    """Unknown models and invalid fields are named as in OpenAI's API."""
     with pytest.raises(ModelNotFound):
-        await events_of(client, a_turn("Hello", model="nothing"))
+        await collect_events(client, make_turn("Hello", model="nothing"))
     with pytest.raises(SchemaInvalid, match="'response_format'"):
-        await events_of(client, a_turn("Hello", format=JsonSchema('{"type": "objct"}')))
+        await collect_events(client, make_turn("Hello", format=JsonSchema('{"type": "objct"}')))
 
 
-async def test_a_turn_outlives_its_engine(mortal: Mortal) -> None:
-    """The death is told as one, and what is resumed afterwards joins what came before."""
-    asked = a_turn("Tell me a story.", ignores_end=True, max_tokens=4000)
+async def test_a_turn_is_resumed_after_its_engine_was_killed(mortal: Mortal) -> None:
+    """The call fails as unavailable, and the resumed output continues the earlier one."""
+    asked = make_turn("Tell me a story.", ignores_end=True, max_tokens=4000)
     async with grpc.aio.insecure_channel(mortal.target) as channel:
         client = RpcTurnClient(channel, None, timeout_s=20)
-        before = await until_killed(mortal, client, asked)
+        before = await run_until_killed(mortal, client, asked)
         await asyncio.to_thread(wait_until_serving, mortal.target)
         limited = replace(asked, max_tokens=len(before.token_ids) + 20)
-        whole = together(await events_of(client, limited))
+        whole = combine(await collect_events(client, limited))
         resumed = replace(limited, token_ids=tuple(before.token_ids))
-        rest = await events_of(client, resumed)
+        rest = await collect_events(client, resumed)
 
-    assert together(rest, before).said == whole.said
+    assert combine(rest, before).visible == whole.visible
     assert len(before.token_ids) == limited.max_tokens
 
 
-async def until_killed(mortal: Mortal, client: RpcTurnClient, asked: TurnRequest) -> Turn:
-    """What came out of a turn before its engine, killed after the first tokens, was dead."""
+async def run_until_killed(mortal: Mortal, client: RpcTurnClient, asked: TurnRequest) -> Turn:
+    """Return the output of a turn whose engine is killed after the first tokens."""
     turn, engine = Turn(), mortal.program.member(ENGINE).pid
 
     async def read() -> None:
@@ -246,12 +247,14 @@ async def until_killed(mortal: Mortal, client: RpcTurnClient, asked: TurnRequest
     return turn
 
 
-async def test_a_turn_that_nobody_reads_any_more_is_cancelled(mortal: Mortal) -> None:
+async def test_an_abandoned_turn_is_cancelled(mortal: Mortal) -> None:
     """Its slot is free at the next step."""
     mark = mortal.program.bookmark()
     async with grpc.aio.insecure_channel(mortal.target) as channel:
         client = RpcTurnClient(channel, None, timeout_s=20)
-        async with aclosing(client.run(a_turn("Hello", ignores_end=True, max_tokens=9000))) as run:
+        async with aclosing(
+            client.run(make_turn("Hello", ignores_end=True, max_tokens=9000))
+        ) as run:
             async for event in run:
                 if isinstance(event, Delta):
                     break

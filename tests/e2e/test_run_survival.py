@@ -1,4 +1,4 @@
-"""Runs on the demo model while everything that takes part in them is killed."""
+"""Runs with the demo model while the processes involved are killed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.support.services import MODEL, Corral, corral_up
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(120),
-    # The SDK says so of what OpenAI does not serve any more.
+    # The SDK deprecates the Assistants API.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
@@ -27,8 +27,7 @@ STORY = "Tell me a story about a fox named Zorbo."
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """A Corral to be hurt, which works on one run at a time; every test leaves it able to serve the
-    next."""
+    """A Corral with one worker for runs, whose processes are killed. Every test leaves it ready."""
     settings: dict[str, Any] = {
         "inference": {"engine.slots": 2, "engine.context_tokens": 1024},
         "control": {"runs.runs_at_once": 1},
@@ -39,25 +38,25 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 @pytest.fixture
 def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK at the server that is hurt, with its own retries."""
+    """The SDK with retries, for the server whose processes are killed."""
     with openai.OpenAI(base_url=fragile.api, api_key="unused", max_retries=8) as connected:
         yield connected
 
 
-def asked(client: openai.OpenAI, question: str, **about: Any) -> Run:
-    """A run on a new thread."""
+def create_run(client: openai.OpenAI, question: str, **about: Any) -> Run:
+    """Create a run on a new thread."""
     assistant = client.beta.assistants.create(model=MODEL, temperature=0, **about)
     thread = client.beta.threads.create(messages=[{"role": "user", "content": question}])
     return client.beta.threads.runs.create(thread_id=thread.id, assistant_id=assistant.id)
 
 
-def ended(client: openai.OpenAI, run: Run) -> Run:
-    """The run, once it has ended or waits."""
+def wait_for_end(client: openai.OpenAI, run: Run) -> Run:
+    """Return the run once it has ended or requires action."""
     return client.beta.threads.runs.poll(run.id, thread_id=run.thread_id, poll_interval_ms=50)
 
 
-async def followed(client: httpx.AsyncClient, url: str, begun: asyncio.Event) -> str:
-    """What a reader hears who stays to the end, or to that of who answers him."""
+async def read_stream(client: httpx.AsyncClient, url: str, begun: asyncio.Event) -> str:
+    """Read a stream until it ends or its server dies; return the text."""
     heard = ""
     with suppress(httpx.TransportError):
         async with client.stream("GET", url) as answer:
@@ -68,8 +67,8 @@ async def followed(client: httpx.AsyncClient, url: str, begun: asyncio.Event) ->
     return heard
 
 
-def answer_of(client: openai.OpenAI, run: Run) -> str:
-    """What a completed run has said in its only message, its tokens counted once."""
+def get_answer(client: openai.OpenAI, run: Run) -> str:
+    """Return the only message of a completed run; check that its tokens are counted once."""
     threads = client.beta.threads
     [message] = threads.messages.list(run.thread_id, run_id=run.id)
     [content] = message.content
@@ -85,22 +84,24 @@ def answer_of(client: openai.OpenAI, run: Run) -> str:
 
 
 @pytest.mark.parametrize("member", [ENGINE, FRONTEND, CONTROL, GATEWAY])
-async def test_runs_outlive_every_process(
+async def test_runs_survive_kills_of_every_process(
     fragile: Corral, patient: openai.OpenAI, member: str
 ) -> None:
     """Killed in the middle of an answer, while another run is queued behind it and a third waits
     for its client: all complete, each with one message. Who was reading hears to the end what can
     be read again, or its beginning, where who answered him died."""
-    waiting = ended(patient, asked(patient, "What is the weather in Paris?", tools=[WEATHER]))
-    run = asked(patient, STORY)
+    waiting = wait_for_end(
+        patient, create_run(patient, "What is the weather in Paris?", tools=[WEATHER])
+    )
+    run = create_run(patient, STORY)
     async with plain_client(fragile) as client:
         url = f"/v1/threads/{run.thread_id}/runs/{run.id}/events"
         begun = asyncio.Event()
-        following = asyncio.create_task(followed(client, url, begun))
+        following = asyncio.create_task(read_stream(client, url, begun))
         await begun.wait()
-        queued = asked(patient, "What is the capital of Italy?")
+        queued = create_run(patient, "What is the capital of Italy?")
         kill(fragile, member)
-        told_of = await asyncio.to_thread(ended, patient, run)
+        told_of = await asyncio.to_thread(wait_for_end, patient, run)
         heard, told = await following, (await client.get(url)).text
     heard, *_ = heard.partition("event: error\n")
     assert waiting.required_action is not None
@@ -112,7 +113,7 @@ async def test_runs_outlive_every_process(
     )
 
     assert queued.status == "queued"
-    assert answer_of(patient, told_of).endswith("The end.")
+    assert get_answer(patient, told_of).endswith("The end.")
     assert told_of.usage is not None
     assert told_of.usage.completion_tokens > 20
     assert told.count("event: thread.message.created") == 1
@@ -121,5 +122,5 @@ async def test_runs_outlive_every_process(
     assert heard.endswith("\n\n")
     assert told.startswith(heard)
     assert (heard == told) is (member in (ENGINE, FRONTEND))
-    assert answer_of(patient, ended(patient, queued)) == "The capital of Italy is Rome."
-    assert "18" in answer_of(patient, ended(patient, submitted))
+    assert get_answer(patient, wait_for_end(patient, queued)) == "The capital of Italy is Rome."
+    assert "18" in get_answer(patient, wait_for_end(patient, submitted))

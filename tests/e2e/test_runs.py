@@ -1,4 +1,4 @@
-"""Runs by the official SDK's helpers, in the releases that programs are written against."""
+"""Runs with the helpers of several releases of the official SDK."""
 
 from typing import Any
 
@@ -25,19 +25,19 @@ ANSWERED = [
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def seen(up: Corral, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What a program of each release saw."""
+def results(up: Corral, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Run the program with each release; return its output."""
     return run_program("runs.py", request.param, up.api)
 
 
-def test_a_polled_run_has_openais_shape(seen: dict[str, Any]) -> None:
-    """Every field of a run, its step and its answer."""
-    run = dict(seen["polled"])
+def test_a_polled_run_has_openais_shape(results: dict[str, Any]) -> None:
+    """Every field of the run, its step and its message."""
+    run = dict(results["polled"])
     ids = {name: run.pop(name) for name in ("id", "thread_id", "assistant_id")}
     times = {name: run.pop(name) for name in ("created_at", "started_at", "completed_at")}
     usage = run.pop("usage")
 
-    assert seen["answer"] == "The capital of France is Paris."
+    assert results["answer"] == "The capital of France is Paris."
     assert ids["id"].startswith("run_")
     assert all(isinstance(time, int) for time in times.values())
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] > 0
@@ -50,7 +50,7 @@ def test_a_polled_run_has_openais_shape(seen: dict[str, Any]) -> None:
         "cancelled_at": None,
         "failed_at": None,
         "incomplete_details": None,
-        "model": seen["model"],
+        "model": results["model"],
         "instructions": "",
         "tools": [],
         "metadata": {"n": "1"},
@@ -64,50 +64,50 @@ def test_a_polled_run_has_openais_shape(seen: dict[str, Any]) -> None:
         "response_format": "auto",
         "reasoning_effort": None,
     }
-    assert [step["type"] for step in seen["steps"]] == ["message_creation"]
-    assert seen["steps"][0]["status"] == "completed"
-    assert seen["same step"]
-    assert seen["updated"] == {"n": "2"}
-    assert seen["listed"] == [True]
+    assert [step["type"] for step in results["steps"]] == ["message_creation"]
+    assert results["steps"][0]["status"] == "completed"
+    assert results["same step"]
+    assert results["updated"] == {"n": "2"}
+    assert results["listed"] == [True]
 
 
-def test_a_handler_is_told_everything_in_order(seen: dict[str, Any]) -> None:
-    """`stream` calls a handler with OpenAI's events, and the deltas make the answer."""
-    assert seen["streamed"] == {
+def test_a_handler_receives_all_events_in_order(results: dict[str, Any]) -> None:
+    """`stream` calls it with OpenAI's events; the deltas add up to the answer."""
+    assert results["streamed"] == {
         "events": ANSWERED,
         "text": "The capital of Italy is Rome.",
         "done": ["The capital of Italy is Rome."],
     }
-    assert seen["streamed at once"]["events"] == ["thread.created", *ANSWERED]
-    assert seen["at once"] == ["completed", "The capital of France is Paris."]
+    assert results["streamed at once"]["events"] == ["thread.created", *ANSWERED]
+    assert results["at once"] == ["completed", "The capital of France is Paris."]
 
 
-def test_functions_are_called_and_answered(seen: dict[str, Any]) -> None:
-    """A run waits with its calls, refuses what is not its outputs, and goes on with them."""
-    action = seen["waiting"]["required_action"]
+def test_functions_are_called_and_answered(results: dict[str, Any]) -> None:
+    """The run requires action, refuses other outputs, and continues with the right ones."""
+    action = results["waiting"]["required_action"]
     [call] = action["submit_tool_outputs"]["tool_calls"]
 
-    assert seen["waiting"]["status"] == "requires_action"
+    assert results["waiting"]["status"] == "requires_action"
     assert action["type"] == "submit_tool_outputs"
     assert (call["type"], call["function"]["name"]) == ("function", "get_weather")
     assert "Paris" in call["function"]["arguments"]
-    messages = [message for message, _code in seen["refused"]]
+    messages = [message for message, _code in results["refused"]]
     assert messages[0].startswith("Can't add messages to thread_")
     assert "already has an active run run_" in messages[1]
     assert messages[2].startswith("Expected tool outputs for call_ids [call_")
-    assert [code for _message, code in seen["refused"]][:2] == [None, None]
-    assert seen["submitted"]["events"][:3] == [
+    assert [code for _message, code in results["refused"]][:2] == [None, None]
+    assert results["submitted"]["events"][:3] == [
         "thread.run.step.completed",
         "thread.run.queued",
         "thread.run.in_progress",
     ]
-    assert seen["submitted"]["events"][-1] == "thread.run.completed"
-    assert "18 degrees" in seen["submitted"]["text"]
-    assert seen["submitted"]["done"] == [seen["submitted"]["text"]]
-    assert seen["submitted and polled"] == ["completed", seen["submitted"]["text"]]
+    assert results["submitted"]["events"][-1] == "thread.run.completed"
+    assert "18 degrees" in results["submitted"]["text"]
+    assert results["submitted"]["done"] == [results["submitted"]["text"]]
+    assert results["submitted and polled"] == ["completed", results["submitted"]["text"]]
 
 
-def test_a_waiting_run_is_cancelled(seen: dict[str, Any]) -> None:
-    """It is cancelled at once, and once."""
-    assert seen["cancelled"] == "cancelled"
-    assert seen["twice"] == "Cannot cancel run with status 'cancelled'."
+def test_a_waiting_run_is_cancelled(results: dict[str, Any]) -> None:
+    """Immediately; a second cancellation is refused."""
+    assert results["cancelled"] == "cancelled"
+    assert results["twice"] == "Cannot cancel run with status 'cancelled'."

@@ -1,4 +1,4 @@
-"""Responses on PostgreSQL with two control processes, of which one is killed at work."""
+"""Responses with PostgreSQL and two control processes, one of which is killed."""
 
 import asyncio
 import signal
@@ -28,23 +28,23 @@ OWNER = "SELECT lease_owner FROM jobs WHERE kind = 'response' AND lease_owner IS
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two control processes, by their programs' ids, over one database."""
+class ControlPair:
+    """Two control processes with one database, by pid."""
 
     database_url: str
     programs: dict[int, Program]
     targets: dict[int, str]
 
-    async def worker(self) -> int:
-        """The process that works on the response."""
+    async def worker_pid(self) -> int:
+        """Return the pid of the process that runs the response."""
         owner = str(await value_of(self.database_url, OWNER))
         (found,) = [pid for pid in self.programs if f"-{pid}-" in owner]
         return found
 
 
 @pytest.fixture
-def pair(up: Corral, tmp_path: Path) -> Iterator[Pair]:
-    """Two of them before the shared inference service."""
+def pair(up: Corral, tmp_path: Path) -> Iterator[ControlPair]:
+    """Run two control processes with the shared inference service."""
     with a_postgres() as server, ExitStack() as stack:
         url = create_database(server)
         asyncio.run(upgrade_database(ControlSettings(database_url=url)))
@@ -55,26 +55,26 @@ def pair(up: Corral, tmp_path: Path) -> Iterator[Pair]:
             "jobs.lease_s": 2,
         }
         programs = [
-            stack.enter_context(a_control_program(tmp_path / name, settings)) for name in "ab"
+            stack.enter_context(run_control_program(tmp_path / name, settings)) for name in "ab"
         ]
         targets = [program.wait_for_line(r"serving gRPC on (\S+)")[1] for program in programs]
         pids = [program.pid for program in programs]
-        yield Pair(
+        yield ControlPair(
             url, dict(zip(pids, programs, strict=True)), dict(zip(pids, targets, strict=True))
         )
 
 
 @contextmanager
-def a_control_program(folder: Path, settings: dict[str, Any]) -> Iterator[Program]:
-    """`corral serve control`, which need not be ready."""
+def run_control_program(folder: Path, settings: dict[str, Any]) -> Iterator[Program]:
+    """Run `corral serve control`, without waiting until it is ready."""
     folder.mkdir()
     with start(folder, "serve", "control", control=settings) as program:
         yield program
 
 
-async def test_another_process_ends_a_response_whose_own_was_killed(pair: Pair) -> None:
-    """Once, with one usage; whoever followed there since before the kill and whoever comes back
-    after it see the same events, none missing and none twice."""
+async def test_a_response_of_a_killed_process_is_completed_by_another(pair: ControlPair) -> None:
+    """Once, with one usage. Clients of the other process and clients that reconnect get the same
+    events."""
     async with AsyncExitStack() as stack:
         clients = {
             pid: ResponseClient(Client(await stack.enter_async_context(open_channel(target))))
@@ -89,8 +89,8 @@ async def test_another_process_ends_a_response_whose_own_was_killed(pair: Pair) 
             options={"stopping": {"ignore_eos": True}},
         )
         followed = {pid: client.watch(made.id) for pid, client in clients.items()}
-        seen = {pid: await until_text(events) for pid, events in followed.items()}
-        victim = await pair.worker()
+        seen = {pid: await read_until_text(events) for pid, events in followed.items()}
+        victim = await pair.worker_pid()
         (survivor,) = set(pair.programs) - {victim}
         pair.programs[victim].signal(signal.SIGKILL)
         attached = seen[survivor] + [event async for event in followed[survivor]]
@@ -107,8 +107,8 @@ async def test_another_process_ends_a_response_whose_own_was_killed(pair: Pair) 
     assert kept.usage.output_tokens == NUM_TOKENS
 
 
-async def until_text(events: AsyncIterator[ResponseEvent]) -> list[ResponseEvent]:
-    """The events up to the first piece of text."""
+async def read_until_text(events: AsyncIterator[ResponseEvent]) -> list[ResponseEvent]:
+    """Read the events up to the first text delta."""
     seen = [await anext(events)]
     while seen[-1].WhichOneof("event") != "output_text_delta":
         seen.append(await anext(events))

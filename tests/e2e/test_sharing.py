@@ -1,4 +1,4 @@
-"""Continuous batching, proved by counting: streams that run together share the engine's steps."""
+"""Continuous batching: concurrent streams share the engine's steps."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ SHORT = 150
 
 
 async def counts(rpc: Rpc) -> tuple[int, int]:
-    """Tokens and steps of the engine so far, once nothing runs (else they are a little old)."""
+    """Return the numbers of tokens and steps. They are exact only while no request runs."""
     async with asyncio.timeout(10):
         while (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests:
             pass
@@ -25,8 +25,8 @@ async def counts(rpc: Rpc) -> tuple[int, int]:
     return load.completion_tokens_total, load.num_steps
 
 
-async def test_a_stream_that_joins_costs_no_steps_of_its_own(rpc: Rpc) -> None:
-    """Each of its tokens comes out of a step that gives the other stream a token too."""
+async def test_a_joining_stream_needs_no_additional_steps(rpc: Rpc) -> None:
+    """Each of its tokens is computed in a step of the other stream."""
     tokens_before, steps_before = await counts(rpc)
     long = rpc.inference.Chat(endless())
     await first_delta(long)
@@ -43,7 +43,7 @@ async def test_a_stream_that_joins_costs_no_steps_of_its_own(rpc: Rpc) -> None:
 
 
 async def test_streams_over_http_share_steps_too(up: Corral, rpc: Rpc) -> None:
-    """Four of the SDK's streams at once take about the steps of one."""
+    """Four concurrent streams need about as many steps as one."""
     tokens_before, steps_before = await counts(rpc)
     async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
         streams = [
@@ -55,7 +55,7 @@ async def test_streams_over_http_share_steps_too(up: Corral, rpc: Rpc) -> None:
             )
             for number in range(4)
         ]
-        # From here on all four run; each gets at least so many steps more.
+        # All four run now; each takes at least this many more steps.
         await asyncio.gather(*(read_on(stream) for stream in streams))
         for stream in streams:
             await stream.close()
@@ -64,9 +64,9 @@ async def test_streams_over_http_share_steps_too(up: Corral, rpc: Rpc) -> None:
     assert (tokens - tokens_before) - (steps - steps_before) >= 2 * SHORT
 
 
-async def test_a_running_stream_lends_its_prompt(rpc: Rpc) -> None:
-    """The second stream of a prompt computes its own end only, and says where the rest came
-    from; one that opts out computes all of it."""
+async def test_the_prompt_of_a_running_stream_is_reused(rpc: Rpc) -> None:
+    """The second stream computes only its own part and reports the source of the rest, unless it
+    opts out."""
     text = "Tell me of the road over the hills. " * 6
     lender = rpc.inference.Chat(endless(text))
     await first_delta(lender)
@@ -81,7 +81,7 @@ async def test_a_running_stream_lends_its_prompt(rpc: Rpc) -> None:
 
 
 async def read_on(stream: openai.AsyncStream[ChatCompletionChunk]) -> None:
-    """Read so many chunks."""
+    """Read some chunks."""
     num_chunks = 0
     async for _ in stream:
         num_chunks += 1

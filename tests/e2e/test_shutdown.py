@@ -1,4 +1,4 @@
-"""How Corral stops when it is told to, and how it refuses to start when it cannot."""
+"""Shutdown of Corral, and errors at startup."""
 
 import asyncio
 import signal
@@ -38,18 +38,18 @@ TOKENS = 400
 async def test_running_streams_finish_when_corral_is_stopped(
     tmp_path: Path, stop: Callable[[Program], None]
 ) -> None:
-    """New requests are refused, the old ones end as they should, exit code 0, nobody is left."""
+    """New requests are refused; the exit code is 0 and no process is left."""
     with corral_up(tmp_path) as corral:
         program = corral.program
         async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as client:
-            streams = [await begin(client) for _ in range(2)]
+            streams = [await start_stream(client) for _ in range(2)]
             for stream in streams:
                 await anext(aiter(stream))
             stop(program)
             await program.line("^draining$", service="gateway")
             with pytest.raises((openai.InternalServerError, openai.APIConnectionError)) as refused:
-                await begin(client)
-            endings = [await finish(stream) for stream in streams]
+                await start_stream(client)
+            endings = [await read_stream(stream) for stream in streams]
         code = await asyncio.to_thread(program.wait)
         left = await asyncio.to_thread(program.left_over)
 
@@ -62,8 +62,8 @@ async def test_running_streams_finish_when_corral_is_stopped(
     assert "Traceback" not in "".join(line.text for line in program.stderr)
 
 
-async def begin(client: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCompletionChunk]:
-    """A stream of known length."""
+async def start_stream(client: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCompletionChunk]:
+    """Start a stream of known length."""
     return await client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Tell me a story."}],
@@ -74,8 +74,8 @@ async def begin(client: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCompletion
     )
 
 
-async def finish(stream: openai.AsyncStream[ChatCompletionChunk]) -> tuple[str | None, int]:
-    """Why a stream ended, and after how many tokens."""
+async def read_stream(stream: openai.AsyncStream[ChatCompletionChunk]) -> tuple[str | None, int]:
+    """Return the finish reason and the number of tokens of a stream."""
     reason, tokens = None, 0
     async for chunk in stream:
         for choice in chunk.choices:
@@ -86,7 +86,7 @@ async def finish(stream: openai.AsyncStream[ChatCompletionChunk]) -> tuple[str |
 
 
 async def test_a_stopped_service_drains_over_grpc(tmp_path: Path) -> None:
-    """The inference service alone: running streams finish, new ones get DRAINING, exit code 0."""
+    """Running streams finish, new ones get DRAINING, the exit code is 0."""
     with inference_alone(tmp_path) as service:
         async with connect(service.target) as rpc:
             stream = rpc.inference.Chat(endless(stopping={"max_tokens": 2 * TOKENS}))
@@ -103,8 +103,8 @@ async def test_a_stopped_service_drains_over_grpc(tmp_path: Path) -> None:
     assert code == 0
 
 
-async def test_what_outlives_the_grace_is_ended(tmp_path: Path) -> None:
-    """An endless stream does not keep Corral from stopping, and is told why it ended."""
+async def test_streams_are_cancelled_after_the_grace_period(tmp_path: Path) -> None:
+    """An endless stream ends with the reason."""
     grace = {"drain_grace_s": 0.5}
     with corral_up(tmp_path, inference={"server.drain_grace_s": 0.5}, gateway=grace) as corral:
         async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as client:
@@ -117,15 +117,15 @@ async def test_what_outlives_the_grace_is_ended(tmp_path: Path) -> None:
             await anext(aiter(stream))
             corral.program.signal(signal.SIGTERM)
             with pytest.raises(openai.APIError) as ended:
-                await finish(stream)
+                await read_stream(stream)
         code = await asyncio.to_thread(corral.program.wait)
 
     assert ended.value.code == "draining"
     assert code == 0
 
 
-async def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
-    """Whoever presses it twice means it."""
+async def test_a_second_ctrl_c_stops_immediately(tmp_path: Path) -> None:
+    """Without waiting for streams."""
     with corral_up(tmp_path) as corral:
         async with connect(corral.target) as rpc:
             stream = rpc.inference.Chat(endless())
@@ -143,15 +143,15 @@ async def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
     assert not left
 
 
-# --- not starting ---------------------------------------------------------------------------------
+# --- startup errors -------------------------------------------------------------------------------
 
-# Without their own flags they have default ports, which the system may have given to a connection.
+# The default ports may be used by a connection of another process.
 LISTENERS = ("--listen", "--inference-listen", "--control-listen")
 ANY_PORTS = [word for flag in LISTENERS for word in (flag, "127.0.0.1:0")]
 
 
-def complaint(tmp_path: Path, *arguments: str | Path, code: int = 1) -> list[str]:
-    """What a command that cannot start says before it ends."""
+def startup_error(tmp_path: Path, *arguments: str | Path, code: int = 1) -> list[str]:
+    """Run a command that cannot start; return its messages."""
     with start(tmp_path, *arguments) as program:
         assert program.wait() == code
         lines = [line.text for line in program.stderr]
@@ -159,9 +159,9 @@ def complaint(tmp_path: Path, *arguments: str | Path, code: int = 1) -> list[str
     return lines
 
 
-def test_a_missing_model_is_one_clear_line(tmp_path: Path) -> None:
-    """`corral up` finds it out before it starts anything."""
-    lines = complaint(tmp_path, "up", *ANY_PORTS, "--model", "nowhere.gguf")
+def test_a_missing_model_is_reported_in_one_line(tmp_path: Path) -> None:
+    """Before a service is started."""
+    lines = startup_error(tmp_path, "up", *ANY_PORTS, "--model", "nowhere.gguf")
 
     assert len(lines) == 1
     assert lines[0].startswith("corral: model 'nowhere.gguf': there is no such file")
@@ -175,18 +175,18 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_model_is_one_clear_line(tmp_path: Path, name: str) -> None:
-    """Whatever is wrong with the file, it is named and nothing crashes over it."""
+def test_an_invalid_model_is_reported_in_one_line(tmp_path: Path, name: str) -> None:
+    """With its path."""
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(BROKEN[name])
-    lines = complaint(tmp_path, "up", *ANY_PORTS, "--model", broken)
+    lines = startup_error(tmp_path, "up", *ANY_PORTS, "--model", broken)
 
     assert len(lines) == 1
     assert str(broken) in lines[0]
 
 
-def test_a_model_that_only_llama_cpp_can_refuse_is_a_clear_line(tmp_path: Path) -> None:
-    """A head that is in order, around an architecture nobody knows."""
+def test_a_model_that_llama_cpp_refuses_is_reported_in_one_line(tmp_path: Path) -> None:
+    """A valid header with an unknown architecture."""
     strange = tmp_path / "strange.gguf"
     data = BUNDLED_PATH.read_bytes()
     name = b"general.architecture"
@@ -207,19 +207,19 @@ def test_a_model_that_only_llama_cpp_can_refuse_is_a_clear_line(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("flag", LISTENERS)
-def test_a_taken_port_is_one_clear_line(tmp_path: Path, flag: str) -> None:
+def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path, flag: str) -> None:
     """With the address, before a model is loaded."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        lines = complaint(tmp_path, "up", *ANY_PORTS, flag, address)
+        lines = startup_error(tmp_path, "up", *ANY_PORTS, flag, address)
 
     assert len(lines) == 1
     assert lines[0].startswith(f"corral: {address} is taken")
 
 
 @pytest.mark.parametrize("service", ["inference", "gateway"])
-def test_a_service_alone_complains_of_a_taken_port_too(tmp_path: Path, service: str) -> None:
-    """The same clearness without the supervisor."""
+def test_a_single_service_reports_a_port_in_use(tmp_path: Path, service: str) -> None:
+    """Also without the supervisor."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = {"listen": address}
@@ -232,19 +232,19 @@ def test_a_service_alone_complains_of_a_taken_port_too(tmp_path: Path, service: 
     assert address in lines[0]
 
 
-def test_a_typing_error_in_the_settings_is_named(tmp_path: Path) -> None:
-    """All problems at once, each under the name its writer knows, with a suggestion."""
+def test_a_misspelled_setting_is_reported(tmp_path: Path) -> None:
+    """All problems at once, with the name in the file and a suggestion."""
     config = tmp_path / "corral.toml"
     config.write_text("[inference]\nlisten = 'nowhere'\n[inference.engine]\nslotz = 4\n")
-    lines = complaint(tmp_path, "up", "--config", config)
+    lines = startup_error(tmp_path, "up", "--config", config)
 
     assert len(lines) == 3
     assert any("slotz" in line and "slots" in line for line in lines)
     assert any("listen" in line for line in lines)
 
 
-def test_config_check_prints_the_settings_and_ends_well(tmp_path: Path) -> None:
-    """What `corral up` would run with."""
+def test_config_check_prints_the_settings(tmp_path: Path) -> None:
+    """Those that `corral up` would use."""
     with start(tmp_path, "config", "check") as program:
         assert program.wait() == 0
         lines = [line.text for line in program.stdout]

@@ -1,5 +1,4 @@
-"""Sequences that outlive their server: saved, restored under other sizes, resumed token for
-token."""
+"""Snapshots of sequences: saved, restored with other sizes, and resumed identically."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 TEXT = "Tell me of the road over the hills, and of those who walk it. " * 3
 CUT, MORE = 15, 40
-ENDLESS = 10_000  # far more than is generated while a snapshot is asked for
+ENDLESS = 10_000  # far more than is generated before the snapshot is saved
 SAMPLING: Mapping[str, Any] = {
     "temperature": 1.1,
     "seed": 7,
@@ -29,24 +28,24 @@ SAMPLING: Mapping[str, Any] = {
 }
 
 
-def a_story(max_tokens: int, **settings: Any) -> pb.GenerateRequest:
-    """A text by a sampler that hides what it knows."""
+def story_request(max_tokens: int, **settings: Any) -> pb.GenerateRequest:
+    """Return a request with a sampler whose state is not visible in its output."""
     stopping = {"max_tokens": max_tokens, "ignore_eos": True}
     asked = options(sampling=SAMPLING, stopping=stopping, output={"token_ids": True}, **settings)
     return pb.GenerateRequest(text=TEXT, options=asked)
 
 
 class Saved(NamedTuple):
-    """A snapshot, and what its sequence said before and after it."""
+    """A snapshot, and the output of its sequence before and after it."""
 
     snapshot: snapshot_pb2.Snapshot
     answer: Answer
 
 
-async def saved_midway(rpc: Rpc) -> Saved:
-    """Save a sequence while it runs, and let it go on for a while."""
+async def save_midway(rpc: Rpc) -> Saved:
+    """Save a running sequence and continue it for some tokens."""
     answer, snapshot = Answer(), snapshot_pb2.Snapshot()
-    stream = rpc.inference.Generate(a_story(ENDLESS))
+    stream = rpc.inference.Generate(story_request(ENDLESS))
     async for response in stream:
         answer.add(response)
         if not snapshot.id and len(answer.tokens[0]) >= CUT:
@@ -59,7 +58,7 @@ async def saved_midway(rpc: Rpc) -> Saved:
     return Saved(snapshot, answer)
 
 
-async def restored(rpc: Rpc, snapshot_id: str) -> engine_pb.RestoreSnapshotResponse:
+async def restore(rpc: Rpc, snapshot_id: str) -> engine_pb.RestoreSnapshotResponse:
     """Restore a snapshot."""
     return await rpc.engine.RestoreSnapshot(
         engine_pb.RestoreSnapshotRequest(snapshot_id=snapshot_id)
@@ -67,19 +66,19 @@ async def restored(rpc: Rpc, snapshot_id: str) -> engine_pb.RestoreSnapshotRespo
 
 
 async def restore_failure(rpc: Rpc, snapshot_id: str) -> RichError:
-    """Why a snapshot cannot be restored."""
+    """Return the error of restoring a snapshot."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await restored(rpc, snapshot_id)
+        await restore(rpc, snapshot_id)
     return rich(failure.value)
 
 
-@pytest.mark.timeout(90)  # three servers, one after the other
-async def test_a_sequence_outlives_its_server(tmp_path: Path) -> None:
-    """Another process, with another number of slots, says what this one would have said; damage
-    and another model are refused, each in its own words."""
+@pytest.mark.timeout(90)  # three servers in sequence
+async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
+    """With another number of slots, identically. A damaged snapshot and one of another model are
+    refused."""
     with inference_alone(tmp_path, {"engine.slots": 2}) as service:
         async with connect(service.target) as rpc:
-            snapshot, whole = await saved_midway(rpc)
+            snapshot, whole = await save_midway(rpc)
             load = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
 
     file = tmp_path / "data" / "snapshots" / f"{snapshot.id}.snapshot"
@@ -88,10 +87,10 @@ async def test_a_sequence_outlives_its_server(tmp_path: Path) -> None:
 
     with inference_alone(tmp_path, {"engine.slots": 3}) as service:
         async with connect(service.target) as rpc:
-            back = await restored(rpc, snapshot.id)
+            back = await restore(rpc, snapshot.id)
             told = list(back.output_token_ids)
             choice = generation_pb2.ResumedChoice(output_token_ids=told, snapshot_id=snapshot.id)
-            going_on = a_story(len(told) + MORE, resume=[choice])
+            going_on = story_request(len(told) + MORE, resume=[choice])
             rest = await gather(rpc.inference.Generate(going_on))
             data = bytearray(file.read_bytes())
             file.write_bytes(data[:-1])
@@ -126,12 +125,12 @@ async def test_a_sequence_outlives_its_server(tmp_path: Path) -> None:
 
 
 async def test_a_kept_sequence_is_saved_and_dropped_later(rpc: Rpc) -> None:
-    """What ended with `cache.keep` can be saved; what was dropped is gone."""
+    """A sequence that ended with `cache.keep` can be saved until it is dropped."""
     keep = generation_pb2.CacheOptions(keep=True)
-    answer = await gather(rpc.inference.Generate(a_story(MORE, cache=keep)))
+    answer = await gather(rpc.inference.Generate(story_request(MORE, cache=keep)))
     saving = engine_pb.SaveSnapshotRequest(request_id=answer.accepted.request_id)
     snapshot = (await rpc.engine.SaveSnapshot(saving)).snapshot
-    back = await restored(rpc, snapshot.id)
+    back = await restore(rpc, snapshot.id)
     drop = engine_pb.DropSnapshotsRequest(snapshot_ids=[snapshot.id, "another"])
     dropped = await rpc.engine.DropSnapshots(drop)
     gone = await restore_failure(rpc, snapshot.id)
@@ -169,8 +168,8 @@ BAD: Mapping[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-async def test_each_wrong_use_has_its_reason(rpc: Rpc, case: str) -> None:
-    """Before anything is done."""
+async def test_each_invalid_request_has_its_reason(rpc: Rpc, case: str) -> None:
+    """Without side effects."""
     method, request, reason = BAD[case]
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await getattr(rpc.engine, method)(request)

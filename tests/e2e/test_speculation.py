@@ -1,4 +1,4 @@
-"""Drafts and timings through real processes: the switch, the counts, the same answer.
+"""Speculative decoding and timings over gRPC and HTTP.
 
 Whether a step drafts is decided by measured times, so nothing here asks that it does.
 """
@@ -23,7 +23,7 @@ def _options(**speculation: Any) -> generation_pb2.SpeculationOptions:
 
 
 async def test_an_answer_does_not_depend_on_drafts(rpc: Rpc) -> None:
-    """Forbidden, allowed and bounded: the same tokens; forbidden ones are not counted."""
+    """The tokens are the same with drafts disabled, enabled and limited."""
     asked: dict[str, Any] = {
         "sampling": {"seed": 7, "temperature": 1.0},
         "stopping": {"max_tokens": LENGTH, "ignore_eos": True},
@@ -43,7 +43,7 @@ async def test_an_answer_does_not_depend_on_drafts(rpc: Rpc) -> None:
 
 
 async def test_an_answer_does_not_depend_on_its_prediction(rpc: Rpc) -> None:
-    """Right, wrong and hostile ones: the same tokens."""
+    """The tokens are the same with right, wrong and malicious predictions."""
     stopping = {"max_tokens": LENGTH, "ignore_eos": True}
     output = {"token_ids": True}
     plain = await rpc.generate(a_text(LETTERS, stopping=stopping, output=output))
@@ -58,7 +58,7 @@ async def test_an_answer_does_not_depend_on_its_prediction(rpc: Rpc) -> None:
         assert (await rpc.generate(asked)).tokens == plain.tokens
 
 
-async def test_too_long_a_draft_is_refused(rpc: Rpc) -> None:
+async def test_a_draft_limit_out_of_range_is_refused(rpc: Rpc) -> None:
     """With the field and its range."""
     stream = rpc.inference.Generate(a_text(LETTERS, speculation=_options(max_draft_tokens=33)))
     error = await failure_of(stream)
@@ -71,7 +71,7 @@ async def test_too_long_a_draft_is_refused(rpc: Rpc) -> None:
 
 
 async def test_done_has_the_timings_of_the_first_choice(rpc: Rpc) -> None:
-    """They fit together: the first token after queue and prompt, the others at their pace."""
+    """They are consistent: the first token follows queue and prompt times."""
     timings = (await rpc.generate(a_text(LETTERS, stopping={"max_tokens": 9}))).done.timings
 
     first_token = timings.first_token.ToTimedelta()
@@ -80,8 +80,8 @@ async def test_done_has_the_timings_of_the_first_choice(rpc: Rpc) -> None:
     assert timings.tokens_per_second >= 0
 
 
-def test_openais_prediction_is_taken(up: Corral) -> None:
-    """As a text or in parts; what stood of it is counted as always."""
+def test_openais_prediction_is_accepted(up: Corral) -> None:
+    """As a string or in parts. Accepted tokens are counted."""
     with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
         texts = [
             client.chat.completions.create(
@@ -100,7 +100,7 @@ def test_openais_prediction_is_taken(up: Corral) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_gateway_sends_timings_and_draft_counts(up: Corral, stream: bool) -> None:
-    """In a whole answer, and in the chunk that counts; the switch is an extension field."""
+    """In a response, and in the usage chunk of a stream."""
     with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
         asked: dict[str, Any] = {
             "model": MODEL,

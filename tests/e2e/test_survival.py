@@ -1,4 +1,4 @@
-"""What dies: engine, frontend, gateway, supervisor. The rest goes on, or goes along with it."""
+"""Kills of engine, frontend, gateway and supervisor."""
 
 import asyncio
 import os
@@ -28,15 +28,15 @@ FRONTEND = "serve inference"
 
 
 def load_seconds(program: Program) -> float:
-    """How long the engine took to load the model, by its own log."""
+    """Return the time that the engine took to load the model, from its log."""
     return float(program.wait_for_line(r"ready in ([\d.]+) s")[1])
 
 
 # --- the engine is killed -------------------------------------------------------------------------
 
 
-async def test_a_killed_engine_ends_streams_and_is_back_soon(tmp_path: Path) -> None:
-    """UNAVAILABLE with RetryInfo for what ran; served again within load time + 2 s; no orphan."""
+async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> None:
+    """Streams fail as UNAVAILABLE with RetryInfo. It is ready within load time + 2 s."""
     with inference_alone(tmp_path) as service:
         async with connect(service.target) as rpc:
             load_s = load_seconds(service.program)
@@ -69,7 +69,7 @@ async def test_a_killed_engine_ends_streams_and_is_back_soon(tmp_path: Path) -> 
 async def test_a_killed_engine_ends_http_streams_with_an_error_event(
     mortal: Mortal, sdk: openai.AsyncOpenAI
 ) -> None:
-    """The SDK raises in mid-stream, and its next request is served, by its own retries."""
+    """The SDK raises during the stream, and its next request succeeds by retrying."""
     stream = await begun_story(sdk)
     os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
     with pytest.raises(openai.APIError) as torn:
@@ -81,12 +81,12 @@ async def test_a_killed_engine_ends_http_streams_with_an_error_event(
     assert answer == PARIS
 
 
-async def test_while_the_engine_restarts_requests_are_refused_with_advice(
+async def test_requests_are_refused_with_a_retry_delay_while_the_engine_restarts(
     mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
 ) -> None:
-    """UNAVAILABLE with RetryInfo and 503 with Retry-After, for as long as it takes."""
+    """UNAVAILABLE with RetryInfo, and 503 with Retry-After."""
     mark, hidden = mortal.program.bookmark(), mortal.model.with_suffix(".away")
-    mortal.model.rename(hidden)  # keeps the new engine from loading
+    mortal.model.rename(hidden)  # prevents the new engine from loading
     try:
         os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
         await mortal.program.line("engine cannot start", after=mark)
@@ -113,12 +113,13 @@ async def test_while_the_engine_restarts_requests_are_refused_with_advice(
     assert answer == PARIS
 
 
-async def test_the_same_bytes_are_the_same_model(mortal: Mortal, mortal_rpc: Rpc) -> None:
-    """Copied back or touched, by whom nothing is told: an engine comes back with them, and they
-    are loaded again."""
+async def test_a_model_file_with_the_same_bytes_is_reloaded(
+    mortal: Mortal, mortal_rpc: Rpc
+) -> None:
+    """After it was copied back or touched, by a restarted engine and on request."""
     asked = pb.GetModelRequest(model=MODEL)
     while not (await mortal_rpc.inference.GetModel(asked)).model.digest:
-        pass  # until it is computed; each question takes a round trip
+        pass  # until the digest is computed; each request is a round trip
     copy = shutil.copy(mortal.model, f"{mortal.model}.copy")
     shutil.move(copy, mortal.model)
     with until_serving_again(mortal.target):
@@ -136,10 +137,10 @@ async def test_the_same_bytes_are_the_same_model(mortal: Mortal, mortal_rpc: Rpc
     assert [each.text[0] for each in (after_death, after_load, after_both)] == [PARIS] * 3
 
 
-async def test_a_killed_frontend_takes_its_engine_along_and_is_restarted(
+async def test_the_engine_of_a_killed_frontend_exits_and_both_are_restarted(
     mortal: Mortal, sdk: openai.AsyncOpenAI
 ) -> None:
-    """Streams end with an error, nothing is orphaned, the supervisor starts the service again."""
+    """Streams end with an error, and no process is orphaned."""
     program, mark = mortal.program, mortal.program.bookmark()
     stream = await begun_story(sdk)
     frontend = program.member(FRONTEND)
@@ -165,7 +166,7 @@ async def test_a_killed_frontend_takes_its_engine_along_and_is_restarted(
 async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
     mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
 ) -> None:
-    """Its connections drop, their generations are cancelled, callers of gRPC notice nothing."""
+    """Its connections are closed and their requests cancelled. gRPC streams continue."""
     program, mark = mortal.program, mortal.program.bookmark()
     beside = mortal_rpc.inference.Chat(endless())
     await first_delta(beside)
@@ -184,8 +185,8 @@ async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
     assert await capital_of_france(sdk) == PARIS
 
 
-async def test_a_killed_frontend_without_a_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The engine and the template children see to it themselves."""
+async def test_a_killed_frontend_without_a_supervisor_leaves_no_processes(tmp_path: Path) -> None:
+    """The engine and the sandbox children exit by themselves."""
     with inference_alone(tmp_path) as service:
         async with connect(service.target) as rpc:
             stream = rpc.inference.Chat(endless())
@@ -199,8 +200,8 @@ async def test_a_killed_frontend_without_a_supervisor_leaves_nothing_behind(tmp_
     assert error.code is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Both services notice that `corral up` is gone, and end."""
+async def test_a_killed_supervisor_leaves_no_processes(tmp_path: Path) -> None:
+    """The services exit when `corral up` does."""
     with corral_up(tmp_path) as corral:
         family = corral.program.family()
         with Ends(member.pid for member in family) as household:

@@ -1,5 +1,4 @@
-"""How a model writes tool calls: told from its template, corrected by its operator, shown to
-callers."""
+"""Tool-call formats: detected from the template, or set by the operator."""
 
 import json
 import re
@@ -20,8 +19,8 @@ from tests.support.services import Inference, inference_alone, start
 pytestmark = pytest.mark.e2e
 
 
-def a_misleading_model(folder: Path) -> Path:
-    """The demo model, its markers control tokens, with a template that names Mistral's."""
+def write_misleading_model(folder: Path) -> Path:
+    """Write the demo model with control tokens as markers and a template like Mistral's."""
     template = describe_model(BUNDLED_PATH, "demo").chat_template or ""
     named = with_template(BUNDLED_PATH, folder / "named.gguf", "{# [TOOL_CALLS] #}" + template)
     vocabulary = Vocabulary.load(BUNDLED_PATH)
@@ -33,9 +32,9 @@ def a_misleading_model(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inference]:
-    """The same model under several names, with what an operator says of each."""
+    """Serve the model under several names with different formats."""
     folder = tmp_path_factory.mktemp("formats")
-    model = a_misleading_model(folder)
+    model = write_misleading_model(folder)
     names = ("alone", "corrected", "silenced", "any-json")
     settings = {
         "models": [f"{name}={model}" for name in names],
@@ -60,7 +59,7 @@ async def rpc(served: Inference) -> AsyncIterator[Rpc]:
 async def ask(
     rpc: Rpc, model: str, mode: chat_pb2.ToolChoice.Mode = chat_pb2.ToolChoice.MODE_AUTO
 ) -> tuple[str, str]:
-    """The content and the arguments that an answer with a tool call becomes."""
+    """Return the content and the arguments of an answer with a tool call."""
     request = a_chat(user("What is the weather in Paris?"), sampling={"temperature": 0})
     request.model = model
     request.conversation.tool_choice.mode = mode
@@ -86,17 +85,17 @@ async def ask(
         ("any-json", "json", "think"),
     ],
 )
-async def test_a_model_says_how_it_writes(
+async def test_the_format_of_a_model_is_reported(
     rpc: Rpc, model: str, tool_calls: str, reasoning: str
 ) -> None:
-    """What its template tells, and what the operator says instead."""
+    """The detected one, or that of the operator."""
     found = (await rpc.inference.GetModel(pb.GetModelRequest(model=model))).model.turn_format
 
     assert (found.tool_calls, found.reasoning) == (tool_calls, reasoning)
 
 
 async def test_a_misleading_template_leaves_calls_in_the_content(rpc: Rpc) -> None:
-    """The markers are control tokens of no meaning in that notation, so even they are missing."""
+    """The markers are control tokens without meaning in the detected format and removed."""
     content, arguments = await ask(rpc, "alone")
 
     assert '{"name": "get_weather", "arguments": {"city": "Paris"}}' in content
@@ -105,26 +104,26 @@ async def test_a_misleading_template_leaves_calls_in_the_content(rpc: Rpc) -> No
 
 
 @pytest.mark.parametrize("model", ["corrected", "any-json"])
-async def test_an_operators_word_makes_them_calls(rpc: Rpc, model: str) -> None:
-    """The markers reach the parser though they are control tokens."""
+async def test_calls_are_parsed_with_the_format_of_the_operator(rpc: Rpc, model: str) -> None:
+    """The parser gets the markers although they are control tokens."""
     content, arguments = await ask(rpc, model)
 
     assert (content, arguments) == ("", '{"city": "Paris"}')
 
 
 @pytest.mark.parametrize("model", ["alone", "corrected"])
-async def test_an_enforced_call_is_written_and_read_in_the_models_notation(
+async def test_a_forced_call_is_written_and_parsed_in_the_models_format(
     rpc: Rpc, model: str
 ) -> None:
-    """The grammar of Mistral's notation and that of Hermes', on the same model."""
+    """The formats of Mistral and Hermes, with the same model."""
     content, arguments = await ask(rpc, model, chat_pb2.ToolChoice.MODE_REQUIRED)
 
     assert content == ""
     assert set(json.loads(arguments)) == {"city"}
 
 
-def test_a_format_for_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
-    """A name that is spelled wrongly would be ignored in silence otherwise."""
+def test_a_format_for_an_unknown_model_stops_the_start(tmp_path: Path) -> None:
+    """Otherwise a misspelled name would be ignored."""
     settings = {"listen": "127.0.0.1:0", "turn_formats": {"demo-chatt": {"tool_calls": "json"}}}
     with start(tmp_path, "serve", "inference", inference=settings) as program:
         line = program.wait_for_line(r"turn_formats: no model is called .*")[0]

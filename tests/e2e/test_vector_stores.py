@@ -1,4 +1,4 @@
-"""Vector stores with a real encoder, by the official SDK: its helpers, what is found, and kills."""
+"""Vector stores with an encoder and the official SDK: helpers, search, and kills."""
 
 import io
 import threading
@@ -38,14 +38,14 @@ def searching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 @pytest.fixture(scope="module")
 def client(searching: Corral) -> Iterator[openai.OpenAI]:
-    """The official client, with its own retries."""
+    """The official client with retries."""
     with openai.OpenAI(base_url=searching.api, api_key="unused", max_retries=8) as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
 def library(client: openai.OpenAI) -> str:
-    """A store with the corpus, put there by one helper of the SDK."""
+    """Create a store with the corpus; return its id."""
     store = client.vector_stores.create(name="library", metadata={"shelf": "3"})
     files = [(name, text.encode()) for name, text in CORPUS.items()]
     batch = client.vector_stores.file_batches.upload_and_poll(store.id, files=files)
@@ -55,8 +55,8 @@ def library(client: openai.OpenAI) -> str:
     return store.id
 
 
-def found(client: openai.OpenAI, store_id: str, query: str | list[str], **asked: Any) -> list[str]:
-    """The names of the files that are found, best first."""
+def search(client: openai.OpenAI, store_id: str, query: str | list[str], **asked: Any) -> list[str]:
+    """Return the names of the files in the results, best first."""
     return [hit.filename for hit in client.vector_stores.search(store_id, query=query, **asked)]
 
 
@@ -70,10 +70,10 @@ def found(client: openai.OpenAI, store_id: str, query: str | list[str], **asked:
         ("money in an account", "finance.py"),
     ],
 )
-def test_the_best_file_comes_first(
+def test_the_best_file_is_the_first_result(
     client: openai.OpenAI, library: str, query: str, name: str
 ) -> None:
-    """By what it means where it has none of the words, by its words where they mean nothing."""
+    """By meaning for queries without its words, by words for queries without meaning."""
     page = client.vector_stores.search(library, query=query, max_num_results=3)
     scores = [hit.score for hit in page.data]
 
@@ -84,7 +84,7 @@ def test_the_best_file_comes_first(
 
 
 def test_objects_have_openais_shape(client: openai.OpenAI, library: str) -> None:
-    """Every field that the SDK's types have, with values of their kinds."""
+    """Every field of the SDK's types."""
     store = client.vector_stores.retrieve(library)
     files = client.vector_stores.files.list(library, order="asc").data
     (first,) = [each for each in files if client.files.retrieve(each.id).filename == "cooking.md"]
@@ -110,12 +110,12 @@ def test_objects_have_openais_shape(client: openai.OpenAI, library: str) -> None
     assert page["search_query"] == ["bread"]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDK's word on Assistants
-def test_a_store_moves_house_with_its_files(
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDK deprecates Assistants
+def test_a_store_is_exported_and_imported_with_its_files(
     searching: Corral, client: openai.OpenAI, tmp_path: Path
 ) -> None:
-    """Out of a server by one command, and into one that has nothing of it by another: the assistant
-    uses the new store, whose files can be searched, and a second import brings nothing."""
+    """To a server without it: the assistant uses the new store, whose files can be searched. A
+    second import does nothing."""
     file = client.files.create(file=("fox.txt", b"The fox is called Zorbo."), purpose="assistants")
     store = client.vector_stores.create(name="foxes", metadata={"k": "v"})
     attributes: dict[str, str | float | bool] = {"year": 2024}
@@ -147,11 +147,11 @@ def test_a_store_moves_house_with_its_files(
     assert moved.tool_resources is not None
     assert moved.tool_resources.file_search is not None
     assert moved.tool_resources.file_search.vector_store_ids == [copy.id]
-    assert found(client, copy.id, "What is the fox called?") == ["fox.txt"]
+    assert search(client, copy.id, "What is the fox called?") == ["fox.txt"]
 
 
-def test_a_file_is_uploaded_and_awaited(client: openai.OpenAI) -> None:
-    """By the SDK's helpers, which look again when the server says so."""
+def test_a_file_is_uploaded_and_polled(client: openai.OpenAI) -> None:
+    """By the SDK's helpers, at the interval of the server."""
     said: Any = {
         "attributes": {"year": 2024, "draft": True, "by": "me"},
         "chunking_strategy": {
@@ -177,17 +177,17 @@ def test_a_file_is_uploaded_and_awaited(client: openai.OpenAI) -> None:
     assert "openai-poll-after-ms" not in raw.headers
     assert (again.id, again.created_at) == (file.id, file.created_at)
     assert store.expires_at == store.created_at + 3 * 24 * 3600
-    assert found(client, store.id, ["word5", "word888"], filters=mine)[0] == "long.txt"
-    assert found(client, store.id, "word5", filters=older) == []
+    assert search(client, store.id, ["word5", "word888"], filters=mine)[0] == "long.txt"
+    assert search(client, store.id, "word5", filters=older) == []
     client.vector_stores.files.update(file.id, vector_store_id=store.id, attributes={"year": 2000})
-    assert found(client, store.id, "word5", filters=older)
+    assert search(client, store.id, "word5", filters=older)
     client.vector_stores.files.delete(file.id, vector_store_id=store.id)
-    assert found(client, store.id, "word5") == []
+    assert search(client, store.id, "word5") == []
     assert client.vector_stores.delete(store.id).deleted
 
 
 def bomb() -> bytes:
-    """A Word document of a few kilobytes that would be gigabytes."""
+    """Return a Word document of some kilobytes that expands to gigabytes."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("word/document.xml", "w", force_zip64=True) as part:
@@ -210,15 +210,15 @@ RELATIONS = (
 )
 
 
-def test_files_that_cannot_be_read_say_why(client: openai.OpenAI) -> None:
-    """Each fails alone, with OpenAI's code and a text for people."""
+def test_files_that_cannot_be_parsed_have_an_error(client: openai.OpenAI) -> None:
+    """With OpenAI's code and a message. The other files are processed."""
     store = client.vector_stores.create()
     hostile = {
         "latin.txt": (b"caf\xe9 " * 9, "invalid_file", "UTF-8"),
         "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00", "unsupported_file", "neither text"),
         "broken.pdf": (b"%PDF-1.7\nnothing of the kind", "invalid_file", "PDF"),
         "empty.txt": (b" \n ", "invalid_file", "no text"),
-        "plain.zip": (empty_zip(), "unsupported_file", "no Word document"),
+        "plain.zip": (make_zip(), "unsupported_file", "no Word document"),
         "bomb.docx": (bomb(), "invalid_file", "memory"),
     }
     batch = client.vector_stores.file_batches.upload_and_poll(
@@ -234,28 +234,29 @@ def test_files_that_cannot_be_read_say_why(client: openai.OpenAI) -> None:
         assert (error.code, words in error.message) == (code, True), (name, error)
 
 
-def empty_zip() -> bytes:
-    """An archive with one file."""
+def make_zip() -> bytes:
+    """Return an archive with one file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("a.txt", "a")
     return packed.getvalue()
 
 
-def test_documents_are_read(client: openai.OpenAI) -> None:
-    """A PDF and a Word document, by what they say."""
+def test_documents_are_parsed(client: openai.OpenAI) -> None:
+    """A PDF and a Word document are found by their text."""
     store = client.vector_stores.create()
     batch = client.vector_stores.file_batches.upload_and_poll(
-        store.id, files=[("paper.pdf", a_pdf("Zebras are striped")), ("letter.docx", a_docx())]
+        store.id,
+        files=[("paper.pdf", make_pdf("Zebras are striped")), ("letter.docx", make_docx())],
     )
 
     assert batch.file_counts.completed == 2
-    assert found(client, store.id, "zebras")[0] == "paper.pdf"
-    assert found(client, store.id, "invoice")[0] == "letter.docx"
+    assert search(client, store.id, "zebras")[0] == "paper.pdf"
+    assert search(client, store.id, "invoice")[0] == "letter.docx"
 
 
-def a_pdf(text: str) -> bytes:
-    """A page with a line of text."""
+def make_pdf(text: str) -> bytes:
+    """Return a PDF with one line of text."""
     stream = f"BT /F1 24 Tf 72 700 Td ({text}) Tj ET"
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
@@ -277,8 +278,8 @@ def a_pdf(text: str) -> bytes:
     return text.encode()
 
 
-def a_docx() -> bytes:
-    """A letter."""
+def make_docx() -> bytes:
+    """Return a Word document."""
     from docx import Document
 
     document, packed = Document(), io.BytesIO()
@@ -312,18 +313,18 @@ def a_docx() -> bytes:
         ("/{id}/files/none", {}, 400, "attributes"),
     ],
 )
-def test_what_is_wrong_names_its_field(
+def test_errors_name_the_field(
     client: openai.OpenAI, library: str, path: str, body: object, status: int, param: str
 ) -> None:
-    """In OpenAI's envelope, by the name that the caller wrote."""
+    """In OpenAI's envelope, with the name of the request."""
     with pytest.raises(openai.APIStatusError) as refusal:
         client.post(f"/vector_stores{path.format(id=library)}", body=body, cast_to=object)
 
     assert (refusal.value.status_code, refusal.value.param) == (status, param)
 
 
-def test_without_an_embedding_model_the_command_is_named(up: Corral) -> None:
-    """As a 400 of its own kind."""
+def test_a_missing_embedding_model_is_reported_with_a_remedy(up: Corral) -> None:
+    """With status 400."""
     with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
         store = client.vector_stores.create()
         with pytest.raises(openai.BadRequestError) as refusal:
@@ -333,8 +334,8 @@ def test_without_an_embedding_model_the_command_is_named(up: Corral) -> None:
     assert "corral up --embedding-model" in refusal.value.message
 
 
-def test_reading_lives_through_kills(searching: Corral, client: openai.OpenAI) -> None:
-    """Of the engine and of the control service: the file is complete at the end, once."""
+def test_ingestion_survives_kills(searching: Corral, client: openai.OpenAI) -> None:
+    """Of the engine and the control service: the file is ingested completely and once."""
     store = client.vector_stores.create()
     text = "\n\n".join(f"Chapter {n}. The number {n} is nice. " * 12 for n in range(60))
     file = client.files.create(file=("book.txt", text.encode()), purpose="assistants")
@@ -355,4 +356,4 @@ def test_reading_lives_through_kills(searching: Corral, client: openai.OpenAI) -
     assert polled[0].status == "completed"
     assert client.vector_stores.retrieve(store.id).file_counts.completed == 1
     assert len(texts) == len(set(texts)) > 1
-    assert found(client, store.id, "Chapter 41", max_num_results=50)
+    assert search(client, store.id, "Chapter 41", max_num_results=50)

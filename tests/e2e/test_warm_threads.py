@@ -1,5 +1,5 @@
-"""A thread's runs compute their new turns alone, also after its place in memory was taken and the
-engine was started anew; a deleted thread leaves nothing on the disk."""
+"""The disk prefix cache for runs: they compute only new turns, also after eviction and a restart of
+the engine. A deleted thread leaves no files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.support.services import MODEL, Corral, corral_up, wait_until_serving
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the SDK's word on Assistants
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the SDK deprecates Assistants
 ]
 
 QUESTIONS = (
@@ -26,12 +26,12 @@ QUESTIONS = (
     "What is 2 + 2?",
     "What is the capital of Spain?",
 )
-NEW_TOKENS = 40  # of a question, or of one, a call and what the function says
+NEW_TOKENS = 40  # of a question, or of a question, a call and its output
 DROP = "/corral.inference.v1.EngineService/DropSnapshots"
 
 
 class Cost(NamedTuple):
-    """The tokens of a run, over all its turns."""
+    """Token counts of a run, summed over its turns."""
 
     prompt: int
     cached: int
@@ -39,33 +39,33 @@ class Cost(NamedTuple):
 
     @property
     def computed(self) -> int:
-        """Those of the prompts that were not there already."""
+        """Prompt tokens that were not cached."""
         return self.prompt - self.cached
 
     @property
-    def left(self) -> int:
-        """Of a run of one turn: what it left computed, which is all but the last token."""
+    def num_cached_after(self) -> int:
+        """Tokens in the cache after a run of one turn: all but the last one."""
         return self.prompt + self.answer - 1
 
 
 @dataclass(frozen=True)
-class Talk:
-    """A thread and its assistant."""
+class ThreadClient:
+    """Client of a thread and its assistant."""
 
     client: OpenAI
     thread: str
     assistant: str
 
     @classmethod
-    def begin(cls, corral: Corral) -> "Talk":
-        """A thread without messages."""
+    def create(cls, corral: Corral) -> "ThreadClient":
+        """Create an empty thread."""
         client = OpenAI(base_url=corral.api, api_key="unused", max_retries=0)
         tools: Any = [WEATHER]
         assistant = client.beta.assistants.create(model=MODEL, temperature=0, tools=tools)
         return cls(client, client.beta.threads.create().id, assistant.id)
 
     def ask(self, question: str) -> Cost:
-        """A run, with an answer of its function where it is called."""
+        """Create a run, and send the output of its function if it is called."""
         threads = self.client.beta.threads
         threads.messages.create(self.thread, role="user", content=question)
         run = threads.runs.create_and_poll(thread_id=self.thread, assistant_id=self.assistant)
@@ -82,12 +82,12 @@ class Talk:
 
 
 @pytest.mark.timeout(90)  # an engine that is started twice
-async def test_a_thread_resumes_warm(tmp_path: Path) -> None:
-    """Each of five runs, one with a function call, computes what is new; so does the one after the
-    thread was evicted and the engine killed. Its file goes with the thread."""
+async def test_runs_reuse_the_prefix_of_their_thread(tmp_path: Path) -> None:
+    """Each of five runs, one with a function call, and one after eviction and a kill of the engine.
+    The file is deleted with the thread."""
     with corral_up(tmp_path, inference=ROOM) as corral:
         archive = tmp_path / "data" / "snapshots" / "archive"
-        talk = Talk.begin(corral)
+        talk = ThreadClient.create(corral)
         async with connect(corral.target) as rpc:
             caller = Caller(rpc, ServiceToken.read(tmp_path / "data" / "service-token").secret)
             await caller.until_known()
@@ -100,11 +100,13 @@ async def test_a_thread_resumes_warm(tmp_path: Path) -> None:
             mark = corral.program.bookmark()
             talk.client.beta.threads.delete(talk.thread)
             await corral.program.line("call ended", after=mark, method=DROP)
-            await caller.evict()  # what the slot still has of it is nobody's
-            left = list(archive.glob("*.snapshot"))
+            await caller.evict()  # so that the slot does not have it
+            num_cached_after = list(archive.glob("*.snapshot"))
 
     assert [cost.computed <= NEW_TOKENS for cost in costs] == [False, *[True] * 5]
-    of_one_turn = costs[2:]  # behind the function call
-    assert [one.cached for one in of_one_turn[1:]] == [one.left for one in of_one_turn[:-1]]
+    single_turn_costs = costs[2:]  # after the function call
+    assert [one.cached for one in single_turn_costs[1:]] == [
+        one.num_cached_after for one in single_turn_costs[:-1]
+    ]
     assert len(archived) == 1
-    assert left == []
+    assert num_cached_after == []
