@@ -62,7 +62,7 @@ def row_seconds(
     for draw in range(rounds):
         started = time.thread_time()
         for row in rows:
-            token = chain.choose(row, draw, scratch)
+            token = chain.sample(row, draw, scratch)
             chain.logprobs(row, token, scratch)
             chain.accept(token)
         seconds.append((time.thread_time() - started) / len(rows))

@@ -106,7 +106,7 @@ class Embedder:
         batch = TokenBatch.of([Row(0, 0, (0,), output=True)])
         check_native_limits(batch, self.limits.native)
         self._backend.embed(batch)
-        self._backend.forget(0)
+        self._backend.clear_slot(0)
 
     def submit(self, request: EmbeddingRequest) -> None:
         """Queue a request; one with an input that can never be computed fails at once."""
@@ -214,7 +214,7 @@ class Embedder:
             self._fail(job, DecodeFailed(request_id=job.request.request_id))
             return
         for item in inputs:
-            self._backend.forget(item.slot)
+            self._backend.clear_slot(item.slot)
             item.num_computed, item.vector = 0, None
         self._alone.extend(inputs)
 
@@ -253,7 +253,7 @@ class Embedder:
     # --- endings ----------------------------------------------------------------------------------
 
     def _release(self, item: _Input) -> None:
-        self._backend.forget(item.slot)
+        self._backend.clear_slot(item.slot)
         del self._open[item.slot]
         if self._alone and self._alone[0] is item:
             self._alone.popleft()
@@ -266,7 +266,7 @@ class Embedder:
     def _remove(self, job: _Job) -> None:
         del self._jobs[job.request.sequence_id]
         for item in [item for item in self._open.values() if item.job is job]:
-            self._backend.forget(item.slot)
+            self._backend.clear_slot(item.slot)
             del self._open[item.slot]
         self._alone = deque(item for item in self._alone if item.job is not job)
 

@@ -91,5 +91,5 @@ class EmbeddingBackend(Protocol):
         no memory for a context.
         """
 
-    def forget(self, slot: int) -> None:
+    def clear_slot(self, slot: int) -> None:
         """Empty a slot."""

@@ -13,7 +13,7 @@ from inference_svc.llama.warmup import WarmUp
 from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.memory_plan import Layout
 from inference_svc.snapshots.snapshot import Snapshot
-from inference_svc.snapshots.store import NO_SNAPSHOTS, FolderLimits, FolderUse
+from inference_svc.snapshots.store import NO_SNAPSHOTS, FolderLimits, FolderUsage
 from svc_kit.errors import DomainError
 
 
@@ -117,7 +117,7 @@ class Ready:
 
     model: ModelReady
     system_info: str
-    snapshots: FolderUse
+    snapshots: FolderUsage
 
 
 class DeviceMemoryReport(NamedTuple):
@@ -132,7 +132,7 @@ class SnapshotDone(NamedTuple):
 
     job_id: int
     outcome: Snapshot | int | DomainError
-    use: FolderUse | None
+    use: FolderUsage | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from inference_svc.engine.request import (
 )
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.snapshots.snapshot import Snapshot
-from inference_svc.snapshots.store import FolderUse
+from inference_svc.snapshots.store import FolderUsage
 from svc_kit.errors import DomainError
 
 
@@ -23,7 +23,7 @@ class SnapshotTracker:
     answer. `check_open` raises if the engine is down."""
 
     def __init__(self, send: Callable[[Command], None], check_open: Callable[[], None]) -> None:
-        self.use = FolderUse(0, 0)
+        self.use = FolderUsage(0, 0)
         self._send = send
         self._check_open = check_open
         self._ids = count()

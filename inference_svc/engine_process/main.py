@@ -1,8 +1,8 @@
-"""The engine process of one model: a step thread that owns llama.cpp, a reader and a writer of the
-pipe.
+"""The engine process of one model: a step thread that owns llama.cpp, and two threads that read and
+write the pipe to the frontend.
 
-It is a process of its own because a native assertion aborts it, and because Python work in the same
-interpreter would delay the step loop.
+It is a separate process because a failed native assertion aborts it, and because other Python work
+in the same interpreter would delay the step loop.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from typing import Any
 
 from inference_svc.engine_client.messages import EngineConfig, EngineStartFailed, Ready
 from inference_svc.engine_process.model_load import load
-from inference_svc.engine_process.output_batcher import usual_interval_s
+from inference_svc.engine_process.output_batcher import default_interval_s
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
 from inference_svc.engine_process.snapshot_io import SnapshotIO
 from inference_svc.engine_process.step_loop import AbortingPipe, StepLoop
@@ -36,8 +36,7 @@ def _die_with_parent() -> None:
 def main(pipe_fd: int) -> None:
     """Serve the frontend at the other end of a socket pair."""
     _die_with_parent()
-    # A terminal sends Ctrl-C to the whole group; the frontend drains first and then closes the
-    # pipe.
+    # Ctrl-C reaches the whole process group; the frontend drains first and then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pipe: Connection[Any, Any] = Connection(pipe_fd)
@@ -48,22 +47,25 @@ def main(pipe_fd: int) -> None:
     except (ModelLoadError, ModelTooLarge) as error:
         pipe.send(EngineStartFailed(str(error)))
         return
-    folder, served = SnapshotStore(boot.snapshots), loaded.served
-    pipe.send(Ready(loaded.ready, library.system_info(), folder.use))
-    engine, interval_s = served.engine if served is not None else None, boot.stream_interval_s
+    store, served = SnapshotStore(boot.snapshots), loaded.served
+    pipe.send(Ready(loaded.ready, library.system_info(), store.usage))
+    engine = make_snapshot_io = make_offloader = None
+    if served is not None:
+        engine = served.engine
+        make_snapshot_io = partial(SnapshotIO, served, store)
+        make_offloader = partial(PrefixOffloader, served, DiskPrefixCache(boot.archive))
+    interval_s = boot.stream_interval_s
     if interval_s is None:
         threads = loaded.ready.warm_up.threads
-        interval_s = usual_interval_s(threads=threads, cores=boot.cores)
+        interval_s = default_interval_s(threads=threads, cores=boot.cores)
     StepLoop(
         pipe if boot.abort_on is None else AbortingPipe(pipe, boot.abort_on),
         engine,
         loaded.embedder,
         memory=loaded.memory,
         stream_interval_s=interval_s,
-        desk=partial(SnapshotIO, served, folder) if served is not None else None,
-        archive=partial(PrefixOffloader, served, DiskPrefixCache(boot.archive))
-        if served is not None
-        else None,
+        make_snapshot_io=make_snapshot_io,
+        make_offloader=make_offloader,
     ).run()
 
 

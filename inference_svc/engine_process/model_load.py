@@ -1,4 +1,4 @@
-"""Loads a model in the engine process: weights, warm-up, first step."""
+"""Loads a model in the engine process: weights, contexts, warm-up."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from inference_svc.llama import library
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.engine_memory import EngineMemory
-from inference_svc.llama.warmup import WarmUp, compute_full_batch, warm_up
+from inference_svc.llama.warmup import WarmUp, decode_full_batch, warm_up
 from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.file_identity import FileStamp, verify_files
 from inference_svc.snapshots.snapshot import Fingerprint
@@ -24,7 +24,7 @@ from model_files.gguf import ModelFileInvalid
 
 
 class LoadedEngine(NamedTuple):
-    """What serves a model; only one that generates has `served`."""
+    """A loaded model. `served` is None for a model that only embeds or ranks."""
 
     ready: ModelReady
     served: ServedEngine | None
@@ -35,48 +35,48 @@ class LoadedEngine(NamedTuple):
 ReportProgress = Callable[[LoadProgress], None]
 
 
-def load(boot: EngineConfig, tell: ReportProgress = lambda _: None) -> LoadedEngine:
-    """Load and warm the model, reporting progress through `tell`. Raises `ModelLoadError` or
-    `ModelTooLarge`.
-    """
+def load(boot: EngineConfig, report: ReportProgress = lambda _: None) -> LoadedEngine:
+    """Load and warm up the model; `report` receives progress. Raises `ModelLoadError` or
+    `ModelTooLarge`."""
     stamps = _verify_files(boot.model.stamps, boot.model.digest)
     library.start()
     memory = EngineMemory(boot.model.backend.placement)
     load_parts = _load_decoder if boot.model.generates else _load_encoder
     try:
-        with memory.taking():
-            loaded = load_parts(boot, tell, memory)
+        with memory.tracking():
+            loaded = load_parts(boot, report, memory)
     except DecodeError as error:
-        problem = f"{boot.model.name} cannot compute a first input (code {error.code})"
+        problem = f"{boot.model.name} cannot decode a warm-up batch (llama.cpp code {error.code})"
         raise ModelLoadError(problem) from error
-    _verify_files(stamps)  # a large one takes minutes to read
-    return loaded._replace(ready=replace(loaded.ready, device_bytes=memory.news() or {}))
+    _verify_files(stamps)  # reading a large file takes minutes, and it may be replaced meanwhile
+    return loaded._replace(ready=replace(loaded.ready, device_bytes=memory.changed_usage() or {}))
 
 
 def _verify_files(stamps: tuple[FileStamp, ...], digest: str = "") -> tuple[FileStamp, ...]:
-    """An engine that dies comes back without anybody looking: a file that took the place of its
-    model's would answer under the old one's digest."""
+    """Check that the files have not changed since they were described. An engine is restarted
+    automatically, and a replaced file would be served under the digest of the old one."""
     try:
         return verify_files(stamps, digest)
     except ModelFileInvalid as problem:
         raise ModelLoadError(f"model {problem.path}: {problem.problem}") from problem
 
 
-def _reading(tell: ReportProgress) -> Callable[[float], None]:
-    return lambda fraction: tell(LoadProgress(LoadPhase.WEIGHTS, fraction))
+def _report_weights(report: ReportProgress) -> Callable[[float], None]:
+    return lambda fraction: report(LoadProgress(LoadPhase.WEIGHTS, fraction))
 
 
-def _load_decoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory) -> LoadedEngine:
+def _load_decoder(boot: EngineConfig, report: ReportProgress, memory: EngineMemory) -> LoadedEngine:
+    """Load a model that generates."""
     model, started = boot.model, time.monotonic()
-    backend = LlamaBackend(model.backend, _reading(tell))
-    tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
+    backend = LlamaBackend(model.backend, _report_weights(report))
+    report(LoadProgress(LoadPhase.WARM_UP, 1.0))
     measured = model.warm_up
     if measured is None:
         measured = warm_up(
             backend, cores=boot.cores, threads=model.threads, budget_s=boot.warm_up_budget_s
         )
-    if memory.is_on_gpus:
-        compute_full_batch(backend)
+    if memory.uses_gpus:
+        decode_full_batch(backend)
     backend.set_threads(measured.threads)
     backend.prepare_guides()
     engine = Engine(
@@ -95,7 +95,7 @@ def _load_decoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory
     )
     embedder = None
     if model.embedding is not None:
-        embedder = _embedder(backend.model, model.embedding, measured.threads, memory)
+        embedder = _make_embedder(backend.model, model.embedding, measured.threads, memory)
     limits = backend.limits
     ready = ModelReady(
         model.name,
@@ -113,27 +113,27 @@ def _load_decoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory
 
 
 def _batch_layout(backend: LlamaBackend, measured: WarmUp) -> BatchLayout:
-    """In the unified layout any rows share a compute batch: there are no holes."""
     limits = backend.limits
+    # In the unified layout any rows share a ubatch, so filling holes gains nothing.
     times = measured.step_times if limits.cells is None else {}
     return BatchLayout(times, limits.slots, can_fill=backend.can_trim)
 
 
 def _fingerprint(backend: LlamaBackend) -> Fingerprint:
-    """Without the digest of the model, which takes the frontend a while."""
-    return Fingerprint(backend.architecture, "", backend.cells, version("llama-cpp-python"))
+    """Without the digest of the model: the frontend computes it in the background."""
+    return Fingerprint(backend.architecture, "", backend.cell_format, version("llama-cpp-python"))
 
 
-def _load_encoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory) -> LoadedEngine:
-    """One that only embeds or ranks: its one context is made now."""
+def _load_encoder(boot: EngineConfig, report: ReportProgress, memory: EngineMemory) -> LoadedEngine:
+    """Load a model that only embeds or ranks."""
     model, started = boot.model, time.monotonic()
     if model.embedding is None:
-        raise ModelLoadError(f"{model.name} neither generates nor embeds")
-    weights = load_model(model.backend.path, model.backend.placement, _reading(tell))
-    tell(LoadProgress(LoadPhase.WARM_UP, 1.0))
+        raise ModelLoadError(f"{model.name} supports neither generation nor embeddings")
+    weights = load_model(model.backend.path, model.backend.placement, _report_weights(report))
+    report(LoadProgress(LoadPhase.WARM_UP, 1.0))
     threads = model.threads or max(1, boot.cores - 1)
     reason = "as configured" if model.threads else "the frontends need a core"
-    embedder = _embedder(weights, model.embedding, threads, memory, now=True)
+    embedder = _make_embedder(weights, model.embedding, threads, memory, open_now=True)
     embedder.warm_up()
     limits = embedder.limits
     ready = ModelReady(
@@ -149,16 +149,16 @@ def _load_encoder(boot: EngineConfig, tell: ReportProgress, memory: EngineMemory
     return LoadedEngine(ready, None, embedder, memory)
 
 
-def _embedder(
+def _make_embedder(
     weights: Any,
     settings: EmbeddingSettings,
     threads: int,
     memory: EngineMemory,
     *,
-    now: bool = False,
+    open_now: bool = False,
 ) -> Embedder:
-    """An embedder whose context is made with its first request, or `now`."""
+    """Create an embedder; the first request opens its context, unless `open_now` is set."""
     backend = LlamaEmbedding(weights, replace(settings, threads=threads), memory)
-    if now:
+    if open_now:
         backend.open()
     return Embedder(settings.name, backend, pack_tokens=settings.pack_tokens, clock=time.monotonic)

@@ -1,7 +1,7 @@
-"""Batches events on their way to the frontend.
+"""Batches events for the frontend.
 
-A token that is sent alone wakes a thread of each process on its way, half a millisecond of CPU
-time; tokens of one interval are sent together.
+Each message wakes a thread in every process it passes, about half a millisecond of CPU time, so the
+tokens of an interval are sent together.
 """
 
 import threading
@@ -26,105 +26,108 @@ from inference_svc.engine.events import (
 )
 from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
 
-Outputs = list[Event] | SnapshotDone | DeviceMemoryReport
-# With more streams the interval grows in proportion to their number, up to a factor: each stream is
-# a message. Sixteen streams in 7.2 s: 220 ms of processor time with 80 ms, 160 with 128.
+Output = list[Event] | SnapshotDone | DeviceMemoryReport
+# Above _FEW_STREAMS the interval grows in proportion to the number of streams, up to a factor: each
+# stream is a message. 16 streams in 7.2 s: 220 ms of CPU time with 80 ms, 160 with 128.
 _FEW_STREAMS = 10
-_MOST_INTERVALS = 2.0
+_MAX_GROWTH = 2.0
 
 
-def usual_interval_s(*, threads: int, cores: int) -> float:
-    """The default interval between messages, in seconds: longer where the engine uses every core.
+def default_interval_s(*, threads: int, cores: int) -> float:
+    """The default interval between messages in seconds: longer if the engine uses every core.
 
-    Measured with half a billion parameters on two cores: a message costs 0.9 ms of processor time
-    in frontend and gateway. One stream, 12 ms a token: 0.39 ms a token with 40 ms instead of 0.94
-    with none. Where the engine uses every core: 11.7 ms a token with 80 ms instead of 12.05.
+    Measured with a model of 0.5B parameters on two cores: a message costs 0.9 ms of CPU time in
+    frontend and gateway. One stream with 12 ms per token: 0.39 ms per token with an interval of
+    40 ms, 0.94 without. If the engine uses every core: 11.7 ms per token with 80 ms instead of
+    12.05.
     """
     return 0.08 if threads >= cores else 0.04
 
 
 class _Item(NamedTuple):
-    """News, the sequences of which it must not wait, and whether nothing else may wait either."""
+    """An output, the sequences whose outputs must be sent now, and whether everything must be."""
 
-    news: Outputs
+    output: Output
     urgent: frozenset[int]
-    ends_waiting: bool
+    flush_all: bool
 
 
 class OutputBatcher:
-    """A queue with one reader. `put` never waits, and wakes the reader only where it must."""
+    """A queue with one reader. `put` never blocks, and wakes the reader only for urgent outputs."""
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`interval_s`: how long tokens of few streams may wait for others to go with; 0 sends them
-        one by one."""
+        """`interval_s` is how long the tokens of up to ten streams may be delayed; 0 disables
+        batching."""
         self._interval_s = interval_s
         self._clock = clock
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         self._has_urgent = threading.Event()
         self._streams: set[int] = set()  # sequences that have started and not ended
-        self._silent: set[int] = set()  # those of them that have said nothing yet
-        # The reader's: what waits, in order, and which of it does not wait any longer.
-        self._waiting: list[Outputs] = []
+        self._awaiting_first_token: set[int] = set()
+        # Used by the reader only.
+        self._pending: list[Output] = []
         self._urgent: set[int] = set()
-        self._ends_waiting = False
-        self._taken_at = -interval_s
+        self._flush_all = False
+        self._last_sent_at = -interval_s
 
-    def put(self, news: Outputs) -> None:
-        """Add news, after all that was put before."""
-        item = self._item(news)
+    def put(self, output: Output) -> None:
+        """Append an output."""
+        item = self._classify(output)
         self._queue.put(item)
-        if item.urgent or item.ends_waiting:
+        if item.urgent or item.flush_all:
             self._has_urgent.set()
 
-    def _item(self, news: Outputs) -> _Item:
-        if not isinstance(news, list):
-            return _Item(news, frozenset(), ends_waiting=True)
-        urgent, ends_waiting = set(), False
-        for event in news:
+    def _classify(self, output: Output) -> _Item:
+        if not isinstance(output, list):
+            return _Item(output, frozenset(), flush_all=True)
+        urgent, flush_all = set(), False
+        for event in output:
             match event:
                 case ModelLoad() | DiskCacheLoad():
                     pass
                 case Delta(sequence_id):
-                    if sequence_id in self._silent:
-                        self._silent.remove(sequence_id)
+                    if sequence_id in self._awaiting_first_token:
+                        self._awaiting_first_token.remove(sequence_id)
                         urgent.add(sequence_id)
                 case Started(sequence_id):
                     self._streams.add(sequence_id)
-                    self._silent.add(sequence_id)
+                    self._awaiting_first_token.add(sequence_id)
                     urgent.add(sequence_id)
                 case Finished(sequence_id) | Failed(sequence_id) | Cancelled(sequence_id):
                     self._streams.discard(sequence_id)
-                    self._silent.discard(sequence_id)
+                    self._awaiting_first_token.discard(sequence_id)
                     urgent.add(sequence_id)
                 case Preempted() | Resumed() | Moved() | Embedded():
                     urgent.add(event.sequence_id)
                 case _:
-                    ends_waiting = True
-        return _Item(news, frozenset(urgent), ends_waiting)
+                    flush_all = True
+        return _Item(output, frozenset(urgent), flush_all)
 
     @property
-    def left_s(self) -> float:
-        """How long tokens wait from now on; 0 or less: not at all."""
-        growth = min(max(len(self._streams) / _FEW_STREAMS, 1.0), _MOST_INTERVALS)
-        return self._taken_at + self._interval_s * growth - self._clock()
+    def remaining_s(self) -> float:
+        """Seconds until pending tokens are sent; 0 or less if they are due."""
+        growth = min(max(len(self._streams) / _FEW_STREAMS, 1.0), _MAX_GROWTH)
+        return self._last_sent_at + self._interval_s * growth - self._clock()
 
-    def take(self) -> list[Outputs]:
-        """What there is, in order, lists of events joined: waits until there is something, and
-        until an interval after the last time; where a sequence has urgent news, all but the tokens
-        of others at once."""
+    def get(self) -> list[Output]:
+        """Return pending outputs in order, with adjacent lists of events joined.
+
+        Blocks until there is an output and the interval since the last full batch has passed. If a
+        sequence has an urgent event, returns at once with everything but the tokens of others.
+        """
         while True:
-            if (left_s := self.left_s) > 0:
-                self._has_urgent.wait(left_s)
-            self._gather()
-            if self._ends_waiting or self.left_s <= 0:
-                return self._take_all()
+            if (remaining_s := self.remaining_s) > 0:
+                self._has_urgent.wait(remaining_s)
+            self._drain_queue()
+            if self._flush_all or self.remaining_s <= 0:
+                return self._pop_all()
             if self._urgent:
-                return self._take_urgent()
+                return self._pop_urgent()
 
-    def _gather(self) -> None:
-        if not self._waiting:
+    def _drain_queue(self) -> None:
+        if not self._pending:
             self._add(self._queue.get())
-        # Cleared before the rest is taken: what is put from here on, and urgent, sets it again.
+        # Clear before draining: an urgent output that is put from here on sets it again.
         self._has_urgent.clear()
         try:
             while True:
@@ -133,30 +136,30 @@ class OutputBatcher:
             return
 
     def _add(self, item: _Item) -> None:
-        last = self._waiting[-1] if self._waiting else None
-        if isinstance(last, list) and isinstance(item.news, list):
-            last += item.news
+        last = self._pending[-1] if self._pending else None
+        if isinstance(last, list) and isinstance(item.output, list):
+            last += item.output
         else:
-            self._waiting.append(item.news)
+            self._pending.append(item.output)
         self._urgent |= item.urgent
-        self._ends_waiting |= item.ends_waiting
+        self._flush_all |= item.flush_all
 
-    def _take_all(self) -> list[Outputs]:
-        taken, self._waiting = self._waiting, []
+    def _pop_all(self) -> list[Output]:
+        outputs, self._pending = self._pending, []
         self._urgent.clear()
-        self._ends_waiting = False
-        self._taken_at = self._clock()
-        return taken
+        self._flush_all = False
+        self._last_sent_at = self._clock()
+        return outputs
 
-    def _take_urgent(self) -> list[Outputs]:
-        """All but the tokens of sequences without urgent news, in order; the order between
-        sequences matters to nobody."""
-        events = [event for news in self._waiting if isinstance(news, list) for event in news]
-        taken: list[Event] = []
-        left: list[Event] = []
-        for event in events:
-            waits = isinstance(event, Delta) and event.sequence_id not in self._urgent
-            (left if waits else taken).append(event)
-        self._waiting = [left] if left else []
+    def _pop_urgent(self) -> list[Output]:
+        """Return all events but the tokens of sequences without an urgent event. The order is only
+        preserved within a sequence."""
+        batch: list[Event] = []
+        delayed: list[Event] = []
+        for output in self._pending:
+            for event in output if isinstance(output, list) else ():
+                waits = isinstance(event, Delta) and event.sequence_id not in self._urgent
+                (delayed if waits else batch).append(event)
+        self._pending = [delayed] if delayed else []
         self._urgent.clear()
-        return [taken]
+        return [batch]

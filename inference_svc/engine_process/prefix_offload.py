@@ -1,5 +1,5 @@
-"""Offloads prefixes of stored objects to the disk prefix cache and loads them again, beside the
-step loop.
+"""Offloads evicted prefixes of stored objects to the disk prefix cache, and loads them for later
+requests, on a thread beside the step loop.
 """
 
 import logging
@@ -18,43 +18,36 @@ from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache, SaveResult
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
-from inference_svc.snapshots.store import FolderUse, new_snapshot_id
+from inference_svc.snapshots.store import FolderUsage, new_snapshot_id
 from svc_kit.errors import DomainError, InternalError
 
 
 class DiskMeasurement(NamedTuple):
-    """What the folder held at a moment of the monotonic clock."""
+    """Usage of the folder, and the time of the measurement on the monotonic clock."""
 
     at: float
-    use: FolderUse
+    usage: FolderUsage
 
 
-def measure_usage(archive: DiskPrefixCache) -> DiskMeasurement:
-    """Look at the folder; on the thread that reads and writes it."""
-    return DiskMeasurement(time.monotonic(), archive.use)
+def measure_usage(cache: DiskPrefixCache) -> DiskMeasurement:
+    """Measure the folder, on the thread that reads and writes it."""
+    return DiskMeasurement(time.monotonic(), cache.usage)
 
 
 class DiskCacheCounts:
-    """Counts on the step thread; `news` has the unreported part."""
+    """Counters of the disk prefix cache. Only the step thread may use them."""
 
-    def __init__(self, archive: DiskPrefixCache) -> None:
+    def __init__(self, cache: DiskPrefixCache) -> None:
         self.num_hits = self.num_misses = self.num_written = self.num_evicted = 0
-        self.measured = measure_usage(archive)
-        self._limits = archive.limits
-        self._told: DiskCacheLoad | None = None
+        self.measured = measure_usage(cache)
+        self._limits = cache.limits
+        self._reported: DiskCacheLoad | None = None
 
-    def news(self) -> DiskCacheLoad | None:
-        """The current counts; None if already reported."""
-        load = DiskCacheLoad(self.measured.at, self._tier())
-        if load == self._told:
-            return None
-        self._told = load
-        return load
-
-    def _tier(self) -> TierLoad:
-        return TierLoad(
-            self.measured.use.num_files,
-            self.measured.use.num_bytes,
+    def changed_load(self) -> DiskCacheLoad | None:
+        """The current counts; None if unchanged since the last call."""
+        tier = TierLoad(
+            self.measured.usage.num_files,
+            self.measured.usage.num_bytes,
             self._limits.max_files,
             self._limits.max_bytes,
             self.num_hits,
@@ -62,180 +55,193 @@ class DiskCacheCounts:
             self.num_written,
             self.num_evicted,
         )
+        load = DiskCacheLoad(self.measured.at, tier)
+        if load == self._reported:
+            return None
+        self._reported = load
+        return load
 
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_MOST_UNWRITTEN_BYTES = 256 << 20
-"""States on their way to the disk; what is evicted beyond that is lost."""
+_MAX_UNWRITTEN_BYTES = 256 << 20
+"""Limit of the states queued for the disk; prefixes evicted beyond it are lost."""
 
 
 class OffloadDone(NamedTuple):
-    """A notice from the offload thread that work is finished; pass it to `PrefixOffloader.hear` on
-    the step thread.
-    """
+    """Finished work of the offload thread; the step thread passes it to
+    `PrefixOffloader.complete`."""
 
-    take_in: Callable[[], None]
+    apply: Callable[[], None]
     measured: DiskMeasurement
 
 
 class PrefixOffloader:
-    """The archive of one model's engine. Everything but `tell` is called on the step thread; `tell`
-    takes an `OffloadDone` there from the other one."""
+    """Connects the engine of a model to the disk prefix cache. Its methods are called on the step
+    thread; the offload thread passes an `OffloadDone` to `post`."""
 
     def __init__(
-        self, served: ServedEngine, archive: DiskPrefixCache, tell: Callable[[OffloadDone], None]
+        self, served: ServedEngine, cache: DiskPrefixCache, post: Callable[[OffloadDone], None]
     ) -> None:
         self._served = served
         self._engine = served.engine
-        self._archive = archive
-        self._tell = tell
-        self._files = ThreadPoolExecutor(1, "archive")
-        self._fingerprint: Fingerprint | None = None  # known with the first that is kept
-        self._index: dict[str, SavedPrefix] | None = None  # without their cells
-        self._held: dict[int, SequenceRequest] = {}
+        self._cache = cache
+        self._post = post
+        self._file_thread = ThreadPoolExecutor(1, "archive")
+        self._fingerprint: Fingerprint | None = None  # set by the first request of a stored object
+        self._index: dict[str, SavedPrefix] | None = None  # without KV cells; None until listed
+        self._deferred: dict[int, SequenceRequest] = {}
         self._readers: dict[str, list[int]] = {}
         self._unwritten_bytes = 0
-        self._counts = DiskCacheCounts(archive)
+        self._counts = DiskCacheCounts(cache)
         self._results: list[SequenceRequest | SnapshotDone] = []
         self._engine.archive_to(self._write)
 
-    def holds(self, request: SequenceRequest) -> bool:
-        """Whether a request waits for its prefix; `hear` returns it later."""
-        if request.keep_for is None or not self._archive.is_on:
+    def defer(self, request: SequenceRequest) -> bool:
+        """Whether a request has to wait for its prefix; if so, `complete` returns it later."""
+        if request.keep_for is None or not self._cache.is_enabled:
             return False
         if self._fingerprint is None:
             fingerprint = replace(self._served.fingerprint, model=request.keep_for.digest)
             self._fingerprint = fingerprint
-            self._do(
-                lambda: self._archive.usable(fingerprint), self._open, lambda _: self._open([])
+            self._run(
+                lambda: self._cache.find_compatible(fingerprint),
+                self._set_index,
+                lambda _: self._set_index([]),
             )
         if self._index is None:
-            self._held[request.sequence_id] = request
+            self._deferred[request.sequence_id] = request
             return True
-        return self._reads_for(request, self._index)
+        return self._start_read(request, self._index)
 
     def release(self, sequence_id: int) -> SequenceRequest | None:
-        """Stop holding a request, if it is held; it is to be submitted at once."""
-        return self._held.pop(sequence_id, None)
+        """Stop deferring a request and return it; None if it is not deferred."""
+        return self._deferred.pop(sequence_id, None)
 
     def drop(self, command: DropCachedPrefixes) -> None:
-        """Delete the prefixes of objects; `hear` returns the result."""
-        self._disown(command.object_ids)
+        """Delete the prefixes of stored objects; `complete` returns the result."""
+        self._detach_objects(command.object_ids)
 
         def dropped(count: int) -> None:
-            self._disown(command.object_ids)  # again: a file may have been read meanwhile
-            for known in list(self._known):
-                if known.kept_for in command.object_ids:
-                    self._forget(known.snapshot_id)
+            self._detach_objects(command.object_ids)  # again: a read may have finished meanwhile
+            for prefix in list(self._indexed):
+                if prefix.kept_for in command.object_ids:
+                    self._remove_from_index(prefix.snapshot_id)
             self._results.append(SnapshotDone(command.job_id, count, None))
 
         def failed(error: DomainError) -> None:
             self._results.append(SnapshotDone(command.job_id, error, None))
 
-        self._do(lambda: self._archive.drop(command.object_ids), dropped, failed)
+        self._run(lambda: self._cache.drop(command.object_ids), dropped, failed)
 
-    def _disown(self, object_ids: Container[str]) -> None:
-        """Let nothing that waits, runs or is in memory be part of objects that are gone."""
+    def _detach_objects(self, object_ids: Container[str]) -> None:
+        """Stop offloading for deleted objects: waiting and running requests, prefixes in memory."""
         self._engine.forget_objects(object_ids)
-        for request in list(self._held.values()):
+        for request in list(self._deferred.values()):
             if request.keep_for is not None and request.keep_for.object_id in object_ids:
-                self._held[request.sequence_id] = replace(request, keep_for=None)
+                self._deferred[request.sequence_id] = replace(request, keep_for=None)
 
-    def hear(self, done: OffloadDone) -> Iterator[SequenceRequest | SnapshotDone]:
-        """Take in what the other thread did; yields the requests that wait no longer, and
-        answers."""
+    def complete(self, done: OffloadDone) -> Iterator[SequenceRequest | SnapshotDone]:
+        """Apply finished work of the offload thread; yields the requests that need not wait any
+        longer, and the results of commands."""
         self._counts.measured = done.measured
-        done.take_in()
+        done.apply()
         results, self._results = self._results, []
         yield from results
 
-    def news(self) -> DiskCacheLoad | None:
-        """The state of the disk cache; None if already reported."""
-        return self._counts.news()
+    def changed_load(self) -> DiskCacheLoad | None:
+        """The state of the disk cache; None if unchanged since the last call."""
+        return self._counts.changed_load()
 
-    # --- finding and reading ----------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     @property
-    def _known(self) -> Collection[SavedPrefix]:
+    def _indexed(self) -> Collection[SavedPrefix]:
         return self._index.values() if self._index is not None else ()
 
-    def _open(self, found: list[Snapshot]) -> None:
-        fitting = (one for one in found if one.num_computed < self._served.slot_tokens)
-        self._index = {one.snapshot_id: _without_cells(one) for one in fitting}
-        waiting, self._held = self._held, {}
-        for request in waiting.values():
-            if not self._reads_for(request, self._index):
+    def _set_index(self, snapshots: list[Snapshot]) -> None:
+        fitting = (each for each in snapshots if each.num_computed < self._served.slot_tokens)
+        self._index = {each.snapshot_id: _without_cells(each) for each in fitting}
+        deferred, self._deferred = self._deferred, {}
+        for request in deferred.values():
+            if not self._start_read(request, self._index):
                 self._results.append(request)
 
-    def _reads_for(self, request: SequenceRequest, index: dict[str, SavedPrefix]) -> bool:
+    def _start_read(self, request: SequenceRequest, index: dict[str, SavedPrefix]) -> bool:
+        """Read the file with the longest matching prefix; False if memory has about as much."""
         tokens = request.prompt + request.resumed
-        shares = {
-            name: known.shared(tokens, request.cache_key, limit=len(tokens) - 1)
-            for name, known in index.items()
+        matches = {
+            name: prefix.shared(tokens, request.cache_key, limit=len(tokens) - 1)
+            for name, prefix in index.items()
         }
-        name = max(shares, key=shares.__getitem__, default="")
-        nearer = self._engine.num_reusable_tokens(request)
-        if not name or shares[name] - nearer < MIN_SAVED_TOKENS:
-            self._counts.num_misses += nearer < MIN_SAVED_TOKENS
+        name = max(matches, key=matches.__getitem__, default="")
+        in_memory = self._engine.num_reusable_tokens(request)
+        if not name or matches[name] - in_memory < MIN_SAVED_TOKENS:
+            self._counts.num_misses += in_memory < MIN_SAVED_TOKENS
             return False
-        self._held[request.sequence_id] = request
+        self._deferred[request.sequence_id] = request
         readers = self._readers.setdefault(name, [])
         readers.append(request.sequence_id)
         if len(readers) == 1:
-            read = partial(self._read, name)
-            self._do(lambda: self._archive.state(name), read, lambda _: read(None))
+            finish = partial(self._finish_read, name)
+            self._run(lambda: self._cache.load_state(name), finish, lambda _: finish(None))
         return True
 
-    def _read(self, name: str, state: bytearray | None) -> None:
-        known = self._index.get(name) if self._index is not None else None
-        served = False
-        if known is not None and state is not None:
-            served = self._engine.restore(replace(known, state=state))
-        if not served:
-            self._forget(name)  # it is gone, or would be read in vain each time
-        waiting = [self.release(sequence_id) for sequence_id in self._readers.pop(name)]
-        requests = [request for request in waiting if request is not None]
-        self._counts.num_hits += len(requests) if served else 0
-        self._counts.num_misses += 0 if served else len(requests)
+    def _finish_read(self, name: str, state: bytearray | None) -> None:
+        prefix = self._index.get(name) if self._index is not None else None
+        restored = False
+        if prefix is not None and state is not None:
+            restored = self._engine.restore(replace(prefix, state=state))
+        if not restored:
+            self._remove_from_index(name)  # reading it again would fail again
+        deferred = [self.release(sequence_id) for sequence_id in self._readers.pop(name)]
+        requests = [request for request in deferred if request is not None]
+        self._counts.num_hits += len(requests) if restored else 0
+        self._counts.num_misses += 0 if restored else len(requests)
         self._results += requests
 
-    def _forget(self, name: str) -> None:
+    def _remove_from_index(self, name: str) -> None:
         if self._index is not None:
             self._index.pop(name, None)
 
     # --- writing ----------------------------------------------------------------------------------
 
     def _write(self, prefix: SavedPrefix) -> None:
-        """Archive what memory evicts, unless a file serves for it."""
+        """Write a prefix that memory evicts, unless a file covers it."""
         if self._fingerprint is None or self._index is None:
             return
-        if any(_covers(known, prefix) for known in self._known):
+        if any(_covers(indexed, prefix) for indexed in self._indexed):
             return
         size = len(prefix.state)
-        if self._unwritten_bytes and self._unwritten_bytes + size > _MOST_UNWRITTEN_BYTES:
-            log.info("a prefix is not archived: the disk is %d bytes behind", self._unwritten_bytes)
+        if self._unwritten_bytes and self._unwritten_bytes + size > _MAX_UNWRITTEN_BYTES:
+            log.info(
+                "prefix is not written to the disk cache: %d bytes are queued",
+                self._unwritten_bytes,
+            )
             return
         self._unwritten_bytes += size
-        snapshot = self._described(prefix, self._fingerprint)
-        mine = [known for known in self._known if known.kept_for == prefix.kept_for]
-        replaced = [known.snapshot_id for known in mine if _covers(prefix, known)]
+        snapshot = self._make_snapshot(prefix, self._fingerprint)
+        replaced = [
+            indexed.snapshot_id
+            for indexed in self._indexed
+            if indexed.kept_for == prefix.kept_for and _covers(prefix, indexed)
+        ]
 
-        def written(kept: SaveResult) -> None:
+        def written(result: SaveResult) -> None:
             self._unwritten_bytes -= size
             self._counts.num_written += 1
-            self._counts.num_evicted += kept.num_evicted
+            self._counts.num_evicted += result.num_evicted
             if self._index is not None:
                 self._index[snapshot.snapshot_id] = _without_cells(snapshot)
-                for name in [name for name in self._index if name not in kept.names]:
-                    self._forget(name)  # its place was needed
+                for name in self._index.keys() - result.snapshot_ids:  # evicted files
+                    self._remove_from_index(name)
 
         def failed(_: DomainError) -> None:
             self._unwritten_bytes -= size
 
-        self._do(lambda: self._archive.save(snapshot, prefix.state, replaced), written, failed)
+        self._run(lambda: self._cache.save(snapshot, prefix.state, replaced), written, failed)
 
-    def _described(self, prefix: SavedPrefix, fingerprint: Fingerprint) -> Snapshot:
+    def _make_snapshot(self, prefix: SavedPrefix, fingerprint: Fingerprint) -> Snapshot:
         tokens = prefix.tokens
         return Snapshot(
             snapshot_id=new_snapshot_id(),
@@ -250,31 +256,31 @@ class PrefixOffloader:
             kept_for=prefix.kept_for,
         )
 
-    # --- the other thread -------------------------------------------------------------------------
+    # --- the offload thread -----------------------------------------------------------------------
 
-    def _do(
+    def _run(
         self,
         work: Callable[[], T],
         then: Callable[[T], None],
         failed: Callable[[DomainError], None],
     ) -> None:
-        """Have the other thread work, and one of the two called here with what came of it."""
+        """Do `work` on the offload thread, then call `then` or `failed` on the step thread."""
 
         def report(done: "Future[T]") -> None:
-            self._tell(OffloadDone(_outcome(done, then, failed), measure_usage(self._archive)))
+            self._post(OffloadDone(_bind_outcome(done, then, failed), measure_usage(self._cache)))
 
-        self._files.submit(work).add_done_callback(report)
+        self._file_thread.submit(work).add_done_callback(report)
 
 
-def _outcome(
+def _bind_outcome(
     done: "Future[T]", then: Callable[[T], None], failed: Callable[[DomainError], None]
 ) -> Callable[[], None]:
     try:
         return partial(then, done.result())
     except DomainError as error:
         return partial(failed, error)
-    except Exception:  # a defect here must not leave a request waiting for ever
-        log.exception("the archive's files could not be handled")
+    except Exception:  # a waiting request must continue even after a bug
+        log.exception("the disk prefix cache failed unexpectedly")
         return partial(failed, InternalError(request_id="archive"))
 
 
@@ -291,7 +297,7 @@ def _without_cells(snapshot: Snapshot) -> SavedPrefix:
 
 
 def _covers(one: SavedPrefix, other: SavedPrefix) -> bool:
-    """Whether `one` gives what the other does, but for some tokens (a turn is often written another
-    way when it has become part of a prompt)."""
+    """Whether `one` has the prefix `other` except for a few last tokens: chat templates often
+    render a turn differently once it is part of a prompt."""
     count = len(other.tokens)
     return count - one.shared(other.tokens, other.key, limit=count) < MIN_SAVED_TOKENS

@@ -1,5 +1,5 @@
-"""Saves and restores snapshots: cells are copied between two decode calls, files are written by
-another thread.
+"""Saves and restores snapshots. KV cells are copied between two decode calls; a second thread reads
+and writes files.
 """
 
 import logging
@@ -16,14 +16,14 @@ from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, Snapshot
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.snapshots.snapshot import Fingerprint, RestoreTarget, Snapshot
-from inference_svc.snapshots.store import FolderUse, SnapshotStore, new_snapshot_id
+from inference_svc.snapshots.store import FolderUsage, SnapshotStore, new_snapshot_id
 from svc_kit.errors import DomainError, InternalError, SnapshotTooLarge, StateNotFound
 
 log = logging.getLogger(__name__)
 
 
 class ServedEngine(NamedTuple):
-    """A model whose sequences may be saved; its fingerprint has no digest of the model yet."""
+    """A model whose sequences can be saved. The model digest of `fingerprint` is not yet set."""
 
     name: str
     engine: Engine
@@ -40,58 +40,58 @@ class _LoadedSnapshot(NamedTuple):
 
 
 class FileDone(NamedTuple):
-    """A finished operation of the file thread, for `SnapshotIO.hear`."""
+    """A finished operation of the file thread, for `SnapshotIO.handle`."""
 
     job_id: int
     outcome: "_LoadedSnapshot | Snapshot | DomainError"
-    use: FolderUse
+    usage: FolderUsage
 
 
 class SnapshotIO:
-    """Serves commands in order. Everything but `tell` is called on the step thread; `tell` takes a
-    `FileDone` there from the other one."""
+    """Executes commands in order, on the step thread. The file thread passes a `FileDone` to
+    `post`, and the step thread passes it on to `handle`."""
 
     def __init__(
-        self, served: ServedEngine, folder: SnapshotStore, tell: Callable[[FileDone], None]
+        self, served: ServedEngine, store: SnapshotStore, post: Callable[[FileDone], None]
     ) -> None:
         self._served = served
-        self._folder = folder
-        self._tell = tell
-        self._files = ThreadPoolExecutor(1, "snapshots")
-        self._line: deque[SnapshotCommand] = deque()
+        self._store = store
+        self._post = post
+        self._file_thread = ThreadPoolExecutor(1, "snapshots")
+        self._queue: deque[SnapshotCommand] = deque()
         self._is_busy = False
 
-    def hear(self, news: SnapshotCommand | FileDone) -> Iterator[SnapshotDone]:
-        """Take a command, or what became of one; yields what can be answered now."""
-        if isinstance(news, FileDone):
+    def handle(self, message: SnapshotCommand | FileDone) -> Iterator[SnapshotDone]:
+        """Start a command, or complete one; yields the results that are available."""
+        if isinstance(message, FileDone):
             self._is_busy = False
-            outcome = news.outcome
+            outcome = message.outcome
             if isinstance(outcome, _LoadedSnapshot):
                 outcome = _restore(outcome)
-            yield SnapshotDone(news.job_id, outcome, news.use)
+            yield SnapshotDone(message.job_id, outcome, message.usage)
         else:
-            self._line.append(news)
-        while self._line and not self._is_busy:
-            command = self._line.popleft()
+            self._queue.append(message)
+        while self._queue and not self._is_busy:
+            command = self._queue.popleft()
             try:
                 work = self._prepare(command)
             except DomainError as error:
                 yield SnapshotDone(command.job_id, error, None)
                 continue
             self._is_busy = True
-            self._files.submit(work).add_done_callback(partial(self._report, command.job_id))
+            self._file_thread.submit(work).add_done_callback(partial(self._report, command.job_id))
 
     def _prepare(self, command: SnapshotCommand) -> "Callable[[], _LoadedSnapshot | Snapshot]":
-        """What the other thread has to do. A save copies its cells now."""
+        """Return the work of the file thread. A save copies its KV cells now."""
         match command:
             case SaveSnapshot():
-                snapshot, prefix = self._copied(command)
+                snapshot, prefix = self._copy_cells(command)
                 return lambda: self._write(snapshot, prefix.state)
             case RestoreSnapshot():
-                room = self._served.engine.restore_bytes
-                return lambda: self._read(command, room)
+                max_bytes = self._served.engine.restore_bytes
+                return lambda: self._read(command, max_bytes)
 
-    def _copied(self, command: SaveSnapshot) -> tuple[Snapshot, SavedPrefix]:
+    def _copy_cells(self, command: SaveSnapshot) -> tuple[Snapshot, SavedPrefix]:
         served = self._served
         prefix = served.engine.snapshot(command.request_id, command.choice)
         if prefix is None or prefix.origin is None:
@@ -109,20 +109,22 @@ class SnapshotIO:
         )
         return snapshot, prefix
 
-    # --- on the other thread ----------------------------------------------------------------------
+    # --- on the file thread -----------------------------------------------------------------------
 
     def _write(self, snapshot: Snapshot, state: bytearray) -> Snapshot:
-        self._folder.save(snapshot, state)
+        self._store.save(snapshot, state)
         return snapshot
 
-    def _read(self, command: RestoreSnapshot, room: int) -> _LoadedSnapshot:
-        with self._folder.open(command.snapshot_id) as reader:
+    def _read(self, command: RestoreSnapshot, max_bytes: int) -> _LoadedSnapshot:
+        with self._store.open(command.snapshot_id) as reader:
             snapshot, served = reader.snapshot, self._served
             fingerprint = _with_digest(served, command.digest)
-            snapshot.check(RestoreTarget(fingerprint, served.engine.adapters, served.slot_tokens))
-            if snapshot.state_bytes > room:
-                raise _too_large(snapshot, room)
-            state = reader.state()
+            snapshot.check_compatible(
+                RestoreTarget(fingerprint, served.engine.adapters, served.slot_tokens)
+            )
+            if snapshot.state_bytes > max_bytes:
+                raise _too_large(snapshot, max_bytes)
+            state = reader.read_state()
         prefix = SavedPrefix(
             snapshot.key,
             snapshot.origin.tokens[: snapshot.num_computed],
@@ -139,27 +141,27 @@ class SnapshotIO:
             outcome = work.result()
         except DomainError as error:
             outcome = error
-        except Exception:  # a defect here must not leave the caller waiting for ever
-            log.exception("a snapshot's file could not be handled")
+        except Exception:  # the caller must get a result even after a bug
+            log.exception("snapshot job %d failed unexpectedly", job_id)
             outcome = InternalError(request_id=f"snapshot job {job_id}")
-        self._tell(FileDone(job_id, outcome, self._folder.use))
+        self._post(FileDone(job_id, outcome, self._store.usage))
 
 
-def _restore(read: _LoadedSnapshot) -> Snapshot | DomainError:
-    """Give the cells to their engine, whose room may have shrunk meanwhile."""
-    if read.engine.restore(read.prefix):
-        return read.snapshot
-    return _too_large(read.snapshot, read.engine.restore_bytes)
+def _restore(loaded: _LoadedSnapshot) -> Snapshot | DomainError:
+    """Restore the cells in the engine, whose free memory may have shrunk since the read began."""
+    if loaded.engine.restore(loaded.prefix):
+        return loaded.snapshot
+    return _too_large(loaded.snapshot, loaded.engine.restore_bytes)
 
 
 def _with_digest(served: ServedEngine, digest: str) -> Fingerprint:
     return replace(served.fingerprint, model=digest)
 
 
-def _too_large(snapshot: Snapshot, room: int) -> SnapshotTooLarge:
+def _too_large(snapshot: Snapshot, limit_bytes: int) -> SnapshotTooLarge:
     return SnapshotTooLarge(
         snapshot=snapshot.snapshot_id,
         size_bytes=snapshot.state_bytes,
-        limit_bytes=room,
+        limit_bytes=limit_bytes,
         setting="engine.saved_prefix_mib",
     )

@@ -1,5 +1,5 @@
-"""The step thread: commands in, decode calls, events out. Other threads read and write the pipe, so
-that it never blocks.
+"""The step thread: applies commands, makes decode calls, and emits events. Two other threads read
+and write the pipe, so that it never blocks on I/O.
 """
 
 import os
@@ -37,8 +37,8 @@ from inference_svc.llama.engine_memory import EngineMemory
 
 
 class AbortingPipe:
-    """An engine's pipe at which the process aborts, as a native assertion would make it, with the
-    first request that has a text among its stop texts."""
+    """A pipe for tests: aborts the process, as a failed native assertion would, at the first
+    request that has `stop_text` among its stop texts."""
 
     def __init__(self, pipe: "Connection[Any, Any]", stop_text: str) -> None:
         self.send = pipe.send
@@ -46,28 +46,28 @@ class AbortingPipe:
         self._stop_text = stop_text
 
     def recv(self) -> Any:
-        """The next command."""
+        """Receive the next command."""
         command = self._pipe.recv()
         if isinstance(command, Submit) and self._stop_text in command.request.stop:
             os.abort()
         return command
 
 
-_WATCH_S = 0.05
+_DEADLINE_CHECK_S = 0.05
 Stepper = Engine | Embedder
 
 
 class _ReceivedCommand(NamedTuple):
-    """A command (or a file that is done), and the decode call that ran when it came in."""
+    """A command (or a finished file operation), and the decode call during which it arrived."""
 
     command: Command | FileDone | OffloadDone
     step: int
 
 
 class StepLoop:
-    """Drain commands, then let generation or embeddings make a step; sleep when there is none. Both
-    have the same share of the thread's time while both have work. Commands are drained between the
-    decode calls of generation's steps, too."""
+    """Applies commands, then runs a step of generation or of embeddings, which share the thread's
+    time equally; blocks while there is no work. Commands are also applied between the decode calls
+    of a generation step."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class StepLoop:
         clock: Callable[[], float] = time.monotonic,
         memory: EngineMemory | None = None,
         stream_interval_s: float = 0.0,
-        desk: Callable[[Callable[[FileDone], None]], SnapshotIO] | None = None,
-        archive: Callable[[Callable[[OffloadDone], None]], PrefixOffloader] | None = None,
+        make_snapshot_io: Callable[[Callable[[FileDone], None]], SnapshotIO] | None = None,
+        make_offloader: Callable[[Callable[[OffloadDone], None]], PrefixOffloader] | None = None,
     ) -> None:
-        """`memory` is what to tell of; `stream_interval_s` is how long tokens may wait to travel
-        together; `desk` and `archive` make the desks for files, given the way back to the step
+        """`stream_interval_s` is how long tokens may be delayed to batch them. `make_snapshot_io`
+        and `make_offloader` receive the function with which their threads report to the step
         thread."""
         self._pipe = pipe
         self._clock = clock
@@ -92,9 +92,9 @@ class StepLoop:
         self._turns: FairTurns[Stepper] = FairTurns()
         self._inbox: SimpleQueue[_ReceivedCommand] = SimpleQueue()
         self._outbox = OutputBatcher(stream_interval_s)
-        self._desk = desk(self._hear_of_file) if desk is not None else None
-        self._archive = archive(self._hear_of_file) if archive is not None else None
-        self._report_prefix_offload()
+        self._snapshot_io = make_snapshot_io(self._enqueue) if make_snapshot_io else None
+        self._offloader = make_offloader(self._enqueue) if make_offloader else None
+        self._report_disk_cache()
         self._step = 0
 
     def run(self) -> NoReturn:
@@ -102,153 +102,155 @@ class StepLoop:
         threading.Thread(target=self._read, name="commands", daemon=True).start()
         threading.Thread(target=self._write, name="events", daemon=True).start()
         while True:
-            self._drain()
-            self.make_turn()
+            self._receive()
+            self.run_turn()
 
-    def make_turn(self) -> None:
-        """Run a step of the loop that was served less; without work it only sends events."""
+    def run_turn(self) -> None:
+        """Run a step of the engine or embedder that has used less time. Those without work only
+        emit their events."""
         self._step += 1
-        busy = [stepper for stepper in self._steppers if _computes(stepper)]
+        busy = [stepper for stepper in self._steppers if _can_compute(stepper)]
         turn = self._turns.next(busy) if busy else None
         for stepper in self._steppers:
             if stepper is turn:
                 started = self._clock()
-                self._make_step(stepper)
+                self._run_step(stepper)
                 self._turns.charge(stepper, self._clock() - started)
-            elif not _computes(stepper):  # work that came in this turn has to wait for its own
-                self._make_step(stepper)
+            elif not _can_compute(stepper):  # work that arrived in this turn waits for the next
+                self._run_step(stepper)
 
-    def _make_step(self, stepper: Stepper) -> None:
+    def _run_step(self, stepper: Stepper) -> None:
         if not stepper.has_sequences and not stepper.has_events:
             return
         if not isinstance(stepper, Engine):
-            self._tell(stepper.step())
+            self._emit(stepper.step())
             return
-        if any(_computes(other) for other in self._steppers if other is not stepper):
-            calls = stepper.decode_calls(
-                patience_s=0.0
-            )  # one request does not wait for another's grammar
+        if any(_can_compute(other) for other in self._steppers if other is not stepper):
+            # Embeddings must not wait for the grammar of another request.
+            calls = stepper.decode_calls(patience_s=0.0)
         else:
             calls = stepper.decode_calls()
         for events in calls:
-            self._tell(events)
-            self._apply_arrived()
+            self._emit(events)
+            self._apply_received()
             self._step += 1
 
-    def _tell(self, events: list[Event]) -> None:
+    def _emit(self, events: list[Event]) -> None:
         self._report_memory()
         if events:
             self._outbox.put(events)
 
     def _report_memory(self) -> None:
-        """Before the answer to what took it."""
-        if (taken := self._memory.news()) is not None:
-            self._outbox.put(DeviceMemoryReport(taken))
+        """Report changed memory usage; called before the events of whatever changed it."""
+        if (device_bytes := self._memory.changed_usage()) is not None:
+            self._outbox.put(DeviceMemoryReport(device_bytes))
 
-    def _drain(self) -> None:
-        # Commands between the calls of a step may leave events that no step has emitted.
+    def _receive(self) -> None:
+        """Apply commands; block for the first one if there is nothing else to do."""
+        # Commands applied between the calls of a step may leave events that no step has emitted.
         idle = not any(stepper.has_work or stepper.has_events for stepper in self._steppers)
-        # Sequences that only wait (behind paused ones, say) still have deadlines to keep.
-        watching = any(stepper.has_sequences for stepper in self._steppers)
+        # Waiting sequences, e.g. paused ones, still have deadlines.
+        has_deadlines = any(stepper.has_sequences for stepper in self._steppers)
+        timeout = _DEADLINE_CHECK_S if has_deadlines else None
         try:
-            self._apply(self._inbox.get(block=idle, timeout=_WATCH_S if watching else None))
+            self._apply(self._inbox.get(block=idle, timeout=timeout))
         except Empty:
             return
-        self._apply_arrived()
+        self._apply_received()
 
-    def _apply_arrived(self) -> None:
-        """Give the commands that have come in, without waiting for any."""
+    def _apply_received(self) -> None:
+        """Apply the commands that have arrived, without blocking."""
         try:
             while True:
                 self._apply(self._inbox.get_nowait())
         except Empty:
             return
 
-    def _hear_of_file(self, done: FileDone | OffloadDone) -> None:
-        self._inbox.put(_ReceivedCommand(done, self._step))
+    def _enqueue(self, command: Command | FileDone | OffloadDone) -> None:
+        self._inbox.put(_ReceivedCommand(command, self._step))
 
-    def _apply(self, arrived: _ReceivedCommand) -> None:
-        match arrived.command:
-            case SaveSnapshot() | RestoreSnapshot() | FileDone() as news:
-                self._apply_to_desk(news)
-            case DropCachedPrefixes() | OffloadDone() as news:
-                self._apply_to_archive(news)
+    def _apply(self, received: _ReceivedCommand) -> None:
+        match received.command:
+            case SaveSnapshot() | RestoreSnapshot() | FileDone() as message:
+                self._apply_to_snapshots(message)
+            case DropCachedPrefixes() | OffloadDone() as message:
+                self._apply_to_disk_cache(message)
             case SubmitEmbedding(request) if self._embedder is not None:
                 self._embedder.submit(request)
             case Cancel(sequence_id):
-                self._release(sequence_id)
+                self._submit_deferred(sequence_id)
                 for stepper in self._steppers:
-                    stepper.cancel(sequence_id, arrived_in_step=arrived.step, step=self._step + 1)
+                    stepper.cancel(sequence_id, arrived_in_step=received.step, step=self._step + 1)
             case command if self._engine is not None:
                 self._apply_to_engine(self._engine, command)
 
     def _apply_to_engine(self, engine: Engine, command: Command | FileDone | OffloadDone) -> None:
         match command:
             case Submit(request):
-                if self._archive is None or not self._archive.holds(request):
+                if self._offloader is None or not self._offloader.defer(request):
                     engine.submit(request)
-                self._report_prefix_offload()
+                self._report_disk_cache()
             case Pause(sequence_id) | Unpause(sequence_id):
                 engine.pause(sequence_id, paused=isinstance(command, Pause))
             case Flush(flush_id):
                 engine.flush(flush_id)
             case UnloadAdapter():
-                with self._memory.taking():
+                with self._memory.tracking():
                     engine.adapters.unload(command.digest)
                 self._report_memory()
             case LoadAdapter():
-                with self._memory.taking():
+                with self._memory.tracking():
                     loaded = engine.adapters.load(command.digest, command.path)
                 self._report_memory()
-                # Answered at once: what follows may end the process, and this was not to blame.
+                # Reported at once: should the process abort later, this adapter is not the cause.
                 self._outbox.put([loaded])
 
-    def _apply_to_desk(self, news: SnapshotCommand | FileDone) -> None:
-        if self._desk is not None:
-            for answer in self._desk.hear(news):
-                self._outbox.put(answer)
+    def _apply_to_snapshots(self, message: SnapshotCommand | FileDone) -> None:
+        if self._snapshot_io is not None:
+            for result in self._snapshot_io.handle(message):
+                self._outbox.put(result)
 
-    def _apply_to_archive(self, news: DropCachedPrefixes | OffloadDone) -> None:
-        if self._archive is None or self._engine is None:
-            if isinstance(news, DropCachedPrefixes):
-                self._outbox.put(SnapshotDone(news.job_id, 0, None))
-        elif isinstance(news, DropCachedPrefixes):
-            self._archive.drop(news)
+    def _apply_to_disk_cache(self, message: DropCachedPrefixes | OffloadDone) -> None:
+        if self._offloader is None or self._engine is None:
+            if isinstance(message, DropCachedPrefixes):
+                self._outbox.put(SnapshotDone(message.job_id, 0, None))
+        elif isinstance(message, DropCachedPrefixes):
+            self._offloader.drop(message)
         else:
-            for result in self._archive.hear(news):
+            for result in self._offloader.complete(message):
                 if isinstance(result, SnapshotDone):
                     self._outbox.put(result)
                 else:
                     self._engine.submit(result)
-            self._report_prefix_offload()
+            self._report_disk_cache()
 
-    def _report_prefix_offload(self) -> None:
-        if self._archive is not None and (load := self._archive.news()) is not None:
+    def _report_disk_cache(self) -> None:
+        if self._offloader is not None and (load := self._offloader.changed_load()) is not None:
             self._outbox.put([load])
 
-    def _release(self, sequence_id: int) -> None:
-        """Have the engine know a request that waits for a file."""
-        held = self._archive.release(sequence_id) if self._archive is not None else None
-        if held is not None and self._engine is not None:
-            self._engine.submit(held)
+    def _submit_deferred(self, sequence_id: int) -> None:
+        """Submit a request that waits for a file, so that the engine can cancel it."""
+        request = self._offloader.release(sequence_id) if self._offloader is not None else None
+        if request is not None and self._engine is not None:
+            self._engine.submit(request)
 
     def _read(self) -> NoReturn:
         try:
             while True:
-                self._inbox.put(_ReceivedCommand(self._pipe.recv(), self._step))
+                self._enqueue(self._pipe.recv())
         except (EOFError, OSError):
             os._exit(0)
 
     def _write(self) -> NoReturn:
         try:
             while True:
-                for news in self._outbox.take():
-                    self._pipe.send(news)
+                for output in self._outbox.get():
+                    self._pipe.send(output)
         except OSError:
             os._exit(0)
 
 
-def _computes(stepper: Stepper) -> bool:
-    """Whether a step would do more than look for a grammar."""
+def _can_compute(stepper: Stepper) -> bool:
+    """Whether a step would do more than poll for compiled grammars."""
     awaits = isinstance(stepper, Engine) and stepper.awaits_grammars
     return stepper.has_work and not awaits

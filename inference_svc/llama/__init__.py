@@ -1,1 +1,1 @@
-"""The only importers of llama_cpp."""
+"""Bindings to llama.cpp; no other package imports `llama_cpp`."""

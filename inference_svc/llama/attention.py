@@ -21,29 +21,26 @@ _ROPE_SCALING = {
 
 
 def set_attention(params: Any, attention: Attention) -> None:
-    """Write all of it into `llama_context_params`."""
+    """Write all attention settings into `llama_context_params`."""
     params.type_k = attention.key_type.number
     params.type_v = attention.value_type.number
-    set_positions(params, attention)
+    set_flash_attention_and_rope(params, attention)
 
 
-def cells_of(attention: Attention) -> str:
-    """What the cells of a text depend on here beside the model: their types, and positions where
-    the operator has a say in them."""
+def cell_format(attention: Attention) -> str:
+    """Describe what KV cells depend on besides model and tokens: the types of keys and values, and
+    the RoPE settings that the operator has set."""
     types = (
         TENSOR_LAYOUTS[kind.number].name for kind in (attention.key_type, attention.value_type)
     )
-    chosen = ((field.name, getattr(attention.rope, field.name)) for field in fields(Rope))
-    return " ".join(["/".join(types), *(f"{name}={it}" for name, it in chosen if it is not None)])
+    rope = ((field.name, getattr(attention.rope, field.name)) for field in fields(Rope))
+    return " ".join(["/".join(types), *(f"{name}={it}" for name, it in rope if it is not None)])
 
 
-def set_positions(params: Any, attention: Attention) -> None:
-    """Write it without the types of the KV cache: for a context whose cache is small."""
+def set_flash_attention_and_rope(params: Any, attention: Attention) -> None:
+    """Write the settings without the cache types, for a context whose KV cache is small."""
     params.flash_attn_type = _FLASH_ATTENTION[attention.flash_attention]
-    _set_rope(params, attention.rope)
-
-
-def _set_rope(params: Any, rope: Rope) -> None:
+    rope = attention.rope
     if rope.scaling is not None:
         params.rope_scaling_type = _ROPE_SCALING[rope.scaling]
     if rope.frequency_base is not None:

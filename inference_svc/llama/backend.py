@@ -1,8 +1,7 @@
-"""The engine's backend over llama.cpp: decode calls, samplers, slots, and the LoRA adapters of the
-context.
+"""The engine's backend on llama.cpp: decode calls, samplers, slots, and LoRA adapters.
 
-Adapter files have been validated by `model_files/adapter_file.py`: llama.cpp aborts on metadata of
-a wrong type.
+Adapter files must have been validated by `model_files/adapter_file.py`: llama.cpp aborts the
+process on metadata of a wrong type.
 """
 
 import ctypes
@@ -27,8 +26,9 @@ from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.constraint import Constraint, Guide
 from inference_svc.engine.kv_cache.copies import CellRefCounts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
-from inference_svc.llama.attention import cells_of, set_attention
+from inference_svc.llama.attention import cell_format, set_attention
 from inference_svc.llama.sampling.batch_sampler import RowSampler
+from inference_svc.llama.sampling.candidate_selection import LARGE_VOCABULARY
 from inference_svc.llama.sampling.candidates import Logits
 from inference_svc.llama.sampling.chain import SamplerChain
 from inference_svc.llama.sampling.native_filters import ModelSizes
@@ -44,9 +44,11 @@ from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.placement import Attention, Placement
 from inference_svc.structured_output.matcher import GrammarGuides
 
+log = logging.getLogger(__name__)
+
 
 class LlamaAdapters:
-    """The adapters by digest. Only the step thread may use it."""
+    """The LoRA adapters of a context by digest. Only the step thread may use it."""
 
     def __init__(self, model: Any, context: Any) -> None:
         self._model = model
@@ -55,21 +57,21 @@ class LlamaAdapters:
         self._stack = NO_ADAPTERS
 
     def load(self, digest: str, path: Path) -> None:
-        """Read a file. Raises `AdapterLoadError`."""
+        """Load an adapter file. Raises `AdapterLoadError`."""
         adapter = llama_cpp.llama_adapter_lora_init(self._model, str(path).encode())
-        if not adapter:  # a pointer to nothing, which llama.cpp would follow
-            raise AdapterLoadError("llama.cpp cannot load it; its log says why")
+        if not adapter:  # a null pointer, which llama.cpp would dereference
+            raise AdapterLoadError("llama.cpp cannot load the adapter; see its log messages")
         self._adapters[digest] = adapter
 
     def unload(self, digest: str) -> None:
-        """Free an adapter; the context must not keep a pointer to it."""
+        """Free an adapter, after removing it from the context."""
         if any(applied.digest == digest for applied in self._stack):
-            self.use(NO_ADAPTERS)
+            self.apply(NO_ADAPTERS)
         llama_cpp.llama_adapter_lora_free(self._adapters.pop(digest))
 
-    def use(self, stack: AdapterStack) -> None:
-        """Compute with a stack from the next decode on; the graph is built anew where it differs
-        from the one in use."""
+    def apply(self, stack: AdapterStack) -> None:
+        """Use a stack from the next decode on. A changed stack makes llama.cpp rebuild its
+        graph."""
         if stack == self._stack:
             return
         adapters: Any = (llama_cpp.llama_adapter_lora_p_ctypes * len(stack))(
@@ -80,20 +82,17 @@ class LlamaAdapters:
         self._stack = stack
 
     def close(self) -> None:
-        """Free all of them; the context computes nothing afterwards."""
-        self.use(NO_ADAPTERS)
+        """Free all adapters."""
+        self.apply(NO_ADAPTERS)
         for digest in list(self._adapters):
             self.unload(digest)
 
 
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """How to load a model. `context_tokens` is for each slot; `threads` computes,
-    `sampling_threads` samples rows; `draft_tokens` is what all drafts of a step hold together. With
-    `shared_cells` all slots share so many in one stream (the unified layout)."""
+    """How to load a model. `context_tokens` is per slot; `threads` are for decode calls,
+    `sampling_threads` for sampling; `draft_tokens` limits all drafts of a step together.
+    `shared_cells` is the size of a KV cache that all slots share (the unified layout)."""
 
     path: Path
     slots: int
@@ -109,21 +108,24 @@ class BackendSettings:
 
     @property
     def output_rows(self) -> int:
-        """Rows of logits of one decode: one a slot, and one for each drafted token."""
+        """Maximum rows of logits of one decode: one per slot and one per drafted token."""
         return self.slots + self.draft_tokens
 
 
 class LlamaBackend:
-    """A loaded model. Only the thread that made it may use it."""
+    """A loaded model. Only the thread that created it may use it."""
 
     def __init__(
-        self, settings: BackendSettings, on_progress: Callable[[float], None] = lambda _: None
+        self,
+        settings: BackendSettings,
+        on_progress: Callable[[float], None] = lambda _: None,
+        large_vocabulary: int = LARGE_VOCABULARY,
     ) -> None:
-        """Load weights and make the context; `on_progress` as in `load_model`. Raises
-        `ModelLoadError`."""
+        """Load weights and create the context; `on_progress` as in `load_model`. Candidates are
+        preselected before sampling from `large_vocabulary` tokens on. Raises `ModelLoadError`."""
         self._model = load_model(settings.path, settings.placement, on_progress)
-        self.cells = cells_of(settings.attention)
-        self._context = self._make_context(settings)
+        self.cell_format = cell_format(settings.attention)
+        self._context = self._create_context(settings)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._adapters = LlamaAdapters(self._model, self._context)
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
@@ -131,8 +133,7 @@ class LlamaBackend:
         self._batch = NativeBatch(settings.batch_tokens)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self._output_rows: list[int] = []
-        self._ends = np.array(sorted(self.vocabulary.end_tokens), np.int32)
-        self._suppressed = _suppressed_tokens(self._vocab)
+        self._end_tokens = np.array(sorted(self.vocabulary.end_tokens), np.int32)
         self._row_type = ctypes.c_float * self._n_vocab
         self._row_sampler = RowSampler(self._n_vocab, settings.sampling_threads)
         self._guides = GrammarGuides(lambda: grammar_tokenizer(self.vocabulary), self._n_vocab)
@@ -149,12 +150,19 @@ class LlamaBackend:
             ubatch_tokens=settings.ubatch_tokens,
             cells=settings.shared_cells,
         )
-        self._streams = settings.slots if settings.shared_cells is None else 1
-        self._book = CellRefCounts(settings.slots)
+        self._sizes = ModelSizes(
+            self._vocab,
+            self._n_vocab,
+            self.limits.slot_tokens,
+            _suppressed_tokens(self._vocab),
+            large_vocabulary,
+        )
+        self._num_streams = settings.slots if settings.shared_cells is None else 1
+        self._ref_counts = CellRefCounts(settings.slots)
 
     @property
     def model(self) -> Any:
-        """The loaded weights, for another context over them."""
+        """The loaded weights; further contexts may share them."""
         return self._model
 
     def _slot_tokens(self, settings: BackendSettings) -> int:
@@ -162,14 +170,14 @@ class LlamaBackend:
             return min(settings.context_tokens, settings.shared_cells)
         return int(llama_cpp.llama_n_ctx_seq(self._context))
 
-    def _make_context(self, settings: BackendSettings) -> Any:
+    def _create_context(self, settings: BackendSettings) -> Any:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = settings.shared_cells or settings.slots * settings.context_tokens
         params.n_seq_max = settings.slots
         params.n_batch = settings.batch_tokens
         params.n_ubatch = settings.ubatch_tokens
-        # The default, n_batch, reserves logits of a whole batch: hundreds of megabytes with a large
-        # vocabulary.
+        # The default, n_batch, reserves logits for every token of a batch: hundreds of megabytes
+        # with a large vocabulary.
         params.n_outputs_max = settings.output_rows
         params.n_threads = params.n_threads_batch = settings.threads
         params.kv_unified = settings.shared_cells is not None
@@ -179,12 +187,12 @@ class LlamaBackend:
         if not context:
             llama_cpp.llama_model_free(self._model)
             raise ModelLoadError(
-                f"no memory for {settings.slots} slots of {settings.context_tokens} tokens"
+                f"not enough memory for {settings.slots} slots of {settings.context_tokens} tokens"
             )
         return context
 
     def close(self) -> None:
-        """Free everything native."""
+        """Free all native memory."""
         self._row_sampler.close()
         self._guides.close()
         self._adapters.close()
@@ -192,11 +200,11 @@ class LlamaBackend:
         llama_cpp.llama_model_free(self._model)
 
     def set_threads(self, threads: int) -> None:
-        """Compute with another number of threads from the next decode on."""
+        """Set the number of threads from the next decode on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
 
     def load_adapter(self, digest: str, path: Path) -> None:
-        """Read an adapter. Raises `AdapterLoadError`."""
+        """Load an adapter. Raises `AdapterLoadError`."""
         self._adapters.load(digest, path)
 
     def unload_adapter(self, digest: str) -> None:
@@ -204,14 +212,14 @@ class LlamaBackend:
         self._adapters.unload(digest)
 
     def use_adapters(self, stack: AdapterStack) -> None:
-        """Compute with these adapters from the next decode on."""
-        self._adapters.use(stack)
+        """Apply these adapters from the next decode on."""
+        self._adapters.apply(stack)
 
     def decode(self, batch: TokenBatch) -> None:
         """Compute a batch. Raises `DecodeError`.
 
-        It returns when that is done: llama.cpp only queues work on a GPU, and a chunk of a prompt,
-        of which nothing is sampled, would look as if it took no time.
+        Waits for the GPU: llama.cpp only queues the work, so a prompt chunk without sampled rows
+        would appear to take no time.
         """
         self._batch.fill(batch)
         self._output_rows = np.flatnonzero(batch.outputs).tolist()
@@ -221,67 +229,70 @@ class LlamaBackend:
         llama_cpp.llama_synchronize(self._context)
 
     def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
-        """Choose a token for each task. Row pointers are taken here, before any other thread works:
-        llama.cpp reorders rows when it is asked for one."""
+        """Sample a token for each task."""
+        # Rows are fetched before other threads start: llama.cpp reorders rows on each access.
         return self._row_sampler.sample(tasks, [self._row(task.row) for task in tasks])
 
     def _row(self, output: int) -> Logits:
         pointer = llama_cpp.llama_get_logits_ith(self._context, self._output_rows[output])
-        # Ten times as fast as numpy's own conversion of a pointer.
+        # Ten times as fast as np.ctypeslib.as_array.
         buffer = self._row_type.from_address(ctypes.addressof(pointer.contents))
         row: Logits = np.frombuffer(buffer, np.float32)
         return row
 
     def new_sampler(self, request: SequenceRequest) -> SamplerChain:
-        """The sampler of a sequence, having seen the prompt."""
-        sizes = ModelSizes(self._vocab, self._n_vocab, self.limits.slot_tokens, self._suppressed)
+        """Create the sampler of a sequence; it has accepted the prompt."""
         return SamplerChain(
-            request, sizes, self._ends, lambda token: self.vocabulary.piece(token, special=True)
+            request,
+            self._sizes,
+            self._end_tokens,
+            lambda token: self.vocabulary.piece(token, special=True),
         )
 
     @property
     def architecture(self) -> str:
-        """What the model's file calls its kind."""
+        """The model file's `general.architecture`."""
         value = ctypes.create_string_buffer(128)
         llama_cpp.llama_model_meta_val_str(self._model, b"general.architecture", value, 128)
         return value.value.decode(errors="replace")
 
     @property
     def copies_by_state(self) -> bool:
-        """Recurrent states are shared by a copy, not copied."""
+        """Whether a slot must be copied by `save` and `restore`: llama.cpp's copy of a recurrent
+        state would share the state instead."""
         return not self.can_trim
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Queue a copy of a whole stream (a part of one aborts); inside one stream, refer to the
-        first `tokens` cells."""
+        """Queue a copy of a whole stream (llama.cpp aborts on a partial one). In the unified layout
+        let `target` share the first `tokens` cells."""
         if self.limits.cells is None:
             llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, -1)
             return
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, tokens)
-        self._book.share(source, target, tokens)
+        self._ref_counts.share(source, target, tokens)
 
     @property
     def used_cells(self) -> int:
-        """Cells in use in all slots, those that several refer to once."""
-        return self._book.used(self._lengths)
+        """Cells in use by all slots; shared cells count once."""
+        return self._ref_counts.used(self._lengths)
 
     def freed_by(self, slot: int) -> int:
-        """How many cells emptying a slot would free."""
-        return self._book.freed_by(slot, self._lengths)
+        """Number of cells that emptying a slot would free."""
+        return self._ref_counts.freed_by(slot, self._lengths)
 
     @property
     def _lengths(self) -> list[int]:
         return [self.slot_length(slot) for slot in range(self.limits.slots)]
 
     def state_bytes(self, slot: int) -> int:
-        """The size of a saved slot."""
+        """Size of the state that `save` would return."""
         return self._native_bytes(slot) + LENGTHS_BYTES
 
     def _native_bytes(self, slot: int, flags: int = 0) -> int:
         return int(llama_cpp.llama_state_seq_get_size_ext(self._context, slot, flags))
 
     def save(self, slot: int) -> bytearray:
-        """The cells in use of a slot, for a context of any number of slots."""
+        """Serialize the cells of a slot, for a context with any number of slots."""
         size = self._native_bytes(slot)
         state = bytearray(size + LENGTHS_BYTES)
         view = (ctypes.c_uint8 * size).from_buffer(state)
@@ -297,67 +308,66 @@ class LlamaBackend:
         return state
 
     def restore(self, slot: int, state: bytearray) -> bool:
-        """Replace a slot's cells by saved ones."""
+        """Replace the cells of a slot with a saved state; False if it does not fit."""
         try:
-            fitting, size = convert_state(state, self._streams)
+            converted, size = convert_state(state, self._num_streams)
         except StateMismatch as problem:
-            log.warning("a saved state cannot be used: %s", problem)
+            log.warning("cannot restore a saved state: %s", problem)
             return False
         self.trim(slot, 0)
-        view = (ctypes.c_uint8 * size).from_buffer(fitting)
+        view = (ctypes.c_uint8 * size).from_buffer(converted)
         return size == int(llama_cpp.llama_state_seq_set_data(self._context, view, size, slot))
 
     def prepare_guides(self) -> None:
-        """Get ready for the first constrained request, which must not wait, nor slow others."""
+        """Load the grammar tokenizer now rather than with the first constrained request."""
         wait([self._guides.prepare()])
 
     def new_guide(self, constraint: Constraint) -> Guide:
-        """What holds a sequence to its constraint."""
+        """Create the guide that enforces a constraint on a sequence."""
         return self._guides.new(constraint)
 
     def trim(self, slot: int, length: int) -> bool:
-        """Keep the first `length` tokens of a slot."""
+        """Remove all but the first `length` tokens of a slot; False if the model cannot."""
         first = length or -1
-        is_done = bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, first, -1))
-        if is_done and self.limits.cells is not None:
-            self._book.cut(slot, length)
-        return is_done
+        is_trimmed = bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, first, -1))
+        if is_trimmed and self.limits.cells is not None:
+            self._ref_counts.cut(slot, length)
+        return is_trimmed
 
     def slot_length(self, slot: int) -> int:
-        """How many tokens a slot holds."""
+        """Number of tokens in a slot."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, slot)) + 1
 
     def reusable_from(self, slot: int) -> int:
-        """The first position still in the cache; 0 in an empty slot."""
+        """The first cached position; 0 in an empty slot."""
         return max(int(llama_cpp.llama_memory_seq_pos_min(self._memory, slot)), 0)
 
     def piece(self, token: int, *, special: bool) -> bytes:
-        """A token's bytes."""
+        """The bytes of a token; empty for a control token unless `special`."""
         return self.vocabulary.piece(token, special=special)
 
     def is_eog(self, token: int) -> bool:
-        """Whether the model ends its text with this token."""
+        """Whether a token ends the generation."""
         return token in self.vocabulary.end_tokens
 
 
 def _suppressed_tokens(vocab: Any) -> tuple[int, ...]:
-    """Tokens that the model's file suppresses."""
+    """Tokens that the model file forbids."""
     count = ctypes.c_int32()
     tokens = llama_cpp.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(count))
     return tuple(tokens[: count.value])
 
 
 class NativeBatch:
-    """A `llama_batch` over numpy arrays: filling it field by field costs 1.6 ms for 2,048 tokens,
-    by slices 4 us."""
+    """A `llama_batch` on numpy arrays. Filling it by slices takes 4 us for 2,048 tokens, field by
+    field 1.6 ms."""
 
     def __init__(self, size: int) -> None:
         self._tokens = np.zeros(size, np.int32)
         self._positions = np.zeros(size, np.int32)
         self._slots = np.zeros(size, np.int32)
         self._outputs = np.zeros(size, np.int8)
-        # Every token belongs to one sequence; its list of sequence ids is its own place in
-        # `_slots`.
+        # Every token belongs to one sequence: its `seq_id` points to its element of `_slots`.
         self._counts = np.ones(size, np.int32)
         self._pointers = (self._slots.ctypes.data + 4 * np.arange(size)).astype(np.uint64)
         self.struct = llama_cpp.llama_batch()
@@ -372,7 +382,7 @@ class NativeBatch:
             setattr(self.struct, name, ctypes.cast(values.ctypes.data, kind))
 
     def fill(self, batch: TokenBatch) -> None:
-        """Take over the arrays of a batch."""
+        """Copy the arrays of a batch."""
         count = len(batch.tokens)
         self._tokens[:count] = batch.tokens
         self._positions[:count] = batch.positions

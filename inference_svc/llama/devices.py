@@ -1,7 +1,7 @@
 """Devices of ggml and the free memory of GPUs.
 
-Asking uses some hundred megabytes of a GPU for as long as the process lives, so it is asked in a
-child process.
+A query allocates some hundred megabytes of each GPU until the process exits, so processes that do
+not use GPUs run it in a child process.
 """
 
 import ctypes
@@ -18,8 +18,8 @@ from inference_svc.llama import library
 
 log = logging.getLogger(__name__)
 
-# Looked up through llama.cpp's library: a wheel holds ggml under two names, and loading it by the
-# other one makes a second list of devices, which llama.cpp does not know.
+# Accessed through llama.cpp's library: wheels contain ggml under two names, and loading the other
+# one creates a second device registry, which llama.cpp does not use.
 ggml: Any = _lib
 ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
 ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
@@ -33,57 +33,59 @@ _size = ctypes.POINTER(ctypes.c_size_t)
 ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, _size, _size]
 ggml.ggml_backend_dev_memory.restype = None
 
-_GPU = 1  # ggml's number; integrated ones (2) share the memory of the processor
-_PATIENCE_S = 60.0
+_GPU = 1  # GGML_BACKEND_DEVICE_TYPE_GPU; integrated GPUs (2) use the memory of the CPU
+_TIMEOUT_S = 60.0
 
 
-def handles(ggml: Any = ggml) -> list[Any]:
-    """Every device, the processor among them."""
+def list_devices(ggml: Any = ggml) -> list[Any]:
+    """All devices, including the CPU."""
     return [ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count())]
 
 
-def names() -> list[str]:
-    """What ggml calls them."""
-    return [ggml.ggml_backend_dev_name(device).decode() for device in handles()]
+def device_names() -> list[str]:
+    """The names of all devices in ggml."""
+    return [ggml.ggml_backend_dev_name(device).decode() for device in list_devices()]
 
 
-def find(name: str) -> Any:
-    """A device by its name; None where there is none."""
+def find_device(name: str) -> Any:
+    """Return a device by its name, or None."""
     return ggml.ggml_backend_dev_by_name(name.encode())
 
 
-def as_list(devices: Sequence[Any]) -> Any:
-    """What `llama_model_params.devices` points to. An empty one is no device at all, where no list
-    stands for all GPUs, which llama.cpp then asks for their memory even for a vocabulary."""
+def device_array(devices: Sequence[Any]) -> Any:
+    """Build the array for `llama_model_params.devices`.
+
+    An empty one selects no device. Without an array llama.cpp selects all GPUs, and queries their
+    memory even to load a vocabulary.
+    """
     return (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
 
 
 def free_bytes(only: Collection[str] = (), ggml: Any = ggml) -> dict[str, int]:
-    """What is free now on each GPU that tells; no other is asked than `only`, where some are
-    named."""
-    found = {}
+    """Free memory of each GPU that reports it; `only` restricts the query to these GPUs."""
+    sizes = {}
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    for device in handles(ggml):
+    for device in list_devices(ggml):
         name = ggml.ggml_backend_dev_name(device).decode()
         if ggml.ggml_backend_dev_type(device) == _GPU and (not only or name in only):
             ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
             if total.value:
-                found[name] = free.value
-    return found
+                sizes[name] = free.value
+    return sizes
 
 
-def free_bytes_from_outside() -> dict[str, int] | None:
-    """The same, for a process that must not use a GPU; None if unknown."""
+def query_free_bytes() -> dict[str, int] | None:
+    """Query `free_bytes` in a child process; None if it fails."""
     if not library.can_use_gpu():
         return {}
     command = [sys.executable, "-P", "-m", "inference_svc.llama.devices"]
     try:
-        events = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
-        found: dict[str, int] = json.loads(events.stdout)
+        child = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=True)
+        sizes: dict[str, int] = json.loads(child.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as problem:
-        log.warning("the free memory of the GPUs cannot be read: %s", problem)
+        log.warning("cannot read the free memory of the GPUs: %s", problem)
         return None
-    return found
+    return sizes
 
 
 if __name__ == "__main__":

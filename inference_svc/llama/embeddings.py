@@ -1,6 +1,6 @@
-"""A second context over the weights of a model, for embeddings and scores.
+"""A second context on the weights of a model, for embeddings and rerank scores.
 
-llama.cpp pools inside the graph, and the kind of pooling is fixed with the context.
+llama.cpp pools inside the graph, and the pooling type is fixed when the context is created.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import numpy as np
 from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.batch import TokenBatch
 from inference_svc.engine.embedding_request import EmbeddingLimits, Vector
-from inference_svc.llama.attention import set_positions
+from inference_svc.llama.attention import set_flash_attention_and_rope
 from inference_svc.llama.backend import NativeBatch
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.llama.weights import ModelLoadError
@@ -32,15 +32,15 @@ _POOLING = {
     Pooling.RANK: llama_cpp.LLAMA_POOLING_TYPE_RANK,
 }
 _SEQUENCES = 64
-_RECURRENT_SEQUENCES = 8  # each holds a whole state
-_LOGIT_BYTES = 64 << 20  # of a batch, twice: in the compute buffer and beside it
-_LEAST_BATCH_TOKENS = 32
+_RECURRENT_SEQUENCES = 8  # each has a whole recurrent state
+_MAX_LOGIT_BYTES = 64 << 20  # per batch; allocated twice: in the compute buffer and as output
+_MIN_BATCH_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
-    """How a model embeds. `input_tokens` bounds one input, `pack_tokens` a batch of short ones;
-    `cell_bytes` is what a token takes in the KV cache."""
+    """How a model embeds. `input_tokens` limits one input, `pack_tokens` a batch of short inputs;
+    `cell_bytes` is the size of a token in the KV cache."""
 
     name: str
     pooling: Pooling
@@ -53,13 +53,13 @@ class EmbeddingSettings:
 
 
 class LlamaEmbedding:
-    """The embedding context of one model, made when it is first needed. Only the thread that made
-    this may use it; the model must outlive it."""
+    """The embedding context of one model, created on first use. Only the thread that created it may
+    use it; the model must outlive it."""
 
     def __init__(
         self, model: Any, settings: EmbeddingSettings, memory: EngineMemory | None = None
     ) -> None:
-        """`memory` limits what it may take; unset means the machine's memory."""
+        """`memory` limits the size of the context; None means the memory of the machine."""
         self._model = model
         self._engine_memory = memory or EngineMemory()
         self._settings = settings
@@ -70,7 +70,7 @@ class LlamaEmbedding:
         self.limits = _limits(model, settings, int(llama_cpp.llama_vocab_n_tokens(vocabulary)))
 
     def open(self) -> None:
-        """Make the context, unless it is there. Raises `ModelTooLarge` or `ModelLoadError`."""
+        """Create the context if needed. Raises `ModelTooLarge` or `ModelLoadError`."""
         if self._context is not None:
             return
         self._check_memory()
@@ -82,14 +82,15 @@ class LlamaEmbedding:
         params.n_threads = params.n_threads_batch = self._settings.threads
         params.embeddings = True
         params.pooling_type = _POOLING[self._settings.pooling]
-        params.kv_unified = True  # a batch of many inputs is then one compute batch
+        params.kv_unified = True  # so that a batch of many inputs is one ubatch
         params.no_perf = True
-        set_positions(params, self._settings.attention)
-        with self._engine_memory.taking():
+        set_flash_attention_and_rope(params, self._settings.attention)
+        with self._engine_memory.tracking():
             context = llama_cpp.llama_init_from_model(self._model, params)
         if not context:
             raise ModelLoadError(
-                f"{self._settings.name}: no context for embeddings of {limits.input_tokens} tokens"
+                f"{self._settings.name}: cannot create a context for embeddings of "
+                f"{limits.input_tokens} tokens"
             )
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
@@ -115,7 +116,8 @@ class LlamaEmbedding:
             self._context = None
 
     def embed(self, batch: TokenBatch) -> Mapping[int, Vector]:
-        """The pooled vector of each slot in the batch. Raises `DecodeError` or `ModelTooLarge`."""
+        """Compute the pooled vector of each slot in the batch. Raises `DecodeError` or
+        `ModelTooLarge`."""
         try:
             self.open()
         except ModelLoadError as error:
@@ -138,8 +140,8 @@ class LlamaEmbedding:
         data = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(data, shape=(size,)).copy()
 
-    def forget(self, slot: int) -> None:
-        """Empty a slot."""
+    def clear_slot(self, slot: int) -> None:
+        """Remove all tokens of a slot."""
         if self._context is not None and self._memory:
             llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
@@ -151,8 +153,8 @@ def _limits(model: Any, settings: EmbeddingSettings, vocabulary_size: int) -> Em
     splits = settings.is_causal and pooling is not Pooling.CLS
     batch_tokens = max(settings.pack_tokens, 0 if splits else settings.input_tokens)
     if settings.is_causal:
-        affordable = max(_LOGIT_BYTES // (4 * vocabulary_size), _LEAST_BATCH_TOKENS)
-        batch_tokens = min(batch_tokens, affordable) if splits else batch_tokens
+        max_tokens = max(_MAX_LOGIT_BYTES // (4 * vocabulary_size), _MIN_BATCH_TOKENS)
+        batch_tokens = min(batch_tokens, max_tokens) if splits else batch_tokens
     return EmbeddingLimits(
         batch_tokens=batch_tokens,
         input_tokens=settings.input_tokens,

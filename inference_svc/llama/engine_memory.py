@@ -1,4 +1,4 @@
-"""Memory that an engine process has taken, of the machine and of GPUs."""
+"""Memory that an engine process uses: free memory of the machine, usage of GPUs."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,50 +17,50 @@ class EngineMemory:
         placement: Placement = ON_PROCESSOR,
         free_bytes: Callable[[Collection[str]], Mapping[str, int]] = devices.free_bytes,
     ) -> None:
-        """`free_bytes` covers the named GPUs, or all."""
+        """`free_bytes` returns the free memory of the given GPUs, or of all."""
         self._placement = placement
-        self._is_counting = False
+        self._is_tracking = False
         self._free_bytes = free_bytes
-        self._taken: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self._used: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     def available_bytes(self, num_layers: int) -> int:
-        """The most that a context over all layers may take, as its model is placed."""
+        """Maximum size of a context over all layers, as the model is placed."""
         free = DeviceBytes(available_memory_bytes(), self._free())
         return LayerSplit(self._placement, num_layers).fitting_bytes(free)
 
     @contextmanager
-    def taking(self) -> Iterator[None]:
-        """Count what is taken, or given back, until the outermost of such contexts ends."""
-        if self._is_counting:
+    def tracking(self) -> Iterator[None]:
+        """Add the memory allocated or freed inside the outermost such context to the usage."""
+        if self._is_tracking:
             yield
             return
         before = self._free()
-        self._is_counting = True
+        self._is_tracking = True
         try:
             yield
         finally:
-            self._is_counting = False
+            self._is_tracking = False
         after = self._free()
         for name, free in before.items():
-            taken = self._taken.get(name, 0) + free - after.get(name, free)
-            self._taken[name] = max(taken, 0)
+            used = self._used.get(name, 0) + free - after.get(name, free)
+            self._used[name] = max(used, 0)
 
     @property
-    def taken(self) -> dict[str, int]:
-        """What it has of each GPU."""
-        return {name: size for name, size in self._taken.items() if size}
+    def used_bytes(self) -> dict[str, int]:
+        """Bytes in use on each GPU."""
+        return {name: size for name, size in self._used.items() if size}
 
-    def news(self) -> dict[str, int] | None:
-        """The same where it has changed since it was asked for last."""
-        if self.taken == self._told:
+    def changed_usage(self) -> dict[str, int] | None:
+        """`used_bytes`; None if unchanged since the last call."""
+        if self.used_bytes == self._reported:
             return None
-        self._told = self.taken
-        return self._told
+        self._reported = self.used_bytes
+        return self._reported
 
     @property
-    def is_on_gpus(self) -> bool:
-        """Whether the model uses any GPU that is there."""
+    def uses_gpus(self) -> bool:
+        """Whether the model is placed on a GPU of this machine."""
         return bool(self._free())
 
     def _free(self) -> Mapping[str, int]:

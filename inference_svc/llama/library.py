@@ -1,4 +1,4 @@
-"""Starts llama.cpp once a process and forwards its log."""
+"""Initializes llama.cpp once per process and forwards its log."""
 
 import ctypes
 import logging
@@ -8,7 +8,7 @@ import llama_cpp
 
 log = logging.getLogger("llama.cpp")
 
-# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before.
+# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continuation. Forwarded one level lower.
 _LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 
 
@@ -20,19 +20,18 @@ def _log_line(level: int, text: bytes, _: ctypes.c_void_p) -> None:
 
 
 def start() -> None:
-    """Start the library and take over its log. May be called again."""
-    # The module keeps the callback alive: llama.cpp holds a bare pointer to it for as long as it
-    # lives.
+    """Initialize the library and redirect its log. May be called again."""
+    # llama.cpp stores a bare pointer to the callback; as a module attribute it is never freed.
     llama_cpp.llama_log_set(_log_line, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
 
 
 def can_use_gpu() -> bool:
-    """Whether it was built with a backend that has a device on this machine."""
+    """Whether llama.cpp was built with a GPU backend that finds a device."""
     return bool(llama_cpp.llama_supports_gpu_offload())
 
 
 def system_info() -> str:
-    """llama.cpp's line on the processor's features."""
+    """llama.cpp's description of the CPU features it uses."""
     text: Any = llama_cpp.llama_print_system_info()
     return text.decode() if text else ""

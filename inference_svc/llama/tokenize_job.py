@@ -1,5 +1,5 @@
-"""Tokenizes long texts in a sandboxed child process: llama.cpp's regular expressions recurse and
-can exhaust the stack.
+"""Tokenizes long texts in a sandboxed child process: llama.cpp's regular expressions are recursive
+and can exhaust the stack.
 """
 
 from functools import lru_cache
@@ -11,20 +11,20 @@ from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError
 from svc_kit.sandbox.jobs import JobRefused
 
-_VOCABULARIES_KEPT = 4
+_MAX_CACHED_VOCABULARIES = 4
 
 
 def tokenize(payload: dict[str, Any]) -> list[list[int]]:
     """Tokenize texts with the vocabulary of a model file.
 
-    `payload` has "model" (an absolute path) and "texts": [text, add_special, parse_special] each.
-    The result has the tokens of each text.
+    `payload` has "model" (an absolute path) and "texts", a list of [text, add_special,
+    parse_special]. Returns the tokens of each text.
 
     Raises:
-        JobRefused: the vocabulary cannot be loaded, or a text is not valid Unicode.
+        JobRefused: The vocabulary cannot be loaded, or a text is not valid Unicode.
     """
     try:
-        vocabulary = _vocabulary(payload["model"])
+        vocabulary = _load_vocabulary(payload["model"])
         return [
             vocabulary.tokenize(text, add_special=add_special, parse_special=parse_special)
             for text, add_special, parse_special in payload["texts"]
@@ -33,6 +33,6 @@ def tokenize(payload: dict[str, Any]) -> list[list[int]]:
         raise JobRefused(str(problem)) from None
 
 
-@lru_cache(maxsize=_VOCABULARIES_KEPT)
-def _vocabulary(path: str) -> Vocabulary:
+@lru_cache(maxsize=_MAX_CACHED_VOCABULARIES)
+def _load_vocabulary(path: str) -> Vocabulary:
     return Vocabulary.load(Path(path))

@@ -1,7 +1,7 @@
-"""Vocabulary, tokenizer and grammar vocabulary of a model, through llama.cpp.
+"""Vocabulary, tokenizer and grammar tokenizer of a model, through llama.cpp.
 
-Every guard exists because llama.cpp ends the process on a wrong argument: invalid UTF-8 makes
-`llama_tokenize` throw through its C interface.
+Arguments are validated here because llama.cpp terminates the process on invalid ones: invalid UTF-8
+makes `llama_tokenize` throw through its C interface.
 """
 
 import ctypes
@@ -19,17 +19,16 @@ from inference_svc.llama import devices, library
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
-# llama.cpp takes the length of a text as a 32-bit number.
-_MAX_TEXT_BYTES = 2**31 - 1
-_PIECE_BYTES = 8  # enough for most tokens; others are asked for again
+_MAX_TEXT_BYTES = 2**31 - 1  # llama.cpp's text length is a 32-bit integer
+_PIECE_BYTES = 8  # enough for most tokens; longer ones need a second call
 _METADATA_BYTES = 256
 
 
 class Vocabulary:
-    """The vocabulary of one model.
+    """The vocabulary of one model; several threads may use it.
 
-    Invariant: between construction and `close` the native model stays loaded; a borrowed model
-    (`from_model`) must outlive this object.
+    The native model stays loaded until `close`; a borrowed model (`from_model`) must outlive this
+    object.
     """
 
     def __init__(self, model: native.llama_model_p, *, owns_model: bool) -> None:
@@ -48,13 +47,13 @@ class Vocabulary:
         """Load the vocabulary of a model file, without its weights.
 
         Raises:
-            ModelFileInvalid: llama.cpp cannot read it.
+            ModelFileInvalid: llama.cpp cannot read the file.
         """
         library.start()
         params = native.llama_model_default_params()
         params.vocab_only = True
-        no_device = devices.as_list(())
-        params.devices = ctypes.cast(no_device, ctypes.c_void_p)
+        no_devices = devices.device_array(())
+        params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
         model = native.llama_model_load_from_file(str(path).encode(), params)
         if not model:
             raise ModelFileInvalid(path, "llama.cpp cannot load its vocabulary")
@@ -62,11 +61,11 @@ class Vocabulary:
 
     @classmethod
     def from_model(cls, model: native.llama_model_p) -> Self:
-        """Use the vocabulary of a loaded model, which the caller keeps and frees."""
+        """Use the vocabulary of a loaded model, which the caller owns."""
         return cls(model, owns_model=False)
 
     def close(self) -> None:
-        """Free the model if it is ours, once no call is under way. May be called twice."""
+        """Wait for running calls, then free the model unless it is borrowed. Idempotent."""
         with self._idle:
             if self._closed:
                 return
@@ -77,61 +76,61 @@ class Vocabulary:
 
     @property
     def bos(self) -> int | None:
-        """The token that begins a text, if there is one."""
+        """The beginning-of-sequence token, if any."""
         return self._token_or_none(self._bos)
 
     @property
     def eos(self) -> int | None:
-        """The token that ends a text, if there is one."""
+        """The end-of-sequence token, if any."""
         return self._token_or_none(self._eos)
 
     @cached_property
     def adds_bos(self) -> bool:
-        """Whether the model wants `bos` before every prompt."""
+        """Whether the model expects `bos` before every prompt."""
         with self._in_use():
             return bool(native.llama_vocab_get_add_bos(self._vocab))
 
     @cached_property
     def pair_separator(self) -> int | None:
-        """What stands between the two texts of a pair, beside the end of the first, if anything."""
+        """The token between the two texts of a pair, after the end token of the first, if any."""
         with self._in_use():
             if native.llama_vocab_type(self._vocab) == native.LLAMA_VOCAB_TYPE_WPM:
-                return None  # its separator is the end; llama.cpp claims one more by default
+                return None  # WPM separates by the end token; llama.cpp's default reports another
             if not native.llama_vocab_get_add_sep(self._vocab):
                 return None
             return self._token_or_none(int(native.llama_vocab_sep(self._vocab)))
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Every token that ends a generation; a model may have several."""
+        """All tokens that end a generation."""
         with self._in_use():
             is_end = native.llama_vocab_is_eog
             return frozenset(t for t in range(self.size) if is_end(self._vocab, t))
 
     @cached_property
     def control_tokens(self) -> Mapping[str, int]:
-        """The tokens that no ordinary text is made of, by their texts, e.g. "<|im_end|>"."""
-        wanted = native.LLAMA_TOKEN_ATTR_CONTROL | native.LLAMA_TOKEN_ATTR_UNKNOWN
+        """Control and unknown tokens by their texts, e.g. "<|im_end|>"."""
+        attributes = native.LLAMA_TOKEN_ATTR_CONTROL | native.LLAMA_TOKEN_ATTR_UNKNOWN
         with self._in_use():
             texts = {
                 token: native.llama_vocab_get_text(self._vocab, token)
                 for token in range(self.size)
-                if native.llama_vocab_get_attr(self._vocab, token) & wanted
+                if native.llama_vocab_get_attr(self._vocab, token) & attributes
             }
         return {text.decode("utf-8", "replace"): token for token, text in texts.items() if text}
 
     @cached_property
     def control_texts(self) -> tuple[str, ...]:
-        """The texts that `parse_special` reads as control tokens."""
+        """The texts that `parse_special` turns into control tokens."""
         return tuple(sorted(self.control_tokens))
 
     @property
     def pointer(self) -> Any:
-        """llama.cpp's pointer, for what reads the vocabulary natively while it is open."""
+        """The native `llama_vocab` pointer, valid until `close`."""
         return self._vocab
 
     def control_tokens_in(self, texts: Sequence[str]) -> frozenset[int]:
-        """Return the control tokens that parsing these texts reads."""
+        """Return the control tokens that `parse_special` finds in texts."""
         return frozenset(
             token
             for text in texts
@@ -140,7 +139,7 @@ class Vocabulary:
         )
 
     def token_text(self, token: int | None) -> str:
-        """Return the raw text of a token for a chat template. None: an empty text."""
+        """Return the raw text of a token for a chat template; empty for None."""
         if token is None:
             return ""
         self._check_token(token, "token")
@@ -149,18 +148,13 @@ class Vocabulary:
         return text.decode("utf-8", "replace")
 
     def metadata(self, key: str) -> str | None:
-        """Return a value of the model file as text, e.g. of "general.name"."""
+        """Return a metadata value of the model file as text, e.g. "general.name", or None."""
         name = key.encode()
         length = _METADATA_BYTES
         with self._in_use():
             while True:
                 buffer = ctypes.create_string_buffer(length + 1)
-                written = native.llama_model_meta_val_str(
-                    self._model,
-                    name,
-                    buffer,
-                    len(buffer),
-                )
+                written = native.llama_model_meta_val_str(self._model, name, buffer, len(buffer))
                 if written < 0:
                     return None
                 if written <= length:
@@ -179,14 +173,14 @@ class Vocabulary:
         """Turn a text into token ids.
 
         Args:
-            add_special: add the begin and end tokens that the model asks for.
-            parse_special: read control tokens written in the text as such.
-            field: what errors call the text.
-            limit_bytes: the longest text in UTF-8.
+            add_special: Add the BOS and EOS tokens that the model expects.
+            parse_special: Parse control tokens written in the text.
+            field: Name of the text in errors.
+            limit_bytes: Maximum length in UTF-8.
 
         Raises:
-            InvalidField: the text is not valid Unicode (a lone surrogate).
-            TooLong: it is over the limit.
+            InvalidField: The text is not valid Unicode (it has a lone surrogate).
+            TooLong: The text exceeds `limit_bytes`.
         """
         data = encode_strictly(text, field)
         if len(data) > min(limit_bytes, _MAX_TEXT_BYTES):
@@ -205,53 +199,40 @@ class Vocabulary:
     def detokenize(
         self, tokens: Sequence[int], *, special: bool = False, field: str = "token_ids"
     ) -> str:
-        """Turn token ids into text; bytes that are not UTF-8 become U+FFFD.
-
-        Args:
-            special: write control tokens as their texts instead of leaving them out.
-
-        Raises:
-            TokenOutOfVocabulary: an id that the model does not have.
-        """
+        """Turn token ids into text. Invalid UTF-8 becomes U+FFFD; control tokens are omitted unless
+        `special`. Raises `TokenOutOfVocabulary`."""
         for token in tokens:
             self._check_token(token, field)
-        given = (native.llama_token * len(tokens))(*tokens)
+        array = (native.llama_token * len(tokens))(*tokens)
         capacity = 8 * len(tokens) + 16
         with self._in_use():
             while True:
                 buffer = ctypes.create_string_buffer(capacity)
                 written: int = native.llama_detokenize(
-                    self._vocab, given, len(tokens), buffer, capacity, False, special
+                    self._vocab, array, len(tokens), buffer, capacity, False, special
                 )
                 if written >= 0:
                     return buffer.raw[:written].decode("utf-8", "replace")
                 capacity = -written
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        """Return the bytes that a token adds to the output; often part of a character only.
-
-        Args:
-            special: give control tokens their text; without it they are empty.
-
-        Raises:
-            TokenOutOfVocabulary: an id that the model does not have.
-        """
+        """Return the bytes of a token, which may be part of a character. Control tokens are empty
+        unless `special`. Raises `TokenOutOfVocabulary`."""
         self._check_token(token, "token")
-        table = self._special_pieces if special else self._pieces
-        known = table.get(token)
-        if known is None:
-            known = table[token] = self._read_piece(token, special)
-        return known
+        cache = self._special_pieces if special else self._pieces
+        piece = cache.get(token)
+        if piece is None:
+            piece = cache[token] = self._read_piece(token, special)
+        return piece
 
-    def every_piece(self) -> Iterator[bytes]:
-        """The bytes of all tokens in order, control tokens by their text; nothing is remembered of
-        them, as it is by `piece`."""
+    def iter_pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of all tokens in order, including control tokens, without caching."""
         return (self._read_piece(token, True) for token in range(self.size))
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         with self._in_use():
             if native.llama_vocab_get_attr(self._vocab, token) & native.LLAMA_TOKEN_ATTR_UNUSED:
-                return b""  # padding of the table, whose text would look like an ordinary word
+                return b""  # padding, whose text looks like an ordinary word
             length = _PIECE_BYTES
             while True:
                 buffer = ctypes.create_string_buffer(length)
@@ -294,11 +275,7 @@ class Vocabulary:
 
 
 def encode_strictly(text: str, field: str) -> bytes:
-    """Encode as UTF-8, refusing what UTF-8 cannot hold.
-
-    Raises:
-        InvalidField: the text has a lone surrogate.
-    """
+    """Encode as UTF-8. Raises `InvalidField` if the text has a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError as problem:
@@ -308,20 +285,20 @@ def encode_strictly(text: str, field: str) -> bytes:
         ) from None
 
 
-_CONTROL = b"\xff"  # begins what no text can match
-# Inside strings most tokens may follow, whatever they are: llguidance keeps a table for each of
-# these kinds, so that a mask takes microseconds where looking at every token takes a millisecond. A
-# table of a large vocabulary is 13 MB; its own other two (any length, white space) save no time
-# that could be measured.
+_CONTROL = b"\xff"  # llguidance's prefix of special tokens, which no text matches
+# Most tokens are allowed inside JSON strings. llguidance precomputes a table for each of these
+# slices, so that a mask takes microseconds instead of a millisecond. A table of a large vocabulary
+# takes 13 MB; llguidance's two other default slices (any length, white space) save no measurable
+# time.
 _SLICES = [r'[^"\\\x00-\x1F\x7F]{1,10}', r'[^"\\\x00-\x1F\x7F]{1,30}']
 
 
 def grammar_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
-    """Read the whole vocabulary. It must stay open for as long as the tokenizer is used."""
+    """Build llguidance's tokenizer. The vocabulary must stay open while it is used."""
     control = frozenset(vocabulary.control_tokens.values())
     tokens = [
         _CONTROL * (token in control) + piece
-        for token, piece in enumerate(vocabulary.every_piece())
+        for token, piece in enumerate(vocabulary.iter_pieces())
     ]
     tokenize = ctypes.cast(native._lib.llama_tokenize, ctypes.c_void_p).value
     tokenizer: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # not in its stubs
@@ -337,7 +314,7 @@ def grammar_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
 
 
 def _release_memory() -> None:
-    """Return the memory of reading a vocabulary to the system (glibc)."""
+    """Return freed memory to the system (glibc)."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

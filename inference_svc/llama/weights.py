@@ -12,7 +12,7 @@ from inference_svc.models.placement import Placement, SplitMode
 
 
 class ModelLoadError(Exception):
-    """llama.cpp could not load the model or make its context."""
+    """llama.cpp could not load the model or create its context."""
 
 
 _SPLIT_MODES = {
@@ -21,8 +21,8 @@ _SPLIT_MODES = {
     SplitMode.ROW: llama_cpp.LLAMA_SPLIT_MODE_ROW,
 }
 
-# By whether the file is mapped, and whether memory is locked. Weights are copied by default: mapped
-# pages have 4 KiB, and looking up their addresses takes up to an eighth of a step.
+# Keyed by (maps_file, locks_memory). Weights are not mapped by default: mapped pages have 4 KiB,
+# and TLB misses take up to an eighth of a step.
 _LOAD_MODES = {
     (False, False): llama_cpp.LLAMA_LOAD_MODE_NONE,
     (False, True): llama_cpp.LLAMA_LOAD_MODE_MLOCK,
@@ -36,7 +36,7 @@ def load_model(
 ) -> Any:
     """Load weights; the caller frees them.
 
-    `on_progress` hears the fraction that is read, 0 to 1, once a percent at most. Raises
+    `on_progress` receives the fraction read, 0 to 1, at most once per percent. Raises
     `ModelLoadError`.
     """
     params = llama_cpp.llama_model_default_params()
@@ -44,10 +44,10 @@ def load_model(
     params.split_mode = _SPLIT_MODES[placement.split_mode]
     params.main_gpu = placement.main_device
     params.load_mode = _LOAD_MODES[placement.maps_file, placement.locks_memory]
-    # llama.cpp reads these through bare pointers for as long as the call lasts.
-    chosen, shares = _devices(placement), _shares(placement)
-    params.devices = ctypes.cast(chosen, ctypes.c_void_p) if chosen else None
-    params.tensor_split = shares
+    # llama.cpp reads these through bare pointers: local variables keep them alive during the call.
+    selected, tensor_split = _devices(placement), _tensor_split(placement)
+    params.devices = ctypes.cast(selected, ctypes.c_void_p) if selected else None
+    params.tensor_split = tensor_split
     progress = llama_cpp.llama_progress_callback(_Progress(on_progress))
     params.progress_callback = progress
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
@@ -57,40 +57,39 @@ def load_model(
 
 
 class _Progress:
-    """Forwards the progress of llama.cpp, without repetitions."""
+    """Forwards llama.cpp's progress, at most once per percent."""
 
-    def __init__(self, tell: Callable[[float], None]) -> None:
-        self._tell = tell
-        self._told = -1
+    def __init__(self, report: Callable[[float], None]) -> None:
+        self._report = report
+        self._last_percent = -1
 
     def __call__(self, fraction: float, _: object) -> bool:
         percent = int(fraction * 100)
-        if percent > self._told:
-            self._told = percent
-            self._tell(percent / 100)
-        return True  # go on
+        if percent > self._last_percent:
+            self._last_percent = percent
+            self._report(percent / 100)
+        return True  # continue loading
 
 
 def _devices(placement: Placement) -> Any:
-    """The devices to use, or None for all GPUs."""
+    """The array of devices to use, or None for all GPUs."""
     if not placement.uses_devices:
-        return devices.as_list(())
+        return devices.device_array(())
     if not placement.devices:
         return None
-    found = [devices.find(name) for name in placement.devices]
-    for name, device in zip(placement.devices, found, strict=True):
-        if not device:
-            there = ", ".join(devices.names())
-            raise ModelLoadError(f"there is no device {name!r}; there are {there}")
-    return devices.as_list(found)
+    handles = [devices.find_device(name) for name in placement.devices]
+    for name, handle in zip(placement.devices, handles, strict=True):
+        if not handle:
+            available = ", ".join(devices.device_names())
+            raise ModelLoadError(f"unknown device {name!r}; available devices: {available}")
+    return devices.device_array(handles)
 
 
-def _shares(placement: Placement) -> Any:
-    """A share for each device there may be, or None to split by their memory."""
+def _tensor_split(placement: Placement) -> Any:
+    """The share of each possible device, or None to split by free memory."""
     if not placement.tensor_split:
         return None
-    most = int(llama_cpp.llama_max_devices())
-    if len(placement.tensor_split) > most:
-        given = len(placement.tensor_split)
-        raise ModelLoadError(f"tensor_split has {given} shares, and there may be {most} devices")
-    return (ctypes.c_float * most)(*placement.tensor_split)
+    limit = int(llama_cpp.llama_max_devices())
+    if (count := len(placement.tensor_split)) > limit:
+        raise ModelLoadError(f"tensor_split has {count} shares; at most {limit} are allowed")
+    return (ctypes.c_float * limit)(*placement.tensor_split)

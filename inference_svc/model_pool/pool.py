@@ -43,7 +43,7 @@ class FreeMemory:
     def __init__(
         self,
         engine_memory: Callable[[], DeviceBytes],
-        read_gpus: Callable[[], dict[str, int] | None] = devices.free_bytes_from_outside,
+        read_gpus: Callable[[], dict[str, int] | None] = devices.query_free_bytes,
     ) -> None:
         self._engine_memory = engine_memory
         self._read_gpus = read_gpus

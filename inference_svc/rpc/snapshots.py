@@ -101,7 +101,7 @@ class SnapshotService:
     async def _drop_files(self, snapshot_ids: Collection[str]) -> int:
         async with self._one_drop:
             num_dropped = await asyncio.to_thread(self._folder.drop, snapshot_ids)
-            use = await asyncio.to_thread(lambda: self._folder.use)
+            use = await asyncio.to_thread(lambda: self._folder.usage)
         for engine in self._pool.catalog.engines:
             engine.snapshots.use = use
         return num_dropped

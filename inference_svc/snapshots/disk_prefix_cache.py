@@ -1,6 +1,6 @@
-"""The disk prefix cache: prefixes of stored objects that had no room in memory.
+"""The disk prefix cache: prefixes of stored objects that were evicted from memory.
 
-A file that is damaged, or of another release or model, is dropped: the prefix is computed again.
+A file that is damaged or has the format of another release is deleted; its prefix is recomputed.
 """
 
 import logging
@@ -9,71 +9,72 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
-from inference_svc.snapshots.store import FolderLimits, FolderUse, SnapshotStore
+from inference_svc.snapshots.store import FolderLimits, FolderUsage, SnapshotStore
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible, SnapshotNotFound
 
 log = logging.getLogger(__name__)
 
 
 class SaveResult(NamedTuple):
-    """After a prefix was written: the names of all files that there are, and how many made room."""
+    """Result of a write: the snapshot ids now on disk, and the number of evicted files."""
 
-    names: frozenset[str]
+    snapshot_ids: frozenset[str]
     num_evicted: int
 
 
 class DiskPrefixCache:
-    """The folder, used by one thread at a time; engines of other models may use it beside it. All
-    methods raise `StorageFailed`."""
+    """The folder of cached prefixes. One thread at a time may use an instance; engines of other
+    models may share the folder. All methods raise `StorageFailed`."""
 
     def __init__(self, limits: FolderLimits) -> None:
         self.limits = limits
-        self._folder = SnapshotStore(limits)
+        self._store = SnapshotStore(limits)
 
     @property
-    def is_on(self) -> bool:
-        """Whether anything is kept at all."""
+    def is_enabled(self) -> bool:
+        """Whether the limits allow any file."""
         return self.limits.max_bytes > 0 and self.limits.max_files > 0
 
     @property
-    def use(self) -> FolderUse:
-        """What there is now, of all engines and models."""
-        return self._folder.use
+    def usage(self) -> FolderUsage:
+        """Current usage by all engines and models."""
+        return self._store.usage
 
-    def usable(self, fingerprint: Fingerprint) -> list[Snapshot]:
-        """What there is for a model, in no order."""
-        return [found for found in self._described() if found.fingerprint == fingerprint]
+    def find_compatible(self, fingerprint: Fingerprint) -> list[Snapshot]:
+        """List the prefixes of a model, in no particular order."""
+        return [each for each in self._snapshots() if each.fingerprint == fingerprint]
 
     def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> SaveResult:
-        """Write a prefix, in the place of those that it continues. Raises `SnapshotTooLarge`."""
-        num_evicted = self._folder.save(snapshot, state)
-        self._folder.drop(replaced)
-        return SaveResult(frozenset(self._folder.ids()), num_evicted)
+        """Write a prefix and delete the `replaced` ones. Raises `SnapshotTooLarge`."""
+        num_evicted = self._store.save(snapshot, state)
+        self._store.drop(replaced)
+        return SaveResult(frozenset(self._store.ids()), num_evicted)
 
-    def state(self, snapshot_id: str) -> bytearray | None:
-        """The cells of a prefix; None where it is gone or cannot be used, and then it is gone."""
+    def load_state(self, snapshot_id: str) -> bytearray | None:
+        """Read the KV cells of a prefix; None if its file is missing or unusable. An unusable file
+        is deleted."""
         try:
-            with self._folder.open(snapshot_id) as reader:
-                return reader.state()
+            with self._store.open(snapshot_id) as reader:
+                return reader.read_state()
         except SnapshotNotFound:
             return None
         except (SnapshotCorrupt, SnapshotIncompatible) as problem:
-            self._remove(snapshot_id, problem)
+            self._delete_unusable(snapshot_id, problem)
             return None
 
     def drop(self, object_ids: Collection[str]) -> int:
-        """Delete what is kept for stored objects; returns how many files there were."""
-        found = [one.snapshot_id for one in self._described() if one.kept_for in object_ids]
-        return self._folder.drop(found)
+        """Delete the prefixes of stored objects; returns the number of deleted files."""
+        ids = [each.snapshot_id for each in self._snapshots() if each.kept_for in object_ids]
+        return self._store.drop(ids)
 
-    def _described(self) -> Iterator[Snapshot]:
-        for snapshot_id in self._folder.ids():
+    def _snapshots(self) -> Iterator[Snapshot]:
+        for snapshot_id in self._store.ids():
             try:
-                with suppress(SnapshotNotFound):  # another engine has just dropped it
-                    yield self._folder.describe(snapshot_id)
+                with suppress(SnapshotNotFound):  # deleted by another engine meanwhile
+                    yield self._store.describe(snapshot_id)
             except (SnapshotCorrupt, SnapshotIncompatible) as problem:
-                self._remove(snapshot_id, problem)
+                self._delete_unusable(snapshot_id, problem)
 
-    def _remove(self, snapshot_id: str, problem: Exception) -> None:
-        log.warning("an archived prefix is removed: %s", problem)
-        self._folder.drop([snapshot_id])
+    def _delete_unusable(self, snapshot_id: str, problem: Exception) -> None:
+        log.warning("deleting unusable prefix from the disk cache: %s", problem)
+        self._store.drop([snapshot_id])

@@ -1,13 +1,13 @@
 """The file format of snapshots: little-endian, digests are BLAKE2b with the installation's key.
 
-    head         magic, format, mark of the installation's key, sizes of the parts
-    description  JSON
-    tokens       prompt and output, 32 bits each
-    digest       of all above
-    state        the KV cache, as llama.cpp writes it
-    digest       of the digest above and the state
+    head      magic, format, key id, sizes of the parts
+    metadata  JSON
+    tokens    prompt and output, 32 bits each
+    digest    of all above
+    state     the KV cells, as serialized by llama.cpp
+    digest    of the digest above and the state
 
-Sizes are bounded before anything is read and digests checked before anything is used.
+Sizes are checked before anything is read, digests before anything is used.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 
 FORMAT = 1
-MAX_DESCRIPTION_BYTES = 16 << 20
+MAX_METADATA_BYTES = 16 << 20
 MAX_TOKENS = 4 << 20
 DIGEST_BYTES = 32
 _MAGIC = b"CORRALSN"
@@ -31,18 +31,25 @@ _HEAD = struct.Struct("<8sI8sIIQ")
 
 
 def file_bytes(snapshot: Snapshot) -> int:
-    """The size of a snapshot's file."""
-    description, tokens = _description(snapshot), snapshot.origin.tokens
-    return _HEAD.size + len(description) + 4 * len(tokens) + snapshot.state_bytes + 2 * DIGEST_BYTES
+    """Size of a snapshot's file in bytes."""
+    return _file_bytes(
+        len(_encode_metadata(snapshot)), len(snapshot.origin.tokens), snapshot.state_bytes
+    )
 
 
 def write(file: BufferedIOBase, snapshot: Snapshot, state: bytearray, secret: bytes) -> None:
-    """Write a whole snapshot."""
-    description, tokens = _description(snapshot), snapshot.origin.tokens
-    sizes = (len(description), len(tokens), len(state))
-    head = _HEAD.pack(_MAGIC, FORMAT, _mark(secret), *sizes)
+    """Write a snapshot and its KV cells; `secret` is the key of the digests."""
+    write_parts(file, _encode_metadata(snapshot), snapshot.origin.tokens, state, secret)
+
+
+def write_parts(
+    file: BufferedIOBase, metadata: bytes, tokens: "array[int]", state: bytearray, secret: bytes
+) -> None:
+    """Write a file from encoded metadata."""
+    sizes = (len(metadata), len(tokens), len(state))
+    head = _HEAD.pack(_MAGIC, FORMAT, _key_id(secret), *sizes)
     digest = hashlib.blake2b(key=secret, digest_size=DIGEST_BYTES)
-    for part in (head, description, tokens.tobytes()):
+    for part in (head, metadata, tokens.tobytes()):
         digest.update(part)
         file.write(part)
     first = digest.digest()
@@ -52,62 +59,63 @@ def write(file: BufferedIOBase, snapshot: Snapshot, state: bytearray, secret: by
 
 
 class SnapshotReader:
-    """A snapshot's open file of `size` bytes, checked as far as it is read."""
+    """Reads and verifies the open file of a snapshot, `size` bytes long."""
 
     def __init__(self, file: BufferedIOBase, size: int, snapshot_id: str, secret: bytes) -> None:
-        """Read the description. Raises `SnapshotCorrupt`, or `SnapshotIncompatible` for a format
-        of another release."""
+        """Read the metadata. Raises `SnapshotCorrupt`, or `SnapshotIncompatible` if the file has
+        the format of another release."""
         self._file = file
         self._id = snapshot_id
         self._secret = secret
         head = file.read(_HEAD.size)
-        description_bytes, num_tokens, self._state_bytes = self._sizes(head, size)
-        description = self._read(description_bytes)
+        metadata_bytes, num_tokens, self._state_bytes = self._parse_head(head, size)
+        metadata = self._read(metadata_bytes)
         tokens = self._read(4 * num_tokens)
         digest = hashlib.blake2b(head, key=secret, digest_size=DIGEST_BYTES)
-        digest.update(description)
+        digest.update(metadata)
         digest.update(tokens)
         self._digest = digest.digest()
-        self._compare(self._digest)
-        self.snapshot = self._decode(description, array("i", tokens))
+        self._check_digest(self._digest)
+        self.snapshot = self._decode(metadata, array("i", tokens))
 
-    def state(self) -> bytearray:
-        """Read the cells. Raises `SnapshotCorrupt`."""
+    def read_state(self) -> bytearray:
+        """Read the KV cells. Raises `SnapshotCorrupt`."""
         state = bytearray(self._state_bytes)
         if self._file.readinto(state) != len(state):
             raise self._corrupt("truncated")
-        self._compare(_state_digest(self._digest, state, self._secret))
+        self._check_digest(_state_digest(self._digest, state, self._secret))
         return state
 
-    def _sizes(self, head: bytes, size: int) -> tuple[int, int, int]:
+    def _parse_head(self, head: bytes, size: int) -> tuple[int, int, int]:
+        """Return the sizes of metadata (bytes), tokens and state (bytes)."""
         if not _MAGIC.startswith(head[: len(_MAGIC)]):
             raise self._corrupt("foreign")
         if len(head) < _HEAD.size:
             raise self._corrupt("truncated")
-        _, version, mark, description_bytes, num_tokens, state_bytes = _HEAD.unpack(head)
+        _, version, key_id, metadata_bytes, num_tokens, state_bytes = _HEAD.unpack(head)
         if version != FORMAT:
             raise SnapshotIncompatible(
                 snapshot=self._id, aspect="format", expected=str(FORMAT), found=str(version)
             )
-        if not hmac.compare_digest(mark, _mark(self._secret)):
+        if not hmac.compare_digest(key_id, _key_id(self._secret)):
             raise self._corrupt("foreign")
-        if description_bytes > MAX_DESCRIPTION_BYTES or num_tokens > MAX_TOKENS:
+        if metadata_bytes > MAX_METADATA_BYTES or num_tokens > MAX_TOKENS:
             raise self._corrupt("altered")
-        whole = _HEAD.size + description_bytes + 4 * num_tokens + state_bytes + 2 * DIGEST_BYTES
-        if size != whole:
-            raise self._corrupt("truncated" if size < whole else "altered")
-        return description_bytes, num_tokens, state_bytes
+        expected = _file_bytes(metadata_bytes, num_tokens, state_bytes)
+        if size != expected:
+            raise self._corrupt("truncated" if size < expected else "altered")
+        return metadata_bytes, num_tokens, state_bytes
 
-    def _decode(self, description: bytes, tokens: "array[int]") -> Snapshot:
+    def _decode(self, metadata: bytes, tokens: "array[int]") -> Snapshot:
         try:
-            snapshot = _snapshot(json.loads(description), tokens, self._state_bytes)
+            snapshot = _decode_metadata(json.loads(metadata), tokens, self._state_bytes)
         except (KeyError, TypeError, ValueError) as problem:
             raise self._corrupt("altered") from problem
         if snapshot.snapshot_id != self._id:
-            raise self._corrupt("altered")  # a whole file in the place of another one
+            raise self._corrupt("altered")  # an intact file under the name of another
         return snapshot
 
-    def _compare(self, expected: bytes) -> None:
+    def _check_digest(self, expected: bytes) -> None:
         if not hmac.compare_digest(self._read(DIGEST_BYTES), expected):
             raise self._corrupt("altered")
 
@@ -121,8 +129,12 @@ class SnapshotReader:
         return SnapshotCorrupt(snapshot=self._id, fault=fault)
 
 
-def _mark(secret: bytes) -> bytes:
-    """A mark that identifies a key without revealing it."""
+def _file_bytes(metadata_bytes: int, num_tokens: int, state_bytes: int) -> int:
+    return _HEAD.size + metadata_bytes + 4 * num_tokens + state_bytes + 2 * DIGEST_BYTES
+
+
+def _key_id(secret: bytes) -> bytes:
+    """Identifies a key without revealing it."""
     return hashlib.blake2b(b"mark", key=secret, digest_size=8).digest()
 
 
@@ -132,7 +144,7 @@ def _state_digest(first: bytes, state: bytearray, secret: bytes) -> bytes:
     return digest.digest()
 
 
-def _description(snapshot: Snapshot) -> bytes:
+def _encode_metadata(snapshot: Snapshot) -> bytes:
     origin, fingerprint = snapshot.origin, snapshot.fingerprint
     return json.dumps(
         {
@@ -160,26 +172,26 @@ def _description(snapshot: Snapshot) -> bytes:
     ).encode()
 
 
-def _snapshot(said: dict[str, Any], tokens: "array[int]", state_bytes: int) -> Snapshot:
+def _decode_metadata(metadata: dict[str, Any], tokens: "array[int]", state_bytes: int) -> Snapshot:
     origin = Origin(
-        request_id=said["request_id"],
-        choice=said["choice"],
-        project=said["project"],
+        request_id=metadata["request_id"],
+        choice=metadata["choice"],
+        project=metadata["project"],
         tokens=tokens,
-        num_prompt=said["num_prompt"],
-        recipe=said["recipe"],
-        hidden=tuple(said["hidden"]),
-        adapters=tuple((digest, scale) for digest, scale in said["adapters"]),
+        num_prompt=metadata["num_prompt"],
+        recipe=metadata["recipe"],
+        hidden=tuple(metadata["hidden"]),
+        adapters=tuple((digest, scale) for digest, scale in metadata["adapters"]),
     )
     return Snapshot(
-        snapshot_id=said["id"],
-        created_at=said["created_at"],
-        model=said["model"],
-        fingerprint=Fingerprint(*said["fingerprint"]),
-        key=bytes.fromhex(said["key"]),
-        num_computed=said["num_computed"],
-        whole=said["whole"],
+        snapshot_id=metadata["id"],
+        created_at=metadata["created_at"],
+        model=metadata["model"],
+        fingerprint=Fingerprint(*metadata["fingerprint"]),
+        key=bytes.fromhex(metadata["key"]),
+        num_computed=metadata["num_computed"],
+        whole=metadata["whole"],
         origin=origin,
         state_bytes=state_bytes,
-        kept_for=said.get("kept_for", ""),  # there was none in the first files
+        kept_for=metadata.get("kept_for", ""),  # absent from files of the first release
     )

@@ -1,4 +1,4 @@
-"""Metadata of a snapshot, and whether it fits a model."""
+"""Metadata of a snapshot, and its compatibility with a model."""
 
 from collections.abc import Container
 from dataclasses import dataclass, fields
@@ -10,9 +10,9 @@ from svc_kit.errors import SnapshotIncompatible
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What cells depend on beside their tokens. `model` is the SHA-256 of its file, in hex; `cache`
-    names the types of keys and values, and positions where they are not the file's; `llama_cpp` the
-    version whose state format it is."""
+    """Everything that KV cells depend on besides tokens. `model` is the SHA-256 of the model file
+    in hex; `cache` has the types of keys and values, and RoPE settings that override the file's;
+    `llama_cpp` is the version that defines the state format."""
 
     architecture: str
     model: str
@@ -21,8 +21,8 @@ class Fingerprint:
 
 
 class RestoreTarget(NamedTuple):
-    """Whoever is to take in a snapshot: its fingerprint, the digests of the adapters it has, and
-    the context of one slot in tokens."""
+    """The engine that restores a snapshot: fingerprint, digests of its loaded adapters, and tokens
+    per slot."""
 
     fingerprint: Fingerprint
     adapters: Container[str]
@@ -31,9 +31,9 @@ class RestoreTarget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A saved sequence without its cells. The first `num_computed` of its tokens have cells, of
-    `state_bytes`; `key` is whose they are, `created_at` seconds since 1970. `kept_for` is the
-    stored object that an archived one is part of."""
+    """A saved sequence without its KV cells. The first `num_computed` tokens have cells, which take
+    `state_bytes`; `key` is the cache key (tenant), `created_at` is Unix time in seconds. `kept_for`
+    is the id of the stored object, for a prefix of the disk prefix cache."""
 
     snapshot_id: str
     created_at: float
@@ -46,22 +46,22 @@ class Snapshot:
     state_bytes: int
     kept_for: str = ""
 
-    def check(self, receiver: RestoreTarget) -> None:
-        """Raise `SnapshotIncompatible` for the first thing that differs."""
+    def check_compatible(self, target: RestoreTarget) -> None:
+        """Raise `SnapshotIncompatible` for the first difference."""
         for field in fields(Fingerprint):
-            found = getattr(self.fingerprint, field.name)
-            expected = getattr(receiver.fingerprint, field.name)
-            if found != expected:
-                raise self._misfit(field.name, expected, found)
+            actual = getattr(self.fingerprint, field.name)
+            expected = getattr(target.fingerprint, field.name)
+            if actual != expected:
+                raise self._incompatible(field.name, expected, actual)
         for digest, _ in self.origin.adapters:
-            if digest not in receiver.adapters:
-                raise self._misfit("adapters", "one that is loaded", digest)
-        # One token more must fit: the cells of the last one give no logits.
-        if self.num_computed >= receiver.slot_tokens:
-            found = f"{self.num_computed + 1} tokens or more"
-            raise self._misfit("context", f"{receiver.slot_tokens} tokens", found)
+            if digest not in target.adapters:
+                raise self._incompatible("adapters", "a loaded adapter", digest)
+        # One more token must fit: restored cells have no logits, so the next token is computed.
+        if self.num_computed >= target.slot_tokens:
+            actual = f"{self.num_computed + 1} tokens or more"
+            raise self._incompatible("context", f"{target.slot_tokens} tokens", actual)
 
-    def _misfit(self, aspect: str, expected: str, found: str) -> SnapshotIncompatible:
+    def _incompatible(self, aspect: str, expected: str, found: str) -> SnapshotIncompatible:
         return SnapshotIncompatible(
             snapshot=self.snapshot_id, aspect=aspect, expected=expected, found=found
         )

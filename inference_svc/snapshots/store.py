@@ -1,4 +1,4 @@
-"""The folder of snapshots: files of mode 0600, complete or absent, evicted by least recent use.
+"""The folder of snapshots: files of mode 0600, written atomically, evicted by least recent use.
 
 All state is in the folder, so engine processes may share it.
 """
@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader, BufferedWriter
@@ -27,13 +27,13 @@ _KEY_BYTES = 32
 
 
 def new_snapshot_id() -> str:
-    """A new random name."""
+    """Generate a random snapshot id."""
     return f"snap_{secrets.token_hex(12)}"
 
 
 @dataclass(frozen=True, slots=True)
 class FolderLimits:
-    """Where snapshots are kept, and how many at most."""
+    """The snapshot folder and its limits."""
 
     path: Path
     max_bytes: int
@@ -41,26 +41,31 @@ class FolderLimits:
 
 
 NO_SNAPSHOTS = FolderLimits(Path(os.devnull), 0, 0)
-"""No snapshots at all."""
+"""Limits that disable snapshots."""
 
 
-class FolderUse(NamedTuple):
-    """How many files there are, and their bytes."""
+class FolderUsage(NamedTuple):
+    """Number and total size of the files in a folder."""
 
     num_files: int
     num_bytes: int
 
 
 class SnapshotStore:
-    """All snapshots of one server, made with its first one. Used by one thread at a time; others
-    of the same folder may be used beside it."""
+    """All snapshots of one server; the folder is created by the first save. One thread at a time
+    may use an instance; several instances may share a folder."""
 
-    def __init__(self, limits: FolderLimits) -> None:
+    def __init__(
+        self,
+        limits: FolderLimits,
+        write: Callable[[BufferedWriter, Snapshot, bytearray, bytes], None] = write,
+    ) -> None:
         self._limits = limits
-        self._key = b""
+        self._write_file = write
+        self._cached_key = b""
 
     def save(self, snapshot: Snapshot, state: bytearray) -> int:
-        """Write a snapshot; returns how many others made room. Raises `SnapshotTooLarge` or
+        """Write a snapshot; returns the number of evicted ones. Raises `SnapshotTooLarge` or
         `StorageFailed`."""
         size = file_bytes(snapshot)
         limit = self._limits.max_bytes if self._limits.max_files else 0
@@ -71,39 +76,39 @@ class SnapshotStore:
                 limit_bytes=limit,
                 setting="snapshots.max_mib",
             )
-        with _storage():
-            secret = self._secret
+        with _convert_os_errors():
+            secret = self._load_key()
             with self._locked() as folder:
-                num_gone = self._make_room(size)
+                num_evicted = self._evict(size)
                 self._write(self._path(snapshot.snapshot_id), snapshot, state, secret)
                 os.fsync(folder)
-        return num_gone
+        return num_evicted
 
     @contextmanager
     def open(self, snapshot_id: str) -> Iterator[SnapshotReader]:
-        """A snapshot, its description read and checked. Raises `SnapshotNotFound`,
+        """Open a snapshot; its metadata is read and verified. Raises `SnapshotNotFound`,
         `SnapshotCorrupt`, `SnapshotIncompatible` or `StorageFailed`."""
-        with _storage(), self._file(snapshot_id) as file:
+        with _convert_os_errors(), self._open_file(snapshot_id) as file:
             yield self._reader(file, snapshot_id)
-            os.utime(file.fileno())  # it was used
+            os.utime(file.fileno())  # the modification time orders eviction
 
     def ids(self) -> list[str]:
-        """All that there are, the least recently used first. Raises `StorageFailed`."""
-        with _storage():
+        """All snapshot ids, the least recently used first. Raises `StorageFailed`."""
+        with _convert_os_errors():
             return [path.stem for path, _ in self._files()]
 
     def describe(self, snapshot_id: str) -> Snapshot:
         """Read the metadata of a snapshot without counting as a use. Raises as `open`."""
-        with _storage(), self._file(snapshot_id) as file:
+        with _convert_os_errors(), self._open_file(snapshot_id) as file:
             return self._reader(file, snapshot_id).snapshot
 
     def _reader(self, file: BufferedReader, snapshot_id: str) -> SnapshotReader:
-        return SnapshotReader(file, os.fstat(file.fileno()).st_size, snapshot_id, self._secret)
+        return SnapshotReader(file, os.fstat(file.fileno()).st_size, snapshot_id, self._load_key())
 
     def drop(self, snapshot_ids: Iterable[str]) -> int:
-        """Delete snapshots; returns how many there were. Raises `StorageFailed`."""
+        """Delete snapshots; returns how many existed. Raises `StorageFailed`."""
         count = 0
-        with _storage():
+        with _convert_os_errors():
             for snapshot_id in snapshot_ids:
                 if _ID.fullmatch(snapshot_id) and self._path(snapshot_id).exists():
                     self._path(snapshot_id).unlink(missing_ok=True)
@@ -111,29 +116,28 @@ class SnapshotStore:
         return count
 
     @property
-    def use(self) -> FolderUse:
-        """What there is now; nothing where the folder cannot be read."""
+    def usage(self) -> FolderUsage:
+        """Current usage; zero if the folder cannot be read."""
         try:
-            sizes = [facts.st_size for _, facts in self._files()]
+            sizes = [status.st_size for _, status in self._files()]
         except OSError:
             sizes = []
-        return FolderUse(len(sizes), sum(sizes))
+        return FolderUsage(len(sizes), sum(sizes))
 
-    @property
-    def _secret(self) -> bytes:
-        """The folder's key. The first time the folder is made, and what a crash left unfinished is
-        removed."""
-        if not self._key:
+    def _load_key(self) -> bytes:
+        """The folder's key. The first call creates the folder, and deletes files that a crash left
+        unfinished."""
+        if not self._cached_key:
             self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._locked():
-                for left in self._limits.path.glob(f"*{_UNFINISHED}"):
-                    left.unlink(missing_ok=True)
-                self._key = self._read_or_make_key()
-        return self._key
+                for unfinished in self._limits.path.glob(f"*{_UNFINISHED}"):
+                    unfinished.unlink(missing_ok=True)
+                self._cached_key = self._read_or_create_key()
+        return self._cached_key
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Lock the folder for writing; yields its descriptor."""
+        """Lock the folder for writing; yields its file descriptor."""
         descriptor = os.open(self._limits.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -146,13 +150,13 @@ class SnapshotStore:
             raise SnapshotNotFound(snapshot=snapshot_id)
         return self._limits.path / f"{snapshot_id}{_SUFFIX}"
 
-    def _file(self, snapshot_id: str) -> BufferedReader:
-        """An open file, of which at least the kind is right."""
+    def _open_file(self, snapshot_id: str) -> BufferedReader:
+        """Open the file of a snapshot, which must be a regular file."""
         path = self._path(snapshot_id)
         try:
             if not stat.S_ISREG(path.lstat().st_mode):
                 raise SnapshotCorrupt(snapshot=snapshot_id, fault="foreign")
-            # What it became meanwhile is neither followed nor waited for.
+            # It may be replaced meanwhile: do not follow a link, do not block on a FIFO.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
             return os.fdopen(os.open(path, flags), "rb")
         except FileNotFoundError:
@@ -160,40 +164,41 @@ class SnapshotStore:
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         """Every snapshot, the least recently used first."""
-        plain = []
+        files = []
         for path in self._limits.path.glob(f"snap_*{_SUFFIX}"):
-            with suppress(FileNotFoundError):  # another process has just dropped it
-                facts = path.lstat()
-                if stat.S_ISREG(facts.st_mode):
-                    plain.append((path, facts))
-        return sorted(plain, key=lambda entry: entry[1].st_mtime_ns)
+            with suppress(FileNotFoundError):  # deleted by another process meanwhile
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    files.append((path, status))
+        return sorted(files, key=lambda entry: entry[1].st_mtime_ns)
 
-    def _make_room(self, size: int) -> int:
+    def _evict(self, size: int) -> int:
+        """Delete the least recently used files until `size` bytes fit; returns their number."""
         files = self._files()
-        total = sum(facts.st_size for _, facts in files)
-        for num_gone, (path, facts) in enumerate(files):
-            left = len(files) - num_gone
-            if left < self._limits.max_files and total + size <= self._limits.max_bytes:
-                return num_gone
+        total = sum(status.st_size for _, status in files)
+        for num_evicted, (path, status) in enumerate(files):
+            num_files = len(files) - num_evicted
+            if num_files < self._limits.max_files and total + size <= self._limits.max_bytes:
+                return num_evicted
             log.info("evicting snapshot %s", path.stem)
             path.unlink(missing_ok=True)
-            total -= facts.st_size
+            total -= status.st_size
         return len(files)
 
     def _write(self, path: Path, snapshot: Snapshot, state: bytearray, secret: bytes) -> None:
-        """Write beside the place, reach the disk, then take the place."""
+        """Write to a temporary file, flush it to disk, then rename it."""
         unfinished = path.with_suffix(_UNFINISHED)
         try:
-            with _new_file(unfinished) as file:
-                write(file, snapshot, state, secret)
+            with _create_file(unfinished) as file:
+                self._write_file(file, snapshot, state, secret)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
 
-    def _read_or_make_key(self) -> bytes:
-        """A new key makes older snapshots foreign."""
+    def _read_or_create_key(self) -> bytes:
+        """Read the folder's key, or create one, which invalidates all existing snapshots."""
         path = self._limits.path / "key"
         try:
             key = path.read_bytes()
@@ -202,7 +207,7 @@ class SnapshotStore:
         if len(key) == _KEY_BYTES:
             return key
         key, unfinished = secrets.token_bytes(_KEY_BYTES), path.with_suffix(_UNFINISHED)
-        with _new_file(unfinished) as file:
+        with _create_file(unfinished) as file:
             file.write(key)
             file.flush()
             os.fsync(file.fileno())
@@ -210,15 +215,15 @@ class SnapshotStore:
         return key
 
 
-def _new_file(path: Path) -> BufferedWriter:
+def _create_file(path: Path) -> BufferedWriter:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 @contextmanager
-def _storage() -> Iterator[None]:
-    """Convert OSErrors to DomainErrors."""
+def _convert_os_errors() -> Iterator[None]:
+    """Convert OSError to `StorageFailed`."""
     try:
         yield
     except OSError as error:
-        log.error("snapshots: %s", error)
-        raise StorageFailed(problem=error.strerror or "input or output failed") from error
+        log.error("snapshot storage failed: %s", error)
+        raise StorageFailed(problem=error.strerror or "I/O error") from error

@@ -95,4 +95,4 @@ def test_snapshots_are_found_by_their_id_and_verified_with_the_key_beside_them(
     assert store.ids() == [SNAPSHOT_ID]
     with store.open(SNAPSHOT_ID) as reader:
         assert reader.snapshot.origin == SNAPSHOT.origin
-        assert reader.state() == b"\1\2\3\4"
+        assert reader.read_state() == b"\1\2\3\4"

@@ -49,7 +49,7 @@ class FakeEmbedding:
             raise DecodeError(-3)
         return vectors
 
-    def forget(self, slot: int) -> None:
+    def clear_slot(self, slot: int) -> None:
         """Empty a slot."""
         self.held.pop(slot, None)
 

@@ -1,4 +1,4 @@
-"""Shapes of steps for tests that need certain holes filled, or certain moves made."""
+"""A batch layout for tests that need certain holes filled or certain moves made."""
 
 from collections.abc import Hashable, Sequence
 
@@ -6,7 +6,7 @@ from inference_svc.engine.defrag.batch_layout import BatchLayout
 
 
 class FixedLayout(BatchLayout):
-    """Believes what it was told, whatever the steps of a small model take."""
+    """Uses the step times it was created with, whatever the steps of a small model take."""
 
     def observe(self, rows: Sequence[int], seconds: float, kind: Hashable = None) -> None:
-        """Learn nothing."""
+        """Ignore measurements."""

@@ -1,4 +1,4 @@
-"""Builders of snapshots, and their way through a file."""
+"""Builders of snapshots and snapshot files."""
 
 from array import array
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from inference_svc.snapshots.snapshot import Fingerprint, RestoreTarget, Snapsho
 
 SECRET = bytes(range(100, 132))
 FINGERPRINT = Fingerprint("llama", "d1", "f16/f16", "1.2.3")
-RECEIVER = RestoreTarget(FINGERPRINT, frozenset(), slot_tokens=64)
+TARGET = RestoreTarget(FINGERPRINT, frozenset(), slot_tokens=64)
 AN_ID = f"snap_{'a1' * 12}"
 
 
@@ -28,7 +28,7 @@ def a_snapshot(snapshot_id: str = AN_ID, state_bytes: int = 40, **changes: Any) 
         recipe='{"seed": 1}',
         hidden=(3.25,),
     )
-    of_origin = {key: changes.pop(key) for key in list(changes) if hasattr(origin, key)}
+    origin_changes = {key: changes.pop(key) for key in list(changes) if hasattr(origin, key)}
     snapshot = Snapshot(
         snapshot_id=snapshot_id,
         created_at=1e9,
@@ -37,7 +37,7 @@ def a_snapshot(snapshot_id: str = AN_ID, state_bytes: int = 40, **changes: Any) 
         key=b"project",
         num_computed=3,
         whole=False,
-        origin=replace(origin, **of_origin),
+        origin=replace(origin, **origin_changes),
         state_bytes=state_bytes,
     )
     return replace(snapshot, **changes)
@@ -51,15 +51,15 @@ def a_file(snapshot: Snapshot, state: bytes, secret: bytes = SECRET) -> bytes:
 
 
 def read(data: bytes, snapshot_id: str = AN_ID, secret: bytes = SECRET) -> tuple[Snapshot, bytes]:
-    """What a file holds. Raises as `SnapshotReader`."""
+    """Read a file's snapshot and state. Raises as `SnapshotReader`."""
     reader = SnapshotReader(BytesIO(data), len(data), snapshot_id, secret)
-    return reader.snapshot, bytes(reader.state())
+    return reader.snapshot, bytes(reader.read_state())
 
 
-def carried_over(prefix: SavedPrefix, snapshot_id: str = AN_ID) -> SavedPrefix:
-    """A saved sequence as another process reads it from its file."""
+def through_file(prefix: SavedPrefix, snapshot_id: str = AN_ID) -> SavedPrefix:
+    """Write a saved sequence to a file and read it as another process would."""
     if prefix.origin is None:
-        raise ValueError("it does not know what it is of")
+        raise ValueError("the prefix has no origin")
     snapshot = Snapshot(
         snapshot_id,
         1e9,
@@ -71,21 +71,21 @@ def carried_over(prefix: SavedPrefix, snapshot_id: str = AN_ID) -> SavedPrefix:
         prefix.origin,
         len(prefix.state),
     )
-    said, state = read(a_file(snapshot, bytes(prefix.state)), snapshot_id)
-    tokens = said.origin.tokens[: said.num_computed]
-    return SavedPrefix(said.key, tokens, bytearray(state), said.whole, said.origin, snapshot_id)
+    copy, state = read(a_file(snapshot, bytes(prefix.state)), snapshot_id)
+    tokens = copy.origin.tokens[: copy.num_computed]
+    return SavedPrefix(copy.key, tokens, bytearray(state), copy.whole, copy.origin, snapshot_id)
 
 
-def output_of(prefix: SavedPrefix) -> Sequence[int]:
+def saved_output(prefix: SavedPrefix) -> Sequence[int]:
     """The output tokens of a saved sequence."""
     if prefix.origin is None:
-        raise ValueError("it does not know what it is of")
+        raise ValueError("the prefix has no origin")
     return prefix.origin.tokens[prefix.origin.num_prompt :]
 
 
-def taken(engine: Engine, request_id: str = "", choice: int = 0) -> SavedPrefix:
-    """What an engine has of a sequence."""
+def save_prefix(engine: Engine, request_id: str = "", choice: int = 0) -> SavedPrefix:
+    """Save a sequence of an engine."""
     prefix = engine.snapshot(request_id, choice)
     if prefix is None:
-        raise ValueError("there is nothing")
+        raise ValueError("the engine has no such sequence")
     return prefix

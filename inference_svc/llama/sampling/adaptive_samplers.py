@@ -1,5 +1,5 @@
-"""Mirostat and adaptive-p, with llama.cpp's formulas; their state is kept here, since llama.cpp
-cannot return it.
+"""Mirostat and adaptive-p, with llama.cpp's formulas. Implemented here because llama.cpp cannot
+export the state of these samplers.
 """
 
 import math
@@ -21,8 +21,8 @@ _SHARPNESS = 10.0
 
 
 class MirostatSampler:
-    """Mirostat 1 and 2 (arXiv:2007.14966): keep what surprises less than mu bits, draw, and steer
-    mu towards tau."""
+    """Mirostat 1 and 2 (arXiv:2007.14966): sample from the tokens with a surprise below mu bits,
+    and adjust mu so that the average surprise approaches tau."""
 
     def __init__(self, settings: Mirostat, temperature: float, vocabulary_size: int) -> None:
         self._settings = settings
@@ -32,54 +32,53 @@ class MirostatSampler:
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """Mu, in bits."""
+        """Mu in bits."""
         return (self._mu,)
 
     @hidden.setter
     def hidden(self, hidden: tuple[float, ...]) -> None:
         (self._mu,) = hidden
 
-    def choose(self, row: Logits, ids: TokenIds | None, scratch: Candidates, seed: int) -> int:
-        """A token of a row, or of `ids` in it."""
+    def sample(self, row: Logits, ids: TokenIds | None, scratch: Candidates, seed: int) -> int:
+        """Sample a token from a row, or from `ids` of it."""
         logits = row if ids is None else row[ids]
-        place = self._choose_place(logits, scratch, seed)
-        return place if ids is None else int(ids[place])
+        index = self._sample_index(logits, scratch, seed)
+        return index if ids is None else int(ids[index])
 
-    def _choose_place(self, logits: Logits, scratch: Candidates, seed: int) -> int:
+    def _sample_index(self, logits: Logits, scratch: Candidates, seed: int) -> int:
         best = logits.max()
         if np.isneginf(best):
-            return 0  # the request forbids every token: nothing to learn from
+            return 0  # the request forbids every token
         if self._temperature == 0:
-            self._learn(0.0)
+            self._update_mu(0.0)
             return int(logits.argmax())
         logs = (logits - best) / np.float32(self._temperature)
         logs -= np.float32(
             math.log(np.exp(logs, out=scratch.weights[: len(logs)]).sum(dtype=float))
         )
-        kept = self._keep(logs)
-        scratch.put(kept, logs[kept])
-        place = sample_candidate(scratch, seed)
-        total = float(np.exp(logs[kept], dtype=np.float64).sum())
-        self._learn((math.log(total) - float(logs[place])) / _LN2)
-        return place
+        indices = self._select(logs)
+        scratch.put(indices, logs[indices])
+        index = sample_candidate(scratch, seed)
+        total = float(np.exp(logs[indices], dtype=np.float64).sum())
+        self._update_mu((math.log(total) - float(logs[index])) / _LN2)
+        return index
 
-    def _keep(self, logs: Logits) -> TokenIds:
-        """The places of the tokens to draw from, most probable first, by their log
-        probabilities."""
+    def _select(self, logs: Logits) -> TokenIds:
+        """Indices of the tokens to sample from, given log probabilities; most probable first."""
         if self._settings.version == 1:
-            return largest(logs, self._estimated_count(logs))
-        found = np.flatnonzero(logs >= np.float32(-self._mu * _LN2))
-        if not len(found):
+            return largest(logs, self._estimate_count(logs))
+        indices = np.flatnonzero(logs >= np.float32(-self._mu * _LN2))
+        if not len(indices):
             return largest(logs, 1)
-        return found[np.argsort(-logs[found], kind="stable")]
+        return indices[np.argsort(-logs[indices], kind="stable")]
 
-    def _learn(self, surprise: float) -> None:
-        """Take note of how many bits the drawn token surprised by."""
+    def _update_mu(self, surprise: float) -> None:
+        """Adjust mu after a token with this surprise, in bits."""
         self._mu -= self._settings.eta * (surprise - self._settings.tau)
 
-    def _estimated_count(self, logs: Logits) -> int:
-        """Version 1's estimate of how many tokens stay below mu, from the slope of the most
-        probable ones."""
+    def _estimate_count(self, logs: Logits) -> int:
+        """Version 1's estimate of the number of tokens with a surprise below mu, from the Zipf
+        exponent of the most probable ones."""
         top = logs[largest(logs, _MIROSTAT_ESTIMATE_TOKENS)].astype(np.float64)
         top = top[top > -np.inf]
         if len(top) < 2:
@@ -91,13 +90,13 @@ class MirostatSampler:
             return len(logs)
         excess = slope - 1 if slope != 1 else 1e-6
         whole = -math.expm1(-excess * math.log(self._vocabulary_size))
-        # In logarithms: a large mu, or a flat row, is beyond what a float can hold.
+        # In logarithms: a large mu or a flat row overflows a float.
         log_k = (math.log(excess / whole) + self._mu * _LN2) / slope
         return int(math.exp(min(max(log_k, 0.0), math.log(len(logs)))))
 
 
 class AdaptiveSampler:
-    """Adaptive-p: prefer tokens whose probability is near a target that makes up for the past."""
+    """Adaptive-p: prefers tokens near a target probability, corrected by the past average."""
 
     def __init__(self, settings: Adaptive) -> None:
         self._settings = settings
@@ -106,31 +105,31 @@ class AdaptiveSampler:
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """The running sum of the drawn probabilities, and that of its weights."""
+        """The decayed sum of sampled probabilities, and the sum of its weights."""
         return self._sum, self._weight
 
     @hidden.setter
     def hidden(self, hidden: tuple[float, ...]) -> None:
         self._sum, self._weight = hidden
 
-    def choose(self, scratch: Candidates, seed: int) -> int:
-        """A token of the candidates that the filters left."""
-        found = scratch.view().copy()
-        if np.isneginf(found["logit"].max()):
-            return int(found["id"][0])  # as in mirostat
-        probabilities = _softmax(found["logit"])
-        aim = min(max(2 * self._settings.target - self._sum / self._weight, 0.0), 1.0)
-        distance = np.abs(probabilities - aim) * _INVERSE_WIDTH
+    def sample(self, scratch: Candidates, seed: int) -> int:
+        """Sample from the candidates that passed the filters."""
+        candidates = scratch.view().copy()
+        if np.isneginf(candidates["logit"].max()):
+            return int(candidates["id"][0])  # the request forbids every token
+        probabilities = _softmax(candidates["logit"])
+        target = min(max(2 * self._settings.target - self._sum / self._weight, 0.0), 1.0)
+        distance = np.abs(probabilities - target) * _INVERSE_WIDTH
         logits = (_PEAK_LOGIT - _SHARPNESS * distance**2 / (1 + distance)).astype(np.float32)
-        logits[np.isneginf(found["logit"])] = -np.inf
-        scratch.put(np.arange(len(found)), logits)
-        place = sample_candidate(scratch, seed)
-        self._sum = float(probabilities[place]) + self._settings.decay * self._sum
+        logits[np.isneginf(candidates["logit"])] = -np.inf
+        scratch.put(np.arange(len(candidates)), logits)
+        index = sample_candidate(scratch, seed)
+        self._sum = float(probabilities[index]) + self._settings.decay * self._sum
         self._weight = 1 + self._settings.decay * self._weight
-        return int(found["id"][place])
+        return int(candidates["id"][index])
 
 
 def _softmax(logits: Logits) -> npt.NDArray[np.float64]:
-    powers: npt.NDArray[np.float64] = np.exp(logits.astype(np.float64) - float(logits.max()))
-    powers /= powers.sum()
-    return powers
+    weights: npt.NDArray[np.float64] = np.exp(logits.astype(np.float64) - float(logits.max()))
+    weights /= weights.sum()
+    return weights

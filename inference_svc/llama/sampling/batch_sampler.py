@@ -1,4 +1,4 @@
-"""Samples all rows of a step, on several threads where that pays."""
+"""Samples all rows of a step; slow rows are distributed over threads."""
 
 import logging
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class RowSampler:
-    """Samples rows; used by one thread, which takes part in the work."""
+    """Samples rows on a thread pool and on the calling thread, which must always be the same."""
 
     def __init__(self, vocabulary_size: int, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, "sampling")
@@ -24,34 +24,33 @@ class RowSampler:
     def sample(
         self, tasks: Sequence[SampleTask], rows: Sequence[Logits]
     ) -> list[SampledToken | SampleFailure]:
-        """A token for each task from its own row, in order. The rows are changed meanwhile, each by
-        one thread, and as they were afterwards."""
+        """Sample a token for each task from its row. Rows are modified and restored."""
         slow = [i for i, task in enumerate(tasks) if _chain(task).is_slow]
-        # The step thread would only wait: it takes one of them itself.
-        handed_on = {i: self._pool.submit(self._choose, tasks[i], rows[i]) for i in slow[1:]}
-        chosen = {
-            i: self._choose(tasks[i], rows[i]) for i in range(len(tasks)) if i not in handed_on
+        # The calling thread would only wait: it samples one of the slow rows itself.
+        futures = {i: self._pool.submit(self._sample, tasks[i], rows[i]) for i in slow[1:]}
+        results = {
+            i: self._sample(tasks[i], rows[i]) for i in range(len(tasks)) if i not in futures
         }
-        return [chosen[i] if i in chosen else handed_on[i].result() for i in range(len(tasks))]
+        return [results[i] if i in results else futures[i].result() for i in range(len(tasks))]
 
-    def _choose(self, task: SampleTask, row: Logits) -> SampledToken | SampleFailure:
+    def _sample(self, task: SampleTask, row: Logits) -> SampledToken | SampleFailure:
         scratch = self._scratch.get()
         try:
             chain = _chain(task)
-            token = chain.choose(row, task.draw, scratch, task.mask)
+            token = chain.sample(row, task.draw, scratch, task.mask)
             return SampledToken(token, chain.logprobs(row, token, scratch))
-        except Exception as error:  # one request's settings must not end the process of all
+        except Exception as error:  # the settings of one request must not fail the others
             log.exception("sampling failed")
             return SampleFailure(repr(error))
         finally:
             self._scratch.put(scratch)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._pool.shutdown()
 
 
 def _chain(task: SampleTask) -> SamplerChain:
     if not isinstance(task.sampler, SamplerChain):
-        raise TypeError("a sampler of another backend")
+        raise TypeError(f"not a sampler of this backend: {task.sampler!r}")
     return task.sampler

@@ -1,4 +1,4 @@
-"""Buffers in which one thread samples, allocated once."""
+"""Preallocated sampling buffers of one thread."""
 
 import ctypes
 from typing import Any
@@ -14,8 +14,8 @@ _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32
 
 
 class Candidates:
-    """A `llama_token_data_array` over the whole vocabulary, with `masked` and `weights` for rows of
-    one's own. One thread at a time."""
+    """A `llama_token_data_array` with room for the whole vocabulary, and two rows of scratch
+    memory, `masked` and `weights`. One thread at a time may use it."""
 
     def __init__(self, vocabulary_size: int) -> None:
         self._ids = np.arange(vocabulary_size, dtype=np.int32)
@@ -27,14 +27,14 @@ class Candidates:
         self.reference = ctypes.byref(self.array)
 
     def fill(self, logits: Logits, ids: TokenIds | None) -> None:
-        """Take over a row of logits, of all tokens or of `ids`."""
+        """Copy a row of logits, of all tokens or of `ids`."""
         if ids is None:
             self.put(self._ids, logits)
         else:
             self.put(ids, logits[ids])
 
     def put(self, ids: TokenIds, logits: Logits) -> None:
-        """Take over tokens with their logits, at most a vocabulary of them."""
+        """Copy tokens with their logits; at most as many as the vocabulary has."""
         size = len(ids)
         self._data["id"][:size] = ids
         self._data["logit"][:size] = logits
@@ -44,7 +44,8 @@ class Candidates:
         self.array.sorted = False
 
     def view(self) -> npt.NDArray[Any]:
-        """The candidates that are left (filters may have moved the native pointer)."""
+        """The remaining candidates, without a copy."""
+        # Filters may have changed the native pointer.
         address = ctypes.addressof(self.array.data.contents)
         size = self.array.size
         buffer: Any = (ctypes.c_char * (size * _CANDIDATE.itemsize)).from_address(address)
@@ -52,5 +53,5 @@ class Candidates:
         return view
 
     def selected(self) -> int:
-        """The token that the last sampler of a chain chose."""
+        """The token that the last sampler of a chain selected."""
         return int(self.array.data[self.array.selected].id)

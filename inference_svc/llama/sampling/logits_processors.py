@@ -1,5 +1,5 @@
-"""Changes logits of a row before filters: biases, bans, penalties, DRY. Changes are undone
-afterwards.
+"""Modifies the logits of a row before the filters: biases, bans, penalties, DRY. The changes are
+undone after sampling.
 """
 
 import math
@@ -17,44 +17,44 @@ FORBIDDEN_BIAS = -100.0
 
 
 class SavedLogits(NamedTuple):
-    """Logits as they were before a change."""
+    """Original logits of changed tokens."""
 
     ids: TokenIds
     logits: Logits
 
 
 class TokenSet:
-    """The distinct tokens of a sequence, in an array that grows."""
+    """The distinct tokens of a sequence, in a growing array."""
 
     def __init__(self) -> None:
-        self._known: set[int] = set()
+        self._tokens: set[int] = set()
         self._ids = np.empty(64, np.int32)
 
     def add(self, token: int) -> None:
-        """Take note of a token."""
-        if token in self._known:
+        """Add a token."""
+        if token in self._tokens:
             return
-        count = len(self._known)
+        count = len(self._tokens)
         if count == len(self._ids):
             self._ids = np.concatenate([self._ids, np.empty(count, np.int32)])
         self._ids[count] = token
-        self._known.add(token)
+        self._tokens.add(token)
 
     @property
     def ids(self) -> npt.NDArray[np.int32]:
         """Each token once."""
-        return self._ids[: len(self._known)]
+        return self._ids[: len(self._tokens)]
 
 
 class LogitsProcessors:
-    """The edits of one sequence; `penalties` are those that come before all other filters,
-    `suppressed` the tokens that the model must not say."""
+    """The logits processors of one sequence. `penalties` are those that precede all filters;
+    `suppressed` tokens are never sampled."""
 
     def __init__(
         self, sampling: Sampling, penalties: NativeFilters, suppressed: Iterable[int] = ()
     ) -> None:
         self._penalties = penalties
-        self._seen = TokenSet()
+        self._history = TokenSet()
         biases: dict[int, float] = dict.fromkeys(suppressed, -math.inf)
         for token, bias in sampling.logit_bias:
             bias = bias if bias > FORBIDDEN_BIAS else -math.inf
@@ -63,44 +63,46 @@ class LogitsProcessors:
         self._biases = np.fromiter(biases.values(), np.float32, len(biases))
 
     @property
-    def learns(self) -> bool:
-        """Whether the tokens so far matter."""
-        return self._penalties.learns
+    def is_stateful(self) -> bool:
+        """Whether previous tokens affect the logits."""
+        return self._penalties.is_stateful
 
-    def learn(self, token: int) -> None:
-        """Take note of a prompt or output token."""
-        self._seen.add(token)
-        self._penalties.learn(token)
+    def accept(self, token: int) -> None:
+        """Add a prompt or output token to the history."""
+        self._history.add(token)
+        self._penalties.accept(token)
 
     def close(self) -> None:
         """Free the native memory."""
         self._penalties.close()
 
     def apply(self, row: Logits, banned: TokenIds | None, scratch: Candidates) -> list[SavedLogits]:
-        """Change a row; returns what `undo` needs."""
+        """Change a row; returns the changes for `undo`."""
         changes: list[SavedLogits] = []
         if len(self._biased):
-            _change(row, self._biased, row[self._biased] + self._biases, changes)
+            _set_logits(row, self._biased, row[self._biased] + self._biases, changes)
         if banned is not None:
-            _change(row, banned, -np.inf, changes)
-        if self.learns:
-            self._penalise(row, scratch, changes)
+            _set_logits(row, banned, -np.inf, changes)
+        if self.is_stateful:
+            self._penalize(row, scratch, changes)
         return changes
 
-    def _penalise(self, row: Logits, scratch: Candidates, changes: list[SavedLogits]) -> None:
-        seen = self._seen.ids
-        scratch.fill(row, seen)
+    def _penalize(self, row: Logits, scratch: Candidates, changes: list[SavedLogits]) -> None:
+        ids = self._history.ids
+        scratch.fill(row, ids)
         self._penalties.apply(scratch, int)
-        # Penalties change logits where they are: order and number of the candidates stay.
-        _change(row, seen, scratch.view()["logit"], changes)
+        # Penalties change logits in place: order and number of the candidates stay the same.
+        _set_logits(row, ids, scratch.view()["logit"], changes)
 
 
 def undo(row: Logits, changes: list[SavedLogits]) -> None:
-    """Put a row back."""
+    """Restore the original logits of a row."""
     for ids, logits in reversed(changes):
         row[ids] = logits
 
 
-def _change(row: Logits, ids: TokenIds, logits: Logits | float, changes: list[SavedLogits]) -> None:
+def _set_logits(
+    row: Logits, ids: TokenIds, logits: Logits | float, changes: list[SavedLogits]
+) -> None:
     changes.append(SavedLogits(ids, row[ids]))
     row[ids] = logits

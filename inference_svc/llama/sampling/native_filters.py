@@ -8,51 +8,54 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from inference_svc.engine.sampling_params import Dry, Sampling, Stage
+from inference_svc.llama.sampling.candidate_selection import LARGE_VOCABULARY
 from inference_svc.llama.sampling.candidates import Candidates
 
-LEARNING = frozenset({Stage.PENALTIES, Stage.DRY})
-"""Stages that remember the tokens so far; they change the logits of these alone."""
+STATEFUL = frozenset({Stage.PENALTIES, Stage.DRY})
+"""Stages that depend on previous tokens; they only change the logits of these tokens."""
 
 
 class ModelSizes(NamedTuple):
-    """What a sampler needs to know of a model: its native vocabulary, two sizes in tokens, and the
-    tokens that the model's file forbids."""
+    """Properties of a model that samplers depend on: its native vocabulary, two sizes in tokens,
+    the tokens that the model file forbids, and the vocabulary size from which candidates are
+    preselected."""
 
     vocab: Any
     vocabulary_size: int
     context_tokens: int
     suppressed: tuple[int, ...] = ()
+    large_vocabulary: int = LARGE_VOCABULARY
 
 
 class NativeFilters:
-    """Some filters of one sequence, in order. Free them with `close`.
+    """Consecutive llama.cpp filters of one sequence. Free them with `close`.
 
-    Neighbours become one native chain, so that a row costs one call. XTC draws: it stands between
-    chains and is made anew for each draw.
+    Adjacent filters form one native chain, so that a row costs one call. XTC is random: it
+    separates chains and is created with a new seed for each draw.
     """
 
     def __init__(self, stages: Iterable[Stage], sampling: Sampling, sizes: ModelSizes) -> None:
         self._sampling = sampling
         self._chains: list[Any] = []  # None stands for XTC
-        self._learning: list[Any] = []
-        for draws, group in groupby(stages, key=lambda stage: stage is Stage.XTC):
-            if draws:
+        self._stateful: list[Any] = []
+        for is_xtc, group in groupby(stages, key=lambda stage: stage is Stage.XTC):
+            if is_xtc:
                 self._chains.append(None)
                 continue
             members = list(group)
-            chain = _chain(_sampler(stage, sampling, sizes) for stage in members)
+            chain = _create_chain(_FACTORIES[stage](sampling, sizes) for stage in members)
             self._chains.append(chain)
-            if not LEARNING.isdisjoint(members):
-                self._learning.append(chain)
+            if not STATEFUL.isdisjoint(members):
+                self._stateful.append(chain)
 
     @property
-    def learns(self) -> bool:
-        """Whether the tokens so far matter."""
-        return bool(self._learning)
+    def is_stateful(self) -> bool:
+        """Whether previous tokens affect the filters."""
+        return bool(self._stateful)
 
-    def learn(self, token: int) -> None:
-        """Take note of a prompt or output token."""
-        for chain in self._learning:
+    def accept(self, token: int) -> None:
+        """Add a prompt or output token to the history."""
+        for chain in self._stateful:
             llama_cpp.llama_sampler_accept(chain, token)
 
     def apply(self, scratch: Candidates, xtc_seed: Callable[[], int]) -> None:
@@ -72,14 +75,14 @@ class NativeFilters:
         llama_cpp.llama_sampler_free(sampler)
 
     def close(self) -> None:
-        """Free the native memory; nothing is filtered afterwards."""
+        """Free the native memory; `apply` does nothing afterwards."""
         for chain in self._chains:
             if chain is not None:
                 llama_cpp.llama_sampler_free(chain)
-        self._chains, self._learning = [], []
+        self._chains, self._stateful = [], []
 
 
-def _chain(samplers: Iterator[Any]) -> Any:
+def _create_chain(samplers: Iterator[Any]) -> Any:
     params = llama_cpp.llama_sampler_chain_default_params()
     params.no_perf = True
     chain = llama_cpp.llama_sampler_chain_init(params)
@@ -88,14 +91,7 @@ def _chain(samplers: Iterator[Any]) -> Any:
     return chain
 
 
-def _sampler(stage: Stage, sampling: Sampling, sizes: ModelSizes) -> Any:
-    make = _MAKERS.get(stage)
-    if make is None:
-        raise ValueError(f"{stage} is made anew for each draw")
-    return make(sampling, sizes)
-
-
-def _penalties(sampling: Sampling, sizes: ModelSizes) -> Any:
+def _create_penalties(sampling: Sampling, sizes: ModelSizes) -> Any:
     return llama_cpp.llama_sampler_init_penalties(
         sizes.vocabulary_size,
         _window(sampling.penalty_last_n, sizes),
@@ -105,7 +101,7 @@ def _penalties(sampling: Sampling, sizes: ModelSizes) -> Any:
     )
 
 
-def _dry(dry: Dry, sizes: ModelSizes) -> Any:
+def _create_dry(dry: Dry, sizes: ModelSizes) -> Any:
     breakers = [text.encode() for text in dry.sequence_breakers]
     return llama_cpp.llama_sampler_init_dry(
         sizes.vocab,
@@ -119,13 +115,13 @@ def _dry(dry: Dry, sizes: ModelSizes) -> Any:
 
 
 def _window(last_n: int, sizes: ModelSizes) -> int:
-    """-1 means the whole context; llama.cpp allocates that much."""
+    """The number of last tokens to consider; -1 means the whole context."""
     return last_n if last_n >= 0 else sizes.context_tokens
 
 
-_MAKERS: Mapping[Stage, Callable[[Sampling, ModelSizes], Any]] = {
-    Stage.PENALTIES: _penalties,
-    Stage.DRY: lambda settings, sizes: _dry(settings.dry or Dry(), sizes),
+_FACTORIES: Mapping[Stage, Callable[[Sampling, ModelSizes], Any]] = {
+    Stage.PENALTIES: _create_penalties,
+    Stage.DRY: lambda settings, sizes: _create_dry(settings.dry or Dry(), sizes),
     Stage.TOP_N_SIGMA: lambda settings, _: llama_cpp.llama_sampler_init_top_n_sigma(
         settings.top_n_sigma
     ),

@@ -1,7 +1,7 @@
-"""Random numbers keyed by seed, choice and draw count.
+"""Random numbers derived from seed, choice and output position.
 
 llama.cpp's random state is not used: it can be neither read nor set, so a sampler could not be
-rebuilt.
+restored.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import numpy as np
 
 from inference_svc.llama.sampling.candidates import Candidates, Logits
 
-_RANDOM_SEED = 0xFFFFFFFF  # llama.cpp reads it as "make one up"
+_RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: llama.cpp chooses a random seed
 _BLOCK = 512
 
 
@@ -22,14 +22,14 @@ class SamplingRng:
         self._base = f"{seed}|{choice}|".encode()
 
     def seed(self, draw: int, purpose: bytes) -> int:
-        """32 bits for one use in the draw of the token with this index."""
+        """A 32-bit seed for one purpose at an output position."""
         digest = hashlib.blake2b(self._base + b"%d|%s" % (draw, purpose), digest_size=4)
         seed = int.from_bytes(digest.digest(), "little")
         return seed if seed != _RANDOM_SEED else 0
 
 
 def sample_candidate(scratch: Candidates, seed: int) -> int:
-    """A token drawn from the candidates that are left, by their logits."""
+    """Sample a token from the remaining candidates by their logits."""
     sampler = llama_cpp.llama_sampler_init_dist(seed)
     llama_cpp.llama_sampler_apply(sampler, scratch.reference)
     llama_cpp.llama_sampler_free(sampler)
@@ -37,11 +37,11 @@ def sample_candidate(scratch: Candidates, seed: int) -> int:
 
 
 def sample_from_all(logits: Logits, temperature: float, seed: int, buffer: Logits) -> int:
-    """A token drawn from the whole vocabulary: the place of a random number in the running sum.
+    """Sample a token from the whole vocabulary by inverting the cumulative distribution.
 
-    Sums of blocks first, then inside one block: a running sum over everything takes 4x longer. In
-    32 bits a block is as exact as its logits, and all blocks take half as long.
-    `buffer` is as long as `logits`, and overwritten.
+    Searches sums of blocks, then inside one block: a cumulative sum over all tokens takes 4x
+    longer. Blocks are summed in 32 bits, as exact as their logits and twice as fast. Overwrites
+    `buffer`, which is as long as `logits`.
     """
     best = logits.max()
     if np.isneginf(best):
@@ -53,11 +53,11 @@ def sample_from_all(logits: Logits, temperature: float, seed: int, buffer: Logit
     whole = len(weights) // _BLOCK * _BLOCK
     blocks = weights[:whole].reshape(-1, _BLOCK).sum(axis=1)
     sums = np.cumsum(np.append(blocks, weights[whole:].sum()), dtype=np.float64)
-    mark = seed / 2**32 * sums[-1]
-    block = int(np.searchsorted(sums, mark, side="right"))
+    target = seed / 2**32 * sums[-1]
+    block = int(np.searchsorted(sums, target, side="right"))
     start = block * _BLOCK
-    inside = np.cumsum(weights[start : start + _BLOCK], dtype=np.float64)
-    rest = mark - (sums[block - 1] if block else 0.0)
-    place = int(np.searchsorted(inside, rest, side="right"))
-    # Rounding may leave the mark behind the last token that has any weight.
-    return start + min(place, int(np.flatnonzero(weights[start : start + _BLOCK])[-1]))
+    block_sums = np.cumsum(weights[start : start + _BLOCK], dtype=np.float64)
+    rest = target - (sums[block - 1] if block else 0.0)
+    index = int(np.searchsorted(block_sums, rest, side="right"))
+    # Rounding may place the target behind the last token with a nonzero weight.
+    return start + min(index, int(np.flatnonzero(weights[start : start + _BLOCK])[-1]))

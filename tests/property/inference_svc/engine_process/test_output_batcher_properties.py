@@ -1,4 +1,4 @@
-"""News on its way to the frontend: nothing is lost, and nothing overtakes within a sequence."""
+"""Batching loses no event and preserves the order within a sequence."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,32 +38,32 @@ _events: st.SearchStrategy[Event] = st.one_of(
 
 
 @given(st.lists(st.lists(_events, min_size=1, max_size=6), max_size=12))
-def test_every_sequence_is_told_of_in_order_and_at_once_where_it_must(
-    steps: list[list[Event]],
-) -> None:
-    """Whatever of others waits."""
+def test_events_are_sent_in_order_and_urgent_ones_at_once(steps: list[list[Event]]) -> None:
+    """Only tokens of other sequences are delayed."""
     outbox = OutputBatcher(FOREVER_S, clock=lambda: 0.0)
-    told: list[Event] = []
+    sent: list[Event] = []
     for number, events in enumerate(steps):
         outbox.put([*events])
         if any(isinstance(event, URGENT) for event in events):
-            (taken,) = outbox.take()
-            assert isinstance(taken, list)
-            told += taken
-            waiting = [event for step in steps[: number + 1] for event in step]
-            for event in told:
-                waiting.remove(event)
-            urgent = {_owner(event) for event in events if isinstance(event, URGENT)}
-            assert all(isinstance(event, Delta) for event in waiting)
-            assert not urgent & {_owner(event) for event in waiting}
+            (batch,) = outbox.get()
+            assert isinstance(batch, list)
+            sent += batch
+            delayed = [event for step in steps[: number + 1] for event in step]
+            for event in sent:
+                delayed.remove(event)
+            urgent = {_sequence(event) for event in events if isinstance(event, URGENT)}
+            assert all(isinstance(event, Delta) for event in delayed)
+            assert not urgent & {_sequence(event) for event in delayed}
     outbox.put(SnapshotDone(7, 0, None))
-    *left, _ = outbox.take()
-    told += [event for news in left if isinstance(news, list) for event in news]
+    *rest, _ = outbox.get()
+    sent += [event for output in rest if isinstance(output, list) for event in output]
 
-    said = [event for step in steps for event in step]
-    for owner in (0, 1, 2, 3, None):
-        assert [e for e in told if _owner(e) == owner] == [e for e in said if _owner(e) == owner]
+    put = [event for step in steps for event in step]
+    for sequence in (0, 1, 2, 3, None):
+        assert [e for e in sent if _sequence(e) == sequence] == [
+            e for e in put if _sequence(e) == sequence
+        ]
 
 
-def _owner(event: Event) -> int | None:
+def _sequence(event: Event) -> int | None:
     return None if isinstance(event, ModelLoad) else event.sequence_id  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Snapshots at any moment of a busy engine, and files damaged anywhere."""
+"""Snapshots at any moment of a busy engine, and files with arbitrary damage."""
 
 from array import array
 from typing import Any
@@ -11,18 +11,18 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.saved_state import SavedPrefix
-from inference_svc.snapshots.file_format import MAX_DESCRIPTION_BYTES
+from inference_svc.snapshots.file_format import MAX_METADATA_BYTES
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 from tests.support.examples import examples
 from tests.support.sequences import EngineBench, a_request
-from tests.support.snapshots import a_file, a_snapshot, carried_over, output_of, read
+from tests.support.snapshots import a_file, a_snapshot, read, saved_output, through_file
 
-NO_ADAPTERS = [100 + (i * i) % 7 for i in range(90)]
+TOKENS = [100 + (i * i) % 7 for i in range(90)]
 NEVER = 10**6
 
 _sequences = st.fixed_dictionaries(
     {
-        "prompt": st.integers(1, len(NO_ADAPTERS)).map(lambda length: NO_ADAPTERS[:length]),
+        "prompt": st.integers(1, len(TOKENS)).map(lambda length: TOKENS[:length]),
         "max_tokens": st.integers(1, 9),
         "priority": st.sampled_from([1, 2, 3]),
         "keep": st.booleans(),
@@ -46,7 +46,7 @@ def _submit(bench: EngineBench, i: int, plan: dict[str, Any], resumed: "array[in
     )
 
 
-def _play(bench: EngineBench, plans: list[dict[str, Any]], steps: range) -> None:
+def _run_steps(bench: EngineBench, plans: list[dict[str, Any]], steps: range) -> None:
     for step in steps:
         for i, plan in enumerate(plans):
             if plan["at"] == step:
@@ -63,7 +63,7 @@ def _play(bench: EngineBench, plans: list[dict[str, Any]], steps: range) -> None
     can_trim=st.booleans(),
     stream_s=st.sampled_from([0.0, 1e9]),
 )
-def test_every_sequence_goes_on_in_another_engine(
+def test_every_sequence_continues_in_another_engine(
     plans: list[dict[str, Any]],
     stop_at: int,
     slots: int,
@@ -71,26 +71,27 @@ def test_every_sequence_goes_on_in_another_engine(
     can_trim: bool,
     stream_s: float,
 ) -> None:
-    """All that can be saved is, at the same moment; each says there what it had not said here."""
+    """All sequences are saved at the same moment; each continues with the tokens that it generates
+    in the first engine."""
     bench = _bench(slots, can_trim=can_trim, stream_s=stream_s)
-    _play(bench, plans, range(stop_at))
-    held: dict[int, SavedPrefix] = {}
+    _run_steps(bench, plans, range(stop_at))
+    saved: dict[int, SavedPrefix] = {}
     for i in range(len(plans)):
         prefix = bench.engine.snapshot(f"r{i}", 0)
         if prefix is not None:
-            held[i] = carried_over(prefix, f"snap_{i:024}")
+            saved[i] = through_file(prefix, f"snap_{i:024}")
     bench.engine.check_integrity()
 
     other = _bench(other_slots, can_trim=can_trim, stream_s=stream_s)
-    for i, prefix in held.items():
+    for i, prefix in saved.items():
         assert other.engine.restore(prefix)
-        _submit(other, i, plans[i], array("i", output_of(prefix)))
+        _submit(other, i, plans[i], array("i", saved_output(prefix)))
     other.run()
-    _play(bench, plans, range(stop_at, 12))
+    _run_steps(bench, plans, range(stop_at, 12))
     bench.run()
 
-    for i, prefix in held.items():
-        assert [*output_of(prefix), *other.tokens(i)] == bench.tokens(i)
+    for i, prefix in saved.items():
+        assert [*saved_output(prefix), *other.tokens(i)] == bench.tokens(i)
 
 
 _SNAPSHOT = a_snapshot(recipe="x" * 300, hidden=(1.0, 2.0))
@@ -103,10 +104,10 @@ _damages = st.lists(
 
 
 @given(damages=_damages, cut=st.none() | st.integers(0, len(_FILE)), more=st.binary(max_size=20))
-def test_damage_anywhere_is_an_error_of_its_own(
+def test_any_damage_is_detected(
     damages: list[tuple[int, bytes]], cut: int | None, more: bytes
 ) -> None:
-    """Bytes changed, cut off and added: typed, and never another snapshot."""
+    """Changed, missing and added bytes raise a typed error."""
     data = bytearray(_FILE)
     for place, change in damages:
         data[place : place + len(change)] = change
@@ -119,9 +120,9 @@ def test_damage_anywhere_is_an_error_of_its_own(
 
 
 @given(head=st.binary(max_size=60), sizes=st.tuples(st.integers(0, 2**32 - 1), st.integers(0)))
-def test_hostile_files_take_no_memory(head: bytes, sizes: tuple[int, int]) -> None:
-    """Whatever a file says of itself, no more is read than it has."""
-    claimed = min(sizes[0], MAX_DESCRIPTION_BYTES).to_bytes(4, "little")
+def test_forged_sizes_allocate_no_memory(head: bytes, sizes: tuple[int, int]) -> None:
+    """No more is read than the file has."""
+    claimed = min(sizes[0], MAX_METADATA_BYTES).to_bytes(4, "little")
     data = _FILE[:20] + claimed + (sizes[1] % 2**96).to_bytes(12, "little") + head
     with pytest.raises((SnapshotCorrupt, SnapshotIncompatible)):
         read(data)

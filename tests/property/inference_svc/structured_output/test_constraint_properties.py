@@ -149,7 +149,7 @@ def test_what_is_chosen_is_allowed(
     ends = np.array([3, 17], np.int32)
     chain = SamplerChain(request, ModelSizes(None, _SIZE, 2048), ends, lambda token: b"x")
     before = row.copy()
-    token = chain.choose(row, 1, _SCRATCH, TokenMask(allowed, few))
+    token = chain.sample(row, 1, _SCRATCH, TokenMask(allowed, few))
     chain.close()
 
     assert allowed[token]
@@ -168,8 +168,8 @@ def test_few_and_many_are_drawn_alike(seed: int, top_k: int) -> None:
     chain = SamplerChain(
         request, ModelSizes(None, _SIZE, 2048), np.empty(0, np.int32), lambda token: b"x"
     )
-    listed = chain.choose(row, 0, _SCRATCH, TokenMask(allowed, few))
-    masked = chain.choose(row, 0, _SCRATCH, TokenMask(allowed, None))
+    listed = chain.sample(row, 0, _SCRATCH, TokenMask(allowed, few))
+    masked = chain.sample(row, 0, _SCRATCH, TokenMask(allowed, None))
     chain.close()
 
     assert listed == masked

@@ -1,4 +1,4 @@
-"""Embeddings on llama.cpp: a tiny encoder beside plain numpy, and the demo model."""
+"""Embeddings on llama.cpp: a tiny encoder compared with numpy, and the demo model."""
 
 import time
 from array import array
@@ -29,27 +29,27 @@ from tests.support.bert import CLS, LAST, MEAN, TEXTS, Bert, random_bert
 from tests.support.causal_reranker import write_causal_reranker
 
 CLOSE = 2e-3
-"""llama.cpp looks GELU up in a table of 16-bit floats."""
+"""llama.cpp computes GELU with a table of 16-bit floats."""
 POOLINGS = {Pooling.MEAN: MEAN, Pooling.CLS: CLS, Pooling.LAST: LAST}
 
 
 @pytest.fixture(scope="module")
 def bert() -> Bert:
-    """The weights that the tests compute with."""
+    """The weights."""
     return random_bert()
 
 
 @pytest.fixture(scope="module")
 def encoder_path(bert: Bert, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as a file."""
+    """The weights as a model file."""
     return bert.write(tmp_path_factory.mktemp("bert") / "encoder.gguf")
 
 
 @contextmanager
-def opened(
+def loaded(
     path: Path, pooling: Pooling, *, is_causal: bool, input_tokens: int, pack_tokens: int = 32
 ) -> Iterator[tuple[LlamaEmbedding, Vocabulary]]:
-    """A model with an embedding context."""
+    """Load a model with an embedding context."""
     library.start()
     model = load_model(path, Placement())
     settings = EmbeddingSettings(
@@ -69,33 +69,31 @@ def opened(
         llama_cpp.llama_model_free(model)
 
 
-def scored(backend: LlamaEmbedding, inputs: Sequence[Sequence[int]]) -> list[Vector]:
-    """What a rank head says of inputs."""
-    return embed(backend, inputs, normalize=False)[0]
-
-
 def embed(
     backend: LlamaEmbedding, inputs: Sequence[Sequence[int]], *, normalize: bool = True
 ) -> tuple[list[Vector], int]:
-    """The vectors of inputs, of length 1, and the number of decodes that they took."""
+    """The vectors of inputs and the number of decodes."""
     embedder = Embedder("m", backend, pack_tokens=backend.limits.batch_tokens, clock=time.monotonic)
     embedder.submit(
         EmbeddingRequest(0, "m", tuple(array("i", each) for each in inputs), normalize=normalize)
     )
-    found: dict[int, Vector] = {}
+    vectors: dict[int, Vector] = {}
     steps = 0
     while embedder.has_work:
         steps += 1
-        found |= {e.input_index: e.vector for e in embedder.step() if isinstance(e, Embedded)}
-    return [vector for _, vector in sorted(found.items())], steps
+        vectors |= {e.input_index: e.vector for e in embedder.step() if isinstance(e, Embedded)}
+    return [vector for _, vector in sorted(vectors.items())], steps
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_an_encoder_gives_what_its_weights_say(
+def test_an_encoder_computes_what_numpy_does(
     bert: Bert, encoder_path: Path, pooling: Pooling
 ) -> None:
-    """All inputs in one decode, each as a plain forward pass in numpy has it alone."""
-    with opened(encoder_path, pooling, is_causal=False, input_tokens=64) as (backend, vocabulary):
+    """All inputs share a decode; each vector equals that of a forward pass in numpy."""
+    with loaded(encoder_path, pooling, is_causal=False, input_tokens=64) as (
+        backend,
+        vocabulary,
+    ):
         inputs = [
             vocabulary.tokenize(text, add_special=True, parse_special=False) for text in TEXTS
         ]
@@ -109,11 +107,14 @@ def test_an_encoder_gives_what_its_weights_say(
         assert np.abs(vector - bert.embedding(tokens, POOLINGS[pooling])).max() < CLOSE
 
 
-def test_the_longest_input_is_computed_and_a_longer_one_never_reaches_llama(
+def test_the_longest_input_is_computed_and_a_longer_one_refused(
     bert: Bert, encoder_path: Path
 ) -> None:
-    """An encoder's limit is its table of positions; beyond it llama.cpp would end the process."""
-    with opened(encoder_path, Pooling.MEAN, is_causal=False, input_tokens=64) as (backend, _):
+    """An encoder is limited by its position table; beyond it llama.cpp terminates the process."""
+    with loaded(encoder_path, Pooling.MEAN, is_causal=False, input_tokens=64) as (
+        backend,
+        _,
+    ):
         longest = [5 + index % 16 for index in range(64)]
         (vector,), _ = embed(backend, [longest])
 
@@ -126,13 +127,16 @@ def test_the_longest_input_is_computed_and_a_longer_one_never_reaches_llama(
 
 @pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.LAST])
 def test_a_decoder_embeds_a_long_input_in_parts(pooling: Pooling) -> None:
-    """Spread over many decodes and beside others, a vector is what it is in one decode."""
+    """Split over many decodes and batched with others, the vector is that of a single decode."""
     text = "Once upon a time there was a fox who lived in a forest. " * 8
-    with opened(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512) as (small, vocabulary):
+    with loaded(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512) as (
+        small,
+        vocabulary,
+    ):
         long = vocabulary.tokenize(text, add_special=True, parse_special=False)
         short = vocabulary.tokenize("A fox.", add_special=True, parse_special=False)
-        (in_parts, beside), steps = embed(small, [long, short])
-    with opened(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512, pack_tokens=512) as (
+        (in_parts, batched), steps = embed(small, [long, short])
+    with loaded(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512, pack_tokens=512) as (
         large,
         _,
     ):
@@ -141,22 +145,22 @@ def test_a_decoder_embeds_a_long_input_in_parts(pooling: Pooling) -> None:
     assert len(long) > 100
     assert (steps > 3, one) == (True, 1)
     assert float(in_parts @ whole) > 0.999
-    assert float(beside @ alone) > 0.999
+    assert float(batched @ alone) > 0.999
 
 
 def test_a_ranking_decoder_scores_a_long_pair_in_parts(tmp_path: Path) -> None:
-    """Its head reads the last token: in parts it says what it says of the whole, and its outputs
-    are probabilities."""
+    """Its head reads the last token: the scores are those of a single decode, and they are
+    probabilities."""
     path = write_causal_reranker(tmp_path / "ranks.gguf")
     file = describe_model(path, "m")
-    found = []
+    scores = []
     for pack_tokens in (32, 512):
-        with opened(
+        with loaded(
             path, Pooling.RANK, is_causal=True, input_tokens=512, pack_tokens=pack_tokens
         ) as (backend, vocabulary):
             pair = vocabulary.tokenize("A fox. " * 40, add_special=False, parse_special=False)
-            found.append(scored(backend, [pair, pair[:9]]))
-    in_parts, whole = found
+            scores.append(embed(backend, [pair, pair[:9]], normalize=False)[0])
+    in_parts, whole = scores
 
     assert (file.model_class, file.is_causal, file.gives_probabilities) == ("reranker", True, True)
     assert np.abs(np.array(in_parts) - np.array(whole)).max() < 0.01
@@ -164,17 +168,23 @@ def test_a_ranking_decoder_scores_a_long_pair_in_parts(tmp_path: Path) -> None:
     assert np.abs(whole[0] - whole[1]).max() > 0.05
 
 
-def test_no_context_is_made_before_it_is_needed() -> None:
-    """A model that only chats pays nothing for embeddings."""
-    with opened(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=512) as (backend, _):
+def test_the_context_is_created_on_first_use() -> None:
+    """A model that only chats uses no memory for embeddings."""
+    with loaded(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=512) as (
+        backend,
+        _,
+    ):
         assert backend.limits.vector_size == 256
         assert backend._context is None
 
 
-def test_a_context_that_does_not_fit_is_refused_with_the_sum() -> None:
-    """Both numbers, before llama.cpp allocates anything."""
+def test_a_context_that_does_not_fit_is_refused() -> None:
+    """With both sizes, before llama.cpp allocates anything."""
     with (
-        opened(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=10**9) as (backend, _),
+        loaded(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=10**9) as (
+            backend,
+            _,
+        ),
         pytest.raises(ModelTooLarge) as refusal,
     ):
         backend.embed(TokenBatch.of([Row(0, 0, (5,), output=True)]))
@@ -185,18 +195,18 @@ def test_a_context_that_does_not_fit_is_refused_with_the_sum() -> None:
 @pytest.mark.parametrize(
     ("broken", "answer", "problem"),
     [
-        (["llama_init_from_model"], None, "encoder: no context for embeddings of 32 tokens"),
-        (["llama_encode", "llama_decode"], -3, "encoder cannot compute a first input"),
+        (["llama_init_from_model"], None, "encoder: cannot create a context for embeddings of 32"),
+        (["llama_encode", "llama_decode"], -3, "encoder cannot decode a warm-up batch"),
     ],
 )
-def test_an_encoder_that_cannot_start_says_why(
+def test_an_encoder_that_cannot_start_is_a_load_error(
     monkeypatch: pytest.MonkeyPatch,
     encoder_path: Path,
     broken: list[str],
     answer: int | None,
     problem: str,
 ) -> None:
-    """As an error of loading, which the engine's process hands on."""
+    """Which the engine process reports to the frontend."""
     for name in broken:
         monkeypatch.setattr(llama_cpp, name, lambda *_: answer)
     embedding = EmbeddingSettings(

@@ -1,4 +1,4 @@
-"""The demo model on GPUs: what it computes there, and what is counted of their memory.
+"""The demo model on GPUs: results and memory usage.
 
 Needs llama.cpp built with a GPU backend, and the GPU (docs/operate/models.md has the steps).
 """
@@ -31,11 +31,12 @@ from inference_svc.models.placement import ON_PROCESSOR, Placement
 from inference_svc.models.sources import BUNDLED_PATH
 from inference_svc.rpc import model_info
 from svc_kit.lifecycle import StartupError
+from tests.support.llama_engines import make_settings
 
 
 def free_bytes() -> dict[str, int]:
-    """What each GPU has free, as another process sees it."""
-    return devices.free_bytes_from_outside() or {}
+    """The free memory of each GPU, queried by another process."""
+    return devices.query_free_bytes() or {}
 
 
 GPUS = free_bytes()
@@ -46,22 +47,19 @@ ALL_LAYERS = Placement()
 pytestmark = pytest.mark.skipif(not GPUS, reason="no GPU device in this build")
 
 
-def settings(placement: Placement = ALL_LAYERS, **options: Any) -> BackendSettings:
+def settings(placement: Placement = ALL_LAYERS, context_tokens: int = 2048) -> BackendSettings:
     """One slot of the demo model."""
-    chosen: dict[str, Any] = {
-        "slots": 1,
-        "context_tokens": 2048,
+    sizes: dict[str, Any] = {
+        "context_tokens": context_tokens,
         "batch_tokens": 128,
         "ubatch_tokens": 128,
-        "threads": 1,
-        "sampling_threads": 1,
     }
-    return BackendSettings(BUNDLED_PATH, placement=placement, **(chosen | options))
+    return make_settings(placement=placement, slots=1, **sizes)
 
 
 @asynccontextmanager
-async def an_engine(placement: Placement) -> AsyncIterator[EngineClient]:
-    """A process that generates and embeds."""
+async def start_engine(placement: Placement) -> AsyncIterator[EngineClient]:
+    """Start an engine process that generates and embeds."""
     embedding = EmbeddingSettings(
         "demo",
         Pooling.LAST,
@@ -72,20 +70,20 @@ async def an_engine(placement: Placement) -> AsyncIterator[EngineClient]:
         cell_bytes=MODEL.kv_bytes_per_token,
     )
     model = ModelConfig("demo", settings(placement), 64, threads=1, embedding=embedding)
-    worker = EngineClient(
+    client = EngineClient(
         EngineConfig(model, cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1),
         QueueLimits(4, 10_000),
         ReaderLimits(1000, 60.0),
     )
-    await worker.start()
+    await client.start()
     try:
-        yield worker
+        yield client
     finally:
-        await worker.close()
+        await client.close()
 
 
-def scores(placement: Placement) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """What the model says after a fixed text."""
+def logits(placement: Placement) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The logits after a fixed prompt."""
     library.start()
     backend = LlamaBackend(settings(placement))
     try:
@@ -95,102 +93,99 @@ def scores(placement: Placement) -> np.ndarray[Any, np.dtype[np.float32]]:
         backend.close()
 
 
-async def test_what_an_engine_takes_is_counted() -> None:
-    """Weights and cells at least, and no more than another process sees go."""
-    async with an_engine(ALL_LAYERS) as engine:
-        seen = free_bytes()
-        counted = engine.memory.devices
+async def test_the_memory_usage_of_an_engine_is_tracked() -> None:
+    """At least weights and cells, and at most what another process sees disappear."""
+    async with start_engine(ALL_LAYERS) as engine:
+        free = free_bytes()
+        used = engine.memory.devices
 
-    least = MODEL.size_bytes // 2 + 2048 * MODEL.kv_bytes_per_token
-    assert sum(counted.values()) > least
-    assert all(size <= GPUS[name] - seen[name] for name, size in counted.items())
+    assert sum(used.values()) > MODEL.size_bytes // 2 + 2048 * MODEL.kv_bytes_per_token
+    assert all(size <= GPUS[name] - free[name] for name, size in used.items())
 
 
-async def test_a_context_for_embeddings_is_counted_when_it_is_made() -> None:
-    """The first request makes it, on the same GPUs."""
-    async with an_engine(ALL_LAYERS) as engine:
+async def test_the_context_for_embeddings_is_tracked() -> None:
+    """The first request creates it, on the same GPUs."""
+    async with start_engine(ALL_LAYERS) as engine:
         loaded = sum(engine.memory.devices.values())
         await engine.embed(EmbeddingRequest(0, "demo", (TOKENS,)))
-        seen = free_bytes()
-        grown = engine.memory.devices
+        free = free_bytes()
+        used = engine.memory.devices
 
-    assert sum(grown.values()) > loaded + 2048 * MODEL.kv_bytes_per_token // 2
-    assert all(size <= GPUS[name] - seen[name] for name, size in grown.items())
+    assert sum(used.values()) > loaded + 2048 * MODEL.kv_bytes_per_token // 2
+    assert all(size <= GPUS[name] - free[name] for name, size in used.items())
 
 
-async def test_some_layers_take_less_than_all() -> None:
-    """And none take nothing."""
-    taken = []
+async def test_fewer_layers_use_less_memory() -> None:
+    """And no layers use none."""
+    used = []
     for layers in (-1, MODEL.num_layers // 2, 0):
-        async with an_engine(Placement(gpu_layers=layers)) as engine:
-            taken.append(sum(engine.memory.devices.values()))
+        async with start_engine(Placement(gpu_layers=layers)) as engine:
+            used.append(sum(engine.memory.devices.values()))
 
-    assert taken[0] > taken[1] > taken[2] == 0
+    assert used[0] > used[1] > used[2] == 0
 
 
-async def test_a_gpu_that_is_named_is_the_only_one() -> None:
-    """The last, which llama.cpp would not take first."""
+async def test_only_a_named_gpu_is_used() -> None:
+    """The last one, which llama.cpp would not use first."""
     name = list(GPUS)[-1]
-    async with an_engine(Placement(devices=(name,))) as engine:
+    async with start_engine(Placement(devices=(name,))) as engine:
         assert engine.memory.devices.keys() == {name}
 
 
 @pytest.mark.parametrize("layers", [-1, 3])
-def test_a_gpu_computes_what_the_processor_does(layers: int) -> None:
-    """But for rounding."""
-    here, there = scores(ON_PROCESSOR), scores(Placement(gpu_layers=layers))
+def test_a_gpu_computes_the_same_logits_as_the_cpu(layers: int) -> None:
+    """Except for rounding."""
+    on_cpu, on_gpu = logits(ON_PROCESSOR), logits(Placement(gpu_layers=layers))
 
-    assert np.corrcoef(here, there)[0, 1] > 0.999
+    assert np.corrcoef(on_cpu, on_gpu)[0, 1] > 0.999
 
 
-def test_no_gpu_is_touched_that_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither by a vocabulary nor by a model without a layer there: drivers take memory for every
-    process that asks."""
+def test_unused_gpus_are_not_initialized(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by a vocabulary nor by a model without layers there: drivers allocate memory for each
+    process that initializes them."""
     caplog.set_level(logging.DEBUG, "llama.cpp")
     Vocabulary.load(BUNDLED_PATH).close()
-    scores(ON_PROCESSOR)
+    logits(ON_PROCESSOR)
     assert "using device" not in caplog.text
 
-    scores(ALL_LAYERS)
+    logits(ALL_LAYERS)
     assert "using device" in caplog.text
 
 
-def test_cells_that_no_gpu_has_are_refused_by_llama_cpp_too() -> None:
-    """Should a plan be wrong: an error, and the process lives."""
+def test_a_context_larger_than_all_gpus_is_a_load_error() -> None:
+    """If a memory plan is wrong, llama.cpp fails without ending the process."""
     tokens = sum(GPUS.values()) // MODEL.kv_bytes_per_token
-    with pytest.raises(ModelLoadError, match="no memory for 1 slots"):
+    with pytest.raises(ModelLoadError, match="not enough memory for 1 slots"):
         LlamaBackend(settings(context_tokens=tokens))
 
-    scores(ALL_LAYERS)
+    logits(ALL_LAYERS)
 
 
-async def test_a_load_that_fits_no_gpu_is_refused_with_the_sum() -> None:
-    """Whatever the machine has besides."""
-    tokens = sum(GPUS.values()) // MODEL.kv_bytes_per_token
-    wanted = InferenceSettings(
+def service_settings(context_tokens: int) -> InferenceSettings:
+    """A service with one slot of the demo model."""
+    return InferenceSettings(
         models=["bundled"],
         listen="127.0.0.1:0",
         management_listen=None,
-        engine=EngineSettings(slots=1, context_tokens=tokens),
+        engine=EngineSettings(slots=1, context_tokens=context_tokens, warm_up_s=0.1),
     )
+
+
+async def test_a_model_that_fits_no_gpu_is_refused() -> None:
+    """With both sizes, whatever the memory of the machine is."""
+    tokens = sum(GPUS.values()) // MODEL.kv_bytes_per_token
     with pytest.raises(StartupError, match=r"needs \d+ bytes of memory, (\d+) are") as refusal:
-        async with build(wanted):
+        async with build(service_settings(tokens)):
             pass
 
     assert f"{sum(free_bytes().values())} are available" in str(refusal.value)
 
 
-async def test_an_operator_sees_what_a_model_has_of_each_gpu() -> None:
-    """It is a part of all that it takes."""
-    wanted = InferenceSettings(
-        models=["bundled"],
-        listen="127.0.0.1:0",
-        management_listen=None,
-        engine=EngineSettings(slots=1, context_tokens=2048, warm_up_s=0.1),
-    )
-    async with build(wanted) as inference:
+async def test_the_management_api_shows_the_memory_usage_of_each_gpu() -> None:
+    """It is a part of the model's total usage."""
+    async with build(service_settings(2048)) as inference:
         (known,) = inference.pool.catalog
-        shown = model_info.model(ResolvedModel(known))
+        info = model_info.model(ResolvedModel(known))
 
-    assert shown.device_memory_bytes.keys() <= GPUS.keys()
-    assert 0 < sum(shown.device_memory_bytes.values()) < shown.memory_bytes
+    assert info.device_memory_bytes.keys() <= GPUS.keys()
+    assert 0 < sum(info.device_memory_bytes.values()) < info.memory_bytes

@@ -1,28 +1,34 @@
-"""Prefix sharing on llama.cpp and the demo model: what copies, states and their order really do."""
+"""Prefix sharing on llama.cpp: copies, saved states, and their order."""
 
-import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from inference_svc.engine.batch import Row, TokenBatch
-from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import CacheSource, Delta, Event, Preempted, Started
+from inference_svc.engine.events import CacheSource, Event, Preempted, Started
 from inference_svc.engine.kv_cache.copies import CacheCopier, CopyCosts, CopyOrderError
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Mirostat, Sampling
-from inference_svc.llama import library
-from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.warmup import warm_up
-from inference_svc.models.sources import BUNDLED_PATH
-from tests.support.sequences import ManualClock, a_request
+from tests.support.llama_engines import (
+    clear_slots,
+    make_engine,
+    open_backend,
+    output_text,
+    run_engine,
+    text_request,
+)
+from tests.support.sequences import ManualClock
 
 SLOTS = 4
 MINE = "Tell me a story about Mira and the long road over the hills to the sea. " * 3
 OTHER = "What is the capital of France? I would rather hear of Paris and of Rome. " * 3
+Cache = CacheCopier | LlamaBackend
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 SYSTEM = "<|im_start|>system\nYou are a careful guide who answers in one sentence.<|im_end|>\n"
 
@@ -30,24 +36,13 @@ SYSTEM = "<|im_start|>system\nYou are a careful guide who answers in one sentenc
 @pytest.fixture(scope="module")
 def backend() -> Iterator[LlamaBackend]:
     """The demo model with four slots."""
-    library.start()
-    backend = LlamaBackend(
-        BackendSettings(
-            BUNDLED_PATH,
-            slots=SLOTS,
-            context_tokens=512,
-            batch_tokens=512,
-            ubatch_tokens=256,
-            threads=1,
-            sampling_threads=1,
-        )
-    )
-    yield backend
-    backend.close()
+    with open_backend() as backend:
+        yield backend
 
 
 class Scene:
-    """Slot 0 holds one text, slot 1 another of the same length, 2 and 3 what is left of it."""
+    """Slot 0 has one text, slot 1 another of the same length; slots 2 and 3 are empty but their
+    memory has the other text."""
 
     def __init__(self, backend: LlamaBackend) -> None:
         self.backend = backend
@@ -65,60 +60,54 @@ class Scene:
             backend.trim(slot, 0)
 
     def decode(self, *rows: Row) -> None:
-        """Compute rows, outside of any guard."""
+        """Compute rows, without the checks of `CacheCopier`."""
         self.backend.decode(TokenBatch.of(rows))
 
     def logits(self, *slots: int) -> list[npt.NDArray[np.float32]]:
-        """What each slot says after the same next token."""
+        """The logits of each slot after the same next token."""
         self.decode(*(Row(slot, self.length, (self.next,), output=True) for slot in slots))
         return [np.array(self.backend._row(index)) for index in range(len(slots))]
 
 
-def _save_the_target(scene: Scene, do: CacheCopier | LlamaBackend, copy: Callable[[], None]) -> int:
+def _save_the_target(scene: Scene, cache: Cache, copy: Callable[[], None]) -> int:
     copy()
-    state = do.save(2)
+    state = cache.save(2)
     scene.decode(Row(2, scene.length, (scene.next,), output=False))
     scene.backend.restore(3, state)
     return 3
 
 
-def _restore_the_source(
-    scene: Scene, do: CacheCopier | LlamaBackend, copy: Callable[[], None]
-) -> int:
-    state = do.save(1)
+def _restore_the_source(scene: Scene, cache: Cache, copy: Callable[[], None]) -> int:
+    state = cache.save(1)
     copy()
-    do.restore(0, state)
+    cache.restore(0, state)
     return 2
 
 
-def _restore_the_target(
-    scene: Scene, do: CacheCopier | LlamaBackend, copy: Callable[[], None]
-) -> int:
-    state = do.save(0)
-    scene.backend.copy(1, 2, scene.length) if isinstance(do, LlamaBackend) else do.copy(
-        1, 2, scene.length
-    )
-    do.restore(2, state)
+def _restore_the_target(scene: Scene, cache: Cache, copy: Callable[[], None]) -> int:
+    state = cache.save(0)
+    cache.copy(1, 2, scene.length)
+    cache.restore(2, state)
     return 2
 
 
 @pytest.mark.parametrize("order", [_save_the_target, _restore_the_source, _restore_the_target])
-def test_each_forbidden_order_mixes_sequences_and_is_refused(
+def test_a_forbidden_order_corrupts_the_cache_and_is_refused(
     backend: LlamaBackend, order: Callable[..., int]
 ) -> None:
-    """Done past the guard, slot 0's text continues as another's; the guard raises instead."""
-    right = Scene(backend).logits(0)[0]
+    """Without checks slot 0's text continues as another one; `CacheCopier` raises instead."""
+    expected = Scene(backend).logits(0)[0]
     scene = Scene(backend)
     slot = order(scene, backend, lambda: backend.copy(0, 2, scene.length))
-    assert np.abs(scene.logits(slot)[0] - right).max() > 1.0
+    assert np.abs(scene.logits(slot)[0] - expected).max() > 1.0
 
     scene = Scene(backend)
-    guard = CacheCopier(backend, CopyCosts())
+    copier = CacheCopier(backend, CopyCosts())
     with pytest.raises(CopyOrderError):
-        order(scene, guard, lambda: guard.copy(0, 2, scene.length))
+        order(scene, copier, lambda: copier.copy(0, 2, scene.length))
 
 
-def _fan_out(scene: Scene) -> None:
+def _copy_again(scene: Scene) -> None:
     scene.backend.copy(0, 3, scene.length)
 
 
@@ -136,31 +125,31 @@ def _write_the_source(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "meanwhile", [_fan_out, _save_the_source, _clear_the_source, _write_the_source]
+    "operation", [_copy_again, _save_the_source, _clear_the_source, _write_the_source]
 )
-def test_what_the_guard_lets_pass_changes_no_logit(
-    backend: LlamaBackend, meanwhile: Callable[[Scene], None]
+def test_an_allowed_order_does_not_change_logits(
+    backend: LlamaBackend, operation: Callable[[Scene], None]
 ) -> None:
-    """The source may be copied again, saved, dropped and written: the copy comes first."""
-    right = Scene(backend).logits(0)[0]
+    """After a queued copy the source may be copied again, saved, dropped and overwritten."""
+    expected = Scene(backend).logits(0)[0]
     scene = Scene(backend)
     backend.copy(0, 2, scene.length)
-    meanwhile(scene)
+    operation(scene)
 
-    np.testing.assert_array_equal(scene.logits(2)[0], right)
+    np.testing.assert_array_equal(scene.logits(2)[0], expected)
 
 
-def test_a_saved_state_comes_back_exactly(backend: LlamaBackend) -> None:
-    """In another slot, after a shorter copy of it too."""
-    right = Scene(backend).logits(0)[0]
+def test_a_saved_state_is_restored_exactly(backend: LlamaBackend) -> None:
+    """In another slot."""
+    expected = Scene(backend).logits(0)[0]
     scene = Scene(backend)
     assert backend.restore(3, backend.save(0))
 
-    np.testing.assert_array_equal(scene.logits(3)[0], right)
+    np.testing.assert_array_equal(scene.logits(3)[0], expected)
 
 
-def test_a_state_that_is_not_one_is_refused(backend: LlamaBackend) -> None:
-    """And the slot is empty, not half filled."""
+def test_a_truncated_state_is_refused(backend: LlamaBackend) -> None:
+    """And the slot is empty."""
     Scene(backend)
     state = backend.save(0)
 
@@ -169,10 +158,8 @@ def test_a_state_that_is_not_one_is_refused(backend: LlamaBackend) -> None:
 
 
 def test_warm_up_measures_copies(backend: LlamaBackend) -> None:
-    """A state costs by its length, and slots are empty afterwards."""
-    Scene(backend)
-    for slot in range(SLOTS):
-        backend.trim(slot, 0)
+    """Of states, and leaves the slots empty."""
+    clear_slots(backend)
     costs = warm_up(backend, cores=1, threads=1, budget_s=0.1).copy_costs
 
     assert costs.state_s + costs.state_token_s > 0
@@ -182,41 +169,12 @@ def test_warm_up_measures_copies(backend: LlamaBackend) -> None:
 # --- through the engine ---------------------------------------------------------------------------
 
 
-def _engine(
-    backend: LlamaBackend,
-    costs: CopyCosts | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Engine:
-    for slot in range(SLOTS):
-        backend.trim(slot, 0)
-    return Engine(
-        "demo",
-        backend,
-        layout=BatchLayout({}, SLOTS),
-        chunk_cap=64,
-        clock=clock,
-        copy_costs=costs,
-        saved_bytes=100 << 20,
-    )
+def _engine(backend: LlamaBackend, **options: Any) -> Engine:
+    return make_engine(backend, saved_bytes=100 << 20, **options)
 
 
-def _request(backend: LlamaBackend, i: int, text: str, **changes: object) -> SequenceRequest:
-    tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
-    return a_request(i, tokens, **{"max_tokens": 20, "ignore_eos": True, **changes})
-
-
-def _run(engine: Engine, steps: int = 10**6) -> list[Event]:
-    events: list[Event] = []
-    while engine.has_work and steps:
-        events += engine.step()
-        engine.check_integrity()
-        steps -= 1
-    return events
-
-
-def _text(events: list[Event], sequence_id: int) -> str:
-    deltas = [event for event in events if isinstance(event, Delta)]
-    return "".join(delta.text for delta in deltas if delta.sequence_id == sequence_id)
+def _request(backend: LlamaBackend, i: int, text: str, **changes: Any) -> SequenceRequest:
+    return text_request(backend, i, text, **{"max_tokens": 20, "ignore_eos": True, **changes})
 
 
 def _sources(events: list[Event]) -> dict[int, tuple[int, CacheSource]]:
@@ -227,96 +185,76 @@ def _sources(events: list[Event]) -> dict[int, tuple[int, CacheSource]]:
 @pytest.mark.parametrize(
     "costs", [CopyCosts(), CopyCosts(stream_s=9e9)], ids=["stream copy", "state copy"]
 )
-def test_a_prefix_lent_by_a_running_sequence_changes_no_answer(
+def test_a_prefix_of_a_running_sequence_changes_no_output(
     backend: LlamaBackend, costs: CopyCosts
 ) -> None:
-    """The borrower answers as it does alone, and so does the lender."""
-    alone = {}
+    """Both sequences have the outputs that they have alone."""
     texts = [SYSTEM + QUESTION, SYSTEM + QUESTION.replace("France", "Italy")]
-    for i, text in enumerate(texts):
-        engine = _engine(backend)
-        engine.submit(_request(backend, i, text))
-        alone[i] = _text(_run(engine), i)
-    engine = _engine(backend, costs)
-    engine.submit(_request(backend, 0, texts[0]))
-    events = _run(engine, steps=3)
-    engine.submit(_request(backend, 1, texts[1]))
-    events += _run(engine)
+    requests = [_request(backend, i, text) for i, text in enumerate(texts)]
+    alone = [output_text(run_engine(_engine(backend), each), each.sequence_id) for each in requests]
+    engine = _engine(backend, copy_costs=costs)
+    events = run_engine(engine, requests[0], steps=3)
+    events += run_engine(engine, requests[1])
 
     cached, source = _sources(events)[1]
     assert cached > 16
     assert source is CacheSource.LIVE
-    assert {i: _text(events, i) for i in alone} == alone
+    assert [output_text(events, i) for i in range(2)] == alone
 
 
-def test_followers_wait_for_a_leader_and_survive_it(backend: LlamaBackend) -> None:
-    """Three over one prompt: it is computed once, though the first is cancelled in the middle, and
-    the others say what they say alone."""
+def test_a_shared_prompt_is_computed_once_even_if_its_leader_is_cancelled(
+    backend: LlamaBackend,
+) -> None:
+    """The other two sequences have the outputs that they have alone."""
     countries = ("France", "Italy", "Spain")
     texts = [SYSTEM + MINE + QUESTION.replace("France", country) for country in countries]
     requests = [_request(backend, i, text) for i, text in enumerate(texts)]
-    alone = []
-    for request in requests:
-        engine = _engine(backend)
-        engine.submit(request)
-        alone.append(_text(_run(engine), request.sequence_id))
-    engine = _engine(backend, clock=ManualClock())  # nobody has waited too long
-    for request in requests:
-        engine.submit(request)
-    events = _run(engine, steps=1)
+    alone = [output_text(run_engine(_engine(backend), each), each.sequence_id) for each in requests]
+    engine = _engine(backend, clock=ManualClock())  # no request waits too long
+    events = run_engine(engine, *requests, steps=1)
     num_followers = engine._load().num_followers
     engine.cancel(0, arrived_in_step=1, step=2)
-    events += _run(engine)
+    events += run_engine(engine)
 
     assert num_followers == 2
-    assert [_text(events, i) for i in (1, 2)] == alone[1:]
+    assert [output_text(events, i) for i in (1, 2)] == alone[1:]
     assert {_sources(events)[i][1] for i in (1, 2)} <= {CacheSource.SLOT, CacheSource.LIVE}
     assert engine._load().prompt_tokens < 1.5 * len(requests[0].prompt)
 
 
-def test_a_prefix_from_memory_changes_no_answer(backend: LlamaBackend) -> None:
-    """Four other prompts take its slot; it comes back from memory, and the answer is the same."""
+def test_a_prefix_from_memory_changes_no_output(backend: LlamaBackend) -> None:
+    """After four other prompts have taken its slot."""
     engine = _engine(backend)
     prompt = SYSTEM + MINE + QUESTION
-    engine.submit(_request(backend, 0, prompt))
-    events = _run(engine)
-    for i in range(1, SLOTS + 1):
-        text = OTHER[i:] + MINE
-        engine.submit(_request(backend, i, text, max_tokens=40))
-    _run(engine)
-    engine.submit(_request(backend, 9, prompt))
-    events += _run(engine)
+    events = run_engine(engine, _request(backend, 0, prompt))
+    others = [_request(backend, i, OTHER[i:] + MINE, max_tokens=40) for i in range(1, SLOTS + 1)]
+    run_engine(engine, *others)
+    events += run_engine(engine, _request(backend, 9, prompt))
 
     assert _sources(events)[9][1] is CacheSource.MEMORY
-    assert _text(events, 9) == _text(events, 0)
+    assert output_text(events, 9) == output_text(events, 0)
 
 
 def test_a_preempted_sequence_resumes_exactly(backend: LlamaBackend) -> None:
-    """Alone but for the interruption, with draws and penalties, it says token for token what it
-    says undisturbed."""
+    """With the tokens of an uninterrupted run, including random draws and penalties."""
     sampling = Sampling(temperature=1.2, repetition_penalty=1.3, mirostat=Mirostat(2))
     batch = _request(backend, 0, MINE, priority=1, sampling=sampling, reuse=False)
-    engine = _engine(backend)
-    engine.submit(batch)
-    undisturbed = _text(_run(engine), 0)
+    uninterrupted = output_text(run_engine(_engine(backend), batch))
 
     engine = _engine(backend)
     blockers = [
         _request(backend, i, OTHER[i:], priority=2, max_tokens=200, reuse=False)
         for i in range(1, SLOTS)
     ]
+    events: list[Event] = []
     for request in (batch, *blockers):
         engine.submit(request)
-    for i in range(1, SLOTS):
-        engine.pause(i, paused=True)
-    events = _run(engine, steps=5)
-    for i in range(1, SLOTS):
-        engine.pause(i, paused=False)
-    events += _run(engine, steps=1)
-    for i in range(1, SLOTS):
-        engine.pause(i, paused=True)
-    engine.submit(_request(backend, 9, QUESTION, priority=3, max_tokens=5))
-    events += _run(engine)
+    for paused, steps in ((True, 5), (False, 1), (True, 0)):
+        for i in range(1, SLOTS):
+            engine.pause(i, paused=paused)
+        events += run_engine(engine, steps=steps)
+    interactive = _request(backend, 9, QUESTION, priority=3, max_tokens=5)
+    events += run_engine(engine, interactive)
 
     assert [event for event in events if isinstance(event, Preempted)] == [Preempted(0)]
-    assert _text(events, 0) == undisturbed
+    assert output_text(events) == uninterrupted

@@ -1,7 +1,6 @@
-"""Sampler chains beside llama.cpp's own, with a real vocabulary, and rows shared out to threads."""
+"""Sampler chains compared with llama.cpp's own, and sampling on threads."""
 
 import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,16 +10,13 @@ import numpy as np
 import pytest
 
 from inference_svc.engine.backend import SampledToken, SampleFailure, SampleTask
-from inference_svc.engine.defrag.batch_layout import BatchLayout
-from inference_svc.engine.engine import Engine
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling, Stage
-from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.sampling.batch_sampler import _chain
 from inference_svc.llama.sampling.candidates import Candidates, Logits
 from inference_svc.llama.sampling.rng import SamplingRng
-from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.llama_engines import make_engine, open_backend
 from tests.support.sequences import a_request
 
 SLOTS = 4
@@ -28,28 +24,34 @@ CONTEXT = 256
 PROMPT = tuple(range(40, 80)) * 2
 
 
+class ComparingBackend(LlamaBackend):
+    """Compares the samples of threads with those of the calling thread, and preselects candidates
+    as with a large vocabulary."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        super().__init__(settings, large_vocabulary=0)
+        self.num_parallel = 0
+
+    def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
+        """Sample both ways."""
+        rows = [self._row(task.row) for task in tasks]
+        before = [row.copy() for row in rows]
+        alone = [
+            self._row_sampler._sample(task, row) for task, row in zip(tasks, before, strict=True)
+        ]
+        together = super().sample(tasks)
+        assert together == alone
+        assert all(map(np.array_equal, rows, before))
+        self.num_parallel += sum(_chain(task).is_slow for task in tasks) > 1
+        return together
+
+
 @pytest.fixture(scope="module")
 def backend() -> Iterator[LlamaBackend]:
     """The demo model with four slots."""
-    library.start()
-    settings = BackendSettings(
-        BUNDLED_PATH,
-        slots=SLOTS,
-        context_tokens=CONTEXT,
-        batch_tokens=256,
-        ubatch_tokens=256,
-        threads=1,
-        sampling_threads=2,
-    )
-    backend = LlamaBackend(settings)
-    yield backend
-    backend.close()
-
-
-@pytest.fixture(autouse=True)
-def _as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short lists, and threads, as with a large vocabulary."""
-    monkeypatch.setattr("inference_svc.llama.sampling.candidate_selection.LARGE", 0)
+    sizes: dict[str, Any] = {"context_tokens": CONTEXT, "batch_tokens": 256, "sampling_threads": 2}
+    with open_backend(make=ComparingBackend, **sizes) as backend:
+        yield backend
 
 
 def _row(backend: LlamaBackend, seed: int, spread: float = 3.0) -> Logits:
@@ -57,13 +59,13 @@ def _row(backend: LlamaBackend, seed: int, spread: float = 3.0) -> Logits:
     return rng.normal(0, spread, backend.limits.vocabulary_size).astype(np.float32)
 
 
-# --- llama.cpp's chain, as `common_sampler_init` makes it -----------------------------------------
+# --- llama.cpp's chain, as built by `common_sampler_init` -----------------------------------------
 
 
 def _native_filters(
     sampling: Sampling, backend: LlamaBackend, draws: SamplingRng, draw: int
 ) -> dict[Stage, Any]:
-    """Every filter, doing nothing where it is off."""
+    """Every filter; a disabled one has no effect."""
     vocab = llama_cpp.llama_model_get_vocab(backend.model)
     keep, dry = sampling.min_keep, sampling.dry or Dry()
     return {
@@ -92,10 +94,10 @@ def _native_filters(
     }
 
 
-def _native_choice(
-    backend: LlamaBackend, sampling: Sampling, row: Logits, draw: int, seen: Sequence[int]
+def _native_sample(
+    backend: LlamaBackend, sampling: Sampling, row: Logits, draw: int, history: Sequence[int]
 ) -> int:
-    """What llama.cpp chooses when all of its samplers look at the whole vocabulary."""
+    """The token that llama.cpp samples with all samplers on the whole vocabulary."""
     draws = SamplingRng(1, 0)
     chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
     biases = (llama_cpp.llama_logit_bias * len(sampling.logit_bias))()
@@ -107,7 +109,7 @@ def _native_choice(
     natives.append(llama_cpp.llama_sampler_init_dist(draws.seed(draw, b"draw")))
     for native in natives:
         llama_cpp.llama_sampler_chain_add(chain, native)
-    for token in seen:
+    for token in history:
         llama_cpp.llama_sampler_accept(chain, token)
     scratch = Candidates(len(row))
     scratch.fill(row, None)
@@ -147,28 +149,28 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_a_chain_chooses_what_llama_cpp_chooses(backend: LlamaBackend, name: str) -> None:
-    """Token for token over 60 rows, penalties remembering what was chosen before."""
+def test_a_chain_samples_the_same_tokens_as_llama_cpp(backend: LlamaBackend, name: str) -> None:
+    """Over 60 rows, with penalties for the previous tokens."""
     sampling, scratch = SAMPLINGS[name], Candidates(backend.limits.vocabulary_size)
     chain = backend.new_sampler(a_request(prompt=PROMPT, sampling=sampling))
-    seen = list(PROMPT)
+    history = list(PROMPT)
     for draw in range(60):
         row = _row(backend, draw)
-        row[seen[-12:]] += 6.0  # repetitions are likely, so that penalties matter
+        row[history[-12:]] += 6.0  # repetitions are likely, so that penalties have an effect
 
-        chosen = chain.choose(row, draw, scratch)
-        assert chosen == _native_choice(backend, sampling, row, draw, seen)
-        chain.accept(chosen)
-        seen.append(chosen)
+        token = chain.sample(row, draw, scratch)
+        assert token == _native_sample(backend, sampling, row, draw, history)
+        chain.accept(token)
+        history.append(token)
     chain.close()
 
 
 @pytest.mark.parametrize("temperature", [0.8, 1.6])
 @pytest.mark.parametrize("version", [1, 2])
-def test_mirostat_steers_as_llama_cpp_does(
+def test_mirostat_updates_mu_as_llama_cpp_does(
     backend: LlamaBackend, version: int, temperature: float
 ) -> None:
-    """From the same mu the same token, and a new mu by how much it surprised."""
+    """The same mu gives the same token and the same new mu."""
     tau, eta, size = 3.0, 0.4, backend.limits.vocabulary_size
     sampling = Sampling(temperature=temperature, mirostat=Mirostat(version, tau, eta))
     chain = backend.new_sampler(a_request(sampling=sampling))
@@ -177,24 +179,24 @@ def test_mirostat_steers_as_llama_cpp_does(
     for draw in range(20):
         row, seed = _row(backend, draw), draws.seed(draw, b"draw")
         (mu,) = chain.hidden
-        # A native sampler begins with twice its tau, so this one is where the chain is.
-        first = (
+        # A native sampler starts with a mu of twice its tau; this one has the mu of the chain.
+        sampler = (
             init(size, seed, mu / 2, eta, 100)
             if version == 1
             else llama_cpp.llama_sampler_init_mirostat_v2(seed, mu / 2, eta)
         )
         scratch.fill(row / np.float32(temperature), None)
-        llama_cpp.llama_sampler_apply(first, scratch.reference)
+        llama_cpp.llama_sampler_apply(sampler, scratch.reference)
         native, surprise = scratch.selected(), -np.log2(scratch.view()["p"][scratch.array.selected])
-        llama_cpp.llama_sampler_free(first)
+        llama_cpp.llama_sampler_free(sampler)
 
-        assert chain.choose(row, draw, scratch) == native
+        assert chain.sample(row, draw, scratch) == native
         assert chain.hidden == pytest.approx((mu - eta * (surprise - tau),), abs=1e-3)
     chain.close()
 
 
-def test_adaptive_p_steers_as_llama_cpp_does(backend: LlamaBackend) -> None:
-    """The transformed logits of every draw are llama.cpp's, which learns from the same tokens."""
+def test_adaptive_p_adapts_as_llama_cpp_does(backend: LlamaBackend) -> None:
+    """The transformed logits of each draw equal llama.cpp's after the same tokens."""
     target, decay, size = 0.3, 0.8, backend.limits.vocabulary_size
     sampling = Sampling(top_k=20, adaptive=Adaptive(target, decay))
     chain = backend.new_sampler(a_request(sampling=sampling))
@@ -203,16 +205,16 @@ def test_adaptive_p_steers_as_llama_cpp_does(backend: LlamaBackend) -> None:
     filters = backend.new_sampler(a_request(sampling=Sampling(top_k=20)))
     for draw in range(20):
         row = _row(backend, draw)
-        chosen = chain.choose(row, draw, scratch)
-        while True:  # its draws are its own: until it is the same token, which it then accepts
-            filters.choose(row, draw, native_scratch)
+        token = chain.sample(row, draw, scratch)
+        while True:  # llama.cpp has its own random numbers: repeat until it samples the same token
+            filters.sample(row, draw, native_scratch)
             llama_cpp.llama_sampler_apply(native, native_scratch.reference)
-            if native_scratch.selected() == chosen:
+            if native_scratch.selected() == token:
                 break
-        llama_cpp.llama_sampler_accept(native, chosen)
+        llama_cpp.llama_sampler_accept(native, token)
 
-        theirs = np.sort(native_scratch.view()["logit"])
-        assert np.sort(scratch.view()["logit"]) == pytest.approx(theirs, abs=1e-3)
+        expected = np.sort(native_scratch.view()["logit"])
+        assert np.sort(scratch.view()["logit"]) == pytest.approx(expected, abs=1e-3)
     llama_cpp.llama_sampler_free(native)
     filters.close()
     chain.close()
@@ -222,43 +224,43 @@ def test_adaptive_p_steers_as_llama_cpp_does(backend: LlamaBackend) -> None:
 
 
 def test_draws_follow_the_probabilities(backend: LlamaBackend) -> None:
-    """Two tokens at 3:1 come out at 3:1 over 4,000 derived seeds (4 sigma)."""
+    """Two tokens with probabilities of 3:1, over 4,000 derived seeds (4 sigma)."""
     row = np.full(backend.limits.vocabulary_size, -np.inf, np.float32)
     row[[5, 9]] = np.log([0.75, 0.25])
     sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     chain = backend.new_sampler(a_request(sampling=sampling))
     scratch = Candidates(len(row))
-    share = sum(chain.choose(row, draw, scratch) == 5 for draw in range(4000)) / 4000
+    share = sum(chain.sample(row, draw, scratch) == 5 for draw in range(4000)) / 4000
     chain.close()
 
     assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 4000) ** 0.5
 
 
-def test_bias_bans_limits_and_minimum_change_the_choice(backend: LlamaBackend) -> None:
-    """Logit bias, allowed tokens, ignored and early ends each do what they say on one row."""
+def test_biases_and_bans_change_the_token(backend: LlamaBackend) -> None:
+    """Logit bias, allowed tokens, `ignore_eos` and `min_tokens`, on one row."""
     row = np.zeros(backend.limits.vocabulary_size, np.float32)
     end = min(backend.vocabulary.end_tokens)
     row[[end, 5, 9]] = [9.0, 8.0, 7.0]
     scratch = Candidates(len(row))
 
-    def choose(draw: int = 0, **changes: Any) -> int:
+    def sample(draw: int = 0, **changes: Any) -> int:
         chain = backend.new_sampler(a_request(**changes))
-        token = chain.choose(row, draw, scratch)
+        token = chain.sample(row, draw, scratch)
         chain.close()
         return token
 
     greedy = Sampling(temperature=0.0)
-    assert choose() == end
-    assert choose(ignore_eos=True) == 5
-    assert choose(min_tokens=1) == 5
-    assert choose(min_tokens=1, draw=1) == end
-    assert choose(ignore_eos=True, sampling=replace(greedy, logit_bias=((5, -100.0),))) == 9
-    assert choose(ignore_eos=True, sampling=replace(greedy, logit_bias=((9, 5.0),))) == 9
-    assert choose(ignore_eos=True, sampling=replace(greedy, allowed_token_ids=(9, 11))) == 9
+    assert sample() == end
+    assert sample(ignore_eos=True) == 5
+    assert sample(min_tokens=1) == 5
+    assert sample(min_tokens=1, draw=1) == end
+    assert sample(ignore_eos=True, sampling=replace(greedy, logit_bias=((5, -100.0),))) == 9
+    assert sample(ignore_eos=True, sampling=replace(greedy, logit_bias=((9, 5.0),))) == 9
+    assert sample(ignore_eos=True, sampling=replace(greedy, allowed_token_ids=(9, 11))) == 9
 
 
 def test_logprobs_are_those_of_the_model(backend: LlamaBackend) -> None:
-    """Before any filter, best first, and summing to one over the vocabulary."""
+    """Before the filters, best first, and normalized over the vocabulary."""
     row = np.random.default_rng(1).normal(0, 2, backend.limits.vocabulary_size).astype(np.float32)
     chain = backend.new_sampler(a_request(top_logprobs=5))
     best = int(row.argmax())
@@ -296,30 +298,10 @@ def _random_request(rng: random.Random, sequence_id: int) -> SequenceRequest:
 
 
 @pytest.mark.timeout(120)  # four seconds on an idle machine
-def test_rows_on_threads_are_what_they_are_one_by_one(
-    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1,000 steps of prompts and texts in all slots: every row gives the same token, and the same
-    log probabilities, and is the same afterwards."""
-    sampler = backend._row_sampler
-    shared_out = 0
-
-    def compare(
-        tasks: Sequence[SampleTask], rows: Sequence[Logits]
-    ) -> list[SampledToken | SampleFailure]:
-        nonlocal shared_out
-        before = [row.copy() for row in rows]
-        alone = [sampler._choose(task, row) for task, row in zip(tasks, before, strict=True)]
-        together = type(sampler).sample(sampler, tasks, rows)
-        assert together == alone
-        assert all(map(np.array_equal, rows, before))
-        shared_out += sum(_chain(task).is_slow for task in tasks) > 1
-        return together
-
-    monkeypatch.setattr(sampler, "sample", compare)
-    engine = Engine(
-        "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=32, clock=time.monotonic
-    )
+def test_rows_on_threads_give_the_same_results(backend: ComparingBackend) -> None:
+    """1,000 steps of prompts and outputs in all slots: tokens and log probabilities are those of a
+    single thread, and rows are restored."""
+    engine = make_engine(backend, chunk_cap=32)
     rng, mixed = random.Random(5), 0
     for step in range(1000):
         if len(engine.running) < SLOTS:
@@ -329,4 +311,4 @@ def test_rows_on_threads_are_what_they_are_one_by_one(
         engine.step()
 
     assert mixed > 100
-    assert shared_out > 100
+    assert backend.num_parallel > 100

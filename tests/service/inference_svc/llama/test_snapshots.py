@@ -1,27 +1,25 @@
-"""Snapshots on llama.cpp: through a file, into a context of another size, token for token."""
+"""Snapshots on llama.cpp: written to a file and restored in a context of another size."""
 
 import random
-import time
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from inference_svc.engine.constraint import Constraint
-from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import CacheSource, Delta, Event, Failed, Started
+from inference_svc.engine.events import CacheSource, Event, Failed, Started
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
-from inference_svc.llama import library
-from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from inference_svc.engine.saved_state import SavedPrefix
+from inference_svc.llama.backend import LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.llama_engines import make_engine, open_backend, output_tokens, run_engine
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import a_request
-from tests.support.snapshots import AN_ID, carried_over, output_of, taken
+from tests.support.snapshots import AN_ID, save_prefix, saved_output, through_file
 
 PROMPT = random.Random(1).choices(range(3, 259), k=90)
 CUT = 9
@@ -29,28 +27,21 @@ WHOLE = 24
 SIZES = {"same slots": (3, 3), "more slots": (2, 5), "one slot": (3, 1)}
 
 
-@contextmanager
-def _open(path: Path, slots: int) -> Iterator[LlamaBackend]:
-    library.start()
-    settings = BackendSettings(
-        path,
-        slots=slots,
-        context_tokens=256,
-        batch_tokens=256,
-        ubatch_tokens=128,
-        threads=1,
-        sampling_threads=1,
-    )
-    backend = LlamaBackend(settings)
-    try:
-        yield backend
-    finally:
-        backend.close()
+class Saved(NamedTuple):
+    """A snapshot, and the tokens of the whole sequence."""
+
+    prefix: SavedPrefix
+    tokens: list[int]
+
+
+def _open(path: Path, slots: int) -> AbstractContextManager[LlamaBackend]:
+    sizes: dict[str, Any] = {"context_tokens": 256, "batch_tokens": 256, "ubatch_tokens": 128}
+    return open_backend(path, slots=slots, **sizes)
 
 
 @pytest.fixture(scope="module", params=["demo", "window", "recurrent", "hybrid"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model, and a random one of each kind of memory."""
+    """The demo model, and a random model of each memory type."""
     if request.param == "demo":
         return BUNDLED_PATH
     path: Path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
@@ -58,16 +49,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def _engine(backend: LlamaBackend) -> Engine:
-    for slot in range(backend.limits.slots):
-        backend.trim(slot, 0)
-    return Engine(
-        "m",
-        backend,
-        layout=BatchLayout({}, backend.limits.slots),
-        chunk_cap=256,
-        clock=time.monotonic,
-        saved_bytes=64 << 20,
-    )
+    return make_engine(backend, chunk_cap=256, saved_bytes=64 << 20)
 
 
 def _request(i: int = 0, **changes: Any) -> SequenceRequest:
@@ -75,50 +57,52 @@ def _request(i: int = 0, **changes: Any) -> SequenceRequest:
     return a_request(i, PROMPT, **fields)
 
 
-def _run(engine: Engine, until: int = 10**6) -> list[Event]:
-    """Step until nothing is left, or sequence 0 has said so many tokens."""
+def _run(engine: Engine, until: int) -> list[Event]:
+    """Step until sequence 0 has generated this number of tokens."""
     events: list[Event] = []
-    while engine.has_work and len(_tokens(events)) < until:
-        events += engine.step()
-        engine.check_integrity()
+    while len(output_tokens(events)) < until:
+        events += run_engine(engine, steps=1)
     return events
 
 
-def _tokens(events: list[Event], sequence_id: int = 0) -> list[int]:
-    deltas = [event for event in events if isinstance(event, Delta)]
-    return [t for delta in deltas if delta.sequence_id == sequence_id for t in delta.tokens]
+def _save_and_continue(backend: LlamaBackend, until: int, **changes: Any) -> Saved:
+    """Save a sequence after `until` tokens, then run it to its end."""
+    engine = _engine(backend)
+    engine.submit(_request(**changes))
+    events = _run(engine, until)
+    prefix = through_file(save_prefix(engine, "r0"))
+    return Saved(prefix, output_tokens(events + run_engine(engine)))
+
+
+def _restore_and_run(backend: LlamaBackend, prefix: SavedPrefix, **changes: Any) -> list[Event]:
+    engine = _engine(backend)
+    assert engine.restore(prefix)
+    return run_engine(engine, _request(resumed=array("i", saved_output(prefix)), **changes))
 
 
 @pytest.mark.parametrize("slots", SIZES.values(), ids=SIZES)
-def test_a_sequence_goes_on_in_another_context(model: Path, slots: tuple[int, int]) -> None:
-    """With another number of slots too: token for token, without computing its prompt."""
-    asked: dict[str, Any] = {
+def test_a_sequence_continues_in_another_context(model: Path, slots: tuple[int, int]) -> None:
+    """With any number of slots it generates the same tokens, without computing its prompt."""
+    changes: dict[str, Any] = {
         "sampling": Sampling(temperature=1.5, repetition_penalty=1.2),
         "reuse": False,
     }
     with _open(model, slots[0]) as backend:
-        alone = _engine(backend)
-        alone.submit(_request(**asked))
-        whole = _tokens(_run(alone))
+        whole = output_tokens(run_engine(_engine(backend), _request(**changes)))
         engine = _engine(backend)
-        if slots[0] > 1:  # into another slot than the first
-            engine.submit(a_request(1, [5, 6, 7], max_tokens=200, ignore_eos=True))
-            engine.step()
+        if slots[0] > 1:  # use another slot than the first
+            run_engine(engine, a_request(1, [5, 6, 7], max_tokens=200, ignore_eos=True), steps=1)
             engine.pause(1, paused=True)
-        engine.submit(_request(**asked))
+        engine.submit(_request(**changes))
         _run(engine, until=CUT)
-        prefix = carried_over(taken(engine, "r0"))
+        prefix = through_file(save_prefix(engine, "r0"))
     with _open(model, slots[1]) as backend:
-        engine = _engine(backend)
-        assert engine.restore(prefix)
-        resumed = array("i", output_of(prefix))
-        engine.submit(_request(**{**asked, "reuse": True}, resumed=resumed))
-        events = _run(engine)
+        events = _restore_and_run(backend, prefix, **{**changes, "reuse": True})
 
     (started,) = [event for event in events if isinstance(event, Started)]
     assert (started.cached_tokens, started.source) == (len(PROMPT), CacheSource.DISK)
-    assert len(resumed) == CUT
-    assert [*resumed, *_tokens(events)] == whole
+    assert len(saved_output(prefix)) == CUT
+    assert [*saved_output(prefix), *output_tokens(events)] == whole
 
 
 HIDDEN = {
@@ -132,43 +116,27 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_what_a_sampler_hides_goes_along(name: str) -> None:
-    """Tokens alone would not bring it back; the snapshot does."""
+def test_a_snapshot_has_the_hidden_state_of_samplers(name: str) -> None:
+    """It cannot be derived from the tokens."""
     with _open(BUNDLED_PATH, 2) as backend:
-        engine = _engine(backend)
-        engine.submit(_request(sampling=HIDDEN[name]))
-        events = _run(engine, until=CUT)
-        prefix = carried_over(taken(engine, "r0"))
-        whole = _tokens(events + _run(engine))
-        resumed = array("i", output_of(prefix))
-        other = _engine(backend)
-        other.restore(prefix)
-        other.submit(_request(sampling=HIDDEN[name], resumed=resumed, snapshot_id=AN_ID))
-        events = _run(other)
+        saved = _save_and_continue(backend, CUT, sampling=HIDDEN[name])
+        events = _restore_and_run(backend, saved.prefix, sampling=HIDDEN[name], snapshot_id=AN_ID)
 
     assert [event for event in events if isinstance(event, Failed)] == []
-    assert [*resumed, *_tokens(events)] == whole
+    assert [*saved_output(saved.prefix), *output_tokens(events)] == saved.tokens
 
 
-def test_a_constrained_sequence_goes_on_inside_its_grammar() -> None:
-    """The grammar's state is the grammar and the tokens."""
-    constraint = Constraint("start: /[a-z]{3} [a-z]{8}-[0-9]{6}/", "constraint")
-    asked: dict[str, Any] = {
+def test_a_constrained_sequence_continues_inside_its_grammar() -> None:
+    """The state of the grammar follows from the grammar and the tokens."""
+    changes: dict[str, Any] = {
         "sampling": Sampling(temperature=1.5),
-        "constraint": constraint,
+        "constraint": Constraint("start: /[a-z]{3} [a-z]{8}-[0-9]{6}/", "constraint"),
         "max_tokens": 40,
     }
     with _open(BUNDLED_PATH, 2) as backend:
-        engine = _engine(backend)
-        engine.submit(_request(**asked))
-        events = _run(engine, until=4)
-        prefix = carried_over(taken(engine, "r0"))
-        whole = _tokens(events + _run(engine))
-        other = _engine(backend)
-        other.restore(prefix)
-        resumed = array("i", output_of(prefix))
-        other.submit(_request(**asked, resumed=resumed))
-        events = _run(other)
+        saved = _save_and_continue(backend, 4, **changes)
+        events = _restore_and_run(backend, saved.prefix, **changes)
 
-    assert 4 <= len(resumed) < len(whole)
-    assert [*resumed, *_tokens(events)] == whole
+    resumed = saved_output(saved.prefix)
+    assert 4 <= len(resumed) < len(saved.tokens)
+    assert [*resumed, *output_tokens(events)] == saved.tokens

@@ -1,11 +1,9 @@
-"""Drafts on llama.cpp and the demo model: fewer steps, the same answers.
+"""Speculative decoding on llama.cpp and the demo model: fewer steps, the same outputs.
 
-Texts repeat themselves because few tokens are allowed, or because a form says so: whatever the
-model has learned.
+Outputs are repetitive because only few tokens are allowed, or because a grammar repeats itself.
 """
 
 import asyncio
-import time
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -13,19 +11,24 @@ from typing import Any
 import pytest
 
 from inference_svc.engine.constraint import Constraint
-from inference_svc.engine.defrag.batch_layout import BatchLayout
-from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import ChosenLogprob, Delta, Event, Finished, FinishReason
+from inference_svc.engine.events import ChosenLogprob, Finished, FinishReason
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
-from inference_svc.llama import library
-from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.warmup import warm_up
-from inference_svc.models.sources import BUNDLED_PATH
 from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
 from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
 from svc_kit.sandbox.frames import InlineJobs
-from tests.support.sequences import a_request
+from tests.support.llama_engines import (
+    clear_slots,
+    deltas,
+    make_engine,
+    open_backend,
+    output_text,
+    output_tokens,
+    run_engine,
+    text_request,
+)
 
 SLOTS = 4
 DRAFT_TOKENS = 16
@@ -35,71 +38,44 @@ TURN = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[LlamaBackend]:
-    """The demo model with four slots and room for drafts."""
-    library.start()
-    backend = LlamaBackend(
-        BackendSettings(
-            BUNDLED_PATH,
-            slots=SLOTS,
-            context_tokens=512,
-            batch_tokens=512,
-            ubatch_tokens=256,
-            threads=1,
-            sampling_threads=1,
-            draft_tokens=DRAFT_TOKENS,
-        )
-    )
-    yield backend
-    backend.close()
+    """The demo model with four slots and output rows for drafts."""
+    with open_backend(draft_tokens=DRAFT_TOKENS) as backend:
+        yield backend
 
 
-class Ran:
-    """The events of some sequences on an engine of their own."""
+class Run:
+    """The events of sequences on a new engine."""
 
     def __init__(self, backend: LlamaBackend, *requests: SequenceRequest) -> None:
-        for slot in range(SLOTS):
-            backend.trim(slot, 0)
-        engine = Engine(
-            "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
-        )
-        for request in requests:
-            engine.submit(request)
-        self.events: list[Event] = []
-        while engine.has_work:
-            self.events += engine.step()
-            engine.check_integrity()
+        engine = make_engine(backend)
+        self.events = run_engine(engine, *requests)
         self.num_steps = engine.num_steps
 
-    def deltas(self, i: int = 0) -> list[Delta]:
-        """What a sequence said."""
-        return [e for e in self.events if isinstance(e, Delta) and e.sequence_id == i]
-
     def tokens(self, i: int = 0) -> list[int]:
-        """Its tokens."""
-        return [token for delta in self.deltas(i) for token in delta.tokens]
+        """The tokens of a sequence."""
+        return output_tokens(self.events, i)
 
-    def text(self, i: int = 0) -> str:
-        """Its text."""
-        return "".join(delta.text for delta in self.deltas(i))
+    def text(self) -> str:
+        """The text of the first sequence."""
+        return output_text(self.events)
 
-    def logprobs(self, i: int = 0) -> list[ChosenLogprob]:
-        """Its log probabilities."""
-        return [logprob for delta in self.deltas(i) for logprob in delta.logprobs]
+    def logprobs(self) -> list[ChosenLogprob]:
+        """The log probabilities of the first sequence."""
+        return [logprob for delta in deltas(self.events) for logprob in delta.logprobs]
 
     def finished(self, i: int = 0) -> Finished:
-        """Its end."""
+        """The end of a sequence."""
         (event,) = [e for e in self.events if isinstance(e, Finished) and e.sequence_id == i]
         return event
 
 
 def _request(backend: LlamaBackend, i: int = 0, **changes: Any) -> SequenceRequest:
-    prompt = backend.vocabulary.tokenize(TURN, add_special=False, parse_special=True)
     changes = {"max_tokens": LENGTH, "ignore_eos": True, "reuse": False, **changes}
-    return a_request(i, prompt, **changes)
+    return text_request(backend, i, TURN, **changes)
 
 
-def _few(backend: LlamaBackend, **changes: Any) -> Sampling:
-    """A sampling that leaves four words."""
+def _four_words(backend: LlamaBackend, **changes: Any) -> Sampling:
+    """Sampling from four words."""
     words = backend.vocabulary.tokenize(" a the and", add_special=False, parse_special=False)
     return Sampling(**{"temperature": 1.0, **changes}, allowed_token_ids=tuple(words))
 
@@ -118,13 +94,11 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_every_sampler_chooses_the_same_tokens_with_drafts(
-    backend: LlamaBackend, name: str
-) -> None:
-    """Each position has its own draw, and samplers hear of tokens that stood alone."""
-    sampling = _few(backend, **SAMPLINGS[name])
-    plain = Ran(backend, _request(backend, sampling=sampling, max_draft=0))
-    drafted = Ran(backend, _request(backend, sampling=sampling))
+def test_every_sampler_gives_the_same_tokens_with_drafts(backend: LlamaBackend, name: str) -> None:
+    """Each position has its own seed, and samplers only accept verified tokens."""
+    sampling = _four_words(backend, **SAMPLINGS[name])
+    plain = Run(backend, _request(backend, sampling=sampling, max_draft=0))
+    drafted = Run(backend, _request(backend, sampling=sampling))
 
     assert drafted.tokens() == plain.tokens()
     assert len(plain.tokens()) == LENGTH
@@ -134,16 +108,16 @@ def test_every_sampler_chooses_the_same_tokens_with_drafts(
     assert plain.finished().num_drafted == 0
 
 
-def test_sampling_at_random_drops_some_drafts(backend: LlamaBackend) -> None:
-    """Else the test above would not show that they leave nothing behind."""
-    finished = Ran(backend, _request(backend, sampling=_few(backend))).finished()
+def test_random_sampling_rejects_some_drafts(backend: LlamaBackend) -> None:
+    """So that the test above covers rejected drafts."""
+    finished = Run(backend, _request(backend, sampling=_four_words(backend))).finished()
 
     assert finished.num_accepted < finished.num_drafted
 
 
-def test_four_choices_say_with_drafts_what_they_say_without(backend: LlamaBackend) -> None:
-    """Drafts of several sequences in one step, some right and some wrong."""
-    sampling = _few(backend, temperature=0.7)
+def test_four_choices_have_the_same_outputs_with_drafts(backend: LlamaBackend) -> None:
+    """A step has drafts of several sequences, some accepted and some rejected."""
+    sampling = _four_words(backend, temperature=0.7)
 
     def choices(max_draft: int) -> list[SequenceRequest]:
         return [
@@ -151,7 +125,7 @@ def test_four_choices_say_with_drafts_what_they_say_without(backend: LlamaBacken
             for i in range(SLOTS)
         ]
 
-    plain, drafted = Ran(backend, *choices(0)), Ran(backend, *choices(31))
+    plain, drafted = Run(backend, *choices(0)), Run(backend, *choices(31))
 
     for i in range(SLOTS):
         assert drafted.tokens(i) == plain.tokens(i)
@@ -160,10 +134,10 @@ def test_four_choices_say_with_drafts_what_they_say_without(backend: LlamaBacken
 
 
 def test_log_probabilities_are_those_of_each_position(backend: LlamaBackend) -> None:
-    """One for each token, from the row of logits that chose it."""
-    asked: dict[str, Any] = {"sampling": _few(backend), "top_logprobs": 2}
-    plain = Ran(backend, _request(backend, max_draft=0, **asked))
-    drafted = Ran(backend, _request(backend, **asked))
+    """One for each token, from the row of logits that it was sampled from."""
+    changes: dict[str, Any] = {"sampling": _four_words(backend), "top_logprobs": 2}
+    plain = Run(backend, _request(backend, max_draft=0, **changes))
+    drafted = Run(backend, _request(backend, **changes))
 
     assert drafted.finished().num_accepted > 0
     assert len(drafted.logprobs()) == LENGTH
@@ -173,42 +147,40 @@ def test_log_probabilities_are_those_of_each_position(backend: LlamaBackend) -> 
         assert [entry.token for entry in one.top] == [entry.token for entry in other.top]
 
 
-def test_a_stop_text_ends_a_text_inside_a_draft(backend: LlamaBackend) -> None:
-    """Nothing that was guessed behind it is said."""
-    sampling = _few(backend, temperature=0.0)
-    whole = Ran(backend, _request(backend, sampling=sampling, max_draft=0)).text()
-    words = whole.split()
-    stop = " ".join(words[-6:-2])
-    drafted = Ran(backend, _request(backend, sampling=sampling, stop=(stop,)))
+def test_a_stop_text_ends_the_output_inside_a_draft(backend: LlamaBackend) -> None:
+    """Drafted tokens behind it are not emitted."""
+    sampling = _four_words(backend, temperature=0.0)
+    whole = Run(backend, _request(backend, sampling=sampling, max_draft=0)).text()
+    stop = " ".join(whole.split()[-6:-2])
+    drafted = Run(backend, _request(backend, sampling=sampling, stop=(stop,)))
 
     assert drafted.text() == whole[: whole.index(stop)]
     assert drafted.finished().stop_text == stop
 
 
-def _line_by_line(backend: LlamaBackend) -> Constraint:
+def _twelve_lines(backend: LlamaBackend) -> Constraint:
     vocabulary = backend.vocabulary
-    known = GrammarVocabulary(
+    grammar_vocabulary = GrammarVocabulary(
         vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
     )
-    form = OutputFormat(OutputFormatKind.REGEX, "([0-9] apples and (pears|plums)\n){12}", "regex")
-    grammar = asyncio.run(
-        GrammarCompiler(InlineJobs()).compile(OutputSpec(form, None, None), known)
-    )
+    regex = "([0-9] apples and (pears|plums)\n){12}"
+    spec = OutputSpec(OutputFormat(OutputFormatKind.REGEX, regex, "regex"), None, None)
+    grammar = asyncio.run(GrammarCompiler(InlineJobs()).compile(spec, grammar_vocabulary))
     return Constraint(grammar, "constraint")
 
 
 @pytest.mark.parametrize("top_logprobs", [None, 0], ids=["forced", "all sampled"])
-def test_a_form_is_kept_with_drafts(backend: LlamaBackend, top_logprobs: int | None) -> None:
-    """Each guess passes its mask, beside forced runs and where there are none."""
-    asked: dict[str, Any] = {
-        "constraint": _line_by_line(backend),
+def test_a_grammar_is_enforced_with_drafts(backend: LlamaBackend, top_logprobs: int | None) -> None:
+    """Each drafted token is checked against its mask, with and without forced tokens."""
+    changes: dict[str, Any] = {
+        "constraint": _twelve_lines(backend),
         "sampling": Sampling(temperature=0.0),
         "top_logprobs": top_logprobs,
         "max_tokens": 300,
         "ignore_eos": False,
     }
-    plain = Ran(backend, _request(backend, max_draft=0, **asked))
-    drafted = Ran(backend, _request(backend, **asked))
+    plain = Run(backend, _request(backend, max_draft=0, **changes))
+    drafted = Run(backend, _request(backend, **changes))
 
     assert drafted.tokens() == plain.tokens()
     assert drafted.text().count("\n") == 12
@@ -218,42 +190,30 @@ def test_a_form_is_kept_with_drafts(backend: LlamaBackend, top_logprobs: int | N
         assert drafted.num_steps < plain.num_steps
 
 
-def test_a_resumed_text_goes_on_as_it_would_have(backend: LlamaBackend) -> None:
-    """What was said before is looked up like the rest."""
-    sampling = _few(backend)
-    whole = Ran(backend, _request(backend, sampling=sampling, max_draft=0)).tokens()
-    resumed = array("i", whole[:20])
+def test_a_resumed_sequence_uses_its_earlier_output_for_drafts(backend: LlamaBackend) -> None:
+    """And has the same tokens as an uninterrupted one."""
+    sampling = _four_words(backend)
+    whole = Run(backend, _request(backend, sampling=sampling, max_draft=0)).tokens()
+    request = _request(backend, sampling=sampling, resumed=array("i", whole[:20]))
 
-    assert (
-        Ran(backend, _request(backend, sampling=sampling, resumed=resumed)).tokens() == whole[20:]
-    )
+    assert Run(backend, request).tokens() == whole[20:]
 
 
-def test_a_cancelled_draft_leaves_its_slot_to_the_next(backend: LlamaBackend) -> None:
-    """The books are in order between any two steps, and the next sequence is undisturbed."""
-    sampling = _few(backend, temperature=0.0)
-    alone = Ran(backend, _request(backend, 1, sampling=sampling, max_draft=0)).tokens(1)
-    for slot in range(SLOTS):
-        backend.trim(slot, 0)
-    engine = Engine(
-        "demo", backend, layout=BatchLayout({}, SLOTS), chunk_cap=64, clock=time.monotonic
-    )
-    engine.submit(_request(backend, sampling=sampling))
-    for _ in range(10):
-        engine.step()
+def test_the_slot_of_a_cancelled_draft_is_reused(backend: LlamaBackend) -> None:
+    """The next sequence has the output that it has alone."""
+    sampling = _four_words(backend, temperature=0.0)
+    alone = Run(backend, _request(backend, 1, sampling=sampling, max_draft=0)).tokens(1)
+    engine = make_engine(backend)
+    run_engine(engine, _request(backend, sampling=sampling), steps=10)
     engine.cancel(0, arrived_in_step=10, step=11)
-    engine.submit(_request(backend, 1, sampling=sampling))
-    events: list[Event] = []
-    while engine.has_work:
-        events += engine.step()
-        engine.check_integrity()
+    events = run_engine(engine, _request(backend, 1, sampling=sampling))
 
-    said = [e for e in events if isinstance(e, Delta) and e.sequence_id == 1]
-    assert [token for delta in said for token in delta.tokens] == alone
+    assert output_tokens(events, 1) == alone
 
 
-def test_warm_up_measures_what_drafts_cost(backend: LlamaBackend) -> None:
-    """Rows of one to as many tokens as a step may have logits for; slots are empty afterwards."""
+def test_warm_up_measures_the_cost_of_drafts(backend: LlamaBackend) -> None:
+    """Rows of up to as many tokens as a step has output rows; slots are empty afterwards."""
+    clear_slots(backend)
     measured = warm_up(backend, cores=1, threads=1, budget_s=5.0)
 
     assert measured.token_times is not None

@@ -68,17 +68,17 @@ def test_cells_are_told_apart_by_what_they_depend_on() -> None:
     """Those of a stretched context are no use in another: a file says which they are."""
     stretched = Attention(KvType.Q8_0, rope=Rope(RopeScaling.LINEAR, frequency_scale=0.5))
     plain, other = a_backend(), a_backend(attention=stretched)
-    told = plain.cells, other.cells
+    formats = plain.cell_format, other.cell_format
     plain.close()
     other.close()
 
-    assert told == ("f16/f16", "q8_0/f16 scaling=linear frequency_scale=0.5")
+    assert formats == ("f16/f16", "q8_0/f16 scaling=linear frequency_scale=0.5")
 
 
 def test_devices_are_chosen_by_name() -> None:
     """The processor is one; what is not there is named together with what is."""
-    assert "CPU" in devices.names()
-    with pytest.raises(ModelLoadError, match=r"no device 'GPU9'; there are .*CPU"):
+    assert "CPU" in devices.device_names()
+    with pytest.raises(ModelLoadError, match=r"unknown device 'GPU9'; available devices: .*CPU"):
         a_backend(placement=Placement(devices=("GPU9",)))
     with pytest.raises(ModelLoadError, match="99 shares"):
         a_backend(placement=Placement(tensor_split=(1.0,) * 99))

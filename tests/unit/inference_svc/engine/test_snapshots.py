@@ -1,4 +1,4 @@
-"""Sequences taken out of an engine and taken in by another one, on the fake backend."""
+"""Sequences saved by one engine and restored by another, on the fake backend."""
 
 from array import array
 from dataclasses import replace
@@ -14,7 +14,7 @@ from inference_svc.engine.sampling_params import Mirostat, Sampling
 from inference_svc.engine.saved_state import SavedPrefix
 from svc_kit.errors import InvalidField, SnapshotNotFound
 from tests.support.sequences import EngineBench, a_request
-from tests.support.snapshots import AN_ID, carried_over, output_of, taken
+from tests.support.snapshots import AN_ID, save_prefix, saved_output, through_file
 
 PROMPT = array("i", [65 + i % 26 for i in range(40)])
 ROOM = 10**6
@@ -41,7 +41,7 @@ def _snapshot(steps: int = 8, **changes: Any) -> SavedPrefix:
     """What one engine has after some steps, through a file."""
     bench = _bench()
     bench.submit(_ask(**changes))
-    return carried_over(taken(_stepped(bench, steps).engine, "r0"))
+    return through_file(save_prefix(_stepped(bench, steps).engine, "r0"))
 
 
 def _whole(**changes: Any) -> list[int]:
@@ -52,7 +52,7 @@ def _whole(**changes: Any) -> list[int]:
 
 
 def _resume(bench: EngineBench, prefix: SavedPrefix, i: int = 7, **changes: Any) -> list[Started]:
-    bench.submit(_ask(i, resumed=array("i", output_of(prefix)), **changes))
+    bench.submit(_ask(i, resumed=array("i", saved_output(prefix)), **changes))
     bench.run()
     return [event for event in bench.events if isinstance(event, Started)]
 
@@ -67,7 +67,7 @@ def test_another_engine_goes_on_where_the_first_stood(steps: int, can_trim: bool
     (started,) = _resume(other, prefix)
 
     assert (started.cached_tokens, started.source) == (len(PROMPT), CacheSource.DISK)
-    assert [*output_of(prefix), *other.tokens(7)] == _whole()
+    assert [*saved_output(prefix), *other.tokens(7)] == _whole()
     first = other.backend.batches[0]
     assert len(first.tokens) == len(prefix.origin.tokens) - len(prefix.tokens) == 1  # type: ignore[union-attr]
 
@@ -117,13 +117,13 @@ def test_a_preempted_sequence_can_be_saved() -> None:
     _stepped(bench, 6)
     bench.submit(_ask(1, priority=3, cache_key=b"other"))
     bench.step()
-    prefix = carried_over(taken(bench.engine, "r0"))
+    prefix = through_file(save_prefix(bench.engine, "r0"))
     other = _bench()
     other.engine.restore(prefix)
     _resume(other, prefix)
 
     assert [event for event in bench.events if isinstance(event, Preempted)] == [Preempted(0)]
-    assert [*output_of(prefix), *other.tokens(7)] == _whole()
+    assert [*saved_output(prefix), *other.tokens(7)] == _whole()
 
 
 @pytest.mark.parametrize("ending", ["finish", "cancel"])
@@ -139,9 +139,9 @@ def test_a_kept_sequence_can_be_saved_after_its_end(ending: str) -> None:
     bench.run()
     bench.submit(a_request(2, range(100), max_tokens=1, cache_key=b"other"))
     bench.run()
-    prefix = taken(bench.engine, "r0")
+    prefix = save_prefix(bench.engine, "r0")
 
-    assert list(output_of(prefix)) == said == _whole()[: len(said)]
+    assert list(saved_output(prefix)) == said == _whole()[: len(said)]
     assert len(prefix.tokens) == len(PROMPT) + len(said) - 1
 
 
@@ -151,10 +151,10 @@ def test_what_is_kept_of_a_drafting_sequence_ends_where_its_text_does() -> None:
     bench = EngineBench(FakeBackend(limits, repeats=True, end_after=NEVER), saved_bytes=ROOM)
     bench.submit(_ask(keep=True, max_tokens=40))
     bench.run()
-    prefix = taken(bench.engine, "r0")
+    prefix = save_prefix(bench.engine, "r0")
     bench.submit(a_request(1, range(50, 90), max_tokens=2, cache_key=b"other"))
     bench.run()
-    bench.submit(_ask(2, resumed=array("i", output_of(prefix)), max_tokens=50))
+    bench.submit(_ask(2, resumed=array("i", saved_output(prefix)), max_tokens=50))
     bench.run()
 
     assert bench.finished(0).num_drafted > bench.finished(0).num_accepted
@@ -174,7 +174,7 @@ def test_a_state_of_another_length_harms_nobody(cells: int, can_trim: bool) -> N
     (started,) = _resume(other, prefix)
 
     assert (started.cached_tokens > 0) == (can_trim and cells > 0)
-    assert [*output_of(prefix), *other.tokens(7)] == _whole()
+    assert [*saved_output(prefix), *other.tokens(7)] == _whole()
 
 
 @pytest.mark.parametrize("ending", ["finish", "cancel", "expire"])
@@ -193,7 +193,7 @@ def test_a_kept_sequence_that_was_preempted_is_saved_once_as_it_ended(ending: st
     said = bench.tokens(0)
 
     assert [event for event in bench.events if isinstance(event, Preempted)] == [Preempted(0)]
-    assert list(output_of(taken(bench.engine, "r0"))) == said == _whole()[: len(said)]
+    assert list(saved_output(save_prefix(bench.engine, "r0"))) == said == _whole()[: len(said)]
     assert len(said) == 20 or ending != "finish"
     assert bench.engine._load().saved.num_entries == 1
 
@@ -239,7 +239,7 @@ def test_nobody_else_goes_on_from_it(other_owner: dict[str, Any]) -> None:
     (started,) = _resume(other, prefix, **other_owner)
 
     assert (started.cached_tokens, started.source) == (0, CacheSource.NONE)
-    assert [*output_of(prefix), *other.tokens(7)] == _whole()
+    assert [*saved_output(prefix), *other.tokens(7)] == _whole()
 
 
 def test_an_ordinary_prompt_starts_from_it_too() -> None:
@@ -265,13 +265,13 @@ def test_a_sampler_knows_again_what_tokens_do_not_tell() -> None:
     other = _bench()
     other.engine.restore(prefix)
     other.submit(
-        _ask(resumed=array("i", output_of(prefix)), snapshot_id=AN_ID, max_tokens=99, **HIDDEN)
+        _ask(resumed=array("i", saved_output(prefix)), snapshot_id=AN_ID, max_tokens=99, **HIDDEN)
     )
     other.step()
     sampler = other.engine.running[0].sampler
 
     assert isinstance(sampler, FakeSampler)
-    assert sampler.recalled == (float(len(output_of(prefix))),)
+    assert sampler.recalled == (float(len(saved_output(prefix))),)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_snapshot_of_something_else_is_refused(
     prefix = _snapshot(**HIDDEN)
     other = _bench()
     other.engine.restore(prefix)
-    asked = _ask(3, resumed=array("i", output_of(prefix)), snapshot_id=AN_ID, **HIDDEN)
+    asked = _ask(3, resumed=array("i", saved_output(prefix)), snapshot_id=AN_ID, **HIDDEN)
     other.submit(replace(asked, **changes), _ask(4))
     other.run()
 

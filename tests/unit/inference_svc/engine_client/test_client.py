@@ -25,7 +25,7 @@ from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.models.device_memory import DeviceBytes
-from inference_svc.snapshots.store import FolderUse
+from inference_svc.snapshots.store import FolderUsage
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import ModelUnloaded
 from svc_kit.lifecycle import StartupError
@@ -33,7 +33,7 @@ from svc_kit.local_files import PrivateFile
 from tests.support.pooled import settle
 
 MODEL = ModelConfig("m", BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1), 16, 1)
-READY = Ready(ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0), "", FolderUse(0, 0))
+READY = Ready(ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0), "", FolderUsage(0, 0))
 UNLOADED = ModelUnloaded(model="m")
 
 

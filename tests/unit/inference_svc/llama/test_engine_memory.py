@@ -1,76 +1,80 @@
-"""What an engine takes of GPUs, on GPUs that a test fills."""
+"""Tracking of GPU memory, with simulated GPUs."""
 
 from collections.abc import Collection
+
+import pytest
 
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import ON_PROCESSOR, Placement
 
 
 class Gpus(dict[str, int]):
-    """What each has free."""
+    """The free memory of each GPU."""
 
     def free_bytes(self, only: Collection[str]) -> dict[str, int]:
         """As `devices.free_bytes`."""
         return {name: free for name, free in self.items() if not only or name in only}
 
 
-def test_what_is_taken_is_counted_where_it_was_taken() -> None:
-    """Between the beginning and the end of the outermost context, and given back as well."""
-    gpus = Gpus(CUDA0=100, CUDA1=50)
-    memory = EngineMemory(Placement(), gpus.free_bytes)
-    with memory.taking():
+@pytest.fixture
+def gpus() -> Gpus:
+    """Two GPUs."""
+    return Gpus(CUDA0=100, CUDA1=50)
+
+
+@pytest.fixture
+def memory(gpus: Gpus) -> EngineMemory:
+    """An engine that may use all of them."""
+    return EngineMemory(Placement(), gpus.free_bytes)
+
+
+def test_usage_changes_only_inside_the_outermost_context(gpus: Gpus, memory: EngineMemory) -> None:
+    """Allocations and frees count; usage never becomes negative."""
+    with memory.tracking():
         gpus["CUDA0"] -= 60
-        with memory.taking():
+        with memory.tracking():
             gpus["CUDA0"] -= 10
-    gpus["CUDA1"] -= 50  # somebody else
+    gpus["CUDA1"] -= 50  # another process
 
-    assert memory.taken == {"CUDA0": 70}
-    with memory.taking():
+    assert memory.used_bytes == {"CUDA0": 70}
+    with memory.tracking():
         gpus["CUDA0"] += 5
-    assert memory.taken == {"CUDA0": 65}
-    with memory.taking():
-        gpus["CUDA0"] += 95  # others gave theirs back
-    assert memory.taken == {}
+    assert memory.used_bytes == {"CUDA0": 65}
+    with memory.tracking():
+        gpus["CUDA0"] += 95  # another process frees memory
+    assert memory.used_bytes == {}
 
 
-def test_news_are_told_once() -> None:
-    """And nothing is no news."""
-    gpus = Gpus(CUDA0=100)
-    memory = EngineMemory(Placement(), gpus.free_bytes)
-    assert memory.news() is None
-    with memory.taking():
+def test_changed_usage_is_reported_once(gpus: Gpus, memory: EngineMemory) -> None:
+    """No usage is not a change."""
+    assert memory.changed_usage() is None
+    with memory.tracking():
         gpus["CUDA0"] -= 60
 
-    assert memory.news() == {"CUDA0": 60}
-    assert memory.news() is None
+    assert memory.changed_usage() == {"CUDA0": 60}
+    assert memory.changed_usage() is None
 
 
-def test_a_load_that_fails_is_not_counted_for_ever() -> None:
-    """The next one is."""
-    gpus = Gpus(CUDA0=100)
-    memory = EngineMemory(Placement(), gpus.free_bytes)
-    try:
-        with memory.taking():
-            raise MemoryError
-    except MemoryError:
-        pass
-    with memory.taking():
+def test_tracking_works_after_a_failed_load(gpus: Gpus, memory: EngineMemory) -> None:
+    """The context is left even if the load raises."""
+    with pytest.raises(MemoryError), memory.tracking():
+        raise MemoryError
+    with memory.tracking():
         gpus["CUDA0"] -= 60
 
-    assert memory.taken == {"CUDA0": 60}
+    assert memory.used_bytes == {"CUDA0": 60}
 
 
-def test_gpus_that_are_not_the_models_are_not_asked() -> None:
-    """Asking costs one some of its memory."""
-    gpus = Gpus(CUDA0=100, CUDA1=50)
-    chosen = EngineMemory(Placement(devices=("CUDA1",)), gpus.free_bytes)
-    assert chosen.available_bytes(8) == 50
+def test_only_the_gpus_of_the_model_are_queried(gpus: Gpus) -> None:
+    """A query allocates memory of a GPU."""
+    placed = EngineMemory(Placement(devices=("CUDA1",)), gpus.free_bytes)
+    assert placed.available_bytes(8) == 50
 
-    def never(only: Collection[str]) -> dict[str, int]:
+    def fail(only: Collection[str]) -> dict[str, int]:
         raise AssertionError
 
-    on_processor = EngineMemory(ON_PROCESSOR, never)
-    with on_processor.taking():
+    on_cpu = EngineMemory(ON_PROCESSOR, fail)
+    with on_cpu.tracking():
         pass
-    assert not on_processor.is_on_gpus
-    assert on_processor.available_bytes(8) > 50
+    assert not on_cpu.uses_gpus
+    assert on_cpu.available_bytes(8) > 50

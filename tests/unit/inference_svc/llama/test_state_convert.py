@@ -1,4 +1,4 @@
-"""States between contexts of different sizes, byte by byte."""
+"""Conversion of saved states between contexts with different numbers of slots."""
 
 import struct
 
@@ -19,10 +19,10 @@ HEAD, TAIL = b"headhead", b"recurrent part"
 
 
 def _cache(cells: bytes, slot: int, streams: int) -> bytes:
-    """As llama.cpp writes it: streams, then a zero for each but one."""
+    """As llama.cpp writes it: the number of streams, and a count of 0 for each but one."""
     empty = bytes(4)
-    counted = struct.pack("<I", 3) + cells
-    return struct.pack("<I", streams) + empty * slot + counted + empty * (streams - slot - 1)
+    stream = struct.pack("<I", 3) + cells
+    return struct.pack("<I", streams) + empty * slot + stream + empty * (streams - slot - 1)
 
 
 def _state(caches: list[bytes], tail: bytes = b"") -> bytearray:
@@ -38,22 +38,22 @@ def _state(caches: list[bytes], tail: bytes = b"") -> bytearray:
     tail=st.sampled_from([b"", TAIL]),
     streams=st.integers(1, 9),
 )
-def test_a_state_fits_any_number_of_slots(
+def test_a_state_is_converted_to_any_number_of_slots(
     cells: list[bytes], slot: int, tail: bytes, streams: int
 ) -> None:
-    """It is what a context of that number would have written from its first slot."""
+    """The result is what a context of that size would have written for its first slot."""
     state = _state([_cache(each, slot, 5) for each in cells], tail)
-    fitting, length = convert_state(state, streams)
+    converted, length = convert_state(state, streams)
 
     if streams == 5 or not cells:
-        assert fitting is state
+        assert converted is state
     else:
         expected = HEAD + b"".join(_cache(each, 0, streams) for each in cells) + tail
-        assert bytes(fitting[:length]) == expected
+        assert bytes(converted[:length]) == expected
 
 
-def test_lengths_come_from_what_llama_cpp_counts() -> None:
-    """By the kind of memory: attention, with a window, recurrent, both."""
+def test_cache_lengths_are_derived_from_llama_cpps_sizes() -> None:
+    """For attention, a sliding window, a recurrent and a hybrid model."""
     assert cache_lengths(108, 108, recurrent=False, hybrid=False) == (100, 0)
     assert cache_lengths(108, 48, recurrent=False, hybrid=False) == (60, 40)
     assert cache_lengths(108, 108, recurrent=True, hybrid=False) == (0, 0)
@@ -72,17 +72,17 @@ def test_lengths_come_from_what_llama_cpp_counts() -> None:
     ],
     ids=["empty", "long caches", "no stream", "many streams", "two cells", "short"],
 )
-def test_what_is_not_built_so_is_a_misfit(state: bytearray) -> None:
-    """And nothing is guessed."""
+def test_an_invalid_structure_is_a_mismatch(state: bytearray) -> None:
+    """Every length is checked."""
     with pytest.raises(StateMismatch):
         convert_state(state, 7)
 
 
 @given(data=st.binary(max_size=120), streams=st.integers(1, 4))
-def test_any_bytes_fit_or_do_not(data: bytes, streams: int) -> None:
-    """No other error, and no more memory than a few streams take."""
+def test_arbitrary_bytes_raise_no_other_error(data: bytes, streams: int) -> None:
+    """And the result is hardly larger than the input."""
     try:
-        fitting, length = convert_state(bytearray(data), streams)
+        converted, length = convert_state(bytearray(data), streams)
     except StateMismatch:
         return
-    assert length <= len(fitting) <= len(data) + 8 * streams
+    assert length <= len(converted) <= len(data) + 8 * streams

@@ -14,7 +14,7 @@ from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.snapshot import Snapshot
-from inference_svc.snapshots.store import FolderLimits, FolderUse, SnapshotStore, new_snapshot_id
+from inference_svc.snapshots.store import FolderLimits, FolderUsage, SnapshotStore, new_snapshot_id
 from svc_kit.errors import (
     DomainError,
     EngineRestarting,
@@ -37,7 +37,7 @@ class Desk:
     """Gives one answer to whatever is asked; of each object that is dropped it had one file."""
 
     def __init__(self, answer: Snapshot | DomainError) -> None:
-        self.use = FolderUse(0, 0)
+        self.use = FolderUsage(0, 0)
         self.dropped: list[str] = []
         self._answer = answer
 
@@ -143,7 +143,7 @@ async def test_files_are_dropped_with_no_model_loaded(
     asked = pb.DropSnapshotsRequest(snapshot_ids=[names[0], "x"], object_ids=["thread_1", "x"])
 
     assert (await over(PoolHarness()).drop(asked)).num_dropped == 2
-    assert (folder.ids(), archive.use.num_files) == ([names[1]], 1)
+    assert (folder.ids(), archive.usage.num_files) == ([names[1]], 1)
     assert (await over(PoolHarness()).drop(asked)).num_dropped == 0
 
 
@@ -157,7 +157,7 @@ async def test_every_engine_hears_what_is_left_of_the_files(
     desks = [Desk(a_sequence()), Desk(a_sequence())]
     for model, desk in zip("ab", desks, strict=True):
         engine_of(harness, model).snapshots = desk
-        desk.use = folder.use
+        desk.use = folder.usage
     await over(harness).drop(pb.DropSnapshotsRequest(snapshot_ids=[name]))
 
     assert [desk.use.num_files for desk in desks] == [0, 0]

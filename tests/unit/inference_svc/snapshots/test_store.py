@@ -1,22 +1,20 @@
-"""The folder of snapshots."""
+"""The folder of snapshots: eviction, access, damage, several processes."""
 
 import fcntl
 import os
 import stat
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inference_svc.snapshots import store as folder_module
 from inference_svc.snapshots.file_format import file_bytes, write
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import (
     NO_SNAPSHOTS,
     FolderLimits,
-    FolderUse,
+    FolderUsage,
     SnapshotStore,
     new_snapshot_id,
 )
@@ -33,146 +31,147 @@ STATE = bytearray(range(40))
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A folder that is not there yet."""
+    """A folder that does not exist yet."""
     return tmp_path / "data" / "snapshots"
 
 
-def _folder(path: Path, max_bytes: int = 10**6, max_files: int = 3) -> SnapshotStore:
-    return SnapshotStore(FolderLimits(path, max_bytes, max_files))
+def _store(path: Path, max_bytes: int = 10**6, max_files: int = 3, **options: Any) -> SnapshotStore:
+    return SnapshotStore(FolderLimits(path, max_bytes, max_files), **options)
 
 
-def _saved(folder: SnapshotStore, count: int = 1) -> list[Snapshot]:
+def _save(store: SnapshotStore, count: int = 1) -> list[Snapshot]:
     snapshots = [a_snapshot(new_snapshot_id()) for _ in range(count)]
     for age, snapshot in enumerate(snapshots):
-        folder.save(snapshot, STATE)
-        os.utime(folder._path(snapshot.snapshot_id), (age, age))
+        store.save(snapshot, STATE)
+        os.utime(store._path(snapshot.snapshot_id), (age, age))
     return snapshots
 
 
-def _there(folder: SnapshotStore, snapshots: list[Snapshot]) -> list[int]:
-    return [i for i, each in enumerate(snapshots) if folder._path(each.snapshot_id).exists()]
+def _existing(store: SnapshotStore, snapshots: list[Snapshot]) -> list[int]:
+    """The indices of the snapshots that have a file."""
+    return [i for i, each in enumerate(snapshots) if store._path(each.snapshot_id).exists()]
 
 
-def test_a_snapshot_outlives_its_process(path: Path) -> None:
-    """Another folder object over the same files reads it, for the key is there too."""
-    (snapshot,) = _saved(_folder(path))
-    again = _folder(path)
-    with again.open(snapshot.snapshot_id) as reader:
-        assert (reader.snapshot, reader.state()) == (snapshot, STATE)
+def test_a_snapshot_survives_its_process(path: Path) -> None:
+    """Another store reads it, since the key is in the folder too."""
+    (snapshot,) = _save(_store(path))
+    reopened = _store(path)
+    with reopened.open(snapshot.snapshot_id) as reader:
+        assert (reader.snapshot, reader.read_state()) == (snapshot, STATE)
 
-    assert again.use == FolderUse(1, file_bytes(snapshot))
+    assert reopened.usage == FolderUsage(1, file_bytes(snapshot))
 
 
-def test_nobody_else_may_read(path: Path) -> None:
-    """The folder, the key and every file are the owner's alone."""
-    _saved(_folder(path))
+def test_only_the_owner_has_access(path: Path) -> None:
+    """To the folder, the key and every file."""
+    _save(_store(path))
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o600}
 
 
-def test_nothing_is_made_before_the_first_save(path: Path) -> None:
-    """A server that saves nothing leaves no trace."""
-    folder = _folder(path)
+def test_the_folder_is_created_by_the_first_save(path: Path) -> None:
+    """Other operations work without it."""
+    store = _store(path)
 
-    assert folder.use == FolderUse(0, 0)
-    assert folder.drop(["snap_" + "0" * 24]) == 0
-    with pytest.raises(SnapshotNotFound), folder.open("snap_" + "0" * 24):
+    assert store.usage == FolderUsage(0, 0)
+    assert store.drop(["snap_" + "0" * 24]) == 0
+    with pytest.raises(SnapshotNotFound), store.open("snap_" + "0" * 24):
         pass
     assert not path.exists()
 
 
-def test_the_least_recently_used_make_room_by_number(path: Path) -> None:
-    """One that was read counts as used."""
-    folder = _folder(path, max_files=3)
-    snapshots = _saved(folder, 3)
-    with folder.open(snapshots[0].snapshot_id):
+def test_the_least_recently_used_are_evicted_by_number(path: Path) -> None:
+    """Reading a snapshot counts as a use."""
+    store = _store(path, max_files=3)
+    snapshots = _save(store, 3)
+    with store.open(snapshots[0].snapshot_id):
         pass
-    snapshots += _saved(folder)
+    snapshots += _save(store)
 
-    assert _there(folder, snapshots) == [0, 2, 3]
+    assert _existing(store, snapshots) == [0, 2, 3]
 
 
-def test_the_least_recently_used_make_room_by_bytes(path: Path) -> None:
-    """As many as it takes."""
+def test_the_least_recently_used_are_evicted_by_bytes(path: Path) -> None:
+    """As many as necessary."""
     size = file_bytes(a_snapshot())
-    folder = _folder(path, max_bytes=3 * size, max_files=10)
-    snapshots = _saved(folder, 3)
+    store = _store(path, max_bytes=3 * size, max_files=10)
+    snapshots = _save(store, 3)
     large = a_snapshot(new_snapshot_id(), state_bytes=len(STATE) + size)
-    folder.save(large, bytearray(large.state_bytes))
+    store.save(large, bytearray(large.state_bytes))
 
-    assert _there(folder, snapshots) == [2]
-    assert folder.use.num_bytes <= 3 * size
+    assert _existing(store, snapshots) == [2]
+    assert store.usage.num_bytes <= 3 * size
 
 
 @pytest.mark.parametrize("limits", [(100, 3), (10**6, 0)])
-def test_what_can_never_fit_drops_nothing(path: Path, limits: tuple[int, int]) -> None:
-    """It is refused with the sizes and the setting."""
-    (snapshot,) = _saved(_folder(path))
-    folder = _folder(path, *limits)
+def test_a_snapshot_over_the_limits_evicts_nothing(path: Path, limits: tuple[int, int]) -> None:
+    """The error has the limit and the setting."""
+    (snapshot,) = _save(_store(path))
+    store = _store(path, *limits)
     with pytest.raises(SnapshotTooLarge) as failure:
-        _saved(folder)
+        _save(store)
 
     assert failure.value.limit_bytes == (100 if limits[1] else 0)
     assert failure.value.setting == "snapshots.max_mib"
-    assert _there(folder, [snapshot]) == [0]
+    assert _existing(store, [snapshot]) == [0]
 
 
-def test_dropping_counts_what_was_there(path: Path) -> None:
-    """Unknown names, and names that are paths, are no error."""
-    folder = _folder(path)
-    one, two = _saved(folder, 2)
+def test_drop_counts_existing_snapshots(path: Path) -> None:
+    """Unknown ids and paths are ignored."""
+    store = _store(path)
+    one, two = _save(store, 2)
     outside = path.parent / "outside.snapshot"
     outside.touch()
 
-    assert folder.drop([one.snapshot_id, one.snapshot_id, "../outside", "key", "snap_x"]) == 1
-    assert _there(folder, [one, two]) == [1]
+    assert store.drop([one.snapshot_id, one.snapshot_id, "../outside", "key", "snap_x"]) == 1
+    assert _existing(store, [one, two]) == [1]
     assert outside.exists()
 
 
 @pytest.mark.parametrize(
     "name", ["../outside", "key", "", "snap_" + "0" * 24, "snap_\n" + "0" * 23]
 )
-def test_other_names_are_not_found(path: Path, name: str) -> None:
-    """No name leads out of the folder."""
-    folder = _folder(path)
-    _saved(folder)
-    with pytest.raises(SnapshotNotFound), folder.open(name):
+def test_invalid_ids_are_not_found(path: Path, name: str) -> None:
+    """No id leads out of the folder."""
+    store = _store(path)
+    _save(store)
+    with pytest.raises(SnapshotNotFound), store.open(name):
         pass
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_what_is_no_plain_file_is_foreign(path: Path, kind: str) -> None:
-    """A pipe must not keep the reader waiting, nor a link have another file read or touched."""
-    folder = _folder(path)
-    (snapshot,) = _saved(folder)
-    place = folder._path(snapshot.snapshot_id)
-    place.unlink()
+def test_only_regular_files_are_opened(path: Path, kind: str) -> None:
+    """A FIFO must not block the reader, and links are not followed."""
+    store = _store(path)
+    (snapshot,) = _save(store)
+    file = store._path(snapshot.snapshot_id)
+    file.unlink()
     if kind == "link":
-        place.symlink_to(path / "key")
+        file.symlink_to(path / "key")
     else:
-        os.mkfifo(place) if kind == "pipe" else place.mkdir()
-    with pytest.raises(SnapshotCorrupt, match="foreign"), folder.open(snapshot.snapshot_id):
+        os.mkfifo(file) if kind == "pipe" else file.mkdir()
+    with pytest.raises(SnapshotCorrupt, match="foreign"), store.open(snapshot.snapshot_id):
         pass
 
 
-def test_what_a_crash_left_is_removed(path: Path) -> None:
-    """The next process begins clean; finished files stay."""
-    (snapshot,) = _saved(_folder(path))
-    left = path / "snap_0.unfinished"
-    left.touch()
-    folder = _folder(path)
-    _saved(folder)
+def test_unfinished_files_of_a_crash_are_deleted(path: Path) -> None:
+    """By the next process; finished files stay."""
+    (snapshot,) = _save(_store(path))
+    unfinished = path / "snap_0.unfinished"
+    unfinished.touch()
+    store = _store(path)
+    _save(store)
 
-    assert not left.exists()
-    assert _there(folder, [snapshot]) == [0]
+    assert not unfinished.exists()
+    assert _existing(store, [snapshot]) == [0]
 
 
-def test_engines_share_a_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other they write; what one has, the other reads."""
+def test_engines_share_a_folder(path: Path) -> None:
+    """The folder is locked while one of them writes; each reads the snapshots of the other."""
     locked = []
 
-    def write_and_look(*parts: Any) -> None:
+    def write_locked(*parts: Any) -> None:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,41 +181,40 @@ def test_engines_share_a_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             os.close(descriptor)
         write(*parts)
 
-    monkeypatch.setattr(folder_module, "write", write_and_look)
-    first, second = _folder(path), _folder(path)
+    first, second = _store(path, write=write_locked), _store(path, write=write_locked)
     for saving, reading in ((first, second), (second, first)):
-        (snapshot,) = _saved(saving)
+        (snapshot,) = _save(saving)
         with reading.open(snapshot.snapshot_id) as reader:
-            assert reader.state() == STATE
+            assert reader.read_state() == STATE
 
     assert locked == [True, True]
 
 
-def test_what_another_process_drops_meanwhile_is_no_error(
+def test_a_file_that_another_process_deletes_is_skipped(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the list of the files and a look at each of them."""
-    folder = _folder(path)
-    gone, snapshot = _saved(folder, 2)
+    """Between listing the files and reading their sizes."""
+    store = _store(path)
+    deleted, snapshot = _save(store, 2)
     files = sorted(path.glob("snap_*.snapshot"))
-    folder.drop([gone.snapshot_id])
+    store.drop([deleted.snapshot_id])
     monkeypatch.setattr(Path, "glob", lambda *_: iter(files))
 
-    assert folder.use == FolderUse(1, file_bytes(snapshot))
-    folder.save(snapshot, STATE)
+    assert store.usage == FolderUsage(1, file_bytes(snapshot))
+    store.save(snapshot, STATE)
 
 
-def test_a_large_file_that_holds_nothing_is_not_read(path: Path) -> None:
-    """A terabyte of holes, with sizes that fit: refused by its digest, in little memory."""
-    folder = _folder(path)
-    (snapshot,) = _saved(folder)
-    place, hole = folder._path(snapshot.snapshot_id), 1 << 40
-    data = bytearray(place.read_bytes())
+def test_a_huge_sparse_file_is_not_read_into_memory(path: Path) -> None:
+    """A sparse terabyte with consistent sizes fails the digest of its metadata."""
+    store = _store(path)
+    (snapshot,) = _save(store)
+    file, hole = store._path(snapshot.snapshot_id), 1 << 40
+    data = bytearray(file.read_bytes())
     data[28:36] = (snapshot.state_bytes + hole).to_bytes(8, "little")
-    place.write_bytes(data)
-    os.truncate(place, len(data) + hole)
+    file.write_bytes(data)
+    os.truncate(file, len(data) + hole)
     tracemalloc.start()
-    with pytest.raises(SnapshotCorrupt, match="altered"), folder.open(snapshot.snapshot_id):
+    with pytest.raises(SnapshotCorrupt, match="altered"), store.open(snapshot.snapshot_id):
         pass
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -224,47 +222,37 @@ def test_a_large_file_that_holds_nothing_is_not_read(path: Path) -> None:
     assert peak < 1 << 20
 
 
-def test_a_lost_key_makes_snapshots_foreign(path: Path) -> None:
-    """They are refused, and new ones are made under a new key."""
-    (snapshot,) = _saved(_folder(path))
+def test_without_their_key_snapshots_are_foreign(path: Path) -> None:
+    """New snapshots use a new key."""
+    (snapshot,) = _save(_store(path))
     (path / "key").write_bytes(b"short")
-    folder = _folder(path)
-    with pytest.raises(SnapshotCorrupt, match="foreign"), folder.open(snapshot.snapshot_id):
+    store = _store(path)
+    with pytest.raises(SnapshotCorrupt, match="foreign"), store.open(snapshot.snapshot_id):
         pass
-    (another,) = _saved(folder)
-    with folder.open(another.snapshot_id) as reader:
-        assert reader.state() == STATE
+    (another,) = _save(store)
+    with store.open(another.snapshot_id) as reader:
+        assert reader.read_state() == STATE
 
 
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Writing fails in the middle."""
+def test_a_full_disk_leaves_no_files(path: Path) -> None:
+    """The error has the reason."""
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(folder_module, "write", fail)
-        yield
-
-
-@pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_leaves_nothing_behind(path: Path) -> None:
-    """The caller learns why."""
-    folder = _folder(path)
     with pytest.raises(StorageFailed) as failure:
-        _saved(folder)
+        _save(_store(path, write=fail))
 
     assert failure.value.problem == "No space left on device"
     assert [file.name for file in path.iterdir()] == ["key"]
 
 
-def test_without_a_folder_nothing_is_kept() -> None:
-    """Every command has its answer all the same."""
-    folder = SnapshotStore(NO_SNAPSHOTS)
+def test_disabled_snapshots_have_typed_errors() -> None:
+    """For saving and reading."""
+    store = SnapshotStore(NO_SNAPSHOTS)
 
-    assert folder.use == FolderUse(0, 0)
+    assert store.usage == FolderUsage(0, 0)
     with pytest.raises(SnapshotTooLarge):
-        folder.save(a_snapshot(), STATE)
-    with pytest.raises(StorageFailed), folder.open(new_snapshot_id()):
+        store.save(a_snapshot(), STATE)
+    with pytest.raises(StorageFailed), store.open(new_snapshot_id()):
         pass

@@ -1,0 +1,100 @@
+"""Engines on llama.cpp for service tests, on the demo model by default."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from inference_svc.engine.defrag.batch_layout import BatchLayout
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.events import Delta, Event
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.llama import library
+from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.sequences import a_request
+
+
+def make_settings(path: Path = BUNDLED_PATH, **changes: Any) -> BackendSettings:
+    """Settings with four slots of 512 tokens and one thread."""
+    fields: dict[str, Any] = {
+        "slots": 4,
+        "context_tokens": 512,
+        "batch_tokens": 512,
+        "ubatch_tokens": 256,
+        "threads": 1,
+        "sampling_threads": 1,
+        **changes,
+    }
+    return BackendSettings(path, **fields)
+
+
+@contextmanager
+def open_backend(
+    path: Path = BUNDLED_PATH,
+    make: Callable[[BackendSettings], LlamaBackend] = LlamaBackend,
+    **changes: Any,
+) -> Iterator[LlamaBackend]:
+    """Load a model; `changes` are fields of its settings."""
+    library.start()
+    backend = make(make_settings(path, **changes))
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def clear_slots(backend: LlamaBackend) -> None:
+    """Remove all tokens from all slots."""
+    for slot in range(backend.limits.slots):
+        backend.trim(slot, 0)
+
+
+def make_engine(
+    backend: LlamaBackend,
+    *,
+    layout: BatchLayout | None = None,
+    chunk_cap: int = 64,
+    clock: Callable[[], float] = time.monotonic,
+    **options: Any,
+) -> Engine:
+    """An engine on empty slots."""
+    clear_slots(backend)
+    layout = layout or BatchLayout({}, backend.limits.slots)
+    return Engine("demo", backend, layout=layout, chunk_cap=chunk_cap, clock=clock, **options)
+
+
+def text_request(
+    backend: LlamaBackend, sequence_id: int, text: str, **changes: Any
+) -> SequenceRequest:
+    """A request with a text as its prompt; control tokens are parsed."""
+    tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
+    return a_request(sequence_id, tokens, **changes)
+
+
+def run_engine(engine: Engine, *requests: SequenceRequest, steps: int = 10**6) -> list[Event]:
+    """Submit requests and step until there is no work left; checks the engine after each step."""
+    for request in requests:
+        engine.submit(request)
+    events: list[Event] = []
+    while engine.has_work and steps:
+        events += engine.step()
+        engine.check_integrity()
+        steps -= 1
+    return events
+
+
+def deltas(events: list[Event], sequence_id: int = 0) -> list[Delta]:
+    """The deltas of a sequence."""
+    return [e for e in events if isinstance(e, Delta) and e.sequence_id == sequence_id]
+
+
+def output_text(events: list[Event], sequence_id: int = 0) -> str:
+    """The text of a sequence."""
+    return "".join(delta.text for delta in deltas(events, sequence_id))
+
+
+def output_tokens(events: list[Event], sequence_id: int = 0) -> list[int]:
+    """The tokens of a sequence."""
+    return [token for delta in deltas(events, sequence_id) for token in delta.tokens]
