@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from corral.control.v1 import (
-    vector_store_file_service_pb2,
-    vector_store_pb2,
-    vector_store_search_pb2,
-    vector_store_service_pb2,
-)
+from corral.control.v1 import vector_store_file_service_pb2 as files_pb
+from corral.control.v1 import vector_store_pb2 as pb
+from corral.control.v1 import vector_store_search_pb2 as search_pb
+from corral.control.v1 import vector_store_service_pb2 as stores_pb
 
 from control_svc.base.proto import timestamp
 from control_svc.db.transaction import Clock
@@ -34,17 +32,17 @@ from control_svc.vector_stores.model import (
 from control_svc.vector_stores.search.model import Ranking, SearchHit
 from svc_kit.errors import InvalidField, MissingField
 
-_FileState = vector_store_pb2.VectorStoreFile.State
-_Comparator = vector_store_search_pb2.AttributeComparison.Comparator
-_Junction = vector_store_search_pb2.CompoundFilter.Junction
+_FileState = pb.VectorStoreFile.State
+_Comparator = search_pb.AttributeComparison.Comparator
+_Junction = search_pb.CompoundFilter.Junction
 _MAX_NESTING = 32
 """Limit of the recursion. `filters.MAX_DEPTH` is lower."""
 
 
-def store_to_pb(store: VectorStore, clock: Clock) -> vector_store_pb2.VectorStore:
+def store_to_pb(store: VectorStore, clock: Clock) -> pb.VectorStore:
     """Convert a store."""
     expires_at = store.expires_at
-    return vector_store_pb2.VectorStore(
+    return pb.VectorStore(
         id=store.id,
         name=store.name,
         description=store.description,
@@ -60,20 +58,20 @@ def store_to_pb(store: VectorStore, clock: Clock) -> vector_store_pb2.VectorStor
     )
 
 
-def file_to_pb(file: StoreFile) -> vector_store_pb2.VectorStoreFile:
+def file_to_pb(file: StoreFile) -> pb.VectorStoreFile:
     """Convert a file in a store."""
     is_complete = file.state is FileState.COMPLETED
-    return vector_store_pb2.VectorStoreFile(
+    return pb.VectorStoreFile(
         file_id=file.file_id,
         vector_store_id=file.store_id,
         state=f"STATE_{file.state.upper()}",
         error=None
         if file.problem is None
-        else vector_store_pb2.VectorStoreFileError(
+        else pb.VectorStoreFileError(
             code=f"CODE_{file.problem.code.upper()}", message=file.problem.message
         ),
         usage_bytes=file.usage_bytes if is_complete else 0,
-        chunking=vector_store_pb2.ChunkingStrategy(
+        chunking=pb.ChunkingStrategy(
             max_chunk_size_tokens=file.chunking.max_tokens,
             chunk_overlap_tokens=file.chunking.overlap_tokens,
         ),
@@ -83,9 +81,9 @@ def file_to_pb(file: StoreFile) -> vector_store_pb2.VectorStoreFile:
     )
 
 
-def batch_to_pb(batch: FileBatch) -> vector_store_pb2.VectorStoreFileBatch:
+def batch_to_pb(batch: FileBatch) -> pb.VectorStoreFileBatch:
     """Convert a file batch."""
-    return vector_store_pb2.VectorStoreFileBatch(
+    return pb.VectorStoreFileBatch(
         id=batch.id,
         vector_store_id=batch.store_id,
         state=f"STATE_{batch.state.upper()}",
@@ -94,9 +92,9 @@ def batch_to_pb(batch: FileBatch) -> vector_store_pb2.VectorStoreFileBatch:
     )
 
 
-def hit_to_pb(hit: SearchHit) -> vector_store_search_pb2.VectorStoreSearchHit:
+def hit_to_pb(hit: SearchHit) -> search_pb.VectorStoreSearchHit:
     """Convert a search hit."""
-    return vector_store_search_pb2.VectorStoreSearchHit(
+    return search_pb.VectorStoreSearchHit(
         file_id=hit.file_id,
         filename=hit.filename,
         score=hit.score,
@@ -105,7 +103,7 @@ def hit_to_pb(hit: SearchHit) -> vector_store_search_pb2.VectorStoreSearchHit:
     )
 
 
-def new_store(request: vector_store_service_pb2.CreateVectorStoreRequest) -> NewVectorStore:
+def new_store(request: stores_pb.CreateVectorStoreRequest) -> NewVectorStore:
     """Convert a request for a new store."""
     chunking = _chunking(request)
     return NewVectorStore(
@@ -118,7 +116,7 @@ def new_store(request: vector_store_service_pb2.CreateVectorStoreRequest) -> New
     )
 
 
-def store_changes(request: vector_store_service_pb2.UpdateVectorStoreRequest) -> StoreChanges:
+def store_changes(request: stores_pb.UpdateVectorStoreRequest) -> StoreChanges:
     """Convert an update of a store."""
     return StoreChanges(
         name=request.name if request.HasField("name") else None,
@@ -128,8 +126,7 @@ def store_changes(request: vector_store_service_pb2.UpdateVectorStoreRequest) ->
 
 
 def new_file(
-    request: vector_store_file_service_pb2.CreateVectorStoreFileRequest
-    | vector_store_file_service_pb2.NewVectorStoreFile,
+    request: files_pb.CreateVectorStoreFileRequest | files_pb.NewVectorStoreFile,
 ) -> NewStoreFile:
     """Convert a request to add a file."""
     return NewStoreFile(
@@ -139,7 +136,7 @@ def new_file(
     )
 
 
-def file_state(state: vector_store_pb2.VectorStoreFile.State) -> FileState | None:
+def file_state(state: pb.VectorStoreFile.State) -> FileState | None:
     """Convert a state to filter by; None if it is unset. Raises InvalidField."""
     if state == _FileState.STATE_UNSPECIFIED:
         return None
@@ -147,7 +144,7 @@ def file_state(state: vector_store_pb2.VectorStoreFile.State) -> FileState | Non
     return FileState(name.removeprefix("STATE_").lower())
 
 
-def read_ranking(ranking: vector_store_search_pb2.SearchRanking) -> Ranking:
+def read_ranking(ranking: search_pb.SearchRanking) -> Ranking:
     """Convert ranking options. Unset fields get their defaults."""
     return Ranking(**{field.name: value for field, value in ranking.ListFields()})
 
@@ -156,7 +153,7 @@ def read_ranking(ranking: vector_store_search_pb2.SearchRanking) -> Ranking:
 
 
 def read_attributes(
-    attributes: Mapping[str, vector_store_pb2.AttributeValue],
+    attributes: Mapping[str, pb.AttributeValue],
 ) -> dict[str, AttributeValue]:
     """Convert attributes of a request. Raises MissingField."""
     return {key: _read_value(f"attributes.{key}", value) for key, value in attributes.items()}
@@ -164,12 +161,12 @@ def read_attributes(
 
 def attributes_to_pb(
     attributes: Mapping[str, AttributeValue],
-) -> dict[str, vector_store_pb2.AttributeValue]:
+) -> dict[str, pb.AttributeValue]:
     """Convert attributes."""
     return {key: _value_to_pb(value) for key, value in attributes.items()}
 
 
-def read_filter(condition: vector_store_search_pb2.AttributeFilter, depth: int = 0) -> Filter:
+def read_filter(condition: search_pb.AttributeFilter, depth: int = 0) -> Filter:
     """Convert a filter. Raises MissingField or InvalidField."""
     if depth > _MAX_NESTING:
         raise InvalidField(field=FIELD, problem="conditions are nested too deeply")
@@ -184,7 +181,7 @@ def read_filter(condition: vector_store_search_pb2.AttributeFilter, depth: int =
     raise MissingField(field=FIELD)
 
 
-def _read_comparison(comparison: vector_store_search_pb2.AttributeComparison) -> Comparison:
+def _read_comparison(comparison: search_pb.AttributeComparison) -> Comparison:
     name = _enum_name(_Comparator, comparison.comparator, f"{FIELD}.type")
     comparator = Comparator(name.removeprefix("COMPARATOR_").lower())
     values = tuple(_read_value(f"{FIELD}.value", value) for value in comparison.values)
@@ -197,7 +194,7 @@ def _read_comparison(comparison: vector_store_search_pb2.AttributeComparison) ->
     return Comparison(comparison.key, comparator, values[0])
 
 
-def _read_value(field: str, value: vector_store_pb2.AttributeValue) -> AttributeValue:
+def _read_value(field: str, value: pb.AttributeValue) -> AttributeValue:
     match value.WhichOneof("kind"):
         case "string":
             return value.string
@@ -208,12 +205,12 @@ def _read_value(field: str, value: vector_store_pb2.AttributeValue) -> Attribute
     raise MissingField(field=field)
 
 
-def _value_to_pb(value: AttributeValue) -> vector_store_pb2.AttributeValue:
+def _value_to_pb(value: AttributeValue) -> pb.AttributeValue:
     if isinstance(value, bool):
-        return vector_store_pb2.AttributeValue(boolean=value)
+        return pb.AttributeValue(boolean=value)
     if isinstance(value, str):
-        return vector_store_pb2.AttributeValue(string=value)
-    return vector_store_pb2.AttributeValue(number=value)
+        return pb.AttributeValue(string=value)
+    return pb.AttributeValue(number=value)
 
 
 def _enum_name(enum: object, value: int, field: str) -> str:
@@ -226,9 +223,9 @@ def _enum_name(enum: object, value: int, field: str) -> str:
 
 
 def _chunking(
-    request: vector_store_service_pb2.CreateVectorStoreRequest
-    | vector_store_file_service_pb2.CreateVectorStoreFileRequest
-    | vector_store_file_service_pb2.NewVectorStoreFile,
+    request: stores_pb.CreateVectorStoreRequest
+    | files_pb.CreateVectorStoreFileRequest
+    | files_pb.NewVectorStoreFile,
 ) -> Chunking:
     if not request.HasField("chunking"):
         return Chunking()
@@ -236,8 +233,8 @@ def _chunking(
     return Chunking(chunking.max_chunk_size_tokens, chunking.chunk_overlap_tokens)
 
 
-def _counts_to_pb(counts: FileCounts) -> vector_store_pb2.VectorStoreFileCounts:
-    return vector_store_pb2.VectorStoreFileCounts(
+def _counts_to_pb(counts: FileCounts) -> pb.VectorStoreFileCounts:
+    return pb.VectorStoreFileCounts(
         in_progress=counts.in_progress,
         completed=counts.completed,
         failed=counts.failed,

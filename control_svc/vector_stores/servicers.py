@@ -4,16 +4,18 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import grpc
-from corral.control.v1 import vector_store_file_service_pb2 as vector_store_file_pb
-from corral.control.v1 import vector_store_file_service_pb2_grpc as vector_store_file_rpc
-from corral.control.v1 import vector_store_service_pb2 as vector_store_pb
-from corral.control.v1 import vector_store_service_pb2_grpc as vector_store_rpc
+from corral.control.v1 import vector_store_file_service_pb2 as files_pb
+from corral.control.v1 import vector_store_file_service_pb2_grpc as files_rpc
+from corral.control.v1 import vector_store_pb2
+from corral.control.v1 import vector_store_service_pb2 as stores_pb
+from corral.control.v1 import vector_store_service_pb2_grpc as stores_rpc
 
 from control_svc.base.pagination import PageRequest
 from control_svc.base.proto import page_request
 from control_svc.db.transaction import Clock
 from control_svc.vector_stores import proto as convert
 from control_svc.vector_stores.files import DEFAULT_TEXTS, VectorFiles
+from control_svc.vector_stores.model import VectorStore
 from control_svc.vector_stores.search.model import Search
 from control_svc.vector_stores.service import VectorStores
 from svc_kit.auth.principal import current_principal
@@ -22,7 +24,7 @@ Context = grpc.aio.ServicerContext[object, object]
 DEFAULT_RESULTS = 10
 
 
-class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
+class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
     """VectorStoreService."""
 
     def __init__(self, stores: VectorStores, search: Search, clock: Clock) -> None:
@@ -30,56 +32,53 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
         self._search = search
         self._clock = clock
 
+    def _to_pb(self, store: VectorStore) -> vector_store_pb2.VectorStore:
+        return convert.store_to_pb(store, self._clock)
+
     async def CreateVectorStore(
-        self, request: vector_store_pb.CreateVectorStoreRequest, context: Context
-    ) -> vector_store_pb.CreateVectorStoreResponse:
+        self, request: stores_pb.CreateVectorStoreRequest, context: Context
+    ) -> stores_pb.CreateVectorStoreResponse:
         """Create a store."""
         store = await self._stores.create(current_principal().project, convert.new_store(request))
-        return vector_store_pb.CreateVectorStoreResponse(
-            vector_store=convert.store_to_pb(store, self._clock)
-        )
+        return stores_pb.CreateVectorStoreResponse(vector_store=self._to_pb(store))
 
     async def GetVectorStore(
-        self, request: vector_store_pb.GetVectorStoreRequest, context: Context
-    ) -> vector_store_pb.GetVectorStoreResponse:
+        self, request: stores_pb.GetVectorStoreRequest, context: Context
+    ) -> stores_pb.GetVectorStoreResponse:
         """Get a store."""
         store = await self._stores.get(current_principal().project, request.vector_store_id)
-        return vector_store_pb.GetVectorStoreResponse(
-            vector_store=convert.store_to_pb(store, self._clock)
-        )
+        return stores_pb.GetVectorStoreResponse(vector_store=self._to_pb(store))
 
     async def ListVectorStores(
-        self, request: vector_store_pb.ListVectorStoresRequest, context: Context
-    ) -> vector_store_pb.ListVectorStoresResponse:
+        self, request: stores_pb.ListVectorStoresRequest, context: Context
+    ) -> stores_pb.ListVectorStoresResponse:
         """List the project's stores."""
         page = await self._stores.page(current_principal().project, page_request(request))
-        stores = [convert.store_to_pb(store, self._clock) for store in page.items]
-        return vector_store_pb.ListVectorStoresResponse(
+        stores = [self._to_pb(store) for store in page.items]
+        return stores_pb.ListVectorStoresResponse(
             vector_stores=stores, next_page_token=page.next_token
         )
 
     async def UpdateVectorStore(
-        self, request: vector_store_pb.UpdateVectorStoreRequest, context: Context
-    ) -> vector_store_pb.UpdateVectorStoreResponse:
+        self, request: stores_pb.UpdateVectorStoreRequest, context: Context
+    ) -> stores_pb.UpdateVectorStoreResponse:
         """Update a store."""
         changes = convert.store_changes(request)
         store = await self._stores.update(
             current_principal().project, request.vector_store_id, changes
         )
-        return vector_store_pb.UpdateVectorStoreResponse(
-            vector_store=convert.store_to_pb(store, self._clock)
-        )
+        return stores_pb.UpdateVectorStoreResponse(vector_store=self._to_pb(store))
 
     async def DeleteVectorStore(
-        self, request: vector_store_pb.DeleteVectorStoreRequest, context: Context
-    ) -> vector_store_pb.DeleteVectorStoreResponse:
+        self, request: stores_pb.DeleteVectorStoreRequest, context: Context
+    ) -> stores_pb.DeleteVectorStoreResponse:
         """Delete a store."""
         await self._stores.delete(current_principal().project, request.vector_store_id)
-        return vector_store_pb.DeleteVectorStoreResponse()
+        return stores_pb.DeleteVectorStoreResponse()
 
     async def SearchVectorStore(
-        self, request: vector_store_pb.SearchVectorStoreRequest, context: Context
-    ) -> vector_store_pb.SearchVectorStoreResponse:
+        self, request: stores_pb.SearchVectorStoreRequest, context: Context
+    ) -> stores_pb.SearchVectorStoreResponse:
         """Search the chunks of a store."""
         hits = await self._search.search(
             current_principal().project,
@@ -89,31 +88,27 @@ class VectorStoreServicer(vector_store_rpc.VectorStoreServiceServicer):
             convert.read_filter(request.filter) if request.HasField("filter") else None,
             convert.read_ranking(request.ranking),
         )
-        return vector_store_pb.SearchVectorStoreResponse(
-            hits=[convert.hit_to_pb(hit) for hit in hits]
-        )
+        return stores_pb.SearchVectorStoreResponse(hits=[convert.hit_to_pb(hit) for hit in hits])
 
     async def WatchVectorStore(
-        self, request: vector_store_pb.WatchVectorStoreRequest, context: Context
-    ) -> AsyncIterator[vector_store_pb.WatchVectorStoreResponse]:
+        self, request: stores_pb.WatchVectorStoreRequest, context: Context
+    ) -> AsyncIterator[stores_pb.WatchVectorStoreResponse]:
         """Send a store now and after each change, until no file is in progress."""
         changes = self._stores.watch(current_principal().project, request.vector_store_id)
         async with aclosing(changes) as stores:
             async for store in stores:
-                yield vector_store_pb.WatchVectorStoreResponse(
-                    vector_store=convert.store_to_pb(store, self._clock)
-                )
+                yield stores_pb.WatchVectorStoreResponse(vector_store=self._to_pb(store))
 
 
-class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServicer):
+class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     """VectorStoreFileService."""
 
     def __init__(self, files: VectorFiles) -> None:
         self._files = files
 
     async def CreateVectorStoreFile(
-        self, request: vector_store_file_pb.CreateVectorStoreFileRequest, context: Context
-    ) -> vector_store_file_pb.CreateVectorStoreFileResponse:
+        self, request: files_pb.CreateVectorStoreFileRequest, context: Context
+    ) -> files_pb.CreateVectorStoreFileResponse:
         """Add a file to a store."""
         file = await self._files.create(
             current_principal().project,
@@ -121,20 +116,20 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
             convert.new_file(request),
             request.request_id,
         )
-        return vector_store_file_pb.CreateVectorStoreFileResponse(file=convert.file_to_pb(file))
+        return files_pb.CreateVectorStoreFileResponse(file=convert.file_to_pb(file))
 
     async def GetVectorStoreFile(
-        self, request: vector_store_file_pb.GetVectorStoreFileRequest, context: Context
-    ) -> vector_store_file_pb.GetVectorStoreFileResponse:
+        self, request: files_pb.GetVectorStoreFileRequest, context: Context
+    ) -> files_pb.GetVectorStoreFileResponse:
         """Get a file of a store."""
         file = await self._files.get(
             current_principal().project, request.vector_store_id, request.file_id
         )
-        return vector_store_file_pb.GetVectorStoreFileResponse(file=convert.file_to_pb(file))
+        return files_pb.GetVectorStoreFileResponse(file=convert.file_to_pb(file))
 
     async def ListVectorStoreFiles(
-        self, request: vector_store_file_pb.ListVectorStoreFilesRequest, context: Context
-    ) -> vector_store_file_pb.ListVectorStoreFilesResponse:
+        self, request: files_pb.ListVectorStoreFilesRequest, context: Context
+    ) -> files_pb.ListVectorStoreFilesResponse:
         """List the files of a store, or of a batch."""
         page = await self._files.page(
             current_principal().project,
@@ -144,13 +139,11 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
             convert.file_state(request.state),
         )
         files = [convert.file_to_pb(file) for file in page.items]
-        return vector_store_file_pb.ListVectorStoreFilesResponse(
-            files=files, next_page_token=page.next_token
-        )
+        return files_pb.ListVectorStoreFilesResponse(files=files, next_page_token=page.next_token)
 
     async def UpdateVectorStoreFile(
-        self, request: vector_store_file_pb.UpdateVectorStoreFileRequest, context: Context
-    ) -> vector_store_file_pb.UpdateVectorStoreFileResponse:
+        self, request: files_pb.UpdateVectorStoreFileRequest, context: Context
+    ) -> files_pb.UpdateVectorStoreFileResponse:
         """Replace the attributes of a file."""
         file = await self._files.update(
             current_principal().project,
@@ -158,20 +151,20 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
             request.file_id,
             convert.read_attributes(request.attributes),
         )
-        return vector_store_file_pb.UpdateVectorStoreFileResponse(file=convert.file_to_pb(file))
+        return files_pb.UpdateVectorStoreFileResponse(file=convert.file_to_pb(file))
 
     async def DeleteVectorStoreFile(
-        self, request: vector_store_file_pb.DeleteVectorStoreFileRequest, context: Context
-    ) -> vector_store_file_pb.DeleteVectorStoreFileResponse:
+        self, request: files_pb.DeleteVectorStoreFileRequest, context: Context
+    ) -> files_pb.DeleteVectorStoreFileResponse:
         """Remove a file from a store."""
         await self._files.delete(
             current_principal().project, request.vector_store_id, request.file_id
         )
-        return vector_store_file_pb.DeleteVectorStoreFileResponse()
+        return files_pb.DeleteVectorStoreFileResponse()
 
     async def ListVectorStoreFileContents(
-        self, request: vector_store_file_pb.ListVectorStoreFileContentsRequest, context: Context
-    ) -> vector_store_file_pb.ListVectorStoreFileContentsResponse:
+        self, request: files_pb.ListVectorStoreFileContentsRequest, context: Context
+    ) -> files_pb.ListVectorStoreFileContentsResponse:
         """List the texts of a file's chunks."""
         texts, next_token = await self._files.list_texts(
             current_principal().project,
@@ -179,13 +172,11 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
             request.file_id,
             PageRequest(request.page_size or DEFAULT_TEXTS, request.page_token, newest_first=False),
         )
-        return vector_store_file_pb.ListVectorStoreFileContentsResponse(
-            texts=texts, next_page_token=next_token
-        )
+        return files_pb.ListVectorStoreFileContentsResponse(texts=texts, next_page_token=next_token)
 
     async def CreateVectorStoreFileBatch(
-        self, request: vector_store_file_pb.CreateVectorStoreFileBatchRequest, context: Context
-    ) -> vector_store_file_pb.CreateVectorStoreFileBatchResponse:
+        self, request: files_pb.CreateVectorStoreFileBatchRequest, context: Context
+    ) -> files_pb.CreateVectorStoreFileBatchResponse:
         """Add files to a store as a batch."""
         batch = await self._files.create_batch(
             current_principal().project,
@@ -193,28 +184,22 @@ class VectorStoreFileServicer(vector_store_file_rpc.VectorStoreFileServiceServic
             [convert.new_file(file) for file in request.files],
             request.request_id,
         )
-        return vector_store_file_pb.CreateVectorStoreFileBatchResponse(
-            batch=convert.batch_to_pb(batch)
-        )
+        return files_pb.CreateVectorStoreFileBatchResponse(batch=convert.batch_to_pb(batch))
 
     async def GetVectorStoreFileBatch(
-        self, request: vector_store_file_pb.GetVectorStoreFileBatchRequest, context: Context
-    ) -> vector_store_file_pb.GetVectorStoreFileBatchResponse:
+        self, request: files_pb.GetVectorStoreFileBatchRequest, context: Context
+    ) -> files_pb.GetVectorStoreFileBatchResponse:
         """Get a batch."""
         batch = await self._files.get_batch(
             current_principal().project, request.vector_store_id, request.batch_id
         )
-        return vector_store_file_pb.GetVectorStoreFileBatchResponse(
-            batch=convert.batch_to_pb(batch)
-        )
+        return files_pb.GetVectorStoreFileBatchResponse(batch=convert.batch_to_pb(batch))
 
     async def CancelVectorStoreFileBatch(
-        self, request: vector_store_file_pb.CancelVectorStoreFileBatchRequest, context: Context
-    ) -> vector_store_file_pb.CancelVectorStoreFileBatchResponse:
+        self, request: files_pb.CancelVectorStoreFileBatchRequest, context: Context
+    ) -> files_pb.CancelVectorStoreFileBatchResponse:
         """Cancel the files of a batch that are in progress."""
         batch = await self._files.cancel_batch(
             current_principal().project, request.vector_store_id, request.batch_id
         )
-        return vector_store_file_pb.CancelVectorStoreFileBatchResponse(
-            batch=convert.batch_to_pb(batch)
-        )
+        return files_pb.CancelVectorStoreFileBatchResponse(batch=convert.batch_to_pb(batch))

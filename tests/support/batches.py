@@ -86,29 +86,32 @@ class BatchClient:
         file = await self.client.create(jsonl(lines), filename="in.jsonl", purpose=BATCH)
         return await self.create_from_file(file.id, **fields)
 
+    async def call(self, method: str, **fields: Any) -> Any:
+        """Call a unary method."""
+        request = getattr(pb, f"{method}Request")(**fields)
+        with translate_errors():
+            return await getattr(self.stub, method)(request, metadata=self.client.metadata)
+
     async def create_from_file(self, file_id: str, **fields: Any) -> batch_pb2.Batch:
         """Create a batch."""
-        request = pb.CreateBatchRequest(**{"input_file_id": file_id, "endpoint": CHAT, **fields})
-        with translate_errors():
-            return (await self.stub.CreateBatch(request, metadata=self.client.metadata)).batch
+        fields = {"input_file_id": file_id, "endpoint": CHAT, **fields}
+        response: pb.CreateBatchResponse = await self.call("CreateBatch", **fields)
+        return response.batch
 
     async def get(self, batch_id: str) -> batch_pb2.Batch:
         """Get a batch."""
-        request = pb.GetBatchRequest(batch_id=batch_id)
-        with translate_errors():
-            return (await self.stub.GetBatch(request, metadata=self.client.metadata)).batch
+        response: pb.GetBatchResponse = await self.call("GetBatch", batch_id=batch_id)
+        return response.batch
 
     async def page(self, **fields: Any) -> pb.ListBatchesResponse:
         """List batches."""
-        request = pb.ListBatchesRequest(**fields)
-        with translate_errors():
-            return await self.stub.ListBatches(request, metadata=self.client.metadata)
+        response: pb.ListBatchesResponse = await self.call("ListBatches", **fields)
+        return response
 
     async def cancel(self, batch_id: str) -> batch_pb2.Batch:
         """Cancel a batch."""
-        request = pb.CancelBatchRequest(batch_id=batch_id)
-        with translate_errors():
-            return (await self.stub.CancelBatch(request, metadata=self.client.metadata)).batch
+        response: pb.CancelBatchResponse = await self.call("CancelBatch", batch_id=batch_id)
+        return response.batch
 
     async def watch(self, batch_id: str) -> AsyncIterator[batch_pb2.Batch]:
         """Yield the batch after each change, until it has ended."""

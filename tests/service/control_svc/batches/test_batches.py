@@ -1,7 +1,7 @@
 """BatchService on both databases: input files, output files, and all final states."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from google.protobuf.duration_pb2 import Duration
 from control_svc.base.ids import BATCH as BATCH_ID
 from control_svc.base.ids import IdSource
 from control_svc.batches.lines import (
-    EndedLine,
     LineResult,
     NewLine,
     PendingLine,
@@ -361,40 +360,27 @@ async def test_queries_for_lines_are_limited_by_bytes(
     lines = [NewLine(number, b"", b"x" * size) for number, size in enumerate(sizes, start=1)]
     results = [LineResult(line.number, LineState.COMPLETED, line.request * 9) for line in lines]
 
-    async def fill(tx: Transaction) -> None:
+    async def work(tx: Transaction) -> tuple[list[list[int]], list[list[int]]]:
+        queries, pending, ended = BatchLineQueries(tx), [], []
         await BatchQueries(tx).add("p", batch)
-        await BatchLineQueries(tx).add("p", batch.id, lines)
-
-    async with a_database(tmp_path, database_url, clock) as database:
-        transactions, pending, ended = database.transactions, [], []
-        await transactions.write(fill)
+        await queries.add("p", batch.id, lines)
         last = None
-        while rows := await transactions.read(_list_pending(batch.id, last, ReadLimit(3, 100))):
+        while rows := await queries.list_pending("p", batch.id, last, ReadLimit(3, 100)):
             pending.append([line.number for line in rows])
             last = rows[-1]
-        await transactions.write(
-            lambda tx: BatchLineQueries(tx).save_results("p", batch.id, results)
-        )
-        after = 0
-        while done := await transactions.read(_list_ended(batch.id, after, ReadLimit(3, 1000))):
+        await queries.save_results("p", batch.id, results)
+        after, limit = 0, ReadLimit(3, 1000)
+        while done := await queries.list_ended(
+            "p", batch.id, completed=True, after=after, limit=limit
+        ):
             ended.append([line.number for line in done])
             after = done[-1].number
+        return pending, ended
+
+    async with a_database(tmp_path, database_url, clock) as database:
+        pending, ended = await database.transactions.write(work)
 
     assert pending == ended == [[1, 2], [3], [4]]
-
-
-def _list_pending(
-    batch_id: str, after: PendingLine | None, limit: ReadLimit
-) -> Callable[[Transaction], Awaitable[list[PendingLine]]]:
-    return lambda tx: BatchLineQueries(tx).list_pending("p", batch_id, after, limit)
-
-
-def _list_ended(
-    batch_id: str, after: int, limit: ReadLimit
-) -> Callable[[Transaction], Awaitable[list[EndedLine]]]:
-    return lambda tx: BatchLineQueries(tx).list_ended(
-        "p", batch_id, completed=True, after=after, limit=limit
-    )
 
 
 async def test_lines_of_ended_batches_are_deleted(tmp_path: Path, database_url: str | None) -> None:

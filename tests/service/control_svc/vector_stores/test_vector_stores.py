@@ -27,6 +27,7 @@ from tests.support.control import USER_DATA
 from tests.support.vectors import (
     NO_STORE,
     RunningVectors,
+    VectorClient,
     attribute_value,
     attributes,
     paragraphs,
@@ -45,9 +46,14 @@ async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[Run
         yield services
 
 
-async def test_a_search_finds_files(running: RunningVectors) -> None:
+@pytest.fixture
+def client(running: RunningVectors) -> VectorClient:
+    """A client without a key."""
+    return running.vectors
+
+
+async def test_a_search_finds_files(client: VectorClient) -> None:
     """Hits have a filename, a text and a score."""
-    client = running.vectors
     store_id, ids = await client.create_with_files(ANIMALS, name="animals")
     store = await client.get(store_id)
     hits = await client.search(store_id, "fox in a barn")
@@ -60,9 +66,8 @@ async def test_a_search_finds_files(running: RunningVectors) -> None:
     assert 1 >= hits[0].score > hits[1].score >= 0
 
 
-async def test_ranking_options_select_hits(running: RunningVectors) -> None:
+async def test_ranking_options_select_hits(client: VectorClient) -> None:
     """With the word score only, files without a word of the query are below the threshold."""
-    client = running.vectors
     store_id, _ = await client.create_with_files(ANIMALS)
     ranking = {"score_threshold": 0.5, "vector_weight": 0, "text_weight": 1}
 
@@ -71,9 +76,8 @@ async def test_ranking_options_select_hits(running: RunningVectors) -> None:
     assert await client.search_names(store_id, "ocean", "barn", max_results=1) == ["fox.txt"]
 
 
-async def test_deleted_files_are_not_found(running: RunningVectors) -> None:
+async def test_deleted_files_are_not_found(client: VectorClient, running: RunningVectors) -> None:
     """After removal from the store, deletion of the file, and deletion of the store."""
-    client = running.vectors
     texts = {"a": "the red fox", "b": "the red fox", "c": "the red fox"}
     store_id, ids = await client.create_with_files(texts)
     assert sorted(await client.search_names(store_id, "fox")) == ["a", "b", "c"]
@@ -93,9 +97,8 @@ async def test_deleted_files_are_not_found(running: RunningVectors) -> None:
     await running.control.control.sweeper.sweep()
 
 
-async def test_an_expired_file_is_not_found(running: RunningVectors) -> None:
+async def test_an_expired_file_is_not_found(client: VectorClient, running: RunningVectors) -> None:
     """Even before the sweep, which removes it from the counts."""
-    client = running.vectors
     store = await client.create()
     file = await client.client.create(b"the red fox", purpose=USER_DATA, ttl={"seconds": 3600})
     await client.call("CreateVectorStoreFile", vector_store_id=store.id, file_id=file.id)
@@ -108,9 +111,10 @@ async def test_an_expired_file_is_not_found(running: RunningVectors) -> None:
     assert (await client.get(store.id)).file_counts.total == 0
 
 
-async def test_adding_a_file_again_ingests_it_only_if_necessary(running: RunningVectors) -> None:
+async def test_adding_a_file_again_ingests_it_only_if_necessary(
+    client: VectorClient, running: RunningVectors
+) -> None:
     """After its removal, or with other parameters."""
-    client = running.vectors
     store_id, ids = await client.create_with_files({"a": "the red fox"})
     again = {"vector_store_id": store_id, "file_id": ids["a"]}
     await client.call("CreateVectorStoreFile", **again)
@@ -151,9 +155,8 @@ async def test_a_long_file_is_split_into_overlapping_chunks(running: RunningVect
     assert all(texts[n + 1][:60] in texts[n] for n in range(len(texts) - 1))
 
 
-async def test_filters_select_files(running: RunningVectors) -> None:
+async def test_filters_select_files(client: VectorClient) -> None:
     """Comparisons of attributes, and compounds of them."""
-    client = running.vectors
     store = await client.create()
     for number in range(6):
         team = "red" if number % 2 else "blue"
@@ -168,17 +171,11 @@ async def test_filters_select_files(running: RunningVectors) -> None:
     red = {"comparison": {"key": "team", "comparator": 1, "values": [attribute_value("red")]}}
     assert await search(late) == ["4", "5"]
     assert await search({"compound": {"junction": 1, "filters": [late, red]}}) == ["5"]
-    assert await search({"compound": {"junction": 2, "filters": [late, red]}}) == [
-        "1",
-        "3",
-        "4",
-        "5",
-    ]
+    assert await search({"compound": {"junction": 2, "filters": [late, red]}}) == list("1345")
 
 
-async def test_attributes_can_be_updated(running: RunningVectors) -> None:
+async def test_attributes_can_be_updated(client: VectorClient) -> None:
     """Hits have the new ones."""
-    client = running.vectors
     store_id, ids = await client.create_with_files({"a": "the red fox"})
     changed = await client.call(
         "UpdateVectorStoreFile",
@@ -218,26 +215,26 @@ async def test_batches_are_counted_listed_and_cancelled(running: RunningVectors)
     client, fake = running.vectors, running.fake
     store = await client.create()
     files = [await client.client.create(f"text {n}".encode()) for n in range(3)]
-    asked = [{"file_id": file.id} for file in files]
-    done = await client.call(
-        "CreateVectorStoreFileBatch", vector_store_id=store.id, files=asked[:1]
+    new_files = [{"file_id": file.id} for file in files]
+    completed = await client.call(
+        "CreateVectorStoreFileBatch", vector_store_id=store.id, files=new_files[:1]
     )
     await client.wait_for_files(store.id)
     fake.gate.clear()
-    held = await client.call(
-        "CreateVectorStoreFileBatch", vector_store_id=store.id, files=asked[1:]
+    running_batch = await client.call(
+        "CreateVectorStoreFileBatch", vector_store_id=store.id, files=new_files[1:]
     )
-    ref = {"vector_store_id": store.id, "batch_id": held.batch.id}
+    ref = {"vector_store_id": store.id, "batch_id": running_batch.batch.id}
     cancelled = await client.call("CancelVectorStoreFileBatch", **ref)
     fake.gate.set()
     listed = await client.call("ListVectorStoreFiles", **ref)
-    first = await client.call(
-        "CancelVectorStoreFileBatch", vector_store_id=store.id, batch_id=done.batch.id
+    unchanged = await client.call(
+        "CancelVectorStoreFileBatch", vector_store_id=store.id, batch_id=completed.batch.id
     )
 
-    assert state_name(held.batch) == "in_progress"
+    assert state_name(running_batch.batch) == "in_progress"
     assert (state_name(cancelled.batch), cancelled.batch.file_counts.cancelled) == ("cancelled", 2)
-    assert (state_name(first.batch), first.batch.file_counts.completed) == ("completed", 1)
+    assert (state_name(unchanged.batch), unchanged.batch.file_counts.completed) == ("completed", 1)
     assert {state_name(file) for file in listed.files} == {"cancelled"}
     assert await client.search_names(store.id, "text") == ["a.txt"]
     with pytest.raises(VectorStoreFileBatchNotFound):
@@ -261,9 +258,10 @@ async def test_a_file_that_is_removed_during_ingestion_is_not_stored(
     assert [hit.file_id for hit in await client.search(store.id, "fox")] == [other]
 
 
-async def test_stores_and_files_are_listed_in_pages(running: RunningVectors) -> None:
+async def test_stores_and_files_are_listed_in_pages(
+    client: VectorClient, running: RunningVectors
+) -> None:
     """In both orders, before and after a cursor, which may be a removed file."""
-    client = running.vectors
     stores = [(await client.create(name=str(n))).id for n in range(3)]
     ids = [await client.add_file(stores[0], f"text {n}") for n in range(5)]
     await client.wait_for_files(stores[0])
@@ -284,9 +282,8 @@ async def test_stores_and_files_are_listed_in_pages(running: RunningVectors) -> 
     assert await files(after=ids[2]) == [1, 0]
 
 
-async def test_create_is_idempotent(running: RunningVectors) -> None:
+async def test_create_is_idempotent(client: VectorClient) -> None:
     """A request id with other parameters is rejected."""
-    client = running.vectors
     file = await client.client.create(b"the red fox")
     fields: dict[str, Any] = {"request_id": "r", "file_ids": [file.id], "metadata": {"a": "b"}}
     first, second = await client.create(**fields), await client.create(**fields)
@@ -319,14 +316,14 @@ async def test_a_file_fails_after_three_engine_deaths(
         client, fake = running.vectors, running.fake
         store = await client.create()
         fake.failures = [EngineRestarting(phase="running", retry_after=0.0)] * 2
-        good = await client.add_file(store.id, "the red fox")
+        survivor = await client.add_file(store.id, "the red fox")
         await client.wait_for_files(store.id)
         fake.failures = [EngineRestarting(phase="running", retry_after=0.0)] * 3
-        bad = await client.add_file(store.id, "poison")
+        poison = await client.add_file(store.id, "poison")
         await client.wait_for_files(store.id)
-        failed = await client.get_file(store.id, bad)
+        failed = await client.get_file(store.id, poison)
 
-        assert state_name(await client.get_file(store.id, good)) == "completed"
+        assert state_name(await client.get_file(store.id, survivor)) == "completed"
         assert (state_name(failed), failed.error.code) == ("failed", 1)
         assert "engine" in failed.error.message.lower()
 
@@ -361,10 +358,9 @@ async def test_a_file_fails_after_three_engine_deaths(
     ],
 )
 async def test_invalid_requests_are_rejected(
-    running: RunningVectors, method: str, fields: dict[str, Any], error: type[Exception]
+    client: VectorClient, method: str, fields: dict[str, Any], error: type[Exception]
 ) -> None:
     """Each with its own error, and without an effect."""
-    client = running.vectors
     store = await client.create()
     if method not in ("CreateVectorStore", "ListVectorStores"):
         fields = {"vector_store_id": store.id, **fields}
@@ -374,9 +370,8 @@ async def test_invalid_requests_are_rejected(
     assert (await client.get(store.id)).file_counts.total == 0
 
 
-async def test_whitespace_is_not_stored(running: RunningVectors) -> None:
+async def test_whitespace_is_not_stored(client: VectorClient) -> None:
     """It has no tokens, so it would not end a chunk."""
-    client = running.vectors
     store_id, _ = await client.create_with_files(
         {"w": "the red fox" + " " * 100_000 + "the blue fox"}
     )

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from sqlalchemy import select
@@ -16,9 +15,9 @@ from control_svc.base.ids import BATCH as BATCH_PREFIX
 from control_svc.base.ids import IdSource
 from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.executor import BatchRunner
-from control_svc.batches.lines import EndedLine, LineResult, NewLine, PendingLine
+from control_svc.batches.lines import LineResult, NewLine, PendingLine
 from control_svc.batches.model import Batch, LineState, NewBatch, TokenUsage
-from control_svc.batches.queries import BatchLineQueries, BatchQueries, ReadLimit
+from control_svc.batches.queries import BatchLineQueries, BatchQueries
 from control_svc.batches.tables import BatchLineRow
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.jobs.handler import JobContext
@@ -32,20 +31,6 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 DEATH = EngineRestarting(phase="running", retry_after=0.0)
 BATCH_ID = IdSource(lambda: NOW).new(BATCH_PREFIX)
 BATCH = NewBatch(input_file_id="f", endpoint="/v1/embeddings").make(BATCH_ID, NOW)
-NO_DEATHS: Mapping[int, int] = {}
-
-
-class MakeRows(Protocol):
-    """Inserts a batch."""
-
-    async def __call__(
-        self,
-        num_lines: int,
-        request: bytes = b"",
-        deaths: Mapping[int, int] = NO_DEATHS,
-        **changes: Any,
-    ) -> "Rows":
-        """`changes` are fields of the batch."""
 
 
 class Rows:
@@ -62,8 +47,16 @@ class Rows:
         self.cancelled = asyncio.Event()
         self._transactions = transactions
 
-    async def add(self, batch: Batch, lines: Sequence[NewLine], deaths: Mapping[int, int]) -> None:
-        """Insert the batch and its lines. `deaths` are engine deaths by line number."""
+    async def insert(
+        self,
+        num_lines: int,
+        request: bytes = b'{"custom_id": "x"}',
+        deaths: Mapping[int, int] | None = None,
+        **changes: Any,
+    ) -> None:
+        """Insert the batch with pending lines, which may have engine deaths."""
+        batch = replace(BATCH.start("m", num_lines, NOW), **changes)
+        lines = [NewLine(number, b"", request) for number in range(1, num_lines + 1)]
 
         async def work(tx: Transaction) -> None:
             await BatchQueries(tx).add(P, batch)
@@ -94,48 +87,30 @@ class Rows:
         """Read the batch."""
         return await self._transactions.read(lambda tx: BatchQueries(tx).get(P, BATCH.id))
 
-    async def results(self) -> dict[int, EndedLine]:
-        """Read the ended lines, by number."""
-        lines = list[EndedLine]()
-        for completed in (True, False):
-            lines += await self._transactions.read(partial(_list_ended, completed=completed))
-        return {line.number: line for line in lines if line.state is not LineState.PENDING}
+    async def ended(self) -> dict[int, LineState]:
+        """Read the states of ended lines, by number."""
+        return {row.number: LineState(row.state) for row in await self._rows() if row.result}
 
     async def deaths(self) -> dict[int, int]:
         """Read the engine deaths of lines that have any, by line number."""
-        query = select(BatchLineRow.number, BatchLineRow.engine_deaths)
+        return {row.number: row.engine_deaths for row in await self._rows() if row.engine_deaths}
 
-        async def work(tx: Transaction) -> dict[int, int]:
-            rows = await tx.session.execute(query.where(BatchLineRow.engine_deaths > 0))
-            return {number: deaths for number, deaths in rows}
+    async def result(self, number: int) -> bytes:
+        """Read the result of a line."""
+        return next(row.result or b"" for row in await self._rows() if row.number == number)
+
+    async def _rows(self) -> Sequence[BatchLineRow]:
+        async def work(tx: Transaction) -> Sequence[BatchLineRow]:
+            return (await tx.session.scalars(select(BatchLineRow))).all()
 
         return await self._transactions.read(work)
 
 
-async def _list_ended(tx: Transaction, *, completed: bool) -> list[EndedLine]:
-    limit = ReadLimit(1000, 1 << 40)
-    return await BatchLineQueries(tx).list_ended(
-        P, BATCH.id, completed=completed, after=0, limit=limit
-    )
-
-
 @pytest.fixture
-async def make_rows(tmp_path: Path) -> AsyncIterator[MakeRows]:
-    """Inserts a batch with pending lines into a new database."""
+async def rows(tmp_path: Path) -> AsyncIterator[Rows]:
+    """An empty database."""
     async with a_database(tmp_path, None, lambda: NOW) as database:
-
-        async def make(
-            num_lines: int,
-            request: bytes = b'{"custom_id": "x"}',
-            deaths: Mapping[int, int] = NO_DEATHS,
-            **changes: Any,
-        ) -> Rows:
-            rows = Rows(database.transactions)
-            lines = [NewLine(number, b"", request) for number in range(1, num_lines + 1)]
-            await rows.add(replace(BATCH.start("m", num_lines, NOW), **changes), lines, deaths)
-            return rows
-
-        yield make
+        yield Rows(database.transactions)
 
 
 class Lines:
@@ -199,30 +174,33 @@ async def run(rows: Rows, lines: Lines, concurrency: AdaptiveConcurrency | None 
         await runner.run(batch, cast(JobContext, rows))
 
 
-async def test_every_line_ends_once_and_is_counted(make_rows: MakeRows) -> None:
+async def test_every_line_ends_once_and_is_counted(rows: Rows) -> None:
     """Counts and usage are sums over the lines."""
-    rows, lines = await make_rows(100), Lines()
+    await rows.insert(100)
+    lines = Lines()
     await run(rows, lines)
 
     batch = await rows.batch()
-    assert sorted(await rows.results()) == list(range(1, 101))
+    assert sorted(await rows.ended()) == list(range(1, 101))
     assert (batch.counts.completed, batch.counts.pending) == (100, 0)
     assert batch.usage == TokenUsage(100, 0, 200, 0)
 
 
-async def test_results_are_committed_once_the_database_is_back(make_rows: MakeRows) -> None:
+async def test_results_are_committed_once_the_database_is_back(rows: Rows) -> None:
     """No line runs again."""
-    rows, lines = await make_rows(20), Lines()
+    await rows.insert(20)
+    lines = Lines()
     rows.write_errors = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
     await run(rows, lines)
 
-    assert len(await rows.results()) == 20
+    assert len(await rows.ended()) == 20
     assert set(lines.num_runs.values()) == {1}
 
 
-async def test_lines_continue_while_the_database_is_unavailable(make_rows: MakeRows) -> None:
+async def test_lines_continue_while_the_database_is_unavailable(rows: Rows) -> None:
     """Results are kept in memory until it is back."""
-    rows, lines = await make_rows(100), Lines()
+    await rows.insert(100)
+    lines = Lines()
     unavailable = UpstreamUnavailable(service="database", retry_after=0.01)
 
     async def fail_database() -> None:
@@ -232,23 +210,25 @@ async def test_lines_continue_while_the_database_is_unavailable(make_rows: MakeR
 
     await asyncio.gather(run(rows, lines), fail_database())
 
-    assert len(await rows.results()) == 100
+    assert len(await rows.ended()) == 100
     assert not rows.read_errors
     assert set(lines.num_runs.values()) == {1}
 
 
-async def test_no_line_runs_after_the_window_has_closed(make_rows: MakeRows) -> None:
+async def test_no_line_runs_after_the_window_has_closed(rows: Rows) -> None:
     """The batch expired before it started."""
-    rows, lines = await make_rows(3, expires_at=NOW), Lines()
+    await rows.insert(3, expires_at=NOW)
+    lines = Lines()
     await run(rows, lines)
 
     assert not lines.num_runs
 
 
-async def test_running_requests_are_bounded_by_bytes(make_rows: MakeRows) -> None:
+async def test_running_requests_are_bounded_by_bytes(rows: Rows) -> None:
     """Large requests wait until others have ended."""
     large = b'{"custom_id": "x"}' + b" " * (30 << 20)
-    rows, lines = await make_rows(6, request=large), Lines()
+    await rows.insert(6, request=large)
+    lines = Lines()
     lines.may_end.clear()
 
     async def finish_once_two_run() -> None:
@@ -257,73 +237,78 @@ async def test_running_requests_are_bounded_by_bytes(make_rows: MakeRows) -> Non
 
     await asyncio.gather(run(rows, lines, AdaptiveConcurrency(8)), finish_once_two_run())
 
-    assert len(await rows.results()) == 6
+    assert len(await rows.ended()) == 6
     assert lines.max_running == 2
 
 
-async def test_a_repeated_commit_counts_once(make_rows: MakeRows) -> None:
+async def test_a_repeated_commit_counts_once(rows: Rows) -> None:
     """After an error that leaves open whether the commit succeeded."""
-    rows, lines = await make_rows(20), Lines()
+    await rows.insert(20)
+    lines = Lines()
     lines.errors[3] = [DEATH]
     rows.commit_errors = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
     await run(rows, lines)
 
-    assert len(await rows.results()) == 20
+    assert len(await rows.ended()) == 20
     batch = await rows.batch()
     assert (batch.counts.completed, batch.counts.pending) == (20, 0)
     assert batch.usage == TokenUsage(20, 0, 40, 0)
     assert await rows.deaths() == {3: 1}
 
 
-async def test_a_rejection_without_retry_after_has_a_default_backoff(make_rows: MakeRows) -> None:
+async def test_a_rejection_without_retry_after_has_a_default_backoff(rows: Rows) -> None:
     """A proxy may omit it."""
-    rows, lines, concurrency = await make_rows(1), Lines(), RecordingConcurrency()
+    await rows.insert(1)
+    lines, concurrency = Lines(), RecordingConcurrency()
     lines.errors[1] = [ResourceExhausted.with_reason(reason="RESOURCE_EXHAUSTED", message="x")]
     await run(rows, lines, concurrency)
 
     assert concurrency.backoffs_s == [1.0]
 
 
-async def test_a_lost_lease_ends_the_run(make_rows: MakeRows) -> None:
+async def test_a_lost_lease_ends_the_run(rows: Rows) -> None:
     """No result is stored, and no line continues."""
-    rows, lines = await make_rows(500), Lines()
+    await rows.insert(500)
+    lines = Lines()
     rows.write_errors = [LeaseLost("lost")]
     with pytest.raises(LeaseLost):
         await run(rows, lines)
 
-    assert not await rows.results()
+    assert not await rows.ended()
     assert not lines.running
 
 
-async def test_lines_run_alone_after_engine_deaths(make_rows: MakeRows) -> None:
+async def test_lines_run_alone_after_engine_deaths(rows: Rows) -> None:
     """Only the line that crashes engines fails, after its third death."""
-    rows, lines = await make_rows(60), Lines()
+    await rows.insert(60)
+    lines = Lines()
     lines.fragile = {3, 4, 5}
     lines.errors[30] = [DEATH] * 9
     await run(rows, lines)
-    results, deaths = await rows.results(), await rows.deaths()
-    failed = [line for line in results.values() if line.state is LineState.FAILED]
+    states, deaths = await rows.ended(), await rows.deaths()
 
-    assert [line.number for line in failed] == [30]
-    assert b"engine_crashed" in (failed[0].text or b"")
+    assert [number for number, state in states.items() if state is LineState.FAILED] == [30]
+    assert b"engine_crashed" in await rows.result(30)
     assert deaths.pop(30) == 3
     assert max(deaths.values()) <= 2
-    assert len(results) == 60
+    assert len(states) == 60
 
 
-async def test_stored_engine_deaths_count_for_the_next_worker(make_rows: MakeRows) -> None:
+async def test_stored_engine_deaths_count_for_the_next_worker(rows: Rows) -> None:
     """A line with two stored deaths fails after one more."""
-    rows, lines = await make_rows(1, deaths={1: 2}), Lines()
+    await rows.insert(1, deaths={1: 2})
+    lines = Lines()
     lines.errors[1] = [DEATH]
     await run(rows, lines)
 
-    assert [line.state for line in (await rows.results()).values()] == [LineState.FAILED]
+    assert await rows.ended() == {1: LineState.FAILED}
     assert lines.num_runs == {1: 1}
 
 
-async def test_a_cancelled_batch_keeps_committed_results(make_rows: MakeRows) -> None:
+async def test_a_cancelled_batch_keeps_committed_results(rows: Rows) -> None:
     """Running lines are cancelled."""
-    rows, lines = await make_rows(3), Lines()
+    await rows.insert(3)
+    lines = Lines()
     lines.errors[3] = [UpstreamUnavailable(service="inference", retry_after=5.0)]
 
     async def cancel() -> None:
@@ -332,4 +317,4 @@ async def test_a_cancelled_batch_keeps_committed_results(make_rows: MakeRows) ->
 
     await asyncio.gather(run(rows, lines), cancel())
 
-    assert sorted(await rows.results()) == [1, 2]
+    assert sorted(await rows.ended()) == [1, 2]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from control_svc.batches.lines import LineChecker, LineLimits, LineSplitter, NewLine
-from control_svc.batches.model import MAX_PROBLEMS, BatchEndpoint, LineProblem
+from control_svc.batches.model import MAX_PROBLEMS, BatchEndpoint
 
 CHAT, COMPLETIONS = BatchEndpoint.CHAT_COMPLETIONS, BatchEndpoint.COMPLETIONS
 EMBEDDINGS = BatchEndpoint.EMBEDDINGS
@@ -39,13 +39,6 @@ def encode(*lines: object) -> bytes:
     """Encode a file. Lines that are not strings are encoded as JSON."""
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     return "\n".join(texts).encode()
-
-
-def only_problem(*lines: object, endpoint: BatchEndpoint = CHAT) -> LineProblem:
-    """Validate a file that has one problem."""
-    checker, _ = check(encode(*lines), endpoint)
-    (problem,) = checker.problems
-    return problem
 
 
 def test_valid_lines_are_stored_unchanged_with_their_numbers() -> None:
@@ -81,37 +74,20 @@ def test_valid_lines_are_stored_unchanged_with_their_numbers() -> None:
         (make_line(body=[]), "invalid_type", "body"),
         (make_line(body={"messages": []}), "missing_required_parameter", "body.model"),
         (make_line(body={"model": 1}), "invalid_type", "body.model"),
+        (make_line(body={"model": "other"}), "mismatched_model", "body.model"),
+        (make_line(body={"model": "de\0mo"}), "invalid_value", "body.model"),
+        (make_line(body={"model": "m" * 256}), "invalid_value", "body.model"),
+        (make_line("first"), "duplicate_custom_id", "custom_id"),
     ],
 )
 def test_an_invalid_line_has_a_code_a_field_and_a_number(
     line: object, code: str, param: str | None
 ) -> None:
     """The code is that of OpenAI."""
-    problem = only_problem(make_line("first"), line)
+    checker, _ = check(encode(make_line("first"), line))
+    (problem,) = checker.problems
 
     assert (problem.code, problem.param, problem.line) == (code, param, 2)
-
-
-def test_custom_ids_are_unique() -> None:
-    """The problem is reported for the second line."""
-    problem = only_problem(make_line("a"), make_line("b"), make_line("a"))
-
-    assert (problem.code, problem.line) == ("duplicate_custom_id", 3)
-
-
-def test_all_lines_must_use_the_model_of_the_first() -> None:
-    """The problem is reported for the other line."""
-    problem = only_problem(make_line("a"), make_line("b", body={"model": "other"}))
-
-    assert (problem.code, problem.param, problem.line) == ("mismatched_model", "body.model", 2)
-
-
-@pytest.mark.parametrize("model", ["de\0mo", "m" * 256])
-def test_the_model_must_be_a_name_that_can_be_stored(model: str) -> None:
-    """It is stored with the batch."""
-    problem = only_problem(make_line("a", body={"model": model}))
-
-    assert (problem.code, problem.param, problem.line) == ("invalid_value", "body.model", 1)
     assert len(problem.message) < 200
 
 
