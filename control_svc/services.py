@@ -74,13 +74,13 @@ from control_svc.projects.usage import Usage
 from control_svc.responses import worker as responses_worker
 from control_svc.responses.compaction import AutoCompaction, Compactor
 from control_svc.responses.content_cipher import ContentCipher
-from control_svc.responses.context import Requests
+from control_svc.responses.context import ResponseFactory
 from control_svc.responses.ephemeral import EphemeralResponses
 from control_svc.responses.event_codec import RESPONSE_EVENTS
 from control_svc.responses.service import Responses
 from control_svc.responses.servicer import ResponseLines, ResponseServicer
-from control_svc.responses.tools import McpPreparing, ResponseTools
-from control_svc.responses.transitions import Endings
+from control_svc.responses.tools import McpPreparer, ResponseTools
+from control_svc.responses.transitions import ResponseTransitions
 from control_svc.responses.worker import ResponseHandler, ResponseWorker
 from control_svc.runs import worker as runs_worker
 from control_svc.runs.queries import RunEventDocuments, delete_streams_of_thread
@@ -279,18 +279,18 @@ async def response_parts(
         AutoCompaction(compactor, model.counter),
         cipher,
         tools,
-        McpPreparing(servers, deps.ids, deps.clock),
+        McpPreparer(servers, deps.ids, deps.clock),
         deps.clock,
     )
-    endings = Endings(RESPONSE_EVENTS, cipher)
-    requests = Requests(
+    transitions = ResponseTransitions(RESPONSE_EVENTS, cipher)
+    factory = ResponseFactory(
         model.models, cipher, tools, deps.ids, deps.clock, timedelta(seconds=bounds.keep_s)
     )
     responses = Responses(
         deps.transactions,
         deps.streams.reader,
-        requests,
-        endings,
+        factory,
+        transitions,
         RESPONSE_EVENTS,
         deps.ids,
         deps.tokens,
@@ -300,7 +300,7 @@ async def response_parts(
     answering = EphemeralResponses(
         deps.transactions,
         responses,
-        requests,
+        factory,
         worker,
         model.turns,
         model.counter,
@@ -315,7 +315,7 @@ async def response_parts(
         deps.transactions,
         deps.streams.committer,
         worker,
-        endings,
+        transitions,
         RESPONSE_EVENTS,
         cipher,
         bounds.at_once,

@@ -1,4 +1,4 @@
-"""Compaction: a summary replaces earlier items, on request or before a turn that is too long."""
+"""Compaction: a summary replaces earlier items, on request or before a turn above a threshold."""
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
@@ -47,7 +47,7 @@ CALL_KINDS: Final = (
     "custom_tool_call",
     "custom_tool_call_output",
 )
-"""What `check_calls` looks at."""
+"""Kinds of the items that `check_calls` needs."""
 SUMMARY_REQUEST: Final = (
     "Sum up our conversation so far for somebody who goes on with it and has nothing else: what was"
     " asked, what was found, decided and done, names, numbers and open questions. Write the summary"
@@ -56,60 +56,54 @@ SUMMARY_REQUEST: Final = (
 """The prompt that requests a summary."""
 
 
-def answers_itself(items: Iterable[Item]) -> bool:
-    """Whether what answers a call, or a question about one, is among the items with it."""
-    request: set[str] = set()
-    answered: set[str] = set()
+def has_all_calls(items: Iterable[Item]) -> bool:
+    """Whether the items include the call of each output and the request of each approval."""
+    requests: set[str] = set()
+    answers: set[str] = set()
     for item in items:
         match item.content:
             case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
-                request.add(call_id)
+                requests.add(call_id)
             case McpApprovalRequest():
-                request.add(item.id)
+                requests.add(item.id)
             case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
-                answered.add(call_id)
+                answers.add(call_id)
             case McpApprovalResponse(approval_request_id=request_id):
-                answered.add(request_id)
+                answers.add(request_id)
             case _:
                 pass
-    return answered <= request
+    return answers <= requests
 
 
-def is_users(item: Item) -> bool:
+def is_user_message(item: Item) -> bool:
     """Whether an item is a user message."""
     return isinstance(item.content, Message) and item.content.role is Role.USER
 
 
-def check_calls(before: Iterable[Item], given: Sequence[Item]) -> None:
-    """That outputs answer calls, and calls are answered. `before` are items that were checked.
+def check_calls(history: Sequence[Item], input_items: Sequence[Item]) -> None:
+    """Validate that each call has an output and each output in the input has a call.
 
     Raises ToolCallMissing or ToolOutputMissing.
     """
-    waiting: dict[str, None] = {}
-    for item in before:
-        _take(item, waiting, is_checked=True)
-    for item in given:
-        _take(item, waiting, is_checked=False)
-    for call_id in waiting:
+    open_calls: dict[str, None] = {}
+    num_earlier = len(history)
+    for index, item in enumerate([*history, *input_items]):
+        match item.content:
+            case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
+                if item.status is ItemStatus.COMPLETED:
+                    open_calls[call_id] = None
+            case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
+                if index >= num_earlier and call_id not in open_calls:
+                    raise ToolCallMissing(call=call_id)
+                open_calls.pop(call_id, None)
+            case _:
+                pass
+    for call_id in open_calls:
         raise ToolOutputMissing(call=call_id)
 
 
-def _take(item: Item, waiting: dict[str, None], *, is_checked: bool) -> None:
-    match item.content:
-        case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
-            if item.status is ItemStatus.COMPLETED:
-                waiting[call_id] = None
-        case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
-            if call_id in waiting:
-                del waiting[call_id]
-            elif not is_checked:
-                raise ToolCallMissing(call=call_id)
-        case _:
-            pass
-
-
 class Compactor:
-    """Has items summed up."""
+    """Lets the model summarize items."""
 
     def __init__(
         self,
@@ -119,24 +113,21 @@ class Compactor:
         clock: Clock,
         summary_tokens: int,
     ) -> None:
-        """`summary_tokens` bounds a summary."""
+        """`summary_tokens` is the maximum length of a summary."""
         self._turns = turns
         self._cipher = cipher
         self._ids = ids
         self._clock = clock
         self._summary_tokens = summary_tokens
 
-    async def sum_up(
+    async def summarize(
         self,
         project: str,
         response: Response,
         items: Sequence[Item],
         priority: JobPriority = JobPriority.INTERACTIVE,
     ) -> tuple[str, TurnUsage]:
-        """A summary of the items, as they would be shown for this response, and what it cost.
-
-        Raises what `TurnClient.run` does.
-        """
+        """Return a summary of the items and its usage. Raises the errors of `TurnClient.run`."""
         request = TurnMessage(TurnRole.USER, (TextPart(SUMMARY_REQUEST),))
         turn = TurnRequest(
             project=project,
@@ -157,8 +148,8 @@ class Compactor:
                     usage = event.usage
         return text, usage
 
-    def item(self, project: str, summary: Summary) -> Item:
-        """A new item that holds a summary."""
+    def new_item(self, project: str, summary: Summary) -> Item:
+        """Return a new compaction item."""
         return Item(
             id=self._ids.new(ITEM_PREFIXES[Compaction]),
             status=ItemStatus.COMPLETED,
@@ -168,56 +159,56 @@ class Compactor:
 
 
 class _Split(NamedTuple):
-    """What is summed up, and what stays behind the summary as it is."""
+    """Items that a summary replaces, and items that follow it."""
 
-    summed: Sequence[Item]
+    replaced: Sequence[Item]
     kept: Sequence[Item]
 
 
 class AutoCompaction:
-    """Sums up what crosses the thresholds of responses."""
+    """Compacts prompts that exceed the `compact_threshold` of their response."""
 
     def __init__(self, compactor: Compactor, counter: TokenCounter) -> None:
         self._compactor = compactor
         self._counter = counter
 
-    async def kept(
+    async def apply(
         self,
         recorder: ResponseRecorder,
         request: TurnRequest,
         items: Sequence[Item],
-        own: Collection[str],
+        own_ids: Collection[str],
     ) -> list[Item]:
-        """What the turn of a request is shown of the items; `own` are the ids of the response's.
+        """Return the items for a turn; `own_ids` are the ids of the response's own items.
 
-        Raises what `TurnClient.run` and `TokenCounter.count` do.
+        Raises the errors of `TurnClient.run` and `TokenCounter.count`.
         """
         threshold = recorder.response.settings.compact_threshold
         if threshold is None or _is_just_compacted(recorder):
             return list(items)
         if await self._counter.count(request) <= threshold:
             return list(items)
-        mine = await self._split_at_own(recorder.response, request, items, own)
-        split = mine or _split_at_question(items)
-        if not _has_news(split):
+        split = await self._split_at_own(recorder.response, request, items, own_ids)
+        split = split or _split_at_question(items)
+        if not _is_worthwhile(split):
             return list(items)
         try:
-            shown = await self._compact(recorder, request, split)
-        except ContextLengthExceeded:  # which the turn will say itself, or cut its past
-            shown = []
-        return shown or list(items)
+            compacted = await self._compact(recorder, request, split)
+        except ContextLengthExceeded:  # the turn will raise it too, or truncate its items
+            compacted = []
+        return compacted or list(items)
 
     async def _split_at_own(
         self,
         response: Response,
         request: TurnRequest,
         items: Sequence[Item],
-        own: Collection[str],
+        own_ids: Collection[str],
     ) -> _Split | None:
-        """None: the own items cannot be all that is shown."""
-        start = next((place for place, item in enumerate(items) if item.id in own), 0)
+        """Keep the response's own items; None if they lack calls or exceed the threshold too."""
+        start = next((index for index, item in enumerate(items) if item.id in own_ids), 0)
         split = _split(items[:start], items[start:])
-        if not _has_news(split) or not answers_itself(split.kept):
+        if not _is_worthwhile(split) or not has_all_calls(split.kept):
             return None
         messages = turn_messages(response.settings.instructions or "", split.kept)
         num_tokens = await self._counter.count(replace(request, messages=messages))
@@ -226,42 +217,42 @@ class AutoCompaction:
     async def _compact(
         self, recorder: ResponseRecorder, request: TurnRequest, split: _Split
     ) -> list[Item]:
-        """Summarize items; empty if the model returned no text, so that nothing is replaced."""
-        text, usage = await self._compactor.sum_up(
-            request.project, recorder.response, split.summed, request.priority
+        """Summarize and return the new items; empty if the model returned no text."""
+        text, usage = await self._compactor.summarize(
+            request.project, recorder.response, split.replaced, request.priority
         )
         if not text.strip():
             return []
         summary = Summary(text=text, replaces_all=True, kept=tuple(split.kept))
-        item = self._compactor.item(request.project, summary)
+        item = self._compactor.new_item(request.project, summary)
         await recorder.begin()
-        await recorder.compacted(item, usage)
-        return summary.shown(item)
+        await recorder.add_compaction(item, usage)
+        return summary.expand(item)
 
 
-def _split(summed: Sequence[Item], kept: Sequence[Item]) -> _Split:
-    """The latest lists of tools of MCP servers stay."""
-    lists = {i.content.server_label: i for i in summed if isinstance(i.content, McpListTools)}
-    return _Split(summed, [*lists.values(), *kept])
+def _split(replaced: Sequence[Item], kept: Sequence[Item]) -> _Split:
+    """Keep also the latest tool list of each MCP server."""
+    lists = {i.content.server_label: i for i in replaced if isinstance(i.content, McpListTools)}
+    return _Split(replaced, [*lists.values(), *kept])
 
 
 def _split_at_question(items: Sequence[Item]) -> _Split:
-    """Everything is summed up, and the last question stays to be answered."""
-    questions = [item for item in items if is_users(item) and not _is_summary(item)]
+    """Replace everything, and repeat the last user message after the summary."""
+    questions = [item for item in items if is_user_message(item) and not _is_summary(item)]
     return _split(items, questions[-1:])
 
 
-def _has_news(split: _Split) -> bool:
-    """Whether anything is summed up that neither stays nor is a summary itself."""
+def _is_worthwhile(split: _Split) -> bool:
+    """Whether any replaced item is neither kept nor a summary itself."""
     kept = {item.id for item in split.kept}
-    return any(item.id not in kept and not _is_summary(item) for item in split.summed)
+    return any(item.id not in kept and not _is_summary(item) for item in split.replaced)
 
 
 def _is_summary(item: Item) -> bool:
-    """Whether an item is a compaction."""
+    """Whether an item is a summary, which is a user message in the prompt."""
     return item.id.startswith(ITEM_PREFIXES[Compaction])
 
 
 def _is_just_compacted(recorder: ResponseRecorder) -> bool:
-    """Whether nothing has been made since the last summary."""
+    """Whether the last output item is a compaction."""
     return bool(recorder.output) and isinstance(recorder.output[-1].content, Compaction)

@@ -1,4 +1,4 @@
-"""Encrypts reasoning and summaries that callers keep and send back, per project."""
+"""Encrypts, per project, reasoning and summaries that clients store and send back."""
 
 from dataclasses import replace
 from typing import Final
@@ -13,32 +13,32 @@ _SUMMARY: Final = TypeAdapter(Summary)
 
 
 class ContentCipher:
-    """Encrypts and decrypts with the installation's key."""
+    """Encrypts and decrypts with the key of the installation."""
 
     def __init__(self, sealer: Sealer) -> None:
         self._sealer = sealer
 
-    def seal_thought(self, project: str, thought: str) -> str:
-        """Encrypt reasoning; equal texts give equal results."""
-        return self._sealer.seal(f"thought/{project}", thought)
+    def seal_reasoning(self, project: str, text: str) -> str:
+        """Encrypt reasoning. Deterministic."""
+        return self._sealer.seal(f"thought/{project}", text)
 
-    def open_thought(self, project: str, sealed: str) -> str | None:
-        """Decrypt reasoning; None if it was not sealed here for the project, or was changed."""
+    def open_reasoning(self, project: str, sealed: str) -> str | None:
+        """Decrypt reasoning; None if it was not encrypted here for the project, or was changed."""
         return self._sealer.open(f"thought/{project}", sealed)
 
     def seal_summary(self, project: str, summary: Summary) -> str:
-        """Encrypt a summary of earlier items, without the log probabilities of those it keeps."""
+        """Encrypt a summary, without the log probabilities of its items."""
         stored = replace(summary, kept=tuple(map(_without_logprobs, summary.kept)))
         return self._sealer.seal(f"summary/{project}", _SUMMARY.dump_json(stored).decode())
 
     def open_summary(self, project: str, sealed: str) -> Summary | None:
-        """Decrypt a summary; None as in `open_thought`."""
+        """Decrypt a summary; None as in `open_reasoning`."""
         document = self._sealer.open(f"summary/{project}", sealed)
         return None if document is None else _SUMMARY.validate_json(document)
 
 
 def _without_logprobs(item: Item) -> Item:
-    """The bytes of their tokens need not be UTF-8, as JSON must be, and no model reads them."""
+    """Remove log probabilities: token bytes need not be UTF-8, as JSON requires."""
     if not isinstance(item.content, Message):
         return item
     parts = (

@@ -1,9 +1,9 @@
-"""Answers requests: stored responses are read while their job runs; with `store: false` the loop
-runs in the call.
+"""Answers requests. The events of a stored response are read while its job runs; with
+`store: false` the agent loop runs within the call.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,33 +21,33 @@ from control_svc.inference.turns import Done, TurnClient, TurnRequest, TurnUsage
 from control_svc.items.model import Item, McpCall
 from control_svc.items.service import resolve_items
 from control_svc.jobs.model import EngineDied, JobPriority
-from control_svc.responses.compaction import AutoCompaction, Compactor, check_calls, is_users
+from control_svc.responses.compaction import AutoCompaction, Compactor, check_calls, is_user_message
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import (
-    Requests,
     ResponseContext,
+    ResponseFactory,
+    prompt_items,
     read_conversation,
-    read_past,
-    visible,
+    read_history,
 )
-from control_svc.responses.events import EventCodec, EventType, LifeEvent, ResponseEvent
+from control_svc.responses.events import EventCodec, EventType, ResponseEvent, StateEvent
 from control_svc.responses.model import NewResponse, Response, Summary
-from control_svc.responses.recorder import NullSink, ResponseRecorder, Say
-from control_svc.responses.service import Responses, check_not_refused, previous_of
-from control_svc.responses.tools import ResponseTools, check_approvals_once
-from control_svc.responses.worker import ResponseWorker, ResumeState, fail, loop_settings
+from control_svc.responses.recorder import NullSink, ResponseRecorder, SendEvents
+from control_svc.responses.service import Responses, get_previous, raise_if_refused
+from control_svc.responses.tools import ResponseTools, check_new_approvals
+from control_svc.responses.worker import ResponseWorker, StartState, fail, loop_settings
 from control_svc.tools.file_search_resources import check_tool_stores
 from svc_kit.errors import ContextLengthExceeded, DomainError
 
-_CREATED: Final = LifeEvent(EventType.CREATED, None)
-_FAILED: Final = LifeEvent(EventType.FAILED, None)
-_EVENTS_AHEAD: Final = 256
-"""How many groups of events a slow reader may be behind before the work waits for it."""
+_CREATED: Final = StateEvent(EventType.CREATED, None)
+_FAILED: Final = StateEvent(EventType.FAILED, None)
+_QUEUE_SIZE: Final = 256
+"""Groups of events that are buffered for a slow client before the loop waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compacted:
-    """The compaction."""
+class CompactedItems:
+    """The result of a compaction."""
 
     id: str
     created_at: datetime
@@ -57,11 +57,11 @@ class Compacted:
 
 @dataclass(frozen=True)
 class EphemeralResponses:
-    """Answers, counts, reads and sums up."""
+    """Answers requests, counts their tokens, prefills and compacts them."""
 
     transactions: Transactions
     responses: Responses
-    requests: Requests
+    factory: ResponseFactory
     worker: ResponseWorker
     turns: TurnClient
     counter: TokenCounter
@@ -75,107 +75,97 @@ class EphemeralResponses:
     async def answer(
         self, project: str, request: NewResponse, priority: JobPriority = JobPriority.INTERACTIVE
     ) -> Response:
-        """The response once it has ended, or at once where it runs in the background.
+        """Return the response when it has ended; at once if it runs in the background.
 
-        Raises what `Responses.create` does, and what the response was refused with.
+        Raises the errors of `Responses.create`, and errors of a request that the model rejects.
         """
         if request.settings.store:
             response = await self.responses.create(project, request)
             if request.settings.background:
                 return await self.responses.get(project, response.id)
-            return await self.responses.ended(project, response.id)
-        recorder, started = await self._begin(project, request, _silence)
-        try:
-            await self.worker.work(project, recorder, started, asyncio.Event(), priority)
-        except EngineDied as died:
-            await _break_off(recorder, died.error, is_known=_has_called(recorder))
-        except DomainError as error:
-            await _break_off(recorder, error, is_known=_has_called(recorder))
-        check_not_refused(recorder.response)
+            return await self.responses.wait(project, response.id)
+        recorder, start = await self._prepare(project, request, _discard)
+        await self._run(project, recorder, start, _has_mcp_call, priority)
+        raise_if_refused(recorder.response)
         return recorder.response
 
     async def stream(
         self, project: str, request: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """Yield all events. Raises as `answer`, before the first event, which is sent once the
-        model has started.
+        """Yield all events.
+
+        Raises the errors of `answer` before the first event, which is sent when the model has
+        started.
         """
         if not request.settings.store:
-            telling = self._record(project, request)
+            source = self._run_unstored(project, request)
         else:
             response = await self.responses.create(project, request)
-            telling = self._followed(project, response)
+            source = self._follow_stored(project, response)
         held: list[Event] = []
-        async with aclosing(telling) as groups:
+        async with aclosing(source) as groups:
             async for group in groups:
                 held += group
-                if request.settings.background or self._has_begun(held):
+                is_started = len(held) > 1 or self.codec.decode(held[0].data) != _CREATED
+                if request.settings.background or is_started:
                     yield held
                     held = []
 
-    def _has_begun(self, events: Sequence[Event]) -> bool:
-        """Whether the first turn has produced events."""
-        return len(events) > 1 or self.codec.decode(events[0].data) != _CREATED
-
-    async def _followed(
+    async def _follow_stored(
         self, project: str, response: Response
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """The events of a stored response. Raises what it was refused with."""
         async with aclosing(self.responses.follow(project, response.id)) as groups:
             async for group in groups:
                 if self.codec.decode(group[-1].data) == _FAILED:
-                    check_not_refused(await self.responses.get(project, response.id))
+                    raise_if_refused(await self.responses.get(project, response.id))
                 yield group
 
-    async def _record(
+    async def _run_unstored(
         self, project: str, request: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """The events of a response of which nothing is left. Raises what it was refused with."""
-        queue: asyncio.Queue[Sequence[ResponseEvent]] = asyncio.Queue(_EVENTS_AHEAD)
-        recorder, started = await self._begin(project, request, queue.put)
-        queue.put_nowait([LifeEvent(EventType.CREATED, recorder.response)])
+        queue: asyncio.Queue[Sequence[ResponseEvent]] = asyncio.Queue(_QUEUE_SIZE)
+        recorder, start = await self._prepare(project, request, queue.put)
+        queue.put_nowait([StateEvent(EventType.CREATED, recorder.response)])
+        is_closed = asyncio.Event()
 
-        left = asyncio.Event()
-
-        async def work() -> None:
+        async def run() -> None:
             try:
-                await self._work(project, recorder, started)
+                await self._run(project, recorder, start, lambda each: each.has_begun)
             finally:
-                if not left.is_set():  # else nobody would make room for the end
+                if not is_closed.is_set():  # otherwise a full queue would block for ever
                     await queue.put([])
 
-        working, number = asyncio.create_task(work()), 0
+        task, number = asyncio.create_task(run()), 0
         try:
             while events := await queue.get():
-                check_not_refused(recorder.response)
+                raise_if_refused(recorder.response)
                 encoded = [self.codec.encode(event) for event in events]
-                yield [Event(number + place, data) for place, data in enumerate(encoded)]
+                yield [Event(number + index, data) for index, data in enumerate(encoded)]
                 number += len(encoded)
-            await working
+            await task
         finally:
-            left.set()
-            working.cancel()
-            await asyncio.wait([working])
+            is_closed.set()
+            task.cancel()
+            await asyncio.wait([task])
 
     async def count(self, project: str, new: NewResponse) -> int:
-        """The tokens of the prompt that a response would have. Raises as `answer`."""
+        """Count the tokens of the prompt of a response. Raises the errors of `answer`."""
         request, _ = await self._first_turn(project, new)
         return await self.counter.count(request)
 
-    async def prepare(self, project: str, new: NewResponse) -> TurnUsage:
-        """Have the model read the prompt that a response would have: its cells stay behind, and
-        what begins with it begins sooner. Raises as `answer`."""
+    async def prefill(self, project: str, new: NewResponse) -> TurnUsage:
+        """Compute the prompt of a response into the prefix cache. Raises the errors of `answer`."""
         request, context = await self._first_turn(project, new)
         try:
-            return await self._read(request)
+            return await self._prefill(request)
         except ContextLengthExceeded as error:
-            shorter = await context.shortened(request, await context.items(), error)
-            if shorter is None:
+            items = await context.shortened(request, await context.items(), error)
+            if items is None:
                 raise
-        messages = turn_messages(new.settings.instructions or "", shorter)
-        return await self._read(replace(request, messages=messages))
+        messages = turn_messages(new.settings.instructions or "", items)
+        return await self._prefill(replace(request, messages=messages))
 
-    async def _read(self, request: TurnRequest) -> TurnUsage:
+    async def _prefill(self, request: TurnRequest) -> TurnUsage:
         usage = NO_USAGE
         try:
             async with aclosing(self.turns.run(replace(request, max_tokens=0))) as events:
@@ -188,88 +178,91 @@ class EphemeralResponses:
     async def _first_turn(
         self, project: str, request: NewResponse
     ) -> tuple[TurnRequest, ResponseContext]:
-        """The first turn that a response would have, and what chooses less for it to be shown."""
-        recorder, started = await self._begin(project, request, _silence)
+        """Return the first turn of a response, and the context that can truncate it."""
+        recorder, start = await self._prepare(project, request, _discard)
         settings = loop_settings(project, recorder.response, JobPriority.INTERACTIVE)
-        items = visible(project, recorder.response, started.items, self.cipher)
-        hosted = self.tools.hosted(settings.tools, [*started.items, *items])
+        items = prompt_items(project, recorder.response, start.items, self.cipher)
+        hosted = self.tools.hosted(settings.tools, [*start.items, *items])
         toolbox = ToolSet(settings.tools, hosted)
-        thresholds = AutoCompaction(self.compactor, self.counter)
-        context = ResponseContext(items, started.own, recorder, self.counter, thresholds)
+        compaction = AutoCompaction(self.compactor, self.counter)
+        context = ResponseContext(items, start.own, recorder, self.counter, compaction)
         return turn_request(settings, Progress(), toolbox, items), context
 
-    async def compact(self, project: str, request: NewResponse) -> Compacted:
-        """The user's messages as they were, and a summary of everything. Raises as `answer`."""
-        recorder, started = await self._begin(project, request, _silence)
+    async def compact(self, project: str, request: NewResponse) -> CompactedItems:
+        """Return the user messages and a summary of all items. Raises the errors of `answer`."""
+        recorder, start = await self._prepare(project, request, _discard)
         response = recorder.response
-        seen = visible(project, response, started.items, self.cipher)
+        items = prompt_items(project, response, start.items, self.cipher)
         try:
-            text, usage = await self.compactor.sum_up(project, response, seen)
+            text, usage = await self.compactor.summarize(project, response, items)
         except EngineDied as died:
             raise died.error from died
         summary = Summary(text=text, replaces_all=False)
-        said = [each for each in started.items if is_users(each)]
-        return Compacted(
+        user_messages = [item for item in start.items if is_user_message(item)]
+        return CompactedItems(
             id=response.id,
             created_at=response.created_at,
-            output=[*said, self.compactor.item(project, summary)],
+            output=[*user_messages, self.compactor.new_item(project, summary)],
             usage=usage,
         )
 
-    async def _begin(
-        self, project: str, request: NewResponse, say: Say
-    ) -> tuple[ResponseRecorder, ResumeState]:
-        """A response that is not stored, and its history. Raises as `answer`."""
-        response = await self.requests.make(project, request)
+    async def _prepare(
+        self, project: str, request: NewResponse, send: SendEvents
+    ) -> tuple[ResponseRecorder, StartState]:
+        """Create a response that is not stored, and read its history."""
+        response = await self.factory.create(project, request)
 
-        async def read(tx: Transaction) -> tuple[str, ResumeState]:
+        async def read(tx: Transaction) -> tuple[str, StartState]:
             await check_tool_stores(tx, project, response.settings.tools)
-            context_start, past = await _past(tx, project, response)
+            context_start, history = await _read_history(tx, project, response)
             items = await resolve_items(
-                tx, project, request.input, self.ids, response.created_at, "input", past
+                tx, project, request.input, self.ids, response.created_at, "input", history
             )
-            check_calls(past, items)
-            await check_approvals_once(tx, project, response, past, items, locks=False)
-            return context_start, ResumeState([*past, *items], items)
+            check_calls(history, items)
+            await check_new_approvals(tx, project, response, history, items, lock=False)
+            return context_start, StartState([*history, *items], items)
 
-        context_start, started = await self.transactions.read(read)
+        context_start, start = await self.transactions.read(read)
         response = replace(response, context_start=context_start)
-        sink = NullSink(say)
-        return ResponseRecorder(project, response, (), sink, self.cipher), started
+        return ResponseRecorder(project, response, (), NullSink(send), self.cipher), start
 
-    async def _work(self, project: str, recorder: ResponseRecorder, started: ResumeState) -> None:
-        """Until the end. What broke off a response of which readers have heard is its end."""
+    async def _run(
+        self,
+        project: str,
+        recorder: ResponseRecorder,
+        start: StartState,
+        has_effects: Callable[[ResponseRecorder], bool],
+        priority: JobPriority = JobPriority.INTERACTIVE,
+    ) -> None:
+        """Run a response. A retryable error is raised, unless the response `has_effects`, so that
+        the request must not be retried; then it ends the response.
+        """
         try:
-            await self.worker.work(project, recorder, started, asyncio.Event())
-        except EngineDied as died:
-            await _break_off(recorder, died.error, is_known=recorder.has_begun)
-        except DomainError as error:
-            await _break_off(recorder, error, is_known=recorder.has_begun)
+            await self.worker.run(project, recorder, start, asyncio.Event(), priority)
+        except (EngineDied, DomainError) as raised:
+            error = raised.error if isinstance(raised, EngineDied) else raised
+            if not has_effects(recorder):
+                raise error from None
+            await fail(recorder, error)
 
 
-async def _silence(_events: Sequence[ResponseEvent]) -> None:
+async def _discard(_events: Sequence[ResponseEvent]) -> None:
     """Ignore events."""
 
 
-async def _break_off(recorder: ResponseRecorder, error: DomainError, *, is_known: bool) -> None:
-    """Raise a retryable error if no event has been sent yet; otherwise end the response with it."""
-    if not is_known:
-        raise error
-    await fail(recorder, error)
-
-
-def _has_called(recorder: ResponseRecorder) -> bool:
-    """Whether a remote server may know of the response: another attempt, which clients begin by
-    themselves, would make its calls again."""
+def _has_mcp_call(recorder: ResponseRecorder) -> bool:
+    """Whether an MCP server may have executed a call, which a retry would repeat."""
     return any(isinstance(item.content, McpCall) for item in recorder.output)
 
 
-async def _past(tx: Transaction, project: str, response: Response) -> tuple[str, list[Item]]:
-    """The item with which the model's view of the past begins (empty: all of it), and the past."""
+async def _read_history(
+    tx: Transaction, project: str, response: Response
+) -> tuple[str, list[Item]]:
+    """Return the `context_start` of a response and its history."""
     if response.previous_id:
-        previous = await previous_of(tx, project, response)
-        past = await read_past(tx, project, previous.id)
-        return previous.context_start, past.items
+        previous = await get_previous(tx, project, response)
+        history = await read_history(tx, project, previous.id)
+        return previous.context_start, history.items
     if not response.conversation_id:
         return "", []
     await ConversationQueries(tx).get(project, response.conversation_id)

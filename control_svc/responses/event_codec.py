@@ -1,4 +1,4 @@
-"""Encodes response events as protos, the bytes of their stream, and decodes them."""
+"""Encodes response events as the protos that are stored in their stream, and decodes them."""
 
 from collections.abc import Sequence
 from datetime import UTC
@@ -23,22 +23,14 @@ from control_svc.responses.events import (
     EventCodec,
     EventType,
     ItemEvent,
-    LifeEvent,
     PartEvent,
     ResponseEvent,
+    StateEvent,
     StepEvent,
     TextEvent,
 )
 from control_svc.responses.proto import response_to_pb
 
-_Told = (
-    pb.ResponseItemEvent
-    | pb.ResponsePartEvent
-    | pb.ResponseTextEvent
-    | pb.ResponseAnnotationEvent
-    | pb.ResponseCallEvent
-    | pb.ResponseStepEvent
-)
 _STATUSES: Final = {
     item_pb2.Item.STATUS_IN_PROGRESS: ItemStatus.IN_PROGRESS,
     item_pb2.Item.STATUS_COMPLETED: ItemStatus.COMPLETED,
@@ -47,22 +39,22 @@ _STATUSES: Final = {
 
 
 def event_to_pb(event: Event) -> pb.ResponseEvent:
-    """An event of a stream as readers get it."""
+    """Convert a stored event for the client."""
     message = pb.ResponseEvent.FromString(event.data)
     message.sequence_number = event.number
     return message
 
 
 def _encode(event: ResponseEvent) -> bytes:
-    """The event but for its number, which it gets in the stream."""
+    """Encode an event without its sequence number, which the stream assigns."""
     message = pb.ResponseEvent()
-    getattr(message, event.moment.value).CopyFrom(_to_pb(event))
+    getattr(message, event.type.value).CopyFrom(_to_pb(event))
     return message.SerializeToString(deterministic=True)
 
 
 def _to_pb(event: ResponseEvent) -> object:
     match event:
-        case LifeEvent(response=response):
+        case StateEvent(response=response):
             return None if response is None else response_to_pb(response)
         case ItemEvent():
             return pb.ResponseItemEvent(
@@ -104,29 +96,29 @@ def _to_pb(event: ResponseEvent) -> object:
 
 def _decode(data: bytes) -> ResponseEvent:
     message = pb.ResponseEvent.FromString(data)
-    moment = EventType(message.WhichOneof("event"))
-    events = getattr(message, moment.value)
-    match events:
+    event_type = EventType(message.WhichOneof("event"))
+    event = getattr(message, event_type.value)
+    match event:
         case pb.ResponseItemEvent():
-            return ItemEvent(moment, events.output_index, _item(events.item))
+            return ItemEvent(event_type, event.output_index, _item(event.item))
         case pb.ResponsePartEvent():
-            (part,) = parts_from_pb([events.part], "part")
-            return PartEvent(moment, events.item_id, events.output_index, events.part_index, part)
+            (part,) = parts_from_pb([event.part], "part")
+            return PartEvent(event_type, event.item_id, event.output_index, event.part_index, part)
         case pb.ResponseTextEvent():
             return TextEvent(
-                moment,
-                events.item_id,
-                events.output_index,
-                events.part_index,
-                events.text,
-                _logprobs(events.logprobs),
+                event_type,
+                event.item_id,
+                event.output_index,
+                event.part_index,
+                event.text,
+                _logprobs(event.logprobs),
             )
         case pb.ResponseCallEvent():
-            return CallEvent(moment, events.item_id, events.output_index, events.text, events.name)
+            return CallEvent(event_type, event.item_id, event.output_index, event.text, event.name)
         case pb.ResponseStepEvent() | pb.ResponseAnnotationEvent():
-            return StepEvent(moment, events.item_id, events.output_index)
+            return StepEvent(event_type, event.item_id, event.output_index)
         case _:
-            return LifeEvent(moment, None)
+            return StateEvent(event_type, None)
 
 
 def _item(message: item_pb2.Item) -> Item:

@@ -1,9 +1,9 @@
-"""Events of a response and their projection from a turn, in OpenAI's order and names.
+"""Events of a response and their projection from a turn, in OpenAI's order and with its names.
 
-A worker that takes a response over rebuilds its state from the stored events.
+A worker that resumes a response rebuilds the drafts of the open turn from the stored events.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -30,7 +30,7 @@ from control_svc.responses.model import Response
 
 
 class EventType(StrEnum):
-    """Types of events: OpenAI's, with underscores for dots and without "response."."""
+    """OpenAI's event types without the prefix "response.", with underscores for dots."""
 
     CREATED = "created"
     QUEUED = "queued"
@@ -46,10 +46,10 @@ class EventType(StrEnum):
     TEXT_DELTA = "output_text_delta"
     TEXT_DONE = "output_text_done"
     ANNOTATION_ADDED = "output_text_annotation_added"
-    THOUGHT_ADDED = "reasoning_summary_part_added"
-    THOUGHT_DELTA = "reasoning_summary_text_delta"
-    THOUGHT_TEXT_DONE = "reasoning_summary_text_done"
-    THOUGHT_DONE = "reasoning_summary_part_done"
+    REASONING_PART_ADDED = "reasoning_summary_part_added"
+    REASONING_DELTA = "reasoning_summary_text_delta"
+    REASONING_TEXT_DONE = "reasoning_summary_text_done"
+    REASONING_PART_DONE = "reasoning_summary_part_done"
     ARGUMENTS_DELTA = "function_call_arguments_delta"
     ARGUMENTS_DONE = "function_call_arguments_done"
     INPUT_DELTA = "custom_tool_call_input_delta"
@@ -57,40 +57,40 @@ class EventType(StrEnum):
     SEARCH_IN_PROGRESS = "file_search_call_in_progress"
     SEARCHING = "file_search_call_searching"
     SEARCH_COMPLETED = "file_search_call_completed"
-    LISTING_TOOLS = "mcp_list_tools_in_progress"
-    TOOLS_LISTED = "mcp_list_tools_completed"
-    TOOLS_NOT_LISTED = "mcp_list_tools_failed"
-    REMOTE_CALL_IN_PROGRESS = "mcp_call_in_progress"
-    REMOTE_ARGUMENTS_DELTA = "mcp_call_arguments_delta"
-    REMOTE_ARGUMENTS_DONE = "mcp_call_arguments_done"
-    REMOTE_CALL_COMPLETED = "mcp_call_completed"
-    REMOTE_CALL_FAILED = "mcp_call_failed"
+    MCP_LIST_IN_PROGRESS = "mcp_list_tools_in_progress"
+    MCP_LIST_COMPLETED = "mcp_list_tools_completed"
+    MCP_LIST_FAILED = "mcp_list_tools_failed"
+    MCP_CALL_IN_PROGRESS = "mcp_call_in_progress"
+    MCP_ARGUMENTS_DELTA = "mcp_call_arguments_delta"
+    MCP_ARGUMENTS_DONE = "mcp_call_arguments_done"
+    MCP_CALL_COMPLETED = "mcp_call_completed"
+    MCP_CALL_FAILED = "mcp_call_failed"
     COMPACTING = "compaction_compacting"
 
 
 @dataclass(frozen=True)
-class LifeEvent:
-    """The response has come so far."""
+class StateEvent:
+    """A change of the state of the response."""
 
-    moment: EventType
+    type: EventType
     response: Response | None
-    """None: of an event out of a stream; the response itself is in its row."""
+    """None in a decoded event. Read the response from its row instead."""
 
 
 @dataclass(frozen=True)
 class ItemEvent:
-    """An item begins, or is whole."""
+    """An item starts or is complete."""
 
-    moment: EventType
+    type: EventType
     output_index: int
     item: Item
 
 
 @dataclass(frozen=True)
 class PartEvent:
-    """A part of a message begins, or is whole."""
+    """A content part of a message starts or is complete."""
 
-    moment: EventType
+    type: EventType
     item_id: str
     output_index: int
     part_index: int
@@ -99,9 +99,9 @@ class PartEvent:
 
 @dataclass(frozen=True)
 class TextEvent:
-    """Text: a new piece, or all of it."""
+    """A delta of a text, or the whole text."""
 
-    moment: EventType
+    type: EventType
     item_id: str
     output_index: int
     part_index: int
@@ -113,7 +113,7 @@ class TextEvent:
 class AnnotationEvent:
     """A citation of a file."""
 
-    moment: EventType
+    type: EventType
     item_id: str
     output_index: int
     part_index: int
@@ -123,9 +123,9 @@ class AnnotationEvent:
 
 @dataclass(frozen=True)
 class CallEvent:
-    """What a tool is called with: a new piece, or all of it, with the tool's name."""
+    """A delta of the arguments of a call, or all arguments with the name of the tool."""
 
-    moment: EventType
+    type: EventType
     item_id: str
     output_index: int
     text: str
@@ -134,21 +134,21 @@ class CallEvent:
 
 @dataclass(frozen=True)
 class StepEvent:
-    """How far a tool of the server is."""
+    """Progress of a hosted tool."""
 
-    moment: EventType
+    type: EventType
     item_id: str
     output_index: int
 
 
 ResponseEvent = (
-    LifeEvent | ItemEvent | PartEvent | TextEvent | AnnotationEvent | CallEvent | StepEvent
+    StateEvent | ItemEvent | PartEvent | TextEvent | AnnotationEvent | CallEvent | StepEvent
 )
 
 
 @dataclass(frozen=True)
 class EventCodec:
-    """Between events and the bytes of a stream."""
+    """Converts events to and from the bytes of a stream."""
 
     encode: Callable[[ResponseEvent], bytes]
     decode: Callable[[bytes], ResponseEvent]
@@ -156,149 +156,157 @@ class EventCodec:
 
 _DELTAS: Final = {
     DraftKind.MESSAGE: EventType.TEXT_DELTA,
-    DraftKind.REASONING: EventType.THOUGHT_DELTA,
+    DraftKind.REASONING: EventType.REASONING_DELTA,
     DraftKind.FUNCTION: EventType.ARGUMENTS_DELTA,
 }
-"""Kinds that are streamed as deltas; others are sent at the end of their turn."""
+"""Kinds that are streamed as deltas. Others are sent at the end of their turn."""
 _KINDS: Final[dict[type[Content], DraftKind]] = {
     Message: DraftKind.MESSAGE,
     Reasoning: DraftKind.REASONING,
     FunctionCall: DraftKind.FUNCTION,
 }
-_GROWTH: Final = frozenset(_DELTAS.values())
+_TEXT_DELTAS: Final = (EventType.TEXT_DELTA, EventType.REASONING_DELTA)
 
 
 class TurnProjection:
-    """The events of one turn."""
+    """Converts the output of one turn to events."""
 
     def __init__(
         self, first_index: int, show: Callable[[Item], Item], drafts: Sequence[Draft] = ()
     ) -> None:
-        """`first_index` is the position of the turn's first item in the output; `show` converts an
-        item for the caller; `drafts` were sent before.
+        """`first_index` is the position of the first item in the output. `show` returns an item as
+        the client sees it. Events of `drafts` have been recorded before.
         """
         self._first_index = first_index
         self._show = show
         self._open = next((draft for draft in drafts if not draft.is_done), None)
-        self._num_opened = len(drafts)
-        self._num_closed = sum(draft.is_done for draft in drafts)
+        self._num_started = len(drafts)
+        self._num_done = sum(draft.is_done for draft in drafts)
         self.is_held = False
-        """From here on everything is told once the turn has ended: it has begun a call of whose
-        arguments readers see nothing, and what they do not see cannot be rebuilt."""
+        """Whether events are held back until the end of the turn. This starts with the first call
+        whose arguments are not streamed, since its draft could not be rebuilt from events."""
 
-    def record(self, said: Sequence[DraftEvent]) -> list[ResponseEvent]:
-        """The events of a delta. An item is reported complete when the next one starts or the turn
-        ends, since only then it is known whether it was interrupted.
+    def record(self, changes: Sequence[DraftEvent]) -> list[ResponseEvent]:
+        """Return the events of a delta.
+
+        An item is reported complete when the next one starts or the turn ends, since only then is
+        it known whether the item was interrupted.
         """
-        return [event for each in said for event in self._record(each)]
+        return [event for change in changes for event in self._convert(change)]
 
     def end(self, items: Sequence[Item]) -> list[ResponseEvent]:
-        """The remaining events of a turn that became these items."""
+        """Return the remaining events of a turn with these items."""
         events: list[ResponseEvent] = []
-        for index in range(self._num_closed, len(items)):
-            if index >= self._num_opened:
-                events += self._opening(index, items[index])
-            events += self._closing(index, items[index])
+        for index in range(self._num_done, len(items)):
+            if index >= self._num_started:
+                events += self._start_events(index, items[index])
+            events += self._done_events(index, items[index])
         return events
 
-    def _record(self, said: DraftEvent) -> Iterator[ResponseEvent]:
-        match said:
+    def _convert(self, change: DraftEvent) -> Iterator[ResponseEvent]:
+        match change:
             case ItemAdded(draft=draft) if not self.is_held:
                 if draft.kind not in _DELTAS:
                     self.is_held = True
                     return
                 if self._open is not None:
-                    whole = self._open.item(ItemStatus.COMPLETED)
-                    yield from self._closing(self._open.index, whole)
-                    self._num_closed += 1
-                yield from self._opening(draft.index, draft.item(ItemStatus.IN_PROGRESS))
+                    completed = self._open.item(ItemStatus.COMPLETED)
+                    yield from self._done_events(self._open.index, completed)
+                    self._num_done += 1
+                yield from self._start_events(draft.index, draft.item(ItemStatus.IN_PROGRESS))
                 self._open = draft
-                self._num_opened += 1
-            case TextDelta() if not self.is_held:
-                yield self._growing(said)
+                self._num_started += 1
+            case TextDelta(draft=draft) if not self.is_held:
+                position, event_type = self._first_index + draft.index, _DELTAS[draft.kind]
+                if draft.kind is DraftKind.FUNCTION:
+                    yield CallEvent(event_type, draft.id, position, change.text)
+                else:
+                    yield TextEvent(event_type, draft.id, position, 0, change.text, change.logprobs)
 
-    def _growing(self, said: TextDelta) -> ResponseEvent:
-        draft = said.draft
-        place, moment = self._first_index + draft.index, _DELTAS[draft.kind]
-        if draft.kind is DraftKind.FUNCTION:
-            return CallEvent(moment, draft.id, place, said.text)
-        return TextEvent(moment, draft.id, place, 0, said.text, said.logprobs)
-
-    def _opening(self, index: int, item: Item) -> Iterator[ResponseEvent]:
-        place = self._first_index + index
-        started = item.with_content(_emptied(item.content), ItemStatus.IN_PROGRESS)
-        yield ItemEvent(EventType.ITEM_ADDED, place, started)
+    def _start_events(self, index: int, item: Item) -> Iterator[ResponseEvent]:
+        position = self._first_index + index
+        started = item.with_content(_empty_content(item.content), ItemStatus.IN_PROGRESS)
+        yield ItemEvent(EventType.ITEM_ADDED, position, started)
         match item.content:
             case Message():
-                yield PartEvent(EventType.PART_ADDED, item.id, place, 0, Text(text=""))
+                yield PartEvent(EventType.PART_ADDED, item.id, position, 0, Text(text=""))
             case Reasoning():
-                yield TextEvent(EventType.THOUGHT_ADDED, item.id, place, 0, "")
+                yield TextEvent(EventType.REASONING_PART_ADDED, item.id, position, 0, "")
             case FileSearchCall():
-                yield StepEvent(EventType.SEARCH_IN_PROGRESS, item.id, place)
+                yield StepEvent(EventType.SEARCH_IN_PROGRESS, item.id, position)
             case McpListTools():
-                yield StepEvent(EventType.LISTING_TOOLS, item.id, place)
+                yield StepEvent(EventType.MCP_LIST_IN_PROGRESS, item.id, position)
             case McpCall(arguments=arguments, name=name):
-                yield StepEvent(EventType.REMOTE_CALL_IN_PROGRESS, item.id, place)
-                yield CallEvent(EventType.REMOTE_ARGUMENTS_DELTA, item.id, place, arguments)
-                yield CallEvent(EventType.REMOTE_ARGUMENTS_DONE, item.id, place, arguments, name)
+                yield StepEvent(EventType.MCP_CALL_IN_PROGRESS, item.id, position)
+                yield CallEvent(EventType.MCP_ARGUMENTS_DELTA, item.id, position, arguments)
+                yield CallEvent(EventType.MCP_ARGUMENTS_DONE, item.id, position, arguments, name)
             case Compaction():
-                yield StepEvent(EventType.COMPACTING, item.id, place)
+                yield StepEvent(EventType.COMPACTING, item.id, position)
             case _:
                 pass
 
-    def _closing(self, index: int, item: Item) -> Iterator[ResponseEvent]:
-        place = self._first_index + index
+    def _done_events(self, index: int, item: Item) -> Iterator[ResponseEvent]:
+        position = self._first_index + index
         if item.status is ItemStatus.IN_PROGRESS:
-            return  # a tool of the server is going to carry it out
+            return  # a hosted call, which is executed after the turn
         item = self._show(item)
         match item.content:
             case Message(content=(Text() as text, *_)):
-                yield from _text_closing(item.id, place, text)
-            case Reasoning(text=thought):
-                yield TextEvent(EventType.THOUGHT_TEXT_DONE, item.id, place, 0, thought)
-                yield TextEvent(EventType.THOUGHT_DONE, item.id, place, 0, thought)
+                for number, citation in enumerate(text.annotations):
+                    yield AnnotationEvent(
+                        EventType.ANNOTATION_ADDED, item.id, position, 0, number, citation
+                    )
+                yield TextEvent(EventType.TEXT_DONE, item.id, position, 0, text.text, text.logprobs)
+                yield PartEvent(EventType.PART_DONE, item.id, position, 0, text)
+            case Reasoning(text=reasoning):
+                yield TextEvent(EventType.REASONING_TEXT_DONE, item.id, position, 0, reasoning)
+                yield TextEvent(EventType.REASONING_PART_DONE, item.id, position, 0, reasoning)
             case FunctionCall(arguments=arguments, name=name):
-                yield CallEvent(EventType.ARGUMENTS_DONE, item.id, place, arguments, name)
+                yield CallEvent(EventType.ARGUMENTS_DONE, item.id, position, arguments, name)
             case CustomToolCall(input=text, name=name):
-                yield CallEvent(EventType.INPUT_DELTA, item.id, place, text)
-                yield CallEvent(EventType.INPUT_DONE, item.id, place, text, name)
+                yield CallEvent(EventType.INPUT_DELTA, item.id, position, text)
+                yield CallEvent(EventType.INPUT_DONE, item.id, position, text, name)
             case McpListTools(problem=problem):
-                moment = EventType.TOOLS_NOT_LISTED if problem else EventType.TOOLS_LISTED
-                yield StepEvent(moment, item.id, place)
+                failed, completed = EventType.MCP_LIST_FAILED, EventType.MCP_LIST_COMPLETED
+                yield StepEvent(failed if problem else completed, item.id, position)
             case _:
                 pass
-        yield ItemEvent(EventType.ITEM_DONE, place, item)
+        yield ItemEvent(EventType.ITEM_DONE, position, item)
 
 
-def call_begins(item: Item, place: int) -> list[ResponseEvent]:
-    """A hosted tool starts. All events of a remote call were sent before."""
+def call_started_events(item: Item, position: int) -> list[ResponseEvent]:
+    """Return the events of the start of a hosted call; of an MCP call all were recorded before."""
     if isinstance(item.content, McpCall):
         return []
-    return [StepEvent(EventType.SEARCHING, item.id, place)]
+    return [StepEvent(EventType.SEARCHING, item.id, position)]
 
 
-def call_ended(item: Item, shown: Item, place: int) -> list[ResponseEvent]:
-    """A tool of the server has done its work; `shown` is the item as its caller sees it."""
-    moment = EventType.SEARCH_COMPLETED
+def call_ended_events(item: Item, visible: Item, position: int) -> list[ResponseEvent]:
+    """Return the events of the end of a hosted call; `visible` is the item for the client."""
+    event_type = EventType.SEARCH_COMPLETED
     if isinstance(item.content, McpCall):
-        has_failed = bool(item.content.problem)
-        moment = EventType.REMOTE_CALL_FAILED if has_failed else EventType.REMOTE_CALL_COMPLETED
-    return [StepEvent(moment, item.id, place), ItemEvent(EventType.ITEM_DONE, place, shown)]
+        failed = bool(item.content.problem)
+        event_type = EventType.MCP_CALL_FAILED if failed else EventType.MCP_CALL_COMPLETED
+    return [
+        StepEvent(event_type, item.id, position),
+        ItemEvent(EventType.ITEM_DONE, position, visible),
+    ]
 
 
-def rebuilt(events: Sequence[ResponseEvent], first_index: int) -> list[Draft]:
-    """The drafts of a turn, rebuilt from its events."""
+def rebuild_drafts(events: Sequence[ResponseEvent], first_index: int) -> list[Draft]:
+    """Rebuild the drafts of the open turn from its events."""
     drafts: dict[str, Draft] = {}
     for event in events:
         match event:
-            case ItemEvent(moment=EventType.ITEM_ADDED, item=item) if type(item.content) in _KINDS:
-                drafts[item.id] = _draft(event, first_index, num_calls=_num_calls(drafts.values()))
-            case ItemEvent(moment=EventType.ITEM_DONE, item=item) if item.id in drafts:
+            case ItemEvent(type=EventType.ITEM_ADDED, item=item) if type(item.content) in _KINDS:
+                num_calls = sum(bool(draft.call_id) for draft in drafts.values())
+                drafts[item.id] = _draft(event, first_index, num_calls)
+            case ItemEvent(type=EventType.ITEM_DONE, item=item) if item.id in drafts:
                 drafts[item.id].is_done = True
-            case TextEvent(moment=moment) if moment in _GROWTH:
+            case TextEvent(type=event_type) if event_type in _TEXT_DELTAS:
                 drafts[event.item_id].text += event.text
                 drafts[event.item_id].logprobs += event.logprobs
-            case CallEvent(moment=EventType.ARGUMENTS_DELTA):
+            case CallEvent(type=EventType.ARGUMENTS_DELTA):
                 drafts[event.item_id].text += event.text
             case _:
                 pass
@@ -319,12 +327,8 @@ def _draft(event: ItemEvent, first_index: int, num_calls: int) -> Draft:
     )
 
 
-def _num_calls(drafts: Iterable[Draft]) -> int:
-    return sum(bool(draft.call_id) for draft in drafts)
-
-
-def _emptied(content: Content) -> Content:
-    """What a reader sees of an item that begins."""
+def _empty_content(content: Content) -> Content:
+    """Return the content of the event that adds an item."""
     match content:
         case Message():
             return replace(content, content=())
@@ -344,10 +348,3 @@ def _emptied(content: Content) -> Content:
             return Compaction(sealed="")
         case _:
             return content
-
-
-def _text_closing(item_id: str, place: int, text: Text) -> Iterator[ResponseEvent]:
-    for index, citation in enumerate(text.annotations):
-        yield AnnotationEvent(EventType.ANNOTATION_ADDED, item_id, place, 0, index, citation)
-    yield TextEvent(EventType.TEXT_DONE, item_id, place, 0, text.text, text.logprobs)
-    yield PartEvent(EventType.PART_DONE, item_id, place, 0, text)

@@ -1,10 +1,10 @@
-"""Responses: answers of a model that are kept, followed and continued. Pure rules.
+"""Responses: their states, settings and validation, without I/O.
 
     queued ──► in_progress ──► completed | incomplete | failed
-      └────────────┴─────────► cancelled        by the caller, of background responses alone
+      └────────────┴─────────► cancelled        on request, background responses only
 
-A response goes on from another one (`previous_id`) or in a conversation. What was said before is
-reached through that, and never copied: a response owns its own input and output alone.
+A response continues another one (`previous_id`) or a conversation. Earlier items are referenced,
+never copied: a response owns only its own input and output.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -35,7 +35,7 @@ from svc_kit.errors import (
     TooLong,
 )
 
-_INTRODUCTION: Final = "Summary of the conversation so far:\n\n"
+_SUMMARY_PREFIX: Final = "Summary of the conversation so far:\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +44,19 @@ class Summary:
 
     text: str
     replaces_all: bool
-    """Whether it replaces everything before it; otherwise the items that the caller left stay."""
+    """Whether it replaces all items before it. If not, the client has removed what it replaces."""
     kept: tuple[Item, ...] = ()
-    """Items that follow the summary unchanged."""
+    """Items that follow the summary."""
 
-    def shown(self, item: Item) -> list[Item]:
-        """What the model sees in place of the compaction item."""
-        said = Message(role=Role.USER, content=(Text(text=_INTRODUCTION + self.text),))
-        return [item.with_content(said), *self.kept]
+    def expand(self, item: Item) -> list[Item]:
+        """Return the items that replace the compaction item in prompts."""
+        message = Message(role=Role.USER, content=(Text(text=_SUMMARY_PREFIX + self.text),))
+        return [item.with_content(message), *self.kept]
 
 
 MAX_INPUT_ITEMS: Final = 4096
 MAX_INSTRUCTIONS_CHARACTERS: Final = 1_048_576
-SMALLEST_COMPACT_THRESHOLD: Final = 1000
+MIN_COMPACT_THRESHOLD: Final = 1000
 _MAX_LABEL_CHARACTERS: Final = 512
 _MAX_TIER_CHARACTERS: Final = 64
 _MAX_CACHE_KEY_BYTES: Final = 256
@@ -65,7 +65,7 @@ VERBOSITIES: Final = ("low", "medium", "high")
 
 
 class ResponseState(StrEnum):
-    """How far a response has come; the words are OpenAI's."""
+    """OpenAI's status of a response."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -76,21 +76,21 @@ class ResponseState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing changes any more."""
+        """Whether the response has ended."""
         return self not in (ResponseState.QUEUED, ResponseState.IN_PROGRESS)
 
 
 class Truncation(StrEnum):
-    """What happens to a past that does not fit the model's context."""
+    """How to handle a history that exceeds the context length of the model."""
 
     DISABLED = "disabled"
-    """The response is refused."""
+    """Reject the response."""
     AUTO = "auto"
-    """The oldest items are left out."""
+    """Leave out the oldest items."""
 
 
 class IncompleteReason(StrEnum):
-    """Why an answer was broken off."""
+    """Why an answer is incomplete."""
 
     MAX_OUTPUT_TOKENS = "max_output_tokens"
 
@@ -103,48 +103,48 @@ class ResponseError:
     """OpenAI's error code."""
     message: str
     param: str = ""
-    """The field of the request that it is about; empty: none."""
+    """Field of the request; empty for none."""
     reason: str = ""
-    """The reason and metadata of the DomainError, which the caller gets again."""
+    """Like `metadata`: of the DomainError, to raise it again for the client."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     is_refusal: bool = False
-    """Whether the request was refused before the model began."""
+    """Whether the request was rejected before the model started."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a response ended."""
+class ResponseResult:
+    """The result of a response that has ended."""
 
     usage: TurnUsage | None = None
-    """None: no model was called."""
+    """None if no model was called."""
     error: ResponseError | None = None
     incomplete_reason: IncompleteReason | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How much of a response is done, in turns that have ended."""
+    """Progress of a response in completed turns."""
 
     num_turns: int = 0
     usage: TurnUsage = NO_USAGE
     summaries: TurnUsage = NO_USAGE
-    """What summing up has cost: the response's usage counts it, no limit does."""
+    """Usage of automatic compaction. Part of the reported usage, but not of any limit."""
     num_hosted_calls: int = 0
     awaits_client: bool = False
     """As in `Progress`."""
 
     @property
-    def cost(self) -> TurnUsage:
-        """Everything."""
+    def total_usage(self) -> TurnUsage:
+        """Usage of turns and summaries."""
         return add_usage(self.usage, self.summaries)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseSettings:
-    """What a caller may ask of a response beside its input."""
+    """The parameters of a response, without its input."""
 
     model: str = ""
-    """Empty: the inference service's first."""
+    """Empty for the first model of the inference service."""
     instructions: str | None = None
     tools: tuple[Tool, ...] = ()
     choice: ToolChoice | None = None
@@ -154,13 +154,13 @@ class ResponseSettings:
     effort: str = ""
     summary: str = ""
     is_reasoning_said: bool = False
-    """Whether the caller spoke of reasoning at all."""
+    """Whether the request has a `reasoning` field."""
     truncation: Truncation = Truncation.DISABLED
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     compact_threshold: int | None = None
     options: bytes = b""
-    """A serialised `corral.inference.v1.GenerationOptions`."""
+    """Serialized `corral.inference.v1.GenerationOptions`."""
     include: tuple[Include, ...] = ()
     background: bool = False
     store: bool = True
@@ -171,14 +171,16 @@ class ResponseSettings:
     user: str = ""
 
     def check(self) -> None:
-        """Raises MissingField, InvalidField, InvalidJson, OutOfRange, TooLong or
-        UnsupportedValue."""
+        """Validate all settings.
+
+        Raises MissingField, InvalidField, InvalidJson, OutOfRange, TooLong or UnsupportedValue.
+        """
         self._check_texts()
-        self._check_words()
+        self._check_choices()
         check_metadata(self.metadata)
         _check_at_least("max_output_tokens", self.max_output_tokens, 1)
         _check_at_least("max_tool_calls", self.max_tool_calls, 1)
-        _check_at_least("compact_threshold", self.compact_threshold, SMALLEST_COMPACT_THRESHOLD)
+        _check_at_least("compact_threshold", self.compact_threshold, MIN_COMPACT_THRESHOLD)
         check_tools(self.tools)
         check_format(self.format, "text.format")
         if self.choice is not None:
@@ -186,7 +188,7 @@ class ResponseSettings:
         check_enforceable(self.tools, self.choice, self.format)
         check_effort(self.effort, "reasoning.effort")
         if self.background and not self.store:
-            raise InvalidField(field="background", problem="it needs a response that is stored")
+            raise InvalidField(field="background", problem="requires 'store': true")
 
     def _check_texts(self) -> None:
         if len(self.instructions or "") > MAX_INSTRUCTIONS_CHARACTERS:
@@ -210,13 +212,13 @@ class ResponseSettings:
                 field="prompt_cache_key", length=size, limit=_MAX_CACHE_KEY_BYTES, unit="bytes"
             )
 
-    def _check_words(self) -> None:
-        for name, word, words in (
+    def _check_choices(self) -> None:
+        for name, value, choices in (
             ("reasoning.summary", self.summary, SUMMARIES),
             ("verbosity", self.verbosity, VERBOSITIES),
         ):
-            if word and word not in words:
-                raise InvalidField(field=name, problem=f"it is none of {', '.join(words)}")
+            if value and value not in choices:
+                raise InvalidField(field=name, problem=f"must be one of {', '.join(choices)}")
 
 
 def _check_at_least(name: str, value: int | None, minimum: int) -> None:
@@ -226,7 +228,7 @@ def _check_at_least(name: str, value: int | None, minimum: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class NewResponse:
-    """What a response is made from."""
+    """The request to create a response."""
 
     settings: ResponseSettings
     input: tuple[InputItem, ...] = ()
@@ -235,13 +237,15 @@ class NewResponse:
     request_id: str = ""
 
     def check(self) -> None:
-        """Raises MissingField, InvalidField, OutOfRange or TooLong."""
+        """Validate all fields.
+
+        Raises MissingField, InvalidField, InvalidJson, OutOfRange, TooLong or UnsupportedValue.
+        """
         self.settings.check()
         check_request_id(self.request_id)
         if self.previous_id and self.conversation_id:
-            raise InvalidField(
-                field="previous_response_id", problem="it cannot stand beside a conversation"
-            )
+            problem = "cannot be combined with a conversation"
+            raise InvalidField(field="previous_response_id", problem=problem)
         if not (self.input or self.previous_id or self.conversation_id):
             raise MissingField(field="input")
         if len(self.input) > MAX_INPUT_ITEMS:
@@ -249,14 +253,14 @@ class NewResponse:
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
         if self.conversation_id and not self.settings.store:
-            raise InvalidField(field="store", problem="a conversation keeps what is said in it")
+            raise InvalidField(field="store", problem="must be true with a conversation")
         if self.request_id and not self.settings.store:
-            raise InvalidField(field="request_id", problem="nothing is remembered without store")
+            raise InvalidField(field="request_id", problem="requires 'store': true")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """A response; its items are in its timeline, and the events of it in its stream."""
+    """A response. Its items are in its timeline, its events in its stream."""
 
     id: str
     state: ResponseState
@@ -264,67 +268,67 @@ class Response:
     completed_at: datetime | None = None
     expires_at: datetime | None = None
     settings: ResponseSettings
-    """As asked."""
+    """As requested."""
     model: str
-    """That answers."""
+    """The served model."""
     options: bytes
-    """`settings.options` with the model's default sampling."""
+    """`settings.options` with default sampling of the model."""
     seed: int
-    """The seed, so that another process can resume."""
+    """Stored so that another process can resume."""
     previous_id: str = ""
     conversation_id: str = ""
     conversation_end: int = 0
     """The position in the conversation at which the response started."""
     context_start: str = ""
-    """The item with which the model's view of the past begins. Empty: it sees all of it."""
+    """Id of the first item in prompts, after truncation; empty for all items."""
     is_compacted: bool = False
-    """Whether its own items hold everything that the model has to know of the past."""
+    """Whether its own items replace the history, by a summary."""
     work: Work = Work()
-    ended: Ended = Ended()
+    result: ResponseResult = ResponseResult()
     output: tuple[Item, ...] = ()
-    """Once it has ended. Not in the row: it is in the timeline."""
+    """Set once the response has ended. Stored in the timeline, not in the row."""
 
-    def started(self) -> "Response":
-        """The response once the model computes."""
+    def start(self) -> "Response":
+        """Return the response in progress."""
         return replace(self, state=ResponseState.IN_PROGRESS)
 
-    def completed(self, usage: TurnUsage, now: datetime) -> "Response":
-        """The model has answered, or calls the caller's tools."""
-        return replace(
-            self, state=ResponseState.COMPLETED, completed_at=now, ended=Ended(usage=usage)
-        )
+    def complete(self, usage: TurnUsage, now: datetime) -> "Response":
+        """Return the response after an answer or calls of client tools."""
+        result = ResponseResult(usage=usage)
+        return replace(self, state=ResponseState.COMPLETED, completed_at=now, result=result)
 
-    def broken_off(self, usage: TurnUsage, reason: IncompleteReason) -> "Response":
-        """The answer reached a limit."""
-        ended = Ended(usage=usage, incomplete_reason=reason)
-        return replace(self, state=ResponseState.INCOMPLETE, ended=ended)
+    def reach_limit(self, usage: TurnUsage, reason: IncompleteReason) -> "Response":
+        """Return the incomplete response."""
+        result = ResponseResult(usage=usage, incomplete_reason=reason)
+        return replace(self, state=ResponseState.INCOMPLETE, result=result)
 
-    def failed(self, usage: TurnUsage | None, error: ResponseError) -> "Response":
-        """It ended with an error."""
-        return replace(self, state=ResponseState.FAILED, ended=Ended(usage=usage, error=error))
+    def fail(self, usage: TurnUsage | None, error: ResponseError) -> "Response":
+        """Return the failed response."""
+        result = ResponseResult(usage=usage, error=error)
+        return replace(self, state=ResponseState.FAILED, result=result)
 
-    def cancelled(self, usage: TurnUsage | None) -> "Response":
-        """It was given up."""
-        return replace(self, state=ResponseState.CANCELLED, ended=Ended(usage=usage))
+    def cancel(self, usage: TurnUsage | None) -> "Response":
+        """Return the cancelled response."""
+        return replace(self, state=ResponseState.CANCELLED, result=ResponseResult(usage=usage))
 
-    def including(self, include: Collection[Include]) -> "Response":
-        """The response with other `include` values."""
-        wanted = tuple(sorted({*self.settings.include, *include}))
-        return replace(self, settings=replace(self.settings, include=wanted))
+    def add_include(self, include: Collection[Include]) -> "Response":
+        """Return the response with further `include` values."""
+        values = tuple(sorted({*self.settings.include, *include}))
+        return replace(self, settings=replace(self.settings, include=values))
 
     def check_cancellable(self) -> None:
-        """Raises ResponseNotCancellable."""
+        """Raise ResponseNotCancellable unless this is a background response."""
         if not self.settings.background:
             raise ResponseNotCancellable(response=self.id)
 
-    def check_can_be_followed(self) -> None:
-        """Validate that it can be continued. Raises PreviousResponseUnfinished."""
+    def check_final(self) -> None:
+        """Raise PreviousResponseUnfinished unless the response has ended and can be continued."""
         if not self.state.is_final:
             raise PreviousResponseUnfinished(response=self.id, state=self.state.value)
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainLink:
     """A response of a chain, with its own items."""
 
     id: str
@@ -335,20 +339,19 @@ class Link:
     items: Sequence[TimelineItem]
 
     @property
-    def archive_name(self) -> str:
-        """What a chain that begins here is archived for.
+    def keep_for(self) -> str:
+        """`TurnRequest.keep_for` of all responses of a chain whose first link this is.
 
-        One name for all of it: a longer state then takes the place of the shorter ones, where names
-        of each response's own would keep them all; and whichever response is deleted, all states
-        that hold its text are found.
+        With one id per chain, a longer stored prefix replaces the shorter ones, and the deletion of
+        any response finds all prefixes that contain its text.
         """
         return self.conversation_id or self.id
 
 
-class Expired(NamedTuple):
-    """A response whose time has come."""
+class ExpiredResponse(NamedTuple):
+    """A response that has expired."""
 
     project: str
     id: str
     is_start: bool
-    """Whether a chain began with it, and no conversation before."""
+    """Whether a chain starts with it, without a conversation before."""

@@ -53,7 +53,7 @@ _NUMBERS: Final = ("max_output_tokens", "max_tool_calls", "compact_threshold")
 
 
 def new_response(request: pb.NewResponse, request_id: str = "") -> NewResponse:
-    """What a caller asks for. Raises MissingField, InvalidField or UnsupportedField."""
+    """Convert a request. Raises MissingField, InvalidField or UnsupportedField."""
     return NewResponse(
         settings=settings_from_pb(request.settings),
         input=input_items(request.input, "input"),
@@ -64,7 +64,7 @@ def new_response(request: pb.NewResponse, request_id: str = "") -> NewResponse:
 
 
 def compact_request(request: service_pb.CompactResponseRequest) -> NewResponse:
-    """What is to be summed up, as a response that is not kept."""
+    """Convert a compaction request to one for a response that is not stored."""
     return NewResponse(
         settings=ResponseSettings(
             model=request.model,
@@ -79,9 +79,11 @@ def compact_request(request: service_pb.CompactResponseRequest) -> NewResponse:
 
 
 def settings_from_pb(request: pb.ResponseSettings) -> ResponseSettings:
-    """Raises MissingField, InvalidField or UnsupportedField."""
+    """Convert settings. Raises MissingField, InvalidField or UnsupportedField."""
     if request.truncation not in _TRUNCATIONS:
-        raise InvalidField(field="truncation", problem=f"{request.truncation} is no rule")
+        raise InvalidField(
+            field="truncation", problem=f"{request.truncation} is not a truncation strategy"
+        )
     if request.options.stopping.HasField("max_tokens"):
         raise UnsupportedField(field="options.stopping.max_tokens")
     include = includes_from_pb(request.include)
@@ -113,7 +115,7 @@ def settings_from_pb(request: pb.ResponseSettings) -> ResponseSettings:
 
 
 def _options(request: GenerationOptions, cache_key: str, include: frozenset[Include]) -> bytes:
-    """The options of each turn, with fields that the API has beside them."""
+    """Return the options of each turn, with settings that are separate fields in the API."""
     options = GenerationOptions()
     options.CopyFrom(request)
     if cache_key and not options.cache.affinity:
@@ -124,8 +126,8 @@ def _options(request: GenerationOptions, cache_key: str, include: frozenset[Incl
 
 
 def response_to_pb(response: Response) -> pb.Response:
-    """A response as its caller sees it."""
-    ended = response.ended
+    """Convert a response."""
+    result = response.result
     return pb.Response(
         id=response.id,
         state=f"STATE_{response.state.name}",
@@ -136,18 +138,18 @@ def response_to_pb(response: Response) -> pb.Response:
         previous_response_id=response.previous_id,
         conversation_id=response.conversation_id,
         output=items_to_pb(response.output, response.settings.include),
-        usage=ended.usage and usage_to_pb(ended.usage),
-        error=None if ended.error is None else _error_to_pb(ended.error),
+        usage=result.usage and usage_to_pb(result.usage),
+        error=None if result.error is None else _error_to_pb(result.error),
         incomplete_reason=(
-            f"INCOMPLETE_REASON_{ended.incomplete_reason.name}"
-            if ended.incomplete_reason
+            f"INCOMPLETE_REASON_{result.incomplete_reason.name}"
+            if result.incomplete_reason
             else pb.Response.INCOMPLETE_REASON_UNSPECIFIED
         ),
     )
 
 
 def usage_to_pb(usage: TurnUsage) -> pb.ResponseUsage:
-    """The tokens of all turns."""
+    """Convert usage."""
     return pb.ResponseUsage(
         input_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,

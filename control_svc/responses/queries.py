@@ -36,10 +36,10 @@ from control_svc.event_log.queries import StreamQueries
 from control_svc.items.model import Item, TimelineItem
 from control_svc.items.queries import ItemRow, TimelineItemRow, TimelineQueries, item_from_row
 from control_svc.responses.model import (
-    Ended,
-    Expired,
-    Link,
+    ChainLink,
+    ExpiredResponse,
     Response,
+    ResponseResult,
     ResponseSettings,
     ResponseState,
     Work,
@@ -48,31 +48,29 @@ from svc_kit.errors import ResponseNotFound
 
 
 class ResponseRow(Table):
-    """A response; its own items are in the timeline of the same id, its events in the stream."""
+    """A response. Its own items are in the timeline with its id, its events in the stream."""
 
     __tablename__ = "responses"
     __table_args__ = (Index(None, "project", "previous_id"), Index(None, "expires_at"))
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    # as asked
+    # as requested
     settings: Mapped[bytes] = mapped_column(LargeBinary)
     options: Mapped[bytes] = mapped_column(LargeBinary)
     # as in effect
     model: Mapped[str] = mapped_column(Text)
     effective_options: Mapped[bytes] = mapped_column(LargeBinary)
     seed: Mapped[int] = mapped_column(BigInteger)
-    # what was said before; no foreign keys, because it may be deleted and the response stays
+    # history; no foreign keys, because a response outlives the objects that it continues
     previous_id: Mapped[str] = mapped_column(Key)
     conversation_id: Mapped[str] = mapped_column(Key)
     conversation_end: Mapped[int] = mapped_column(BigInteger)
     context_start: Mapped[str] = mapped_column(Key)
     is_compacted: Mapped[bool] = mapped_column(Boolean)
-    # what it has become
     state: Mapped[str] = mapped_column(String(16))
     work: Mapped[bytes] = mapped_column(LargeBinary)
     ending: Mapped[bytes] = mapped_column(LargeBinary)
-    # its life
     created_at: Mapped[datetime] = mapped_column(Instant)
     completed_at: Mapped[datetime | None] = mapped_column(Instant)
     expires_at: Mapped[datetime | None] = mapped_column(Instant)
@@ -80,8 +78,8 @@ class ResponseRow(Table):
 
 _SETTINGS: Final = TypeAdapter(ResponseSettings)
 _WORK: Final = TypeAdapter(Work)
-_ENDING: Final = TypeAdapter(Ended)
-_AS_THEY_ARE: Final = (
+_ENDING: Final = TypeAdapter(ResponseResult)
+_PLAIN_COLUMNS: Final = (
     "id",
     "model",
     "seed",
@@ -103,7 +101,7 @@ _IS_START: Final = and_(
 
 
 class ResponseQueries:
-    """The rows of responses; their own items are in timelines of the same ids."""
+    """Responses in one transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
@@ -111,111 +109,110 @@ class ResponseQueries:
         self._streams = StreamQueries(tx)
 
     async def add(self, project: str, response: Response) -> None:
-        """Keep a new response."""
+        """Insert a response."""
         await self._session.execute(
             insert(ResponseRow).values(project=project, **_values(response))
         )
 
     async def get(self, project: str, response_id: str) -> Response:
-        """The response without its output. Raises ResponseNotFound."""
+        """Return a response without its output. Raises ResponseNotFound."""
         return await self._get(project, response_id, locked=False)
 
     async def lock(self, project: str, response_id: str) -> Response:
-        """As `get`, locked until the end of the transaction."""
+        """Like `get`, and lock the row until the end of the transaction."""
         return await self._get(project, response_id, locked=True)
 
     async def update(self, project: str, response: Response) -> None:
-        """Keep what has changed of a locked response; its output is not in the row."""
+        """Update a locked response, except for its output."""
         await self._session.execute(
-            update(ResponseRow).where(*_of(project, response.id)).values(_values(response))
+            update(ResponseRow).where(*_by_id(project, response.id)).values(_values(response))
         )
 
     async def delete(self, project: str, response_id: str) -> None:
-        """Forget a response, its items where nothing else has them, and its stream."""
+        """Delete a response, its stream, and its items unless other timelines have them."""
         await self._timelines.delete(project, response_id)
         await self._streams.drop(project, response_id)
-        await self._session.execute(delete(ResponseRow).where(*_of(project, response_id)))
+        await self._session.execute(delete(ResponseRow).where(*_by_id(project, response_id)))
 
-    async def chain(self, project: str, response_id: str) -> list[Link]:
-        """The responses up to one, oldest first, with all items, in one query.
+    async def chain(self, project: str, response_id: str) -> list[ChainLink]:
+        """Return the responses up to this one with their items, oldest first, by one query.
 
-        It begins where there is nothing before, where the one before is gone, or with a response
-        whose own items hold everything before. Empty: there is no such response.
+        The first link continues no response, or a deleted one, or is compacted. Empty if the
+        response does not exist.
         """
         if not is_id(response_id, RESPONSE):
-            return []  # not asked for: a database may refuse its characters
-        found = await self._session.execute(_chain_query(project, response_id))
-        links = [list(rows) for _, rows in groupby(found, key=lambda row: row.depth)]
-        return [_link(rows[0], rows) for rows in links]
+            return []  # a database may reject the characters of a malformed id
+        chain = _chain(project, response_id)
+        query = _join_items(select(chain, TimelineItemRow.position, ItemRow), project, chain)
+        query = query.order_by(chain.c.depth.desc(), TimelineItemRow.position)
+        rows = await self._session.execute(query)
+        links = [list(group) for _, group in groupby(rows, key=lambda row: row.depth)]
+        return [_link(group[0], group) for group in links]
 
-    async def start(self, project: str, response_id: str) -> Link | None:
-        """The first link of `chain`, without its items."""
+    async def start(self, project: str, response_id: str) -> ChainLink | None:
+        """Return the first link of `chain` without its items."""
         if not is_id(response_id, RESPONSE):
             return None
         chain = _chain(project, response_id)
-        found = await self._session.execute(select(chain).order_by(chain.c.depth.desc()).limit(1))
-        row = found.first()
+        result = await self._session.execute(select(chain).order_by(chain.c.depth.desc()).limit(1))
+        row = result.first()
         return None if row is None else _link(row, [])
 
     async def num_chain_bytes(self, project: str, response_id: str) -> int:
-        """How long the documents of what `chain` would read are; nothing is read for it."""
+        """Return the total size of the items of `chain`, computed by the database."""
         if not is_id(response_id, RESPONSE):
             return 0
         chain = _chain(project, response_id)
-        query = _with_items(select(func.sum(func.length(ItemRow.document))), project, chain)
+        query = _join_items(select(func.sum(func.length(ItemRow.document))), project, chain)
         return (await self._session.execute(query)).scalar_one() or 0
 
-    async def words_after(self, project: str, response_id: str) -> list[Item]:
-        """Approvals and remote calls in the responses that continue this one."""
-        later = select(ResponseRow.id, ResponseRow.state)
-        later = later.where(ResponseRow.project == project, ResponseRow.previous_id == response_id)
-        going_on = later.subquery()
-        found = await self._session.scalars(
-            _with_items(select(ItemRow), project, going_on).where(
-                or_(
-                    TimelineItemRow.kind == "mcp_call",
-                    and_(
-                        TimelineItemRow.kind == "mcp_approval_response",
-                        going_on.c.state.not_in(_FINAL),
-                    ),
-                )
+    async def later_approvals(self, project: str, response_id: str) -> list[Item]:
+        """Return MCP calls, and approvals in progress, of responses that continue this one."""
+        query = select(ResponseRow.id, ResponseRow.state)
+        query = query.where(ResponseRow.project == project, ResponseRow.previous_id == response_id)
+        later = query.subquery()
+        is_call = TimelineItemRow.kind == "mcp_call"
+        is_approval = TimelineItemRow.kind == "mcp_approval_response"
+        rows = await self._session.scalars(
+            _join_items(select(ItemRow), project, later).where(
+                or_(is_call, and_(is_approval, later.c.state.not_in(_FINAL)))
             )
         )
-        return list(map(item_from_row, found))
+        return list(map(item_from_row, rows))
 
-    async def drop_expired(self, now: datetime, limit: int) -> list[Expired]:
+    async def delete_expired(self, now: datetime, limit: int) -> list[ExpiredResponse]:
         """Delete expired responses of all projects that no other response continues."""
         later = aliased(ResponseRow)
-        goes_on = exists().where(
+        is_continued = exists().where(
             later.project == ResponseRow.project, later.previous_id == ResponseRow.id
         )
-        found = await self._session.execute(
+        rows = await self._session.execute(
             select(ResponseRow.project, ResponseRow.id, _IS_START)
-            .where(ResponseRow.expires_at <= now, ResponseRow.state.in_(_FINAL), ~goes_on)
+            .where(ResponseRow.expires_at <= now, ResponseRow.state.in_(_FINAL), ~is_continued)
             .limit(limit)
             .with_for_update(skip_locked=True)
         )
-        expired = [Expired(*row) for row in found]
-        for each in expired:
-            await self.delete(each.project, each.id)
+        expired = [ExpiredResponse(*row) for row in rows]
+        for response in expired:
+            await self.delete(response.project, response.id)
         return expired
 
     async def _get(self, project: str, response_id: str, *, locked: bool) -> Response:
         row = None
-        if is_id(response_id, RESPONSE):  # a database may refuse other characters
-            query = select(ResponseRow).where(*_of(project, response_id))
+        if is_id(response_id, RESPONSE):  # a database may reject other characters
+            query = select(ResponseRow).where(*_by_id(project, response_id))
             row = await self._session.scalar(query.with_for_update() if locked else query)
         if row is None:
             raise ResponseNotFound(response=response_id)
         return _response(row)
 
 
-def _of(project: str, response_id: str) -> tuple[ColumnElement[bool], ...]:
+def _by_id(project: str, response_id: str) -> tuple[ColumnElement[bool], ...]:
     return (ResponseRow.project == project, ResponseRow.id == response_id)
 
 
 def _chain(project: str, response_id: str) -> CTE:
-    """From the last response, at depth 0, to the first."""
+    """Select the links of a chain: the last response has depth 0, its predecessor 1."""
     columns = (
         ResponseRow.id,
         ResponseRow.previous_id,
@@ -223,7 +220,7 @@ def _chain(project: str, response_id: str) -> CTE:
         ResponseRow.conversation_end,
         ResponseRow.is_compacted,
     )
-    last = select(*columns, _ZERO.label("depth")).where(*_of(project, response_id))
+    last = select(*columns, _ZERO.label("depth")).where(*_by_id(project, response_id))
     chain = last.cte("chain", recursive=True)
     return chain.union_all(
         select(*columns, chain.c.depth + 1)
@@ -232,22 +229,15 @@ def _chain(project: str, response_id: str) -> CTE:
     )
 
 
-def _chain_query(project: str, response_id: str) -> Any:
-    """The chain, oldest first; each with its items, or with none once."""
-    chain = _chain(project, response_id)
-    query = _with_items(select(chain, TimelineItemRow.position, ItemRow), project, chain)
-    return query.order_by(chain.c.depth.desc(), TimelineItemRow.position)
-
-
-def _with_items(query: Any, project: str, chain: FromClause) -> Any:
-    placed = and_(TimelineItemRow.project == project, TimelineItemRow.timeline == chain.c.id)
+def _join_items(query: Any, project: str, responses: FromClause) -> Any:
+    """Outer-join the items of responses."""
+    placed = and_(TimelineItemRow.project == project, TimelineItemRow.timeline == responses.c.id)
     item = and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id)
-    return query.select_from(chain).outerjoin(TimelineItemRow, placed).outerjoin(ItemRow, item)
+    return query.select_from(responses).outerjoin(TimelineItemRow, placed).outerjoin(ItemRow, item)
 
 
-def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> Link:
-    """A link whose items are in the rows."""
-    return Link(
+def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> ChainLink:
+    return ChainLink(
         id=first.id,
         previous_id=first.previous_id,
         conversation_id=first.conversation_id,
@@ -264,22 +254,22 @@ def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> Link:
 def _values(response: Response) -> dict[str, Any]:
     settings = response.settings
     return {
-        **{name: getattr(response, name) for name in _AS_THEY_ARE},
+        **{name: getattr(response, name) for name in _PLAIN_COLUMNS},
         "settings": _SETTINGS.dump_json(replace(settings, options=b"")),
         "options": settings.options,
         "effective_options": response.options,
         "state": response.state.value,
         "work": _WORK.dump_json(response.work),
-        "ending": _ENDING.dump_json(response.ended),
+        "ending": _ENDING.dump_json(response.result),
     }
 
 
 def _response(row: ResponseRow) -> Response:
     return Response(
-        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        **{name: getattr(row, name) for name in _PLAIN_COLUMNS},
         settings=replace(_SETTINGS.validate_json(row.settings), options=row.options),
         options=row.effective_options,
         state=ResponseState(row.state),
         work=_WORK.validate_json(row.work),
-        ended=_ENDING.validate_json(row.ending),
+        result=_ENDING.validate_json(row.ending),
     )

@@ -1,4 +1,4 @@
-"""CRUD and cancellation of stored responses; `worker.py` runs them."""
+"""CRUD and cancellation of stored responses. `worker.py` runs them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -23,13 +23,13 @@ from control_svc.items.service import append_items, check_duplicates, resolve_it
 from control_svc.jobs.model import JobPriority, NewJob
 from control_svc.jobs.queries import JobQueries
 from control_svc.responses.compaction import CALL_KINDS, check_calls
-from control_svc.responses.context import Requests
-from control_svc.responses.events import EventCodec, EventType, LifeEvent, ResponseEvent
+from control_svc.responses.context import ResponseFactory
+from control_svc.responses.events import EventCodec, EventType, StateEvent
 from control_svc.responses.model import NewResponse, Response
 from control_svc.responses.queries import ResponseQueries
 from control_svc.responses.recorder import close_conversation
-from control_svc.responses.tools import check_approvals_once
-from control_svc.responses.transitions import Endings
+from control_svc.responses.tools import check_new_approvals
+from control_svc.responses.transitions import ResponseTransitions
 from control_svc.responses.worker import KIND
 from control_svc.tools.file_search_resources import check_tool_stores
 from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFound
@@ -41,12 +41,12 @@ MAX_PAGE: Final = 100
 
 @dataclass(frozen=True)
 class Responses:
-    """What callers do with stored responses."""
+    """Creates, reads, cancels and deletes stored responses."""
 
     transactions: Transactions
-    followers: StreamReader
-    requests: Requests
-    endings: Endings
+    reader: StreamReader
+    factory: ResponseFactory
+    transitions: ResponseTransitions
     codec: EventCodec
     ids: IdSource
     tokens: PageTokens
@@ -54,22 +54,22 @@ class Responses:
     prefix_cleanup: PrefixCleanup
 
     async def create(self, project: str, new: NewResponse) -> Response:
-        """Begin a response.
+        """Create a response and queue its job.
 
-        Raises what `Requests.make` does; RequestIdReused, PreviousResponseNotFound,
+        Raises the errors of `ResponseFactory.create`; RequestIdReused, PreviousResponseNotFound,
         PreviousResponseUnfinished, ConversationNotFound, ConversationLocked, ItemNotFound,
         FileNotFound, VectorStoreNotFound, ToolCallMissing or ToolOutputMissing; InvalidField for
-        an item that the conversation has.
+        an item that is already in the conversation.
         """
-        response = await self.requests.make(project, new)
+        response = await self.factory.create(project, new)
         request = IdempotencyRecord.of(
             CREATE, new.request_id, response.id, response.created_at, new
         )
 
         async def add(tx: Transaction) -> Response:
-            created = await record_request(tx, project, request)
-            if created != response.id:
-                return await ResponseQueries(tx).get(project, created)
+            response_id = await record_request(tx, project, request)
+            if response_id != response.id:
+                return await ResponseQueries(tx).get(project, response_id)
             return await self._add(tx, project, new, response)
 
         return await self.transactions.write(add)
@@ -78,19 +78,21 @@ class Responses:
         self, tx: Transaction, project: str, request: NewResponse, response: Response
     ) -> Response:
         await check_tool_stores(tx, project, request.settings.tools)
-        before, response = await _what_was_said(tx, project, response)
-        if response.conversation_id:  # which is to have each item once when the response ends
+        history, response = await _place_response(tx, project, response)
+        if response.conversation_id:
+            # The input is added to the conversation when the response ends.
             await check_duplicates(tx, project, response.conversation_id, request.input, "input")
         items = await resolve_items(
-            tx, project, request.input, self.ids, response.created_at, "input", before
+            tx, project, request.input, self.ids, response.created_at, "input", history
         )
-        check_calls(before, items)
-        await check_approvals_once(tx, project, response, before, items, locks=True)
+        check_calls(history, items)
+        await check_new_approvals(tx, project, response, history, items, lock=True)
         await ResponseQueries(tx).add(project, response)
         await append_items(tx, project, response.id, request.input, items, "input")
-        await StreamQueries(tx).create(
-            project, response.id, [self.codec.encode(event) for event in _first_events(response)]
-        )
+        events = [StateEvent(EventType.CREATED, response)]
+        if response.settings.background:
+            events.append(StateEvent(EventType.QUEUED, response))
+        await StreamQueries(tx).create(project, response.id, list(map(self.codec.encode, events)))
         job = NewJob(
             id=self.ids.new(JOB), kind=KIND, subject=response.id, priority=JobPriority.INTERACTIVE
         )
@@ -98,120 +100,123 @@ class Responses:
         return response
 
     async def get(self, project: str, response_id: str) -> Response:
-        """A response, with its output once it has ended. Raises ResponseNotFound."""
+        """Return a response, with its output if it has ended. Raises ResponseNotFound."""
 
         async def read(tx: Transaction) -> Response:
-            found = await ResponseQueries(tx).get(project, response_id)
-            if not found.state.is_final:
-                return found
-            created = await TimelineQueries(tx).read(
+            response = await ResponseQueries(tx).get(project, response_id)
+            if not response.state.is_final:
+                return response
+            output = await TimelineQueries(tx).read(
                 project, response_id, item_filter=ItemFilter(origin=response_id)
             )
-            return replace(found, output=tuple(placed.item for placed in created))
+            return replace(response, output=tuple(placed.item for placed in output))
 
         return await self.transactions.read(read)
 
     def follow(
         self, project: str, response_id: str, after: int = BEFORE_FIRST
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """The events of a response beyond a number, to its end.
+        """Yield the events of a response after a sequence number, until it ends.
 
         Raises ResponseNotFound, StreamExpired or OutOfRange.
         """
         missing = ResponseNotFound(response=response_id)
-        return self.followers.follow(
+        return self.reader.follow(
             project, response_id, after, missing=missing, field="starting_after"
         )
 
-    async def ended(self, project: str, response_id: str) -> Response:
-        """A response once it has ended. Raises ResponseNotFound where it was deleted, and what it
-        was refused with, if it was."""
-        found = await self.get(project, response_id)
-        if not found.state.is_final:
+    async def wait(self, project: str, response_id: str) -> Response:
+        """Wait for the end of a response and return it.
+
+        Raises ResponseNotFound if it is deleted meanwhile, and the error of a rejected request.
+        """
+        response = await self.get(project, response_id)
+        if not response.state.is_final:
             async with aclosing(self.follow(project, response_id)) as events:
                 async for _ in events:
                     pass
-            found = await self.get(project, response_id)
-        check_not_refused(found)
-        return found
+            response = await self.get(project, response_id)
+        raise_if_refused(response)
+        return response
 
     async def delete(self, project: str, response_id: str) -> None:
-        """Forget a response; one that is under way is given up. Raises ResponseNotFound."""
+        """Delete a response; cancel it if it is running. Raises ResponseNotFound."""
 
-        async def forget(tx: Transaction) -> None:
+        async def delete_rows(tx: Transaction) -> None:
             await ResponseQueries(tx).get(project, response_id)
-            # Lock the job's row first, as the response's worker does.
+            # Lock the row of the job first, as the worker does.
             await JobQueries(tx).request_cancel(project, KIND, response_id)
-            found = await ResponseQueries(tx).lock(project, response_id)
-            is_running = not found.state.is_final
+            response = await ResponseQueries(tx).lock(project, response_id)
+            is_running = not response.state.is_final
             if is_running:
-                await close_conversation(tx, project, found)
+                await close_conversation(tx, project, response)
             start = await ResponseQueries(tx).start(project, response_id)
             await ResponseQueries(tx).delete(project, response_id)
             if start is not None:
                 await self.prefix_cleanup.enqueue(
-                    tx, project, start.archive_name, is_running=is_running
+                    tx, project, start.keep_for, is_running=is_running
                 )
 
-        await self.transactions.write(forget)
+        await self.transactions.write(delete_rows)
 
     async def cancel(self, project: str, response_id: str) -> Response:
-        """Give a background response up; one that has ended stays as it is.
+        """Cancel a background response; one that has ended does not change.
 
         Raises ResponseNotFound or ResponseNotCancellable.
         """
 
-        async def give_up(tx: Transaction) -> None:
+        async def cancel(tx: Transaction) -> None:
             (await ResponseQueries(tx).get(project, response_id)).check_cancellable()
             await JobQueries(tx).request_cancel(project, KIND, response_id)
-            found = await ResponseQueries(tx).lock(project, response_id)
-            if not found.state.is_final:
-                await self.endings.end(
+            response = await ResponseQueries(tx).lock(project, response_id)
+            if not response.state.is_final:
+                await self.transitions.end(
                     tx,
                     project,
-                    found,
+                    response,
                     EventType.CANCELLED,
-                    lambda work: found.cancelled(work.cost),
+                    lambda work: response.cancel(work.total_usage),
                 )
 
-        await self.transactions.write(give_up)
+        await self.transactions.write(cancel)
         return await self.get(project, response_id)
 
     async def input_items(
         self, project: str, response_id: str, page_request: PageRequest
     ) -> Page[Item]:
-        """A page of what a response was asked. Raises ResponseNotFound, OutOfRange or
-        InvalidField."""
+        """List the input items. Raises ResponseNotFound, OutOfRange or InvalidField."""
         if page_request.after and not creation_key(page_request.after):
-            raise InvalidField(field="after", problem="it is not the id of an item")
+            raise InvalidField(field="after", problem="must be the id of an item")
         binding = (project, "input items", response_id)
         window = self.tokens.window(page_request, binding, MAX_PAGE)
 
         async def read(tx: Transaction) -> list[Item]:
             await ResponseQueries(tx).get(project, response_id)
-            found = await TimelineQueries(tx).page(project, response_id, window, INPUT_ITEMS)
-            return [placed.item for placed in found]
+            rows = await TimelineQueries(tx).page(project, response_id, window, INPUT_ITEMS)
+            return [placed.item for placed in rows]
 
-        found = await self.transactions.read(read)
-        return self.tokens.page(found, window, page_request, binding, PAGE_BYTES)
+        items = await self.transactions.read(read)
+        return self.tokens.page(items, window, page_request, binding, PAGE_BYTES)
 
 
-def check_not_refused(response: Response) -> None:
-    """Raises the error with which a response was refused before its model began."""
-    error = response.ended.error
+def raise_if_refused(response: Response) -> None:
+    """Raise the error of a request that was rejected before the model started."""
+    error = response.result.error
     if error is not None and error.is_refusal:
         raise restore_error(error.reason, error.message, error.metadata)
 
 
-async def _what_was_said(
+async def _place_response(
     tx: Transaction, project: str, response: Response
 ) -> tuple[list[Item], Response]:
-    """The open calls, and the response with its position in the history."""
+    """Lock the conversation, if any. Return earlier items, which include all open calls, and the
+    response with its position in the history.
+    """
     if response.previous_id:
-        previous = await previous_of(tx, project, response)
+        previous = await get_previous(tx, project, response)
         own = await TimelineQueries(tx).read(project, previous.id)
-        changed = replace(response, context_start=previous.context_start)
-        return [placed.item for placed in own], changed
+        response = replace(response, context_start=previous.context_start)
+        return [placed.item for placed in own], response
     if not response.conversation_id:
         return [], response
     conversation = await ConversationQueries(tx).lock(project, response.conversation_id)
@@ -224,37 +229,31 @@ async def _what_was_said(
     return [placed.item for placed in calls], replace(response, conversation_end=end)
 
 
-async def previous_of(tx: Transaction, project: str, response: Response) -> Response:
-    """The response that this one continues. Raises PreviousResponseNotFound or
-    PreviousResponseUnfinished.
+async def get_previous(tx: Transaction, project: str, response: Response) -> Response:
+    """Return the response that this one continues.
+
+    Raises PreviousResponseNotFound or PreviousResponseUnfinished.
     """
     try:
         previous = await ResponseQueries(tx).get(project, response.previous_id)
     except ResponseNotFound:
         raise PreviousResponseNotFound(response=response.previous_id) from None
-    previous.check_can_be_followed()
+    previous.check_final()
     return previous
 
 
-def _first_events(response: Response) -> list[ResponseEvent]:
-    created: list[ResponseEvent] = [LifeEvent(EventType.CREATED, response)]
-    if response.settings.background:
-        created.append(LifeEvent(EventType.QUEUED, response))
-    return created
-
-
-_RESPONSES_AT_ONCE: Final = 50
-"""Fewer than other rows: each is deleted with its items and events."""
+_EXPIRED_PER_BATCH: Final = 50
+"""Fewer than of other rows: each is deleted with its items and events."""
 
 
 def delete_expired_responses(prefix_cleanup: PrefixCleanup) -> CleanupStep:
     """Return the step of the sweeper that deletes expired responses and what is stored for them."""
 
     async def delete_responses(tx: Transaction, now: datetime) -> Deleted:
-        expired = await ResponseQueries(tx).drop_expired(now, _RESPONSES_AT_ONCE)
-        for each in expired:
-            if each.is_start:
-                await prefix_cleanup.enqueue(tx, each.project, each.id)
+        expired = await ResponseQueries(tx).delete_expired(now, _EXPIRED_PER_BATCH)
+        for response in expired:
+            if response.is_start:
+                await prefix_cleanup.enqueue(tx, response.project, response.id)
         return Deleted(len(expired))
 
     return delete_responses

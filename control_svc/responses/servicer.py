@@ -1,13 +1,12 @@
 """The gRPC servicer of responses, and the lines of batches for /v1/responses."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import grpc
 from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1 import response_service_pb2_grpc as rpc
-from corral.control.v1 import tool_pb2
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from control_svc.base.proto import is_newest_first, timestamp
@@ -19,7 +18,7 @@ from control_svc.responses.event_codec import event_to_pb
 from control_svc.responses.proto import compact_request, new_response, response_to_pb, usage_to_pb
 from control_svc.responses.service import Responses
 from openai_wire.errors import RESPONSE_PARAMS, openai_names
-from openai_wire.responses import requests
+from openai_wire.responses import requests as response_requests
 from openai_wire.responses.objects import response_object
 from svc_kit.auth.principal import current_principal
 from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
@@ -30,25 +29,25 @@ Context = grpc.aio.ServicerContext[object, object]
 class ResponseServicer(rpc.ResponseServiceServicer):
     """Responses over gRPC."""
 
-    def __init__(self, responses: Responses, answering: EphemeralResponses) -> None:
+    def __init__(self, responses: Responses, requests: EphemeralResponses) -> None:
         self._responses = responses
-        self._answering = answering
+        self._requests = requests
 
     async def CreateResponse(
         self, request: pb.CreateResponseRequest, context: Context
     ) -> pb.CreateResponseResponse:
-        """Answer, and return what was answered."""
-        wanted = new_response(request.new_response, request.request_id)
-        response = await self._answering.answer(current_principal().project, wanted)
+        """Create a response and return it when it has ended."""
+        new = new_response(request.new_response, request.request_id)
+        response = await self._requests.answer(current_principal().project, new)
         return pb.CreateResponseResponse(response=response_to_pb(response))
 
     async def StreamResponse(
         self, request: pb.StreamResponseRequest, context: Context
     ) -> AsyncIterator[pb.StreamResponseResponse]:
         """Create a response and stream its events."""
-        wanted = new_response(request.new_response, request.request_id)
-        telling = self._answering.stream(current_principal().project, wanted)
-        async with aclosing(_each(telling)) as events:
+        new = new_response(request.new_response, request.request_id)
+        groups = self._requests.stream(current_principal().project, new)
+        async with aclosing(_flatten(groups)) as events:
             async for event in events:
                 yield pb.StreamResponseResponse(event=event_to_pb(event))
 
@@ -60,47 +59,46 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         if after < BEFORE_FIRST:
             raise OutOfRange(field="after", value=after, minimum=0)
         project = current_principal().project
-        following = self._responses.follow(project, request.response_id, after)
-        async with aclosing(_each(following)) as events:
+        groups = self._responses.follow(project, request.response_id, after)
+        async with aclosing(_flatten(groups)) as events:
             async for event in events:
                 yield pb.WatchResponseResponse(event=event_to_pb(event))
 
     async def GetResponse(
         self, request: pb.GetResponseRequest, context: Context
     ) -> pb.GetResponseResponse:
-        """Describe a response."""
+        """Get a response."""
         include = includes_from_pb(request.include)
-        found = await self._responses.get(current_principal().project, request.response_id)
-        response = response_to_pb(found.including(include))
-        return pb.GetResponseResponse(response=response)
+        response = await self._responses.get(current_principal().project, request.response_id)
+        return pb.GetResponseResponse(response=response_to_pb(response.add_include(include)))
 
     async def DeleteResponse(
         self, request: pb.DeleteResponseRequest, context: Context
     ) -> pb.DeleteResponseResponse:
-        """Forget a response."""
+        """Delete a response."""
         await self._responses.delete(current_principal().project, request.response_id)
         return pb.DeleteResponseResponse()
 
     async def CancelResponse(
         self, request: pb.CancelResponseRequest, context: Context
     ) -> pb.CancelResponseResponse:
-        """Give a response up."""
-        found = await self._responses.cancel(current_principal().project, request.response_id)
-        return pb.CancelResponseResponse(response=response_to_pb(found))
+        """Cancel a background response."""
+        response = await self._responses.cancel(current_principal().project, request.response_id)
+        return pb.CancelResponseResponse(response=response_to_pb(response))
 
     async def ListInputItems(
         self, request: pb.ListInputItemsRequest, context: Context
     ) -> pb.ListInputItemsResponse:
-        """List what a response was asked."""
+        """List the input items of a response."""
         include = includes_from_pb(request.include)
-        wanted = PageRequest(
+        page_request = PageRequest(
             request.page_size or DEFAULT_PAGE,
             request.page_token,
             request.after,
             is_newest_first(request.order),
         )
         page = await self._responses.input_items(
-            current_principal().project, request.response_id, wanted
+            current_principal().project, request.response_id, page_request
         )
         items = items_to_pb(page.items, include)
         return pb.ListInputItemsResponse(items=items, next_page_token=page.next_token)
@@ -109,26 +107,26 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         self, request: pb.CountInputTokensRequest, context: Context
     ) -> pb.CountInputTokensResponse:
         """Count the tokens of a prompt."""
-        wanted = new_response(request.new_response)
-        count = await self._answering.count(current_principal().project, wanted)
+        new = new_response(request.new_response)
+        count = await self._requests.count(current_principal().project, new)
         return pb.CountInputTokensResponse(input_tokens=count)
 
     async def PrepareResponse(
         self, request: pb.PrepareResponseRequest, context: Context
     ) -> pb.PrepareResponseResponse:
-        """Have a prompt read."""
-        wanted = new_response(request.new_response)
-        read = await self._answering.prepare(current_principal().project, wanted)
+        """Compute a prompt into the prefix cache."""
+        new = new_response(request.new_response)
+        usage = await self._requests.prefill(current_principal().project, new)
         return pb.PrepareResponseResponse(
-            input_tokens=read.prompt_tokens, cached_tokens=read.cached_tokens
+            input_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens
         )
 
     async def CompactResponse(
         self, request: pb.CompactResponseRequest, context: Context
     ) -> pb.CompactResponseResponse:
         """Compact items."""
-        wanted = compact_request(request)
-        compacted = await self._answering.compact(current_principal().project, wanted)
+        new = compact_request(request)
+        compacted = await self._requests.compact(current_principal().project, new)
         return pb.CompactResponseResponse(
             id=compacted.id,
             create_time=timestamp(compacted.created_at),
@@ -137,43 +135,38 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         )
 
 
-async def _each(groups: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Event, None]:
-    async with aclosing(groups) as found:
-        async for group in found:
+async def _flatten(groups: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Event, None]:
+    async with aclosing(groups):
+        async for group in groups:
             for event in group:
                 yield event
 
 
 class ResponseLines:
-    """Answers lines."""
+    """Runs the lines of batches for /v1/responses."""
 
-    def __init__(self, answering: EphemeralResponses) -> None:
-        self._answering = answering
+    def __init__(self, requests: EphemeralResponses) -> None:
+        self._requests = requests
 
     async def answer(self, project: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The object of the response.
+        """Run a line and return OpenAI's response object.
 
-        Raises what a caller of HTTP would get, and what another try may end better.
+        Raises the errors of the HTTP API, and retryable errors.
         """
-        body = requests.parse_response(fields)
+        body = response_requests.parse_response(fields)
         for name in ("stream", "background"):
             if getattr(body, name):
                 raise UnsupportedValue(field=name, value="true")
         if body.conversation is not None:
             raise UnsupportedField(field="conversation")
         with openai_names(RESPONSE_PARAMS):
-            request = requests.new_response(body)
-            _check_tools(request.settings.tools)
+            request = response_requests.new_response(body)
+            for index, tool in enumerate(request.settings.tools):
+                # A line may be run again from the start, which would repeat MCP calls.
+                if tool.HasField("mcp"):
+                    raise UnsupportedValue(field=f"tools[{index}].type", value="mcp")
             request.settings.store = False
-            response = await self._answering.answer(
+            response = await self._requests.answer(
                 project, new_response(request), JobPriority.BATCH
             )
         return response_object(response_to_pb(response))
-
-
-def _check_tools(tools: Iterable[tool_pb2.Tool]) -> None:
-    """That no remote server is called: a line may be computed again from its beginning, and would
-    make its calls again. Raises UnsupportedValue."""
-    for index, tool in enumerate(tools):
-        if tool.HasField("mcp"):
-            raise UnsupportedValue(field=f"tools[{index}].type", value="mcp")

@@ -1,4 +1,4 @@
-"""Hosted tools of responses: `file_search` and MCP servers, with approvals."""
+"""Hosted tools of responses: `file_search` and MCP servers with approvals."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,15 +32,18 @@ from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 
 class ResponseTools:
-    """What responses may use."""
+    """The hosted tools that responses may use."""
 
     def __init__(self, search: Search, servers: McpServers) -> None:
         self._search = search
         self._servers = servers
 
     def check(self, tools: Sequence[Tool]) -> None:
-        """Raises UnsupportedValue for a server that the operator has not named, InvalidField,
-        MissingField or, for a search without a model for it, EmbeddingModelMissing."""
+        """Validate the tools of a request.
+
+        Raises UnsupportedValue for an MCP server that is not configured, EmbeddingModelMissing for
+        a search without an embedding model, InvalidField or MissingField.
+        """
         labels: set[str] = set()
         for index, tool in enumerate(tools):
             path = f"tools[{index}]"
@@ -49,7 +52,7 @@ class ResponseTools:
                 if label not in self._servers.labels:
                     raise UnsupportedValue(field=f"{path}.server_label", value=label)
                 if label in labels:
-                    problem = f"there is another tool with the server '{label}'"
+                    problem = f"another tool already uses the server '{label}'"
                     raise InvalidField(field=f"{path}.server_label", problem=problem)
                 labels.add(label)
             if isinstance(tool, FileSearchTool):
@@ -58,7 +61,7 @@ class ResponseTools:
                 self._search.check_model()
 
     def hosted(self, tools: Sequence[Tool], items: Sequence[Item]) -> Sequence[HostedTool]:
-        """The tools of a response; `items` has the lists of tools of MCP servers."""
+        """Return the hosted tools. `items` contain the tool lists of MCP servers."""
         searches = [
             FileSearch(self._search, tool.vector_store_ids, tool)
             for tool in tools
@@ -67,46 +70,42 @@ class ResponseTools:
         return [*searches, *mcp_tools(self._servers, tools, latest_tool_lists(items))]
 
 
-async def check_approvals_once(
+async def check_new_approvals(
     tx: Transaction,
     project: str,
     response: Response,
-    before: Sequence[Item],
-    given: Sequence[Item],
+    history: Sequence[Item],
+    input_items: Sequence[Item],
     *,
-    locks: bool,
+    lock: bool,
 ) -> None:
-    """Validate that approvals of a new response refer to calls that still wait for them. `locks`
-    serializes other responses with such approvals until the end of the transaction. Raises
-    InvalidField.
+    """Validate that approvals in the input of a new response refer to calls that wait for them.
+
+    `lock` serializes responses with approvals of the same calls until the end of the transaction.
+    Raises InvalidField.
     """
-    spent: Sequence[Item] = ()
-    if response.previous_id and any(map(_allows, given)):
-        if locks:
+    later: Sequence[Item] = ()
+    if response.previous_id and any(map(_is_approval, input_items)):
+        if lock:
             await ResponseQueries(tx).lock(project, response.previous_id)
-        spent = await ResponseQueries(tx).words_after(project, response.previous_id)
-    check_approvals([*before, *spent], given)
+        later = await ResponseQueries(tx).later_approvals(project, response.previous_id)
+    check_approvals([*history, *later], input_items)
 
 
-def _allows(item: Item) -> bool:
+def _is_approval(item: Item) -> bool:
     return isinstance(item.content, McpApprovalResponse) and item.content.approve
 
 
-class Prepared(NamedTuple):
-    """Items to record."""
+class PreparedItems(NamedTuple):
+    """Items that were added before the first turn."""
 
-    lists: list[Item]
+    tool_lists: list[Item]
     calls: list[Item]
-    """In progress: they have not been begun."""
-
-    @property
-    def items(self) -> list[Item]:
-        """All of them."""
-        return [*self.lists, *self.calls]
+    """Approved calls, in progress and not executed yet."""
 
 
-class McpPreparing:
-    """Prepares the remote tools of responses."""
+class McpPreparer:
+    """Prepares the MCP tools of responses."""
 
     def __init__(self, servers: McpServers, ids: IdSource, clock: Clock) -> None:
         self._servers = servers
@@ -115,29 +114,30 @@ class McpPreparing:
 
     async def prepare(
         self, recorder: ResponseRecorder, items: Sequence[Item], own: Sequence[Item]
-    ) -> Prepared:
-        """Ask and take up what has not been yet. Raises InvalidField for an allowed call of a
-        server that the response does not name."""
+    ) -> PreparedItems:
+        """Add missing tool lists and newly approved calls.
+
+        Raises InvalidField for an approved call of a server that is not among the tools.
+        """
         tools = recorder.response.settings.tools
         calls = approved_calls(items, own)
         labels = [tool.server_label for tool in tools if isinstance(tool, McpTool)]
         for call in calls:
             if call.server_label not in labels:
-                problem = f"the call that was allowed needs the server '{call.server_label}'"
+                problem = f"the approved call requires the server '{call.server_label}'"
                 raise InvalidField(field="tools", problem=problem)
-        prepared = Prepared([], [])
-        for label in _unasked(tools, items, own):
+        tool_lists: list[Item] = []
+        for label in _unlisted_servers(tools, items, own):
             await recorder.begin()
-            listed = self._item(await self._list(label), ItemStatus.COMPLETED)
-            await recorder.made(listed)
-            prepared.lists.append(listed)
-        if calls:
-            prepared.calls.extend(self._item(call, ItemStatus.IN_PROGRESS) for call in calls)
+            tool_lists.append(self._item(await self._list_tools(label), ItemStatus.COMPLETED))
+            await recorder.add_items(tool_lists[-1])
+        call_items = [self._item(call, ItemStatus.IN_PROGRESS) for call in calls]
+        if call_items:
             await recorder.begin()
-            await recorder.made(*prepared.calls)
-        return prepared
+            await recorder.add_items(*call_items)
+        return PreparedItems(tool_lists, call_items)
 
-    async def _list(self, label: str) -> McpListTools:
+    async def _list_tools(self, label: str) -> McpListTools:
         try:
             tools = await self._servers.tools(label)
         except McpError as failed:
@@ -149,10 +149,10 @@ class McpPreparing:
         return Item(id=new_id, status=status, created_at=self._clock(), content=content)
 
 
-def _unasked(tools: Sequence[Tool], items: Sequence[Item], own: Sequence[Item]) -> list[str]:
-    """The servers whose tools are not listed yet. One that failed is asked again by the next
-    response.
-    """
+def _unlisted_servers(
+    tools: Sequence[Tool], items: Sequence[Item], own: Sequence[Item]
+) -> list[str]:
+    """Return the servers whose tools are not listed yet, or failed to be in earlier responses."""
     known = {label for label, listed in latest_tool_lists(items).items() if not listed.problem}
     known |= set(latest_tool_lists(own))
     return [t.server_label for t in tools if isinstance(t, McpTool) and t.server_label not in known]

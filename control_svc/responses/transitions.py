@@ -1,4 +1,4 @@
-"""Restores the committed state of a response, and ends it for a caller or a dead letter."""
+"""Reads the recorded output of a response, and ends responses that are cancelled or dead."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from control_svc.event_log.queries import StreamQueries
 from control_svc.items.model import Item, ItemFilter
 from control_svc.items.queries import TimelineQueries
 from control_svc.responses.content_cipher import ContentCipher
-from control_svc.responses.events import EventCodec, EventType, rebuilt
+from control_svc.responses.events import EventCodec, EventType, rebuild_drafts
 from control_svc.responses.model import Response, Work
 from control_svc.responses.recorder import ResponseRecorder, TransactionSink
 
@@ -18,23 +18,25 @@ from control_svc.responses.recorder import ResponseRecorder, TransactionSink
 class RecordedOutput:
     """The recorded output of a response."""
 
-    output: Sequence[Item]
-    """In turns that have ended."""
+    items: Sequence[Item]
+    """Items of completed turns."""
     drafts: Sequence[Draft]
-    """In the open turn."""
+    """Drafts of the open turn."""
     token_ids: Sequence[int]
-    """Sampled in the open turn."""
+    """Sampled tokens of the open turn."""
 
 
-class Endings:
-    """Reads and ends responses in transactions that have locked them."""
+class ResponseTransitions:
+    """Reads and ends responses within a transaction."""
 
     def __init__(self, codec: EventCodec, cipher: ContentCipher) -> None:
         self._codec = codec
         self._cipher = cipher
 
-    async def said(self, tx: Transaction, project: str, response: Response) -> RecordedOutput:
-        """The recorded output of a response."""
+    async def read_output(
+        self, tx: Transaction, project: str, response: Response
+    ) -> RecordedOutput:
+        """Read the recorded output of a response."""
         turn = response.work.num_turns
         created = await TimelineQueries(tx).read(
             project, response.id, item_filter=ItemFilter(origin=response.id)
@@ -42,8 +44,8 @@ class Endings:
         events = await StreamQueries(tx).events_of_turn(project, response.id, turn)
         decoded = [self._codec.decode(event.data) for event in events]
         return RecordedOutput(
-            output=[placed.item for placed in created],
-            drafts=rebuilt(decoded, first_index=len(created)),
+            items=[placed.item for placed in created],
+            drafts=rebuild_drafts(decoded, first_index=len(created)),
             token_ids=await StreamQueries(tx).tokens(project, response.id, turn),
         )
 
@@ -52,12 +54,13 @@ class Endings:
         tx: Transaction,
         project: str,
         response: Response,
-        moment: EventType,
-        ended: Callable[[Work], Response],
-    ) -> Response:
-        """End a locked response, whose job is locked or dead, with its output so far."""
-        said = await self.said(tx, project, response)
+        event_type: EventType,
+        finish: Callable[[Work], Response],
+    ) -> None:
+        """End a locked response with its output so far. Its job must be locked or dead."""
+        output = await self.read_output(tx, project, response)
         sink = TransactionSink(project, tx, self._codec)
-        recorder = ResponseRecorder(project, response, said.output, sink, self._cipher, said.drafts)
-        await recorder.end(recorder.broken_turn(), moment, ended)
-        return recorder.response
+        recorder = ResponseRecorder(
+            project, response, output.items, sink, self._cipher, output.drafts
+        )
+        await recorder.end(recorder.interrupted_turn(), event_type, finish)

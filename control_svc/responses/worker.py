@@ -1,4 +1,4 @@
-"""The job handler of responses: prepare, run the agent loop, end."""
+"""The job handler of responses. It reads the context, runs the agent loop and stores the end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,14 +11,13 @@ from control_svc.agent.model import LoopLimits, LoopResult, LoopSettings, Outcom
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.inference.turn_client import TokenCounter
-from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FileSearchCall, Item, ItemStatus
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, Job, JobPriority
 from control_svc.responses.compaction import AutoCompaction
 from control_svc.responses.content_cipher import ContentCipher
-from control_svc.responses.context import Past, ResponseContext, read_past, visible
+from control_svc.responses.context import History, ResponseContext, prompt_items, read_history
 from control_svc.responses.events import EventCodec, EventType
 from control_svc.responses.model import (
     IncompleteReason,
@@ -29,8 +28,8 @@ from control_svc.responses.model import (
 )
 from control_svc.responses.queries import ResponseQueries
 from control_svc.responses.recorder import ResponseRecorder, StoredSink
-from control_svc.responses.tools import McpPreparing, ResponseTools
-from control_svc.responses.transitions import Endings
+from control_svc.responses.tools import McpPreparer, ResponseTools
+from control_svc.responses.transitions import ResponseTransitions
 from control_svc.tools.model import ResponseFormat, ToolChoice
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -46,133 +45,138 @@ from svc_kit.errors.status import is_retryable
 
 
 @dataclass(frozen=True)
-class ResumeState:
-    """How far a response is, when an attempt begins."""
+class StartState:
+    """The state of a response at the start of an attempt."""
 
     items: Sequence[Item]
-    """All items, its own at the end."""
+    """The history, followed by `own`."""
     own: Sequence[Item]
-    """Its input and what it has made."""
+    """Input items and output items of the response."""
     drafts: Sequence[Draft] = ()
     """Drafts of the open turn."""
     token_ids: Sequence[int] = ()
-    archive_name: str = ""
-    """As `LoopSettings.keep_for`; empty for a response that is not stored."""
+    """Sampled tokens of the open turn."""
+    keep_for: str = ""
+    """As in `LoopSettings`; empty for a response that is not stored."""
 
 
 class ResponseWorker:
-    """Works on responses."""
+    """Runs responses in the agent loop."""
 
     def __init__(
         self,
         loop: AgentLoop,
         counter: TokenCounter,
-        thresholds: AutoCompaction,
+        compaction: AutoCompaction,
         cipher: ContentCipher,
         tools: ResponseTools,
-        remote: McpPreparing,
+        mcp: McpPreparer,
         clock: Clock,
     ) -> None:
         self._loop = loop
         self._counter = counter
-        self._thresholds = thresholds
+        self._compaction = compaction
         self._cipher = cipher
         self._tools = tools
-        self._remote = remote
+        self._mcp = mcp
         self._clock = clock
 
-    async def work(
+    async def run(
         self,
         project: str,
         recorder: ResponseRecorder,
-        started: ResumeState,
+        start: StartState,
         cancelled: asyncio.Event,
         priority: JobPriority = JobPriority.INTERACTIVE,
-    ) -> Outcome | None:
-        """Until the response has ended; None: with an error. A cancelled one is not ended here.
+    ) -> None:
+        """Run a response to its end. A cancelled response is not ended here.
 
-        Raises LeaseLost, EngineDied, and errors that another attempt may not meet again.
+        Raises LeaseLost, EngineDied, and retryable errors.
         """
         try:
-            ending = await self._run(project, recorder, started, cancelled, priority)
+            result = await self._run_loop(project, recorder, start, cancelled, priority)
         except DomainError as error:
             if is_retryable(error):
                 raise
             await fail(recorder, error)
-            return None
-        if ending.outcome is not Outcome.CANCELLED:
-            await self._end(recorder, ending)
-        return ending.outcome
+            return
+        response, now = recorder.response, self._clock()
+        match result.outcome:
+            case Outcome.CANCELLED:
+                pass
+            case Outcome.ANSWERED | Outcome.ACTION_REQUIRED:
+                await recorder.end(
+                    result.turn,
+                    EventType.COMPLETED,
+                    lambda work: response.complete(work.total_usage, now),
+                )
+            case _:
+                reason = IncompleteReason.MAX_OUTPUT_TOKENS
+                await recorder.end(
+                    result.turn,
+                    EventType.INCOMPLETE,
+                    lambda work: response.reach_limit(work.total_usage, reason),
+                )
 
-    async def _run(
+    async def _run_loop(
         self,
         project: str,
         recorder: ResponseRecorder,
-        started: ResumeState,
+        start: StartState,
         cancelled: asyncio.Event,
         priority: JobPriority,
     ) -> LoopResult:
         response = recorder.response
-        settings = replace(
-            loop_settings(project, response, priority), keep_for=started.archive_name
+        settings = replace(loop_settings(project, response, priority), keep_for=start.keep_for)
+        progress = _progress(response, recorder.output, start)
+        items = prompt_items(project, response, start.items, self._cipher)
+        known = [*start.items, *items]  # summaries may contain MCP items
+        tool_lists, calls = await self._mcp.prepare(recorder, known, start.own)
+        progress.approved_calls = calls
+        new_items = [*tool_lists, *calls]
+        hosted = self._tools.hosted(response.settings.tools, [*known, *tool_lists])
+        context = ResponseContext(
+            [*items, *new_items],
+            [*start.own, *new_items],
+            recorder,
+            self._counter,
+            self._compaction,
         )
-        progress = _progress(response, recorder.output, started)
-        seen = visible(project, response, started.items, self._cipher)
-        known = [*started.items, *seen]  # a summary keeps what remote servers have said
-        remote = await self._remote.prepare(recorder, known, started.own)
-        progress.approved_calls = remote.calls
-        own = [*started.own, *remote.items]
-        seen += remote.items
-        hosted = self._tools.hosted(response.settings.tools, [*known, *remote.lists])
-        context = ResponseContext(seen, own, recorder, self._counter, self._thresholds)
         return await self._loop.run(settings, context, hosted, recorder, progress, cancelled)
-
-    async def _end(self, recorder: ResponseRecorder, ending: LoopResult) -> None:
-        response, now = recorder.response, self._clock()
-        if ending.outcome in (Outcome.ANSWERED, Outcome.ACTION_REQUIRED):
-            await recorder.end(
-                ending.turn, EventType.COMPLETED, lambda work: response.completed(work.cost, now)
-            )
-            return
-        reason = IncompleteReason.MAX_OUTPUT_TOKENS
-        await recorder.end(
-            ending.turn, EventType.INCOMPLETE, lambda work: response.broken_off(work.cost, reason)
-        )
 
 
 async def fail(recorder: ResponseRecorder, error: DomainError) -> None:
     """End a response with an error and its output so far."""
-    response, described = recorder.response, failure(error)
+    response = recorder.response
     is_refusal = (
         response.state is ResponseState.QUEUED
         and not response.settings.background
         and isinstance(error, InvalidArgument | NotFound | FailedPrecondition)
     )
-    events = ResponseError(**{**described.__dict__, "is_refusal": is_refusal})
-    await recorder.end(
-        recorder.broken_turn(), EventType.FAILED, lambda work: response.failed(_cost(work), events)
-    )
-
-
-def failure(error: DomainError) -> ResponseError:
-    """An error in OpenAI's words for responses."""
     if isinstance(error, ContextLengthExceeded):
         code = "context_length_exceeded"
     elif isinstance(error, InvalidArgument):
         code = "invalid_prompt"
     else:
         code = "server_error"
-    return ResponseError(
+    response_error = ResponseError(
         code=code,
         message=error.message,
         param=error.field or "",
         reason=error.reason,
         metadata=error.metadata,
+        is_refusal=is_refusal,
     )
+
+    def finish(work: Work) -> Response:
+        usage = work.total_usage
+        return response.fail(usage if any(usage) else None, response_error)
+
+    await recorder.end(recorder.interrupted_turn(), EventType.FAILED, finish)
 
 
 def loop_settings(project: str, response: Response, priority: JobPriority) -> LoopSettings:
-    """What is asked of the model in every turn."""
+    """Return the settings of all turns of a response."""
     settings = response.settings
     return LoopSettings(
         project=project,
@@ -193,35 +197,28 @@ def loop_settings(project: str, response: Response, priority: JobPriority) -> Lo
     )
 
 
-def _progress(response: Response, output: Sequence[Item], started: ResumeState) -> Progress:
+def _progress(response: Response, output: Sequence[Item], start: StartState) -> Progress:
     work = response.work
+    searches = [item.content for item in output if isinstance(item.content, FileSearchCall)]
+    passages = (search.first + len(search.results) for search in searches)
     return Progress(
         num_turns=work.num_turns,
         usage=work.usage,
         num_hosted_calls=work.num_hosted_calls,
-        token_ids=list(started.token_ids),
-        drafts=list(started.drafts),
+        token_ids=list(start.token_ids),
+        drafts=list(start.drafts),
         open_calls=[item for item in output if item.status is ItemStatus.IN_PROGRESS],
         awaits_client=work.awaits_client,
-        num_passages=_num_passages(output),
+        num_passages=max(passages, default=0),
     )
 
 
-def _num_passages(output: Sequence[Item]) -> int:
-    searches = (item.content for item in output if isinstance(item.content, FileSearchCall))
-    return max((search.first + len(search.results) for search in searches), default=0)
-
-
-def _cost(work: Work) -> TurnUsage | None:
-    return work.cost if any(work.cost) else None
-
-
 KIND: Final = "response"
-"""The jobs of responses."""
+"""Job kind."""
 
 
 class ResponseHandler:
-    """Does the jobs of responses."""
+    """The job handler."""
 
     kind = KIND
 
@@ -230,42 +227,44 @@ class ResponseHandler:
         transactions: Transactions,
         writers: GroupCommitter,
         worker: ResponseWorker,
-        endings: Endings,
+        transitions: ResponseTransitions,
         codec: EventCodec,
         cipher: ContentCipher,
         concurrency: int,
     ) -> None:
-        """`concurrency` is how many responses run at a time in this process."""
+        """`concurrency` is the maximum number of responses that run at once in this process."""
         self.concurrency = concurrency
         self._transactions = transactions
         self._writers = writers
         self._worker = worker
-        self._endings = endings
+        self._transitions = transitions
         self._codec = codec
         self._cipher = cipher
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Run or resume the response, unless it was cancelled or deleted."""
-        if await self._response(claim) is None:
+        """Run or resume the response, unless it has ended or was deleted."""
+        if await self._find_running(claim) is None:
             return
         async with self._writers.writer(context, claim.subject) as writer:
-            response = await self._response(claim)
+            response = await self._find_running(claim)
             if response is None:
                 return
             sink = StoredSink(claim.project, writer, self._codec)
-            said = await self._transactions.read(
-                lambda tx: self._endings.said(tx, claim.project, response)
+            output = await self._transactions.read(
+                lambda tx: self._transitions.read_output(tx, claim.project, response)
             )
             recorder = ResponseRecorder(
-                claim.project, response, said.output, sink, self._cipher, said.drafts
+                claim.project, response, output.items, sink, self._cipher, output.drafts
             )
             try:
-                past, own = await self._output_until(claim)
+                history, own = await self._read_history(claim)
             except (PreviousResponseNotFound, TooLong) as error:
                 await fail(recorder, error)
                 return
-            started = ResumeState(past.items, own, said.drafts, said.token_ids, past.archive_name)
-            await self._worker.work(claim.project, recorder, started, context.cancelled)
+            start = StartState(
+                history.items, own, output.drafts, output.token_ids, history.keep_for
+            )
+            await self._worker.run(claim.project, recorder, start, context.cancelled)
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the response of a dead job, with its output so far."""
@@ -277,32 +276,30 @@ class ResponseHandler:
             return
         reason, message = job.error or ("INTERNAL", "")
         error = ResponseError(code="server_error", message=message, reason=reason)
-        await self._endings.end(
+        await self._transitions.end(
             tx,
             job.project,
             response,
             EventType.FAILED,
-            lambda work: response.failed(work.cost, error),
+            lambda work: response.fail(work.total_usage, error),
         )
 
-    async def _response(self, claim: Claim) -> Response | None:
-        """The response, if there is anything to do for it."""
+    async def _find_running(self, claim: Claim) -> Response | None:
+        """Return the response of a job; None if it has ended or was deleted."""
+        try:
+            response = await self._transactions.read(
+                lambda tx: ResponseQueries(tx).get(claim.project, claim.subject)
+            )
+        except ResponseNotFound:
+            return None
+        return None if response.state.is_final else response
 
-        async def find(tx: Transaction) -> Response | None:
-            try:
-                return await ResponseQueries(tx).get(claim.project, claim.subject)
-            except ResponseNotFound:
-                return None
+    async def _read_history(self, claim: Claim) -> tuple[History, list[Item]]:
+        """Read all items, and those of the response itself."""
 
-        found = await self._transactions.read(find)
-        return None if found is None or found.state.is_final else found
-
-    async def _output_until(self, claim: Claim) -> tuple[Past, list[Item]]:
-        """All items, and those of the response."""
-
-        async def read(tx: Transaction) -> tuple[Past, list[Item]]:
-            past = await read_past(tx, claim.project, claim.subject)
+        async def read(tx: Transaction) -> tuple[History, list[Item]]:
+            history = await read_history(tx, claim.project, claim.subject)
             own = await TimelineQueries(tx).read(claim.project, claim.subject)
-            return past, [placed.item for placed in own]
+            return history, [placed.item for placed in own]
 
         return await self._transactions.read(read)

@@ -31,7 +31,7 @@ from control_svc.responses import content_cipher
 from control_svc.responses import queries as response_queries
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.event_codec import RESPONSE_EVENTS
-from control_svc.responses.events import EventType, LifeEvent, StepEvent
+from control_svc.responses.events import EventType, StateEvent, StepEvent
 from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
 from control_svc.runs.events import RunEvent
@@ -215,7 +215,7 @@ def test_events_of_responses_are_read_and_written_with_the_same_bytes() -> None:
     """A worker of this release resumes a response of the one before."""
     life, annotation, *others = map(bytes.fromhex, golden("stored")["response events"])
 
-    assert RESPONSE_EVENTS.decode(life) == LifeEvent(EventType.FAILED, None)
+    assert RESPONSE_EVENTS.decode(life) == StateEvent(EventType.FAILED, None)
     assert RESPONSE_EVENTS.decode(annotation) == StepEvent(EventType.ANNOTATION_ADDED, "msg_1", 2)
     for stored in others:
         assert RESPONSE_EVENTS.encode(RESPONSE_EVENTS.decode(stored)) == stored
@@ -308,7 +308,7 @@ FORMATS: Final[dict[str, Callable[[], str]]] = {
     "packed texts": lambda: pack_texts([b"a", b"", b"bcd"]).hex(),
     "page token": page_token,
     "random number": lambda: str(SamplingRng(7, 1).seed(3, b"draw")),
-    "sealed reasoning": lambda: CIPHER.seal_thought("p", "because"),
+    "sealed reasoning": lambda: CIPHER.seal_reasoning("p", "because"),
     "sealed summary": lambda: CIPHER.seal_summary("p", SUMMARY),
     "snapshot file": snapshot_file,
     "snapshot recipe": recipe,
@@ -348,7 +348,7 @@ def test_what_an_earlier_release_wrote_is_read() -> None:
     tokens = PageTokens(b"k" * 32)
 
     assert reader.snapshot == SNAPSHOT
-    assert CIPHER.open_thought("p", stored["sealed reasoning"]) == "because"
+    assert CIPHER.open_reasoning("p", stored["sealed reasoning"]) == "because"
     assert CIPHER.open_summary("p", stored["sealed summary"]) == SUMMARY
     assert unpack_ints(bytes.fromhex(stored["packed numbers"])) == [1, 70_000, -1]
     assert unpack_texts(bytes.fromhex(stored["packed texts"]), 3) == [b"a", b"", b"bcd"]

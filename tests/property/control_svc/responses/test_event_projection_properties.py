@@ -16,7 +16,7 @@ from control_svc.responses.events import (
     ItemEvent,
     ResponseEvent,
     TurnProjection,
-    rebuilt,
+    rebuild_drafts,
 )
 from tests.support.examples import examples
 
@@ -60,7 +60,7 @@ class Log:
 
 def work(deltas: Sequence[Delta], log: Log, dies_after: int | None = None) -> list[bytes]:
     """An attempt, which goes on behind the log; what the end of the turn adds to it."""
-    told = rebuilt(log.events, first_index=0)
+    told = rebuild_drafts(log.events, first_index=0)
     telling, ids = TurnProjection(0, lambda item: item, told), iter(range(len(told), 100))
     draft = TurnDraft(told, CALLEES, lambda prefix: f"{prefix}{next(ids)}", lambda: NOW)
     held: list[ResponseEvent] = []
@@ -99,8 +99,8 @@ def test_each_item_is_added_and_done_once_in_order(deltas: list[Delta]) -> None:
     """As the SDK wants it: an index for each item, its deltas between, the same id at both ends."""
     events = [RESPONSE_EVENTS.decode(data) for data in whole(deltas)]
     items = [event for event in events if isinstance(event, ItemEvent)]
-    added = [event for event in items if event.moment is EventType.ITEM_ADDED]
-    done = [event for event in items if event.moment is EventType.ITEM_DONE]
+    added = [event for event in items if event.type is EventType.ITEM_ADDED]
+    done = [event for event in items if event.type is EventType.ITEM_DONE]
 
     assert [event.output_index for event in added] == list(range(len(added)))
     assert [event.item.id for event in done] == [event.item.id for event in added]

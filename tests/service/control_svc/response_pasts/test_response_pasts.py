@@ -13,7 +13,7 @@ from control_svc.base.ids import RESPONSE, IdSource
 from control_svc.db.transaction import Transaction
 from control_svc.items.model import Item, ItemStatus, Message, Role, Text
 from control_svc.items.queries import ItemRow, TimelineItemRow, TimelineQueries
-from control_svc.responses.context import read_past
+from control_svc.responses.context import read_history
 from control_svc.responses.model import Response, ResponseSettings, ResponseState
 from control_svc.responses.queries import ResponseQueries
 from svc_kit.errors import (
@@ -80,7 +80,7 @@ async def test_a_thousand_responses_are_a_thousand_rows(
 
         await database.transactions.write(add)
         event.listen(Engine, "before_cursor_execute", note)
-        past = await database.transactions.read(lambda each: read_past(each, P, made[-1]))
+        past = await database.transactions.read(lambda each: read_history(each, P, made[-1]))
         event.remove(Engine, "before_cursor_execute", note)
         reads = [statement for statement in statements if "SELECT" in statement.upper()]
 

@@ -21,7 +21,7 @@ async def test_a_past_that_nobody_could_hold_is_not_read(
     conversation = await ConversationClient(running.client).create(a_message("w " * 1000))
     first = await client.create("w", instructions="")
     long = await client.create("w" * 2000, previous_response_id=first.id)
-    monkeypatch.setattr(context, "MAX_PAST_BYTES", 1500)
+    monkeypatch.setattr(context, "MAX_HISTORY_BYTES", 1500)
 
     for asked in ({"previous_response_id": long.id}, {"conversation_id": conversation.id}):
         for _ in range(2):

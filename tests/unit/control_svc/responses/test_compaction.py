@@ -45,7 +45,7 @@ async def test_a_summary_is_as_urgent_as_the_turn_behind_it() -> None:
     items = [said(PAST), question := said("b")]
     messages, priority = turn_messages("", items), JobPriority.BATCH
     request = TurnRequest(project="p", model="m", messages=messages, seed=1, priority=priority)
-    kept = await thresholds.kept(recorder, request, items, {question.id})
+    kept = await thresholds.apply(recorder, request, items, {question.id})
 
     assert kept[1:] == [question]
     assert [turn.priority for turn in turns.requests] == [JobPriority.BATCH]
