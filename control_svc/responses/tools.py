@@ -124,7 +124,7 @@ class McpPreparer:
         labels = [tool.server_label for tool in tools if isinstance(tool, McpTool)]
         for call in calls:
             if call.server_label not in labels:
-                problem = f"the approved call requires the server '{call.server_label}'"
+                problem = f"the approved call needs the server '{call.server_label}'"
                 raise InvalidField(field="tools", problem=problem)
         tool_lists: list[Item] = []
         for label in _unlisted_servers(tools, items, own):
