@@ -1,7 +1,7 @@
-"""Selects the items of a thread that the model of a run is shown.
+"""Selects the items of a thread for the prompts of a run.
 
-The prompt begins with that of the run before, token for token, as long as nothing is truncated, so
-that it is found in the prefix cache. "auto" truncates only when the context is exceeded.
+Unless it is truncated, a prompt begins with the prompt of the previous run, token for token, so
+that the prefix cache contains it. "auto" truncates only if the context length is exceeded.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.model import Item, ItemFilter, Message, Role, TimelineItem
 from control_svc.items.queries import TimelineQueries
-from control_svc.runs.model import Run, Truncation
+from control_svc.runs.model import Run
 from control_svc.runs.queries import RunQueries
 from svc_kit.errors import ContextLengthExceeded
 
@@ -27,7 +27,7 @@ _MESSAGES: Final = ItemFilter(kinds=("message",))
 
 
 class RunContext:
-    """The `Context` of one run, for the time of one attempt."""
+    """The `Context` of one attempt at a run."""
 
     def __init__(
         self,
@@ -42,88 +42,87 @@ class RunContext:
         self._transactions = transactions
         self._counter = counter
         self._writer = writer
-        self._placed: list[TimelineItem] = []
+        self._entries: list[TimelineItem] = []
 
     async def items(self) -> list[Item]:
-        """The thread, from where it is cut."""
+        """The items of the thread from where it is cut."""
 
         async def read(tx: Transaction) -> list[TimelineItem]:
-            first = self._run.first_position
-            if first is None:
+            start = self._run.first_position
+            if start is None:
                 thread = await ThreadQueries(tx).get(self._project, self._run.thread_id)
-                first = thread.cut
-            return await TimelineQueries(tx).read(self._project, self._run.thread_id, first)
+                start = thread.cut
+            return await TimelineQueries(tx).read(self._project, self._run.thread_id, start)
 
-        self._placed = await self._transactions.read(read)
-        return [placed.item for placed in self._placed]
+        self._entries = await self._transactions.read(read)
+        return [entry.item for entry in self._entries]
 
     async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
-        """All of them: threads are cut, and never summed up."""
+        """All items: threads are truncated, never compacted."""
         return list(items)
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
     ) -> list[Item] | None:
-        """The last of the items, as many as fill half the room there is."""
-        if self._run.settings.truncation.last_messages is not None:
+        """The last items, as many as fit into half of the limit."""
+        settings = self._run.settings
+        if settings.truncation.last_messages is not None:
             return None
         starts = [
-            index for index, placed in enumerate(self._placed) if index and _is_question(placed)
+            index
+            for index, entry in enumerate(self._entries)
+            if index and _is_user_message(entry.item)
         ]
         if not starts:
             return None
-        start = await self._first_fitting(request, items, starts, error.context_tokens // 2)
-        await self._cut(self._placed[start].position, is_own=error.field == PROMPT_LIMIT)
-        self._placed = self._placed[start:]
-        return list(items[start:])
-
-    async def _first_fitting(
-        self, request: TurnRequest, items: Sequence[Item], starts: Sequence[int], room: int
-    ) -> int:
-        """The first of the starts behind which the items have room; the last, if none has."""
 
         async def fits(start: int) -> bool:
-            messages = turn_messages(self._run.settings.instructions, items[start:])
-            return await self._counter.count(replace(request, messages=messages)) <= room
+            messages = turn_messages(settings.instructions, items[start:])
+            num_tokens = await self._counter.count(replace(request, messages=messages))
+            return num_tokens <= error.context_tokens // 2
 
-        return await first_that_fits(starts, fits)
+        start = await first_that_fits(starts, fits)
+        await self._store_cut(self._entries[start].position, only_run=error.field == PROMPT_LIMIT)
+        self._entries = self._entries[start:]
+        return list(items[start:])
 
-    async def _cut(self, position: int, *, is_own: bool) -> None:
-        """Keep where the thread is cut: for the runs to come, but for a limit of this run's own."""
-        has_view = is_own or self._run.first_position is not None
-        if has_view:
-            self._run = self._run.placed(position)
+    async def _store_cut(self, position: int, *, only_run: bool) -> None:
+        """Store where the prompt begins: on the thread for later runs, unless `only_run`."""
+        updates_run = only_run or self._run.first_position is not None
+        if updates_run:
+            self._run = replace(self._run, first_position=position)
 
-        async def keep(tx: Transaction) -> None:
-            if has_view:
+        async def update(tx: Transaction) -> None:
+            if updates_run:
                 run = await RunQueries(tx).lock(self._project, self._run.id)
-                await RunQueries(tx).update(self._project, run.placed(position))
-            if not is_own:
+                await RunQueries(tx).update(self._project, replace(run, first_position=position))
+            if not only_run:
                 thread = await ThreadQueries(tx).lock(self._project, self._run.thread_id)
-                cut = replace(thread, cut=max(thread.cut, position))
-                await ThreadQueries(tx).update(self._project, cut)
+                thread = replace(thread, cut=max(thread.cut, position))
+                await ThreadQueries(tx).update(self._project, thread)
 
-        await self._writer.commit(keep)
+        await self._writer.commit(update)
 
 
-def _is_question(placed: TimelineItem) -> bool:
-    """Whether a conversation can begin with it: templates want the user first."""
-    content = placed.item.content
-    return isinstance(content, Message) and content.role is Role.USER
+def _is_user_message(item: Item) -> bool:
+    """Whether a prompt can begin with the item: chat templates expect a user message first."""
+    return isinstance(item.content, Message) and item.content.role is Role.USER
 
 
 async def first_position(tx: Transaction, project: str, run: Run) -> int | None:
-    """Where the model's view of the thread begins, for a run that names a number of messages, or
-    has the limit of the run before, which was cut by it."""
-    count = run.settings.truncation.last_messages
+    """The position of the first item in the prompts of a new run; None means the thread's cut.
+
+    It is set for a run with `last_messages`, and for a run with `max_prompt_tokens` whose
+    predecessor had the same limit and was truncated by it.
+    """
+    settings = run.settings
+    count = settings.truncation.last_messages
     if count is not None:
         return await TimelineQueries(tx).position_from_end(project, run.thread_id, count, _MESSAGES)
-    if run.settings.max_prompt_tokens is None:
+    if settings.max_prompt_tokens is None:
         return None
-    before = await RunQueries(tx).page(project, run.thread_id, Window(limit=1, after=run.id))
-    return next((each.first_position for each in before if _limits(each) == _limits(run)), None)
-
-
-def _limits(run: Run) -> tuple[Truncation, int | None]:
-    """What its view of the thread depends on."""
-    return run.settings.truncation, run.settings.max_prompt_tokens
+    for previous in await RunQueries(tx).page(project, run.thread_id, Window(1, after=run.id)):
+        limits = previous.settings.truncation, previous.settings.max_prompt_tokens
+        if limits == (settings.truncation, settings.max_prompt_tokens):
+            return previous.first_position
+    return None

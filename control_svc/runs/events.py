@@ -1,7 +1,7 @@
-"""Events of runs, as their streams store them.
+"""Events of runs as stored in their streams.
 
-Drafts of an interrupted turn are rebuilt from them, so they contain everything that the model
-produced, also what the Assistants API does not show.
+They contain all output of the model, also what the Assistants API does not show, since the drafts
+of an interrupted turn are restored from them.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from control_svc.runs.steps import RunStep
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadCreated:
-    """The first event where the thread was made with the run."""
+    """The first event of a run that was created with its thread."""
 
     kind: Literal["thread"] = "thread"
     thread: Thread
@@ -27,37 +27,37 @@ class ThreadCreated:
 
 @dataclass(frozen=True, kw_only=True)
 class RunChanged:
-    """The run has come to be, or is in another state."""
+    """The run was created or its state changed."""
 
     kind: Literal["run"] = "run"
     what: str
-    """"created", or its state."""
+    """"created", or the new state."""
     run: Run
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepChanged:
-    """A step has come to be, or is in another state."""
+    """A step was created or its state changed."""
 
     kind: Literal["step"] = "step"
     what: str
-    """"created", or its state."""
+    """"created", or the new state."""
     step: RunStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageChanged:
-    """A message has come to be, or is in another state."""
+    """A message was created or its state changed."""
 
     kind: Literal["message"] = "message"
     what: str
-    """"created", or its state."""
+    """"created", or the new state."""
     message: ThreadMessage
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageDelta:
-    """A message has grown."""
+    """Text or citations were added to a message."""
 
     kind: Literal["message_delta"] = "message_delta"
     message_id: str
@@ -67,16 +67,16 @@ class MessageDelta:
 
 @dataclass(frozen=True, kw_only=True)
 class CallDelta:
-    """A call of a step has begun, or its arguments have grown."""
+    """A call was added to a step, or text to its arguments."""
 
     kind: Literal["call_delta"] = "call_delta"
     step_id: str
     index: int
-    """Among the calls of the step."""
+    """Index among the calls of the step."""
     tool: DraftKind
     """function or hosted."""
     item_id: str = ""
-    """Empty but in the first piece, as are the next three."""
+    """Set only in the first delta of a call, as are `call_id`, `name` and `created_at`."""
     call_id: str = ""
     name: str = ""
     created_at: datetime | None = None
@@ -85,7 +85,7 @@ class CallDelta:
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningDelta:
-    """A thought has grown."""
+    """Text was added to reasoning."""
 
     kind: Literal["reasoning_delta"] = "reasoning_delta"
     item_id: str
@@ -104,26 +104,32 @@ RunEvent = (
 )
 
 
-def drafts_of(events: Iterable[RunEvent]) -> list[Draft]:
-    """Rebuild the drafts of a turn from its events."""
+def restore_drafts(events: Iterable[RunEvent]) -> list[Draft]:
+    """Restore the drafts of a turn from its events."""
     drafts: list[Draft] = []
     for event in events:
         match event:
             case MessageChanged(what="created", message=message):
-                _begin(drafts, message.id, DraftKind.MESSAGE, message.item.created_at)
+                _add_draft(drafts, message.id, DraftKind.MESSAGE, message.item.created_at)
             case MessageDelta(text=text):
                 drafts[-1].text += text
-            case ReasoningDelta():
-                _grow_thought(drafts, event)
+            case ReasoningDelta(item_id=item_id):
+                if not drafts or drafts[-1].id != item_id:
+                    _add_draft(drafts, item_id, DraftKind.REASONING, event.created_at)
+                drafts[-1].text += event.text
             case CallDelta():
-                _grow_call(drafts, event)
-            case _:  # what says nothing of the model's
+                if event.created_at is not None:
+                    draft = _add_draft(drafts, event.item_id, event.tool, event.created_at)
+                    draft.name, draft.call_id = event.name, event.call_id
+                    draft.call_index = event.index
+                drafts[-1].text += event.arguments
+            case _:  # not output of the model
                 pass
     return drafts
 
 
-def _begin(drafts: list[Draft], item_id: str, kind: DraftKind, created_at: datetime) -> Draft:
-    """A new draft; the one before it is whole."""
+def _add_draft(drafts: list[Draft], item_id: str, kind: DraftKind, created_at: datetime) -> Draft:
+    """Add a draft; the previous one is complete."""
     if drafts:
         drafts[-1].is_done = True
     draft = Draft(index=len(drafts), id=item_id, kind=kind, created_at=created_at)
@@ -131,24 +137,11 @@ def _begin(drafts: list[Draft], item_id: str, kind: DraftKind, created_at: datet
     return draft
 
 
-def _grow_thought(drafts: list[Draft], event: ReasoningDelta) -> None:
-    if not drafts or drafts[-1].id != event.item_id:
-        _begin(drafts, event.item_id, DraftKind.REASONING, event.created_at)
-    drafts[-1].text += event.text
-
-
-def _grow_call(drafts: list[Draft], event: CallDelta) -> None:
-    if event.created_at is not None:
-        draft = _begin(drafts, event.item_id, event.tool, event.created_at)
-        draft.name, draft.call_id, draft.call_index = event.name, event.call_id, event.index
-    drafts[-1].text += event.arguments
-
-
 class RunEventCodec(Protocol):
-    """Events as the log keeps them."""
+    """Serialization of events for the event log."""
 
     def encode(self, event: RunEvent) -> bytes:
-        """An event for the log."""
+        """Serialize an event."""
 
     def decode(self, data: bytes) -> RunEvent:
-        """An event of the log."""
+        """Deserialize an event."""

@@ -1,12 +1,12 @@
-"""Runs: an assistant at work on a thread, and the states it goes through.
+"""Runs: executions of an assistant on a thread, and their states.
 
     queued ──► in_progress ──► completed, incomplete, failed
       ▲           │    ▲
       │           ▼    │ cancelling ──► cancelled       (from queued and in_progress)
       └── requires_action ──► expired, cancelled
 
-Whoever changes a run holds its row, so of two ends the first one is what happened. All transitions
-are pure functions from a run to the next one.
+A run is changed with its row locked, so the first of two ends wins. All transitions are pure: they
+return the changed run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,17 +38,17 @@ from svc_kit.errors import (
 MAX_INSTRUCTIONS_CHARACTERS: Final = 256_000
 MAX_ADDITIONAL_MESSAGES: Final = 1000
 MAX_TOOLS: Final = 20
-LEAST_TOKENS: Final = 256
+MIN_TOKEN_LIMIT: Final = 256
 MAX_OUTPUT_CHARACTERS: Final = 512_000
 
 
 class RunState(StrEnum):
-    """Where a run is, in OpenAI's words."""
+    """State of a run, in OpenAI's words."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
     REQUIRES_ACTION = "requires_action"
-    """It waits for the outputs of the client's functions."""
+    """The run waits for the outputs of client functions."""
     CANCELLING = "cancelling"
     CANCELLED = "cancelled"
     FAILED = "failed"
@@ -58,12 +58,12 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it stays so."""
+        """Whether the run has ended."""
         return self in _FINAL
 
     @property
-    def is_followed(self) -> bool:
-        """Whether more events follow without an action of the client."""
+    def needs_worker(self) -> bool:
+        """Whether a worker has to execute the run, or end it."""
         return not self.is_final and self is not RunState.REQUIRES_ACTION
 
 
@@ -79,7 +79,7 @@ _FINAL: Final = frozenset(
 
 
 class ErrorCode(StrEnum):
-    """Why a run failed, in OpenAI's words."""
+    """Code of the error of a run, in OpenAI's words."""
 
     SERVER_ERROR = "server_error"
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
@@ -87,14 +87,14 @@ class ErrorCode(StrEnum):
 
 
 class RunError(NamedTuple):
-    """Why a run failed."""
+    """Error of a failed run."""
 
     code: ErrorCode
     message: str
 
 
 class IncompleteReason(StrEnum):
-    """Which limit ended a run."""
+    """Limit that ended a run."""
 
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
     MAX_PROMPT_TOKENS = "max_prompt_tokens"
@@ -102,20 +102,20 @@ class IncompleteReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Truncation:
-    """Which of the thread's messages the model is shown."""
+    """Which messages of the thread are in the prompt."""
 
     last_messages: int | None = None
-    """So many, the last ones; None: all, and fewer once the model's context is full ("auto")."""
+    """Number of last messages. None means "auto": all that fit into the context length."""
 
 
-AUTO: Final = Truncation()
+AUTO_TRUNCATION: Final = Truncation()
 ANY_CHOICE: Final = ToolChoice()
 NO_RESOURCES: Final = ToolResources()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a run does, as it was when it was created: its assistant may change meanwhile."""
+    """Settings of a run. They are copied from its assistant, which may change later."""
 
     model: str
     instructions: str = ""
@@ -126,16 +126,16 @@ class RunSettings:
     reasoning_effort: str = ""
     choice: ToolChoice = ANY_CHOICE
     parallel_calls: bool = True
-    truncation: Truncation = AUTO
+    truncation: Truncation = AUTO_TRUNCATION
     max_prompt_tokens: int | None = None
     max_completion_tokens: int | None = None
     seed: int
-    """The seed; a resumed run continues with it."""
+    """Sampling seed, stored so that a resumed run continues with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewRun:
-    """The request to create a run. None and empty texts mean the assistant's settings."""
+    """The request to create a run. The assistant's settings replace None and empty texts."""
 
     assistant_id: str
     model: str = ""
@@ -150,7 +150,7 @@ class NewRun:
     reasoning_effort: str = ""
     choice: ToolChoice = ANY_CHOICE
     parallel_calls: bool = True
-    truncation: Truncation = AUTO
+    truncation: Truncation = AUTO_TRUNCATION
     max_prompt_tokens: int | None = None
     max_completion_tokens: int | None = None
     request_id: str = ""
@@ -170,15 +170,16 @@ class NewRun:
         check_metadata(self.metadata)
         check_format(self.format)
         check_effort(self.reasoning_effort)
-        _check_least("truncation_strategy.last_messages", self.truncation.last_messages, 1)
-        _check_least("max_prompt_tokens", self.max_prompt_tokens, LEAST_TOKENS)
-        _check_least("max_completion_tokens", self.max_completion_tokens, LEAST_TOKENS)
-        if len(self.additional_messages) > MAX_ADDITIONAL_MESSAGES:
-            raise TooLong(
-                field="additional_messages",
-                length=len(self.additional_messages),
-                limit=MAX_ADDITIONAL_MESSAGES,
-            )
+        for name, value, minimum in (
+            ("truncation_strategy.last_messages", self.truncation.last_messages, 1),
+            ("max_prompt_tokens", self.max_prompt_tokens, MIN_TOKEN_LIMIT),
+            ("max_completion_tokens", self.max_completion_tokens, MIN_TOKEN_LIMIT),
+        ):
+            if value is not None and value < minimum:
+                raise OutOfRange(field=name, value=value, minimum=minimum)
+        length = len(self.additional_messages)
+        if length > MAX_ADDITIONAL_MESSAGES:
+            raise TooLong(field="additional_messages", length=length, limit=MAX_ADDITIONAL_MESSAGES)
         for index, message in enumerate(self.additional_messages):
             message.check(f"additional_messages[{index}].")
         check_request_id(self.request_id)
@@ -186,13 +187,14 @@ class NewRun:
     def settings(
         self, assistant: AssistantSettings, thread: ToolResources, seed: int
     ) -> RunSettings:
-        """The settings of the run: the assistant's, overridden by the request. Raises InvalidField
-        for the choice of an unknown tool.
+        """The assistant's settings, overridden by the request.
+
+        Raises InvalidField for the choice of an unknown tool.
         """
         tools = assistant.tools if self.tools is None else self.tools
         check_choice(self.choice, tools)
-        own = assistant.resources if self.resources is None else self.resources
-        stores = dict.fromkeys((*own.vector_store_ids, *thread.vector_store_ids))
+        resources = assistant.resources if self.resources is None else self.resources
+        stores = dict.fromkeys((*resources.vector_store_ids, *thread.vector_store_ids))
         instructions = assistant.instructions if self.instructions is None else self.instructions
         texts = (instructions, self.additional_instructions)
         return RunSettings(
@@ -200,7 +202,7 @@ class NewRun:
             instructions="\n\n".join(text for text in texts if text),
             tools=tools,
             resources=ToolResources(vector_store_ids=tuple(stores)),
-            # Serialised messages put one behind the other are one laid over the other.
+            # The concatenation of serialized protos merges them.
             options=assistant.options + self.options,
             format=self.format or assistant.format,
             reasoning_effort=self.reasoning_effort or assistant.reasoning_effort,
@@ -214,7 +216,7 @@ class NewRun:
 
 
 class ToolOutput(NamedTuple):
-    """What a function of the client's gave."""
+    """Output of a client function."""
 
     call_id: str
     output: str
@@ -222,8 +224,8 @@ class ToolOutput(NamedTuple):
 
 def check_outputs(outputs: Sequence[ToolOutput]) -> None:
     """Raises TooLong."""
-    for index, given in enumerate(outputs):
-        check_length(f"tool_outputs[{index}].output", given.output, MAX_OUTPUT_CHARACTERS)
+    for index, output in enumerate(outputs):
+        check_length(f"tool_outputs[{index}].output", output.output, MAX_OUTPUT_CHARACTERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,37 +239,32 @@ class Run:
     metadata: Mapping[str, str] = field(default_factory=dict)
     state: RunState = RunState.QUEUED
     created_at: datetime
-    # what has become of it
+    # outcome
     expires_at: datetime | None
-    """When it expires, if it waits for outputs then; None once it has ended."""
+    """When the run expires if it waits for outputs; None once it has ended."""
     started_at: datetime | None = None
     ended_at: datetime | None = None
     error: RunError | None = None
     incomplete_reason: IncompleteReason | None = None
     calls: tuple[FunctionCall, ...] = ()
-    """Those whose outputs it waits for."""
-    # how far the work is
+    """Calls whose outputs the run waits for."""
+    # progress
     first_position: int | None = None
-    """Where in the thread's timeline begins what the model is shown, for a run that names a number
-    of messages or was cut by a limit of its own, as perhaps the run before; None: at the thread's
-    cut."""
+    """Position in the thread's timeline of the first item in prompts, if `last_messages` or
+    `max_prompt_tokens` determine it; None means the thread's cut."""
     num_turns: int = 0
     num_hosted_calls: int = 0
     awaits_client: bool = False
     usage: TurnUsage = NO_USAGE
 
-    def started(self, now: datetime) -> "Run":
-        """The run once a worker has it."""
+    def start(self, now: datetime) -> "Run":
+        """The run in progress if it was queued, otherwise unchanged."""
         if self.state is not RunState.QUEUED:
             return self
         return replace(self, state=RunState.IN_PROGRESS, started_at=self.started_at or now)
 
-    def placed(self, first_position: int | None) -> "Run":
-        """The run once it is known where its view of the thread begins."""
-        return replace(self, first_position=first_position)
-
-    def after(self, turn: TurnResult, *, awaits_client: bool = False) -> "Run":
-        """The run with a turn that has ended, which is counted once: here."""
+    def add_turn(self, turn: TurnResult, *, awaits_client: bool = False) -> "Run":
+        """The run with the number, hosted calls and usage of a turn that has ended."""
         return replace(
             self,
             num_turns=turn.number + 1,
@@ -276,44 +273,47 @@ class Run:
             awaits_client=awaits_client,
         )
 
-    def broken_off(self, usage: TurnUsage) -> "Run":
-        """The run with what is known of the tokens of a turn that failed; no turn follows it."""
+    def add_usage(self, usage: TurnUsage) -> "Run":
+        """The run with the usage of a last turn that failed."""
         return replace(self, usage=add_usage(self.usage, usage))
 
-    def waiting(self, calls: Sequence[FunctionCall], now: datetime, wait: timedelta) -> "Run":
-        """The run once the client has to do something, for which it has `wait`."""
-        self._check_working("wait")
+    def require_action(
+        self, calls: Sequence[FunctionCall], now: datetime, timeout: timedelta
+    ) -> "Run":
+        """The run waiting for the outputs of calls; it expires after `timeout`."""
+        if self.state is not RunState.IN_PROGRESS:
+            raise InternalError(request_id=f"{self.id} cannot wait: it is {self.state}")
         return replace(
             self,
             state=RunState.REQUIRES_ACTION,
             calls=tuple(calls),
             awaits_client=True,
-            expires_at=now + wait,
+            expires_at=now + timeout,
         )
 
-    def answered(self, outputs: Sequence[ToolOutput]) -> "Run":
-        """The run with the outputs it waited for: all of them, in any order.
+    def submit_outputs(self, outputs: Sequence[ToolOutput]) -> "Run":
+        """The run queued again; `outputs` must answer all its calls, in any order.
 
         Raises ToolOutputsNotAccepted or ToolOutputsIncomplete.
         """
         if self.state is not RunState.REQUIRES_ACTION:
             raise ToolOutputsNotAccepted(run=self.id, state=self.state.value)
         expected = [call.call_id for call in self.calls]
-        got = [output.call_id for output in outputs]
-        if sorted(expected) != sorted(got):
+        submitted = [output.call_id for output in outputs]
+        if sorted(expected) != sorted(submitted):
             raise ToolOutputsIncomplete(
-                field="tool_outputs", expected=_listed(expected), got=_listed(got)
+                field="tool_outputs", expected=", ".join(expected), got=", ".join(submitted)
             )
         return replace(self, state=RunState.QUEUED, calls=(), awaits_client=False)
 
-    def cancelling(self) -> "Run":
-        """The run with the wish that it ends; who works on it ends it. Raises RunNotCancellable."""
+    def request_cancel(self) -> "Run":
+        """The run in state cancelling, for its worker to end it. Raises RunNotCancellable."""
         if self.state.is_final:
             raise RunNotCancellable(run=self.id, state=self.state.value)
         return replace(self, state=RunState.CANCELLING, calls=())
 
-    def ended(self, state: RunState, now: datetime) -> "Run":
-        """The run at its end. One that was to be cancelled is cancelled, whatever it came to."""
+    def end(self, state: RunState, now: datetime) -> "Run":
+        """The run in a final state: cancelled if it was cancelling, otherwise `state`."""
         if self.state.is_final or not state.is_final:
             raise InternalError(request_id=self.id)
         is_cancelled = self.state is RunState.CANCELLING
@@ -325,44 +325,31 @@ class Run:
             calls=(),
         )
 
-    def failed(self, error: RunError, now: datetime) -> "Run":
-        """The run after a failure."""
-        ended = self.ended(RunState.FAILED, now)
+    def fail(self, error: RunError, now: datetime) -> "Run":
+        """The failed run; see `end`."""
+        ended = self.end(RunState.FAILED, now)
         return replace(ended, error=error) if ended.state is RunState.FAILED else ended
 
-    def incomplete(self, reason: IncompleteReason, now: datetime) -> "Run":
-        """The run at a limit."""
-        ended = self.ended(RunState.INCOMPLETE, now)
-        is_so = ended.state is RunState.INCOMPLETE
-        return replace(ended, incomplete_reason=reason) if is_so else ended
+    def mark_incomplete(self, reason: IncompleteReason, now: datetime) -> "Run":
+        """The run ended by a limit; see `end`."""
+        ended = self.end(RunState.INCOMPLETE, now)
+        is_incomplete = ended.state is RunState.INCOMPLETE
+        return replace(ended, incomplete_reason=reason) if is_incomplete else ended
 
     def is_overdue(self, now: datetime) -> bool:
-        """Whether it has waited for outputs for too long."""
+        """Whether the run waits for outputs and its time is up."""
         return (
             self.state is RunState.REQUIRES_ACTION
             and self.expires_at is not None
             and self.expires_at <= now
         )
 
-    def _check_working(self, what: str) -> None:
-        if self.state is not RunState.IN_PROGRESS:
-            raise InternalError(request_id=f"{self.id} cannot {what}: it is {self.state}")
 
-
-def run_error_of(error: DomainError) -> RunError:
-    """An error that ends a run, in OpenAI's words."""
+def to_run_error(error: DomainError) -> RunError:
+    """Convert an error that ends a run."""
     code = ErrorCode.SERVER_ERROR
     if isinstance(error, InvalidArgument):
         code = ErrorCode.INVALID_PROMPT
     elif isinstance(error, ResourceExhausted):
         code = ErrorCode.RATE_LIMIT_EXCEEDED
     return RunError(code, error.message)
-
-
-def _check_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise OutOfRange(field=name, value=value, minimum=least)
-
-
-def _listed(call_ids: Sequence[str]) -> str:
-    return ", ".join(call_ids)

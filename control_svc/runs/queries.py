@@ -1,4 +1,4 @@
-"""Tables, documents and SQL of runs and their steps."""
+"""Tables, stored documents and SQL of runs and their steps."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ from svc_kit.errors import RunNotFound, RunStepNotFound
 
 
 class RunRow(Table):
-    """A run. Its state is a column for operators; the document has it too."""
+    """A run. The document contains the state too; the column is for operators."""
 
     __tablename__ = "runs"
     __table_args__ = (
@@ -44,7 +44,7 @@ class RunRow(Table):
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     thread_id: Mapped[str] = mapped_column(Key)
     state: Mapped[str] = mapped_column(String(16))
-    settings: Mapped[bytes] = mapped_column(LargeBinary)  # written once, they may be large
+    settings: Mapped[bytes] = mapped_column(LargeBinary)  # written once; may be large
     document: Mapped[bytes] = mapped_column(LargeBinary)
 
 
@@ -66,7 +66,7 @@ class RunStepRow(Table):
 
 
 _BYTES: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-# Unions: pydantic takes no configuration for a dataclass from outside.
+# Unions, because pydantic does not accept `config` for a dataclass.
 _RUN: Final[TypeAdapter[Run | None]] = TypeAdapter(Run | None, config=_BYTES)
 _SETTINGS: Final[TypeAdapter[RunSettings | None]] = TypeAdapter(RunSettings | None, config=_BYTES)
 _STEP: Final[TypeAdapter[RunStep]] = TypeAdapter(RunStep)
@@ -74,147 +74,151 @@ _EVENT: Final[TypeAdapter[RunEvent]] = TypeAdapter(RunEvent, config=_BYTES)
 
 
 def settings_document(settings: RunSettings) -> bytes:
-    """What never changes of a run."""
+    """Serialize the settings of a run, which do not change."""
     return _SETTINGS.dump_json(settings)
 
 
 def run_document(run: Run) -> bytes:
-    """What may change of a run."""
+    """Serialize the other fields of a run."""
     return _RUN.dump_json(run, exclude={"settings"})
 
 
-def run_of(settings: bytes, document: bytes) -> Run:
-    """The run of both documents."""
-    known = {**orjson.loads(document), "settings": _SETTINGS.validate_json(settings)}
-    run = _RUN.validate_python(known)
+def decode_run(settings: bytes, document: bytes) -> Run:
+    """Deserialize a run from its two documents."""
+    fields = {**orjson.loads(document), "settings": _SETTINGS.validate_json(settings)}
+    run = _RUN.validate_python(fields)
     if run is None:
-        raise TypeError("a run's document is null")
+        raise TypeError("the document of a run is null")
     return run
 
 
 def step_document(step: RunStep) -> bytes:
-    """The document of a step."""
+    """Serialize a step."""
     return _STEP.dump_json(step)
 
 
-def step_of(document: bytes) -> RunStep:
-    """The step of a document."""
+def decode_step(document: bytes) -> RunStep:
+    """Deserialize a step."""
     return _STEP.validate_json(document)
 
 
 class RunEventDocuments:
-    """Events of runs as the log keeps them."""
+    """A `RunEventCodec` that stores JSON."""
 
     def encode(self, event: RunEvent) -> bytes:
-        """An event for the log."""
+        """Serialize an event."""
         return _EVENT.dump_json(event)
 
     def decode(self, data: bytes) -> RunEvent:
-        """An event of the log."""
+        """Deserialize an event."""
         return _EVENT.validate_json(data)
 
 
 async def delete_streams_of_thread(tx: Transaction, project: str, thread_id: str) -> None:
-    """Delete the event streams of a thread's runs; the runs themselves go with the thread."""
+    """Delete the event streams of a thread's runs. A foreign key deletes the runs."""
     runs = select(RunRow.id).where(RunRow.project == project, RunRow.thread_id == thread_id)
     await tx.session.execute(
         delete(StreamRow).where(StreamRow.project == project, StreamRow.id.in_(runs))
     )
 
 
-_Found = Select[bytes, bytes]
+_RunSelect = Select[bytes, bytes]
 
 
 class RunQueries:
-    """SQL of runs. Lock order: the job first, then the run, then its thread or stream."""
+    """SQL of runs. Lock order: job, run, then thread or stream."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, run: Run) -> None:
-        """Keep a new run."""
-        values = {"project": project, "id": run.id, "thread_id": run.thread_id}
-        await self._session.execute(
-            insert(RunRow).values(
-                **values, settings=settings_document(run.settings), **_changing(run)
-            )
+        """Insert a run."""
+        row = insert(RunRow).values(
+            project=project,
+            id=run.id,
+            thread_id=run.thread_id,
+            settings=settings_document(run.settings),
+            **_mutable_values(run),
         )
+        await self._session.execute(row)
 
     async def get(self, project: str, thread_id: str, run_id: str) -> Run:
         """Raises RunNotFound, also for a run of another thread."""
-        found = await self._one(_select(project), run_id)
-        if found.thread_id != thread_id:
+        run = await self._one(_select_runs(project), run_id)
+        if run.thread_id != thread_id:
             raise RunNotFound(run=run_id)
-        return found
+        return run
 
     async def lock(self, project: str, run_id: str) -> Run:
-        """As `get` by id, locked until the end of the transaction. Raises RunNotFound."""
-        return await self._one(_select(project).with_for_update(), run_id)
+        """Lock a run of any thread until the end of the transaction. Raises RunNotFound."""
+        return await self._one(_select_runs(project).with_for_update(), run_id)
 
     async def page(self, project: str, thread_id: str, window: Window) -> list[Run]:
-        """The thread's runs of a window."""
-        query = _select(project).where(RunRow.thread_id == thread_id)
+        """The runs of a window of a thread."""
+        query = _select_runs(project).where(RunRow.thread_id == thread_id)
         rows = (await self._session.execute(apply_window(query, RunRow.id, window))).all()
-        return [run_of(*row) for row in restore_order(rows, window)]
+        return [decode_run(*row) for row in restore_order(rows, window)]
 
     async def update(self, project: str, run: Run) -> None:
-        """Keep what has changed of a locked run; its settings never do."""
+        """Store the changed fields of a locked run; its settings do not change."""
         await self._session.execute(
             update(RunRow)
             .where(RunRow.project == project, RunRow.id == run.id)
-            .values(_changing(run))
+            .values(_mutable_values(run))
         )
 
-    async def _one(self, query: _Found, run_id: str) -> Run:
-        if not is_id(run_id, RUN):  # not asked for: a database may refuse its characters
-            raise RunNotFound(run=run_id)
-        row: Row[bytes, bytes] | None = (
-            await self._session.execute(query.where(RunRow.id == run_id))
-        ).one_or_none()
+    async def _one(self, query: _RunSelect, run_id: str) -> Run:
+        row: Row[bytes, bytes] | None = None
+        if is_id(run_id, RUN):  # databases reject some characters
+            query = query.where(RunRow.id == run_id)
+            row = (await self._session.execute(query)).one_or_none()
         if row is None:
             raise RunNotFound(run=run_id)
-        return run_of(*row)
+        return decode_run(*row)
 
 
 class RunStepQueries:
-    """SQL of steps. Changes need the lock of the run."""
+    """SQL of steps. Changes require the lock of the run."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, project: str, step: RunStep) -> None:
-        """Keep a new step."""
-        values = {"project": project, "run_id": step.run_id, "id": step.id}
-        await self._session.execute(
-            insert(RunStepRow).values(
-                **values, state=step.state.value, document=step_document(step)
-            )
+        """Insert a step."""
+        row = insert(RunStepRow).values(
+            project=project,
+            run_id=step.run_id,
+            id=step.id,
+            state=step.state.value,
+            document=step_document(step),
         )
+        await self._session.execute(row)
 
     async def get(self, project: str, run_id: str, step_id: str) -> RunStep:
         """Raises RunStepNotFound."""
-        if not is_id(step_id, STEP):
-            raise RunStepNotFound(step=step_id)
-        query = _steps(project, run_id).where(RunStepRow.id == step_id)
-        document = (await self._session.execute(query)).scalar_one_or_none()
+        document: bytes | None = None
+        if is_id(step_id, STEP):  # databases reject some characters
+            query = _select_steps(project, run_id).where(RunStepRow.id == step_id)
+            document = (await self._session.execute(query)).scalar_one_or_none()
         if document is None:
             raise RunStepNotFound(step=step_id)
-        return step_of(document)
+        return decode_step(document)
 
-    async def open(self, project: str, run_id: str) -> list[RunStep]:
-        """Those that have not ended, in order."""
-        query = _steps(project, run_id).where(RunStepRow.state == StepState.IN_PROGRESS.value)
-        found = await self._session.scalars(query.order_by(RunStepRow.id))
-        return [step_of(document) for document in found]
+    async def in_progress(self, project: str, run_id: str) -> list[RunStep]:
+        """The steps that have not ended, in order."""
+        query = _select_steps(project, run_id)
+        query = query.where(RunStepRow.state == StepState.IN_PROGRESS.value)
+        documents = await self._session.scalars(query.order_by(RunStepRow.id))
+        return list(map(decode_step, documents))
 
     async def page(self, project: str, run_id: str, window: Window) -> list[RunStep]:
-        """The run's steps of a window."""
-        query = apply_window(_steps(project, run_id), RunStepRow.id, window)
+        """The steps of a window of a run."""
+        query = apply_window(_select_steps(project, run_id), RunStepRow.id, window)
         documents = (await self._session.scalars(query)).all()
-        return [step_of(document) for document in restore_order(documents, window)]
+        return list(map(decode_step, restore_order(documents, window)))
 
     async def update(self, project: str, step: RunStep) -> None:
-        """Keep what has changed of a step."""
+        """Store the changed fields of a step."""
         await self._session.execute(
             update(RunStepRow)
             .where(
@@ -226,15 +230,15 @@ class RunStepQueries:
         )
 
 
-def _select(project: str) -> _Found:
+def _select_runs(project: str) -> _RunSelect:
     return select(RunRow.settings, RunRow.document).where(RunRow.project == project)
 
 
-def _steps(project: str, run_id: str) -> Select[bytes]:
+def _select_steps(project: str, run_id: str) -> Select[bytes]:
     return select(RunStepRow.document).where(
         RunStepRow.project == project, RunStepRow.run_id == run_id
     )
 
 
-def _changing(run: Run) -> dict[str, object]:
+def _mutable_values(run: Run) -> dict[str, object]:
     return {"state": run.state.value, "document": run_document(run)}

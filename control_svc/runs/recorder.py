@@ -1,5 +1,5 @@
 """Records a run while its model works: translates agent-loop events into Assistants stream events
-and persists messages and steps.
+and stores messages and steps.
 
 Each message has a step; the calls of a turn share one. Rows are written in the transaction that
 commits their events.
@@ -40,30 +40,32 @@ from control_svc.runs.steps import (
     StepCall,
     StepState,
     ToolCalls,
-    started_step,
+    start_step,
 )
-from control_svc.runs.transitions import texts_of
+from control_svc.runs.transitions import message_texts
 
 _CALLS = frozenset({DraftKind.FUNCTION, DraftKind.CUSTOM, DraftKind.HOSTED})
 _Change = Callable[[Transaction], Awaitable[None]]
-LastChange = Callable[[Transaction, Run], Awaitable[tuple[list[RunEvent], bool]]]
-"""Ends a locked run, or lets it wait: the events of it, and whether the stream ends."""
+FinalChange = Callable[[Transaction, Run], Awaitable[tuple[list[RunEvent], bool]]]
+"""Ends a locked run, or makes it wait for the client. Returns its events, and whether the stream
+ends."""
 
 
 @dataclass
 class ResumeState:
-    """What an earlier attempt has left open of a run."""
+    """Committed state of an earlier attempt."""
 
     drafts: list[Draft] = field(default_factory=list)
-    """Of the open turn."""
+    """Drafts of the open turn."""
     messages: list[ThreadMessage] = field(default_factory=list)
     steps: list[RunStep] = field(default_factory=list)
+    """Steps in progress."""
     searches: tuple[FileSearchCall, ...] = ()
-    """All of the run's so far."""
+    """All searches of the run."""
 
 
 class RunRecorder:
-    """Records one run during one attempt."""
+    """Records one attempt at a run."""
 
     def __init__(
         self,
@@ -73,155 +75,160 @@ class RunRecorder:
         codec: RunEventCodec,
         ids: IdSource,
         clock: Callable[[], datetime],
-        left: ResumeState,
+        resume: ResumeState,
         num_tokens: int = 0,
     ) -> None:
-        """The open turn has so many tokens."""
+        """`num_tokens` is the number of tokens that the open turn already has."""
         self._project = project
         self._run = run
         self._writer = writer
         self._codec = codec
         self._ids = ids
         self._clock = clock
-        self._drafts = list(left.drafts)
-        self._messages = {message.id: message for message in left.messages}
-        self._steps: dict[str, RunStep] = {}
-        """Of messages, by their ids."""
+        self._drafts = list(resume.drafts)
+        self._messages = {message.id: message for message in resume.messages}
+        self._message_steps: dict[str, RunStep] = {}
+        """Steps in progress of kind message creation, by message id."""
         self._calls_step: RunStep | None = None
-        for step in left.steps:
+        for step in resume.steps:
             if isinstance(step.details, MessageCreation):
-                self._steps[step.details.message_id] = step
+                self._message_steps[step.details.message_id] = step
             else:
                 self._calls_step = step
-        self._searches = left.searches
-        self._kept = _kept(left.drafts)
-        self._whole: list[Draft] = []
-        """Messages whose ends wait for a transaction."""
+        self._searches = resume.searches
+        self._stored_ids = _stored_ids(resume.drafts)
+        self._done_messages: list[Draft] = []
+        """Complete messages whose end is not stored yet."""
         self._changes: list[_Change] = []
-        """Changes of rows that belong to events."""
-        self._cost = TurnUsage(0, 0, num_tokens, 0)
+        """Changes of rows, to commit with the next events."""
+        self._usage = TurnUsage(0, 0, num_tokens, 0)
+        """Usage of the open turn."""
 
-    # ---- what the loop says
+    # ---- the Recorder protocol
 
     async def turn_started(self, turn: int, started: Started) -> None:
         """Count prompt tokens; Assistants streams have no event for them."""
-        shown = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
-        self._cost = add_usage(self._cost, shown)
+        prompt = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
+        self._usage = add_usage(self._usage, prompt)
 
-    async def record(self, turn: int, said: Sequence[DraftEvent], token_ids: Sequence[int]) -> None:
+    async def record(
+        self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]
+    ) -> None:
         """Record output of the model."""
-        self._cost = add_usage(self._cost, TurnUsage(0, 0, len(token_ids), 0))
-        events = [event for each in said for event in self._told(each)]
+        self._usage = add_usage(self._usage, TurnUsage(0, 0, len(token_ids), 0))
+        events = [event for change in changes for event in self._translate(change)]
         if events or token_ids:
-            await self._writer.add(self._encoded(events), token_ids, turn=turn)
+            await self._writer.add(self._encode(events), token_ids, turn=turn)
         if self._changes:
-            await self._writer.commit(self._taken_changes())
+            await self._writer.commit(self._pop_changes())
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
-        """A turn ended, and its hosted calls follow."""
-        await self._writer.add(self._encoded(self._end_turn(turn.usage)), turn=turn.number)
-        changes = self._taken_changes()
+        """Store a turn after which hosted calls follow."""
+        await self._writer.add(self._encode(self._end_turn(turn.usage)), turn=turn.number)
+        changes = self._pop_changes()
 
-        async def keep(tx: Transaction) -> None:
+        async def store(tx: Transaction) -> None:
             await changes(tx)
             await self._store_items(tx, turn)
             run = await RunQueries(tx).lock(self._project, self._run.id)
-            await RunQueries(tx).update(self._project, run.after(turn, awaits_client=awaits_client))
+            run = run.add_turn(turn, awaits_client=awaits_client)
+            await RunQueries(tx).update(self._project, run)
 
-        await self._writer.commit(keep, progress=True)
-        self._drafts, self._kept, self._cost = [], set(), NO_USAGE
+        await self._writer.commit(store, progress=True)
+        self._drafts, self._stored_ids, self._usage = [], set(), NO_USAGE
 
     async def call_started(self, item: Item) -> None:
         """Assistants streams have no such event."""
 
     async def call_ended(self, item: Item) -> None:
-        """A search is done. Its step is, too, unless it has calls for the client."""
+        """Store a search. Its step ends with it, unless that has other calls to complete."""
         search = item.content
         if not isinstance(search, FileSearchCall):
-            raise TypeError(f"{item.id} is no search")
+            raise TypeError(f"{item.id} is not a file search")
         self._searches += (search,)
-        step, events = self._searched(search)
+        step, events = self._end_search(search)
 
-        async def keep(tx: Transaction) -> None:
+        async def store(tx: Transaction) -> None:
             await TimelineQueries(tx).update(self._project, item)
             if step is not None:
                 await RunStepQueries(tx).update(self._project, step)
 
-        await self._writer.add(self._encoded(events))
-        await self._writer.commit(keep, progress=True)
+        await self._writer.add(self._encode(events))
+        await self._writer.commit(store, progress=True)
 
-    async def conclude(self, turn: TurnResult | None, last: LastChange) -> None:
-        """End the attempt, and keep its last turn. None: it failed, or none was open; what is known
-        of its tokens is counted."""
-        usage = self._cost if turn is None else turn.usage
-        ends = self._end_turn(usage)
-        changes = self._taken_changes()
+    async def conclude(self, turn: TurnResult | None, last: FinalChange) -> None:
+        """End the attempt and store its last turn.
 
-        async def close(tx: Transaction) -> FinalEvents:
+        `turn` is None when the attempt failed or no turn was open; usage recorded so far is still
+        counted.
+        """
+        usage = self._usage if turn is None else turn.usage
+        turn_events = self._end_turn(usage)
+        changes = self._pop_changes()
+
+        async def store(tx: Transaction) -> FinalEvents:
             run = await RunQueries(tx).lock(self._project, self._run.id)
             await changes(tx)
             if turn is None:
-                run = run.broken_off(usage)
+                run = run.add_usage(usage)
             else:
                 await self._store_items(tx, turn)
-                run = run.after(turn)
+                run = run.add_turn(turn)
             events, is_end = await last(tx, run)
-            return FinalEvents(self._encoded([*ends, *events]), is_end)
+            return FinalEvents(self._encode([*turn_events, *events]), is_end)
 
-        await self._writer.conclude(close)
+        await self._writer.conclude(store)
 
     def texts(self) -> dict[str, tuple[Text, ...]]:
-        """The texts of the messages of the open turn."""
-        return texts_of(self._drafts)
+        """The texts of the messages of the open turn, by message id."""
+        return message_texts(self._drafts)
 
-    # ---- from what is said to events
+    # ---- translation of draft events
 
-    def _told(self, said: DraftEvent) -> Iterator[RunEvent]:
-        match said:
+    def _translate(self, change: DraftEvent) -> Iterator[RunEvent]:
+        match change:
             case ItemAdded(draft=draft):
                 yield from self._end_messages()
                 self._drafts.append(draft)
-                yield from self._begun(draft)
+                if draft.kind is DraftKind.MESSAGE:
+                    yield from self._start_message(draft)
+                elif draft.kind in _CALLS:
+                    yield from self._start_call(draft)
             case TextDelta(draft=draft, text=text):
-                yield self._grown(draft, text)
+                yield self._text_event(draft, text)
             case ItemDone(draft=draft):
                 if draft.kind is DraftKind.MESSAGE:
-                    self._whole.append(draft)
+                    self._done_messages.append(draft)
 
-    def _begun(self, draft: Draft) -> Iterator[RunEvent]:
-        if draft.kind is DraftKind.MESSAGE:
-            yield from self._begin_message(draft)
-        elif draft.kind in _CALLS:
-            yield from self._begin_call(draft)
-
-    def _begin_message(self, draft: Draft) -> Iterator[RunEvent]:
+    def _start_message(self, draft: Draft) -> Iterator[RunEvent]:
         run = self._run
         message = start_message(draft.id, run.thread_id, run.id, run.assistant_id, draft.created_at)
         step = self._new_step(MessageCreation(message_id=message.id))
-        thoughts = [
-            thought.item(ItemStatus.COMPLETED)
-            for thought in self._drafts
-            if thought.kind is DraftKind.REASONING and thought.id not in self._kept
+        reasoning = [
+            other.item(ItemStatus.COMPLETED)
+            for other in self._drafts
+            if other.kind is DraftKind.REASONING and other.id not in self._stored_ids
         ]
-        self._kept |= {message.id, *(thought.id for thought in thoughts)}
-        self._messages[message.id], self._steps[message.id] = message, step
+        self._stored_ids |= {message.id, *(item.id for item in reasoning)}
+        self._messages[message.id], self._message_steps[message.id] = message, step
 
-        async def keep(tx: Transaction) -> None:
-            await TimelineQueries(tx).append(self._project, run.thread_id, thoughts, origin=run.id)
+        async def store(tx: Transaction) -> None:
+            timelines = TimelineQueries(tx)
+            await timelines.append(self._project, run.thread_id, reasoning, origin=run.id)
             await MessageQueries(tx).add(self._project, [message])
             await RunStepQueries(tx).add(self._project, step)
 
-        self._changes.append(keep)
-        yield from _begun_step(step)
+        self._changes.append(store)
+        yield from _step_started(step)
         yield MessageChanged(what="created", message=message)
         yield MessageChanged(what=ItemStatus.IN_PROGRESS.value, message=message)
 
-    def _begin_call(self, draft: Draft) -> Iterator[RunEvent]:
+    def _start_call(self, draft: Draft) -> Iterator[RunEvent]:
         step = self._calls_step
         if step is None:
-            step = self._calls_step = self._new_step(ToolCalls())
-            self._changes.append(_added(self._project, step))
-            yield from _begun_step(step)
+            step = new_step = self._calls_step = self._new_step(ToolCalls())
+            self._changes.append(lambda tx: RunStepQueries(tx).add(self._project, new_step))
+            yield from _step_started(step)
         yield CallDelta(
             step_id=step.id,
             index=draft.call_index,
@@ -232,7 +239,7 @@ class RunRecorder:
             created_at=draft.created_at,
         )
 
-    def _grown(self, draft: Draft, text: str) -> RunEvent:
+    def _text_event(self, draft: Draft, text: str) -> RunEvent:
         if draft.kind is DraftKind.MESSAGE:
             return MessageDelta(message_id=draft.id, text=text)
         if draft.kind is DraftKind.REASONING:
@@ -242,25 +249,25 @@ class RunRecorder:
             raise TypeError(f"the call {draft.id} has no step")
         return CallDelta(step_id=step.id, index=draft.call_index, tool=draft.kind, arguments=text)
 
-    # ---- ends
+    # ---- ends of turns, messages and searches
 
     def _end_messages(self) -> list[RunEvent]:
-        """End the messages that are whole."""
-        whole, self._whole = self._whole, []
-        return [event for draft in whole for event in self._end_message(draft)]
+        """End the complete messages."""
+        drafts, self._done_messages = self._done_messages, []
+        return [event for draft in drafts for event in self._end_message(draft)]
 
     def _end_turn(self, usage: TurnUsage) -> list[RunEvent]:
-        """End the messages, and write down the calls that were made and the turn's tokens."""
+        """End the complete messages, and store the turn's calls and usage in its last step."""
         calls = [draft for draft in self._drafts if draft.kind in _CALLS]
         if calls and self._calls_step is not None:
-            step = self._calls_step.with_calls(tuple(map(_step_call, calls))).counted(usage)
+            step = self._calls_step.with_calls(tuple(map(_step_call, calls))).with_usage(usage)
             self._calls_step = step
-            self._changes.append(_updated(self._project, step))
-        elif self._steps:
-            message_id, step = self._steps.popitem()
-            self._steps[message_id] = step = step.counted(usage)
-            if not self._whole:  # else it is written at its end
-                self._changes.append(_updated(self._project, step))
+            self._changes.append(lambda tx: RunStepQueries(tx).update(self._project, step))
+        elif self._message_steps:
+            message_id, open_step = self._message_steps.popitem()
+            self._message_steps[message_id] = step = open_step.with_usage(usage)
+            if not self._done_messages:  # otherwise `_end_message` stores the step
+                self._changes.append(lambda tx: RunStepQueries(tx).update(self._project, step))
         return self._end_messages()
 
     def _end_message(self, draft: Draft) -> Iterator[RunEvent]:
@@ -268,63 +275,62 @@ class RunRecorder:
         citations = find_citations(draft.text, self._searches)
         text = Text(text=draft.text, annotations=citations)
         message = self._messages.pop(draft.id).complete((text,), now)
-        step = self._steps.pop(draft.id).ended(StepState.COMPLETED, now)
+        step = self._message_steps.pop(draft.id).end(StepState.COMPLETED, now)
 
-        async def keep(tx: Transaction) -> None:
+        async def store(tx: Transaction) -> None:
             await MessageQueries(tx).update(self._project, message)
             await RunStepQueries(tx).update(self._project, step)
 
-        self._changes.append(keep)
+        self._changes.append(store)
         if citations:
             yield MessageDelta(message_id=draft.id, text="", annotations=citations)
         yield MessageChanged(what=ItemStatus.COMPLETED.value, message=message)
         yield StepChanged(what=step.state.value, step=step)
 
-    def _searched(self, search: FileSearchCall) -> tuple[RunStep | None, list[RunEvent]]:
-        """The step of a search, and its events."""
+    def _end_search(self, search: FileSearchCall) -> tuple[RunStep | None, list[RunEvent]]:
+        """The step with the results of a search, and its events."""
         if self._calls_step is None:
             return None, []
         step = self._calls_step.with_search(search)
-        if not step.is_searched:
+        if not step.all_searches_done:
             self._calls_step = step
             return step, []
-        ended = step.ended(StepState.COMPLETED, self._clock())
+        step = step.end(StepState.COMPLETED, self._clock())
         self._calls_step = None
-        return ended, [StepChanged(what=ended.state.value, step=ended)]
+        return step, [StepChanged(what=step.state.value, step=step)]
 
-    # ---- parts
+    # ---- helpers
 
     async def _store_items(self, tx: Transaction, turn: TurnResult) -> None:
-        new = [item for item in turn.items if item.id not in self._kept]
+        items = [item for item in turn.items if item.id not in self._stored_ids]
         await TimelineQueries(tx).append(
-            self._project, self._run.thread_id, new, origin=self._run.id
+            self._project, self._run.thread_id, items, origin=self._run.id
         )
 
     def _new_step(self, details: MessageCreation | ToolCalls) -> RunStep:
-        return started_step(self._ids.new(STEP), self._run, details, self._clock())
+        return start_step(self._ids.new(STEP), self._run, details, self._clock())
 
-    def _taken_changes(self) -> _Change:
-        """The changes that wait, as one."""
+    def _pop_changes(self) -> _Change:
+        """Combine the pending changes into one, and clear them."""
         changes, self._changes = self._changes, []
 
-        async def change(tx: Transaction) -> None:
-            for each in changes:
-                await each(tx)
+        async def apply(tx: Transaction) -> None:
+            for change in changes:
+                await change(tx)
 
-        return change
+        return apply
 
-    def _encoded(self, events: Sequence[RunEvent]) -> list[bytes]:
+    def _encode(self, events: Sequence[RunEvent]) -> list[bytes]:
         return [self._codec.encode(event) for event in events]
 
 
-def _kept(drafts: Sequence[Draft]) -> set[str]:
-    """The drafts of an open turn whose items are in the timeline: messages, and the thoughts
-    before them."""
+def _stored_ids(drafts: Sequence[Draft]) -> set[str]:
+    """Ids of the drafts whose items are stored: messages, and the reasoning before them."""
     last = max((d.index for d in drafts if d.kind is DraftKind.MESSAGE), default=-1)
     return {draft.id for draft in drafts[: last + 1] if draft.kind not in _CALLS}
 
 
-def _begun_step(step: RunStep) -> Iterator[RunEvent]:
+def _step_started(step: RunStep) -> Iterator[RunEvent]:
     yield StepChanged(what="created", step=step)
     yield StepChanged(what=step.state.value, step=step)
 
@@ -333,11 +339,3 @@ def _step_call(draft: Draft) -> StepCall:
     if draft.kind is DraftKind.HOSTED:
         return FileSearchStepCall(call_id=draft.call_id)
     return FunctionStepCall(call_id=draft.call_id, name=draft.name, arguments=draft.text)
-
-
-def _added(project: str, step: RunStep) -> _Change:
-    return lambda tx: RunStepQueries(tx).add(project, step)
-
-
-def _updated(project: str, step: RunStep) -> _Change:
-    return lambda tx: RunStepQueries(tx).update(project, step)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from control_svc.assistants.messages import MessageAdder
-from control_svc.assistants.model import Assistant, NewThread, Thread
+from control_svc.assistants.model import NewThread, Thread
 from control_svc.assistants.queries import AssistantQueries, ThreadQueries
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
 from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
@@ -23,7 +23,7 @@ from control_svc.jobs.queries import JobQueries
 from control_svc.runs.events import RunChanged, RunEvent, RunEventCodec, StepChanged, ThreadCreated
 from control_svc.runs.model import NewRun, Run, RunState, ToolOutput, check_outputs
 from control_svc.runs.queries import RunQueries, RunStepQueries
-from control_svc.runs.steps import RunStep, StepState, ToolCalls, by_call
+from control_svc.runs.steps import RunStep, StepState, ToolCalls
 from control_svc.runs.transitions import CANCELLED, end_run
 from control_svc.runs.worker import KIND, run_job
 from svc_kit.errors import RunActive, RunNotFound, StaleGeneration
@@ -33,17 +33,17 @@ CREATE_WITH_THREAD: Final = "CreateThreadAndRun"
 SUBMIT: Final = "SubmitToolOutputs"
 MAX_PAGE: Final = 100
 _SEED_BITS: Final = 31
-_CANCEL_TRIES: Final = 8
-"""Each fails only if the run's client answers between two statements of it, and then only once more
-if the run has taken a turn and waits again."""
+_CANCEL_ATTEMPTS: Final = 8
+"""An attempt fails only if the client submits outputs between two of its statements. The next one
+fails only if the run has meanwhile completed a turn and waits again."""
 
 
-class Submitted(NamedTuple):
+class SubmitResult(NamedTuple):
     """A run that resumes with tool outputs."""
 
     run: Run
     last_event: int
-    """The number of the last event before the outputs."""
+    """Number of the last event before the outputs."""
 
 
 class NumberedEvent(NamedTuple):
@@ -53,20 +53,8 @@ class NumberedEvent(NamedTuple):
     event: RunEvent
 
 
-class _Situation(NamedTuple):
-    """The state of a run when a client starts to watch it."""
-
-    newest: int
-    """The number of the last event."""
-    is_waiting: bool
-
-    def is_last(self, number: int) -> bool:
-        """Whether watching ends with this event, because the run waits for its client now."""
-        return number > self.newest or (self.is_waiting and number == self.newest)
-
-
 class Runs:
-    """What callers do with runs."""
+    """Operations on runs."""
 
     def __init__(
         self,
@@ -81,8 +69,8 @@ class Runs:
         seed: Callable[[], int] = lambda: secrets.randbits(_SEED_BITS),
         embedding_model: str | None = None,
     ) -> None:
-        """`wait` is how long a run waits for outputs before it expires; `embedding_model` None:
-        no file can be searched."""
+        """`wait` is how long a run waits for outputs before it expires. `embedding_model` is None
+        if the installation has none; files cannot be searched then."""
         self._transactions = transactions
         self._followers = followers
         self._codec = codec
@@ -96,10 +84,10 @@ class Runs:
     # ---- creation
 
     async def create(self, project: str, thread_id: str, new: NewRun) -> Run:
-        """Begin a run on a thread.
+        """Create a run on a thread.
 
-        Raises what its check does, ThreadNotFound, AssistantNotFound, FileNotFound, RunActive and
-        RequestIdReused.
+        Raises ThreadNotFound, AssistantNotFound, FileNotFound, RunActive, RequestIdReused, and the
+        errors of `NewRun.check`.
         """
         new.check()
         run_id = self._ids.new(RUN)
@@ -112,56 +100,48 @@ class Runs:
             created = await record_request(tx, project, request)
             if created != run_id:
                 return await RunQueries(tx).get(project, thread_id, created)
-            return await self._begin(tx, project, thread, new, run_id, [])
+            return await self._add(tx, project, thread, new, run_id, [])
 
         return await self._transactions.write(add)
 
-    async def create_with_thread(self, project: str, first: NewThread, new: NewRun) -> Run:
-        """Begin a thread and a run on it. Raises what creating each does."""
-        first.check("thread.")
+    async def create_with_thread(self, project: str, new_thread: NewThread, new: NewRun) -> Run:
+        """Create a thread and a run on it. Raises the errors of creating each of them."""
+        new_thread.check("thread.")
         new.check()
         now = self._clock()
-        thread = Thread(id=self._ids.new(THREAD), settings=first.settings, created_at=now)
+        thread = Thread(id=self._ids.new(THREAD), settings=new_thread.settings, created_at=now)
         run_id = self._ids.new(RUN)
-        request = IdempotencyRecord.of(CREATE_WITH_THREAD, new.request_id, run_id, now, first, new)
+        request = IdempotencyRecord.of(
+            CREATE_WITH_THREAD, new.request_id, run_id, now, new_thread, new
+        )
 
         async def add(tx: Transaction) -> Run:
             created = await record_request(tx, project, request)
             if created != run_id:
                 return await RunQueries(tx).lock(project, created)
-            started = await self._adder.create_thread(tx, project, thread, first, "thread.")
-            events = [ThreadCreated(thread=started)]
-            return await self._begin(tx, project, started, new, run_id, events)
+            added = await self._adder.create_thread(tx, project, thread, new_thread, "thread.")
+            return await self._add(tx, project, added, new, run_id, [ThreadCreated(thread=added)])
 
         return await self._transactions.write(add)
 
-    async def _begin(
+    async def _add(
         self,
         tx: Transaction,
         project: str,
         thread: Thread,
         request: NewRun,
         run_id: str,
-        told: Sequence[RunEvent],
+        first_events: Sequence[RunEvent],
     ) -> Run:
-        """Keep a run, its messages, its job and its first events. Raises RunActive."""
+        """Insert a run with its messages, job and first events. Raises RunActive."""
         assistant = await AssistantQueries(tx).get(project, request.assistant_id)
         if thread.active_run_id:
             raise RunActive(thread=thread.id, run=thread.active_run_id)
         thread = await self._adder.add(
             tx, project, thread, request.additional_messages, "additional_messages"
         )
-        run = self._made(request, assistant, thread, run_id)
-        await RunQueries(tx).add(project, run)
-        await ThreadQueries(tx).update(project, replace(thread, active_run_id=run.id))
-        events = [*told, *(RunChanged(what=what, run=run) for what in ("created", "queued"))]
-        await StreamQueries(tx).create(project, run.id, self._encoded(events))
-        await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
-        return run
-
-    def _made(self, request: NewRun, assistant: Assistant, thread: Thread, run_id: str) -> Run:
         now = self._clock()
-        return Run(
+        run = Run(
             id=run_id,
             thread_id=thread.id,
             assistant_id=assistant.id,
@@ -170,6 +150,13 @@ class Runs:
             created_at=now,
             expires_at=now + self._wait,
         )
+        await RunQueries(tx).add(project, run)
+        await ThreadQueries(tx).update(project, replace(thread, active_run_id=run.id))
+        changes = [RunChanged(what=what, run=run) for what in ("created", "queued")]
+        events = self._encode([*first_events, *changes])
+        await StreamQueries(tx).create(project, run.id, events)
+        await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
+        return run
 
     # ---- reading
 
@@ -189,11 +176,11 @@ class Runs:
             await ThreadQueries(tx).get(project, thread_id)
             return await RunQueries(tx).page(project, thread_id, window)
 
-        found = await self._transactions.read(read)
-        return self._tokens.page(found, window, page_request, binding, PAGE_BYTES)
+        runs = await self._transactions.read(read)
+        return self._tokens.page(runs, window, page_request, binding, PAGE_BYTES)
 
     async def step(self, project: str, thread_id: str, run_id: str, step_id: str) -> RunStep:
-        """A step. Raises RunNotFound or RunStepNotFound."""
+        """Raises RunNotFound or RunStepNotFound."""
 
         async def read(tx: Transaction) -> RunStep:
             await RunQueries(tx).get(project, thread_id, run_id)
@@ -213,82 +200,80 @@ class Runs:
             await RunQueries(tx).get(project, thread_id, run_id)
             return await RunStepQueries(tx).page(project, run_id, window)
 
-        found = await self._transactions.read(read)
-        return self._tokens.page(found, window, page_request, binding, PAGE_BYTES)
+        steps = await self._transactions.read(read)
+        return self._tokens.page(steps, window, page_request, binding, PAGE_BYTES)
 
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int
     ) -> AsyncGenerator[NumberedEvent, None]:
-        """Yield events beyond a number until the run has ended or waits for its client. Raises
-        RunNotFound, StreamExpired or OutOfRange.
+        """Yield the events after a number until the run ends or waits for its client.
+
+        Raises RunNotFound, StreamExpired or OutOfRange.
         """
-        started = await self._transactions.read(
-            lambda each: self._situation(each, project, thread_id, run_id)
-        )
+
+        async def read(tx: Transaction) -> tuple[Run, int]:
+            run = await RunQueries(tx).get(project, thread_id, run_id)
+            return run, await _last_event(tx, project, run_id)
+
+        run, newest = await self._transactions.read(read)
+        is_waiting = run.state is RunState.REQUIRES_ACTION
         following = self._followers.follow(
             project, run_id, after, missing=RunNotFound(run=run_id), field="after"
         )
         async with aclosing(following) as groups:
-            if started.is_waiting and after == started.newest:
+            if is_waiting and after == newest:
                 return
             async for group in groups:
                 for number, data in group:
                     event = self._codec.decode(data)
                     yield NumberedEvent(number, event)
-                    if _waits(event) and started.is_last(number):
+                    is_current = number > newest or (is_waiting and number == newest)
+                    if is_current and _requires_action(event):
                         return
-
-    async def _situation(
-        self, tx: Transaction, project: str, thread_id: str, run_id: str
-    ) -> "_Situation":
-        run = await RunQueries(tx).get(project, thread_id, run_id)
-        stream = await StreamQueries(tx).get(project, run_id)
-        newest = -1 if stream is None else stream.next_number - 1
-        return _Situation(newest, run.state is RunState.REQUIRES_ACTION)
 
     # ---- changes
 
     async def update(
         self, project: str, thread_id: str, run_id: str, metadata: Mapping[str, str]
     ) -> Run:
-        """Replace a run's metadata. Raises RunNotFound, and what `check_metadata` does."""
+        """Replace a run's metadata. Raises RunNotFound, and the errors of `check_metadata`."""
         check_metadata(metadata)
 
         async def change(tx: Transaction) -> Run:
             await RunQueries(tx).get(project, thread_id, run_id)
-            found = await RunQueries(tx).lock(project, run_id)
-            changed = replace(found, metadata=dict(metadata))
+            run = await RunQueries(tx).lock(project, run_id)
+            changed = replace(run, metadata=dict(metadata))
             await RunQueries(tx).update(project, changed)
             return changed
 
         return await self._transactions.write(change)
 
     async def cancel(self, project: str, thread_id: str, run_id: str) -> Run:
-        """End a run: who works on it does, or this does.
+        """Request the cancellation of a run from its worker; end a run that waits for outputs.
 
-        Raises RunNotFound, RunNotCancellable, or StaleGeneration where it has gone on, and waits
-        again, as often as this looked.
+        Raises RunNotFound, RunNotCancellable, or StaleGeneration if the run changed in every
+        attempt.
         """
 
-        async def give_up(tx: Transaction) -> Run | None:
+        async def attempt(tx: Transaction) -> Run | None:
             await RunQueries(tx).get(project, thread_id, run_id)
-            # Lock the job's row first, as the run's worker does.
+            # Lock the row of the job first, as the worker of the run does.
             job = await JobQueries(tx).request_cancel(project, KIND, run_id)
             run = await RunQueries(tx).lock(project, run_id)
-            cancelling = run.cancelling()
+            cancelling = run.request_cancel()
             if job is not None:
                 await RunQueries(tx).update(project, cancelling)
                 return cancelling
             if run.state is not RunState.REQUIRES_ACTION:
-                return None  # it has gone on, with a job that was not there
+                return None  # it was resumed meanwhile, with a new job
             events = await end_run(tx, project, run, CANCELLED, {})
-            await StreamQueries(tx).end(project, run_id, self._encoded(events))
+            await StreamQueries(tx).end(project, run_id, self._encode(events))
             return await RunQueries(tx).get(project, thread_id, run_id)
 
-        for _ in range(_CANCEL_TRIES):
-            given_up = await self._transactions.write(give_up)
-            if given_up is not None:
-                return given_up
+        for _ in range(_CANCEL_ATTEMPTS):
+            run = await self._transactions.write(attempt)
+            if run is not None:
+                return run
         raise StaleGeneration(resource=run_id)
 
     async def submit(
@@ -298,42 +283,43 @@ class Runs:
         run_id: str,
         outputs: Sequence[ToolOutput],
         request_id: str,
-    ) -> Submitted:
-        """Submit the outputs of calls; the run resumes. Raises RunNotFound, ToolOutputsNotAccepted,
-        ToolOutputsIncomplete, TooLong and RequestIdReused.
+    ) -> SubmitResult:
+        """Submit the outputs of calls and resume the run.
+
+        Raises RunNotFound, ToolOutputsNotAccepted, ToolOutputsIncomplete, TooLong or
+        RequestIdReused.
         """
         check_request_id(request_id)
         check_outputs(outputs)
 
-        async def add(tx: Transaction) -> Submitted:
+        async def submit(tx: Transaction) -> SubmitResult:
             await RunQueries(tx).get(project, thread_id, run_id)
             run = await RunQueries(tx).lock(project, run_id)
-            stream = await StreamQueries(tx).get(project, run_id)
-            last_event = -1 if stream is None else stream.next_number - 1
-            # What it made are events; their number is how a repeated request finds them.
+            last_event = await _last_event(tx, project, run_id)
+            # A repeated request returns the number of the event that preceded its outputs.
             request = IdempotencyRecord.of(
                 SUBMIT, request_id, str(last_event), self._clock(), run_id, tuple(outputs)
             )
-            before = await find_or_record(tx, project, request)
-            if before is not None:
-                return Submitted(run, int(before.resource_id))
-            run = run.answered(outputs)
-            await self._take(tx, project, run, outputs)
-            return Submitted(run, last_event)
+            earlier = await find_or_record(tx, project, request)
+            if earlier is not None:
+                return SubmitResult(run, int(earlier.resource_id))
+            run = run.submit_outputs(outputs)
+            await self._resume(tx, project, run, outputs)
+            return SubmitResult(run, last_event)
 
-        return await self._transactions.write(add)
+        return await self._transactions.write(submit)
 
-    async def _take(
+    async def _resume(
         self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]
     ) -> None:
         """Store the outputs and queue the run again."""
         now = await tx.now()
         events: list[RunEvent] = []
-        for step in await RunStepQueries(tx).open(project, run.id):
+        for step in await RunStepQueries(tx).in_progress(project, run.id):
             if isinstance(step.details, ToolCalls):
-                done = step.with_outputs(by_call(outputs)).ended(StepState.COMPLETED, now)
-                await RunStepQueries(tx).update(project, done)
-                events.append(StepChanged(what=done.state.value, step=done))
+                ended = step.with_outputs(dict(outputs)).end(StepState.COMPLETED, now)
+                await RunStepQueries(tx).update(project, ended)
+                events.append(StepChanged(what=ended.state.value, step=ended))
         items = [
             Item(
                 id=self._ids.new(ITEM_PREFIXES[FunctionCallOutput]),
@@ -346,14 +332,18 @@ class Runs:
         await TimelineQueries(tx).append(project, run.thread_id, items, origin=run.id)
         await RunQueries(tx).update(project, run)
         events.append(RunChanged(what=run.state.value, run=run))
-        await StreamQueries(tx).append(project, run.id, self._encoded(events))
+        await StreamQueries(tx).append(project, run.id, self._encode(events))
         await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
 
-    # ---- parts
-
-    def _encoded(self, events: Sequence[RunEvent]) -> list[bytes]:
+    def _encode(self, events: Sequence[RunEvent]) -> list[bytes]:
         return [self._codec.encode(event) for event in events]
 
 
-def _waits(event: RunEvent) -> bool:
+async def _last_event(tx: Transaction, project: str, run_id: str) -> int:
+    """Number of the last event of a run; -1 if its stream is deleted."""
+    stream = await StreamQueries(tx).get(project, run_id)
+    return -1 if stream is None else stream.next_number - 1
+
+
+def _requires_action(event: RunEvent) -> bool:
     return isinstance(event, RunChanged) and event.run.state is RunState.REQUIRES_ACTION

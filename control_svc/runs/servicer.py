@@ -1,4 +1,4 @@
-"""The gRPC servicer of runs and its conversion."""
+"""The gRPC servicer of runs and its proto conversion."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -45,38 +45,35 @@ from svc_kit.auth.principal import current_principal
 
 
 def new_run(request: run_service_pb2.RunOptions, request_id: str) -> NewRun:
-    """What a caller asks for. Raises MissingField, InvalidField or UnsupportedField."""
+    """Convert the options of a new run. Raises MissingField, InvalidField or UnsupportedField."""
+    has, truncation = request.HasField, request.truncation
     return NewRun(
         assistant_id=request.assistant_id,
         model=request.model,
-        instructions=request.instructions if request.HasField("instructions") else None,
+        instructions=request.instructions if has("instructions") else None,
         additional_instructions=request.additional_instructions,
         additional_messages=new_messages(request.additional_messages, "additional_messages"),
-        tools=tools_from_pb(request.tools.tools) if request.HasField("tools") else None,
-        resources=(
-            resources_from_pb(request.tool_resources)
-            if request.HasField("tool_resources")
-            else None
-        ),
+        tools=tools_from_pb(request.tools.tools) if has("tools") else None,
+        resources=resources_from_pb(request.tool_resources) if has("tool_resources") else None,
         metadata=dict(request.metadata),
-        options=options_from_pb(request.options) if request.HasField("options") else b"",
-        format=(
-            format_from_pb(request.response_format) if request.HasField("response_format") else None
-        ),
+        options=options_from_pb(request.options) if has("options") else b"",
+        format=format_from_pb(request.response_format) if has("response_format") else None,
         reasoning_effort=request.reasoning_effort,
         choice=choice_from_pb(request.tool_choice),
-        parallel_calls=request.parallel_tool_calls
-        if request.HasField("parallel_tool_calls")
-        else True,
-        truncation=_truncation(request.truncation),
-        max_prompt_tokens=_optional(request, "max_prompt_tokens"),
-        max_completion_tokens=_optional(request, "max_completion_tokens"),
+        parallel_calls=request.parallel_tool_calls if has("parallel_tool_calls") else True,
+        truncation=Truncation(
+            last_messages=truncation.last_messages if truncation.HasField("last_messages") else None
+        ),
+        max_prompt_tokens=request.max_prompt_tokens if has("max_prompt_tokens") else None,
+        max_completion_tokens=(
+            request.max_completion_tokens if has("max_completion_tokens") else None
+        ),
         request_id=request_id,
     )
 
 
-def first_thread(request: run_service_pb2.CreateThreadAndRunRequest) -> NewThread:
-    """The thread that a run is to be begun on."""
+def new_thread(request: run_service_pb2.CreateThreadAndRunRequest) -> NewThread:
+    """Convert the thread to create with a run. Raises MissingField or InvalidField."""
     return NewThread(
         settings=thread_settings(request.thread),
         messages=new_messages(request.messages, "thread.messages"),
@@ -84,14 +81,9 @@ def first_thread(request: run_service_pb2.CreateThreadAndRunRequest) -> NewThrea
     )
 
 
-def outputs_of(request: run_service_pb2.SubmitToolOutputsRequest) -> list[ToolOutput]:
-    """What the client's functions gave."""
-    return [ToolOutput(given.call_id, given.output) for given in request.outputs]
-
-
 def run_to_pb(run: Run) -> run_pb2.Run:
-    """A run as callers see it."""
-    request, reason = run.settings, run.incomplete_reason
+    """Convert a run."""
+    settings, reason = run.settings, run.incomplete_reason
     return run_pb2.Run(
         id=run.id,
         thread_id=run.thread_id,
@@ -105,23 +97,23 @@ def run_to_pb(run: Run) -> run_pb2.Run:
         incomplete_reason=f"INCOMPLETE_REASON_{'UNSPECIFIED' if reason is None else reason.name}",
         required_calls=map(_call_to_pb, run.calls),
         usage=_usage_to_pb(run.usage),
-        model=request.model,
-        instructions=request.instructions,
-        tools=tools_to_pb(request.tools),
-        options=options_to_pb(request.options),
-        response_format=None if request.format is None else format_to_pb(request.format),
-        tool_choice=choice_to_pb(request.choice),
-        parallel_tool_calls=request.parallel_calls,
-        truncation=run_pb2.RunTruncation(last_messages=request.truncation.last_messages),
-        max_prompt_tokens=request.max_prompt_tokens,
-        max_completion_tokens=request.max_completion_tokens,
-        reasoning_effort=request.reasoning_effort,
+        model=settings.model,
+        instructions=settings.instructions,
+        tools=tools_to_pb(settings.tools),
+        options=options_to_pb(settings.options),
+        response_format=None if settings.format is None else format_to_pb(settings.format),
+        tool_choice=choice_to_pb(settings.choice),
+        parallel_tool_calls=settings.parallel_calls,
+        truncation=run_pb2.RunTruncation(last_messages=settings.truncation.last_messages),
+        max_prompt_tokens=settings.max_prompt_tokens,
+        max_completion_tokens=settings.max_completion_tokens,
+        reasoning_effort=settings.reasoning_effort,
         metadata=run.metadata,
     )
 
 
 def step_to_pb(step: RunStep) -> run_pb2.RunStep:
-    """A step as callers see it."""
+    """Convert a step."""
     message = run_pb2.RunStep(
         id=step.id,
         run_id=step.run_id,
@@ -142,7 +134,7 @@ def step_to_pb(step: RunStep) -> run_pb2.RunStep:
 
 
 def event_to_pb(event: RunEvent) -> run_event_pb2.RunEvent:
-    """An event as watchers see it."""
+    """Convert an event."""
     wire = run_event_pb2
     match event:
         case ThreadCreated(thread=thread):
@@ -168,8 +160,8 @@ def _delta_to_pb(event: MessageDelta | CallDelta | ReasoningDelta) -> run_event_
             )
             return wire.RunEvent(message_delta=delta)
         case ReasoningDelta():
-            thought = wire.ReasoningDelta(item_id=event.item_id, text=event.text)
-            return wire.RunEvent(reasoning_delta=thought)
+            reasoning = wire.ReasoningDelta(item_id=event.item_id, text=event.text)
+            return wire.RunEvent(reasoning_delta=reasoning)
         case CallDelta():
             call = wire.CallDelta(
                 step_id=event.step_id,
@@ -180,16 +172,6 @@ def _delta_to_pb(event: MessageDelta | CallDelta | ReasoningDelta) -> run_event_
                 is_hosted=event.tool is DraftKind.HOSTED,
             )
             return wire.RunEvent(call_delta=call)
-
-
-def _truncation(request: run_pb2.RunTruncation) -> Truncation:
-    return Truncation(
-        last_messages=request.last_messages if request.HasField("last_messages") else None
-    )
-
-
-def _optional(request: run_service_pb2.RunOptions, name: str) -> int | None:
-    return getattr(request, name) if request.HasField(name) else None
 
 
 def _error_to_pb(error: RunError | None) -> run_pb2.RunError | None:
@@ -212,8 +194,8 @@ def _step_call_to_pb(call: StepCall) -> run_pb2.StepCall:
             name=call.name, arguments_json=call.arguments, output=call.output
         )
         return run_pb2.StepCall(call_id=call.call_id, function=function)
-    found = run_pb2.FileSearchStepCall(results=map(search_result_to_pb, call.results or ()))
-    return run_pb2.StepCall(call_id=call.call_id, file_search=found)
+    search = run_pb2.FileSearchStepCall(results=map(search_result_to_pb, call.results or ()))
+    return run_pb2.StepCall(call_id=call.call_id, file_search=search)
 
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -228,23 +210,23 @@ class RunServicer(rpc.RunServiceServicer):
     async def CreateRun(
         self, request: pb.CreateRunRequest, context: Context
     ) -> pb.CreateRunResponse:
-        """Begin a run."""
-        wanted = new_run(request.run, request.request_id)
-        run = await self._runs.create(current_principal().project, request.thread_id, wanted)
+        """Create a run."""
+        new = new_run(request.run, request.request_id)
+        run = await self._runs.create(current_principal().project, request.thread_id, new)
         return pb.CreateRunResponse(run=run_to_pb(run))
 
     async def CreateThreadAndRun(
         self, request: pb.CreateThreadAndRunRequest, context: Context
     ) -> pb.CreateThreadAndRunResponse:
-        """Begin a thread and a run on it."""
-        wanted = new_run(request.run, request.request_id)
+        """Create a thread and a run on it."""
+        new = new_run(request.run, request.request_id)
         run = await self._runs.create_with_thread(
-            current_principal().project, first_thread(request), wanted
+            current_principal().project, new_thread(request), new
         )
         return pb.CreateThreadAndRunResponse(run=run_to_pb(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
-        """Describe a run."""
+        """Return a run."""
         run = await self._runs.get(current_principal().project, request.thread_id, request.run_id)
         return pb.GetRunResponse(run=run_to_pb(run))
 
@@ -258,7 +240,7 @@ class RunServicer(rpc.RunServiceServicer):
     async def UpdateRun(
         self, request: pb.UpdateRunRequest, context: Context
     ) -> pb.UpdateRunResponse:
-        """Change a run's metadata."""
+        """Replace the metadata of a run."""
         run = await self._runs.update(
             current_principal().project, request.thread_id, request.run_id, dict(request.metadata)
         )
@@ -267,7 +249,7 @@ class RunServicer(rpc.RunServiceServicer):
     async def CancelRun(
         self, request: pb.CancelRunRequest, context: Context
     ) -> pb.CancelRunResponse:
-        """End a run."""
+        """Cancel a run."""
         run = await self._runs.cancel(
             current_principal().project, request.thread_id, request.run_id
         )
@@ -276,22 +258,20 @@ class RunServicer(rpc.RunServiceServicer):
     async def SubmitToolOutputs(
         self, request: pb.SubmitToolOutputsRequest, context: Context
     ) -> pb.SubmitToolOutputsResponse:
-        """Give a run what its calls gave."""
-        submitted = await self._runs.submit(
+        """Submit the outputs of a run's calls."""
+        result = await self._runs.submit(
             current_principal().project,
             request.thread_id,
             request.run_id,
-            outputs_of(request),
+            [ToolOutput(output.call_id, output.output) for output in request.outputs],
             request.request_id,
         )
-        return pb.SubmitToolOutputsResponse(
-            run=run_to_pb(submitted.run), last_event=submitted.last_event
-        )
+        return pb.SubmitToolOutputsResponse(run=run_to_pb(result.run), last_event=result.last_event)
 
     async def GetRunStep(
         self, request: pb.GetRunStepRequest, context: Context
     ) -> pb.GetRunStepResponse:
-        """Describe a step."""
+        """Return a step."""
         step = await self._runs.step(
             current_principal().project, request.thread_id, request.run_id, request.step_id
         )
@@ -311,7 +291,7 @@ class RunServicer(rpc.RunServiceServicer):
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Context
     ) -> AsyncIterator[pb.WatchRunResponse]:
-        """Send the events of a run."""
+        """Stream the events of a run."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
         watching = self._runs.watch(
             current_principal().project, request.thread_id, request.run_id, after

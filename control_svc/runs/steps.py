@@ -1,6 +1,6 @@
-"""Run steps: a message or calls of tools, as the Assistants API shows them."""
+"""Run steps: a message or tool calls, as the Assistants API shows them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -9,11 +9,11 @@ from typing import Literal
 from control_svc.agent.model import NO_USAGE
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FileSearchCall, SearchResult
-from control_svc.runs.model import Run, RunError, ToolOutput
+from control_svc.runs.model import Run, RunError
 
 
 class StepState(StrEnum):
-    """Where a step is, in OpenAI's words."""
+    """State of a step, in OpenAI's words."""
 
     IN_PROGRESS = "in_progress"
     CANCELLED = "cancelled"
@@ -24,7 +24,7 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MessageCreation:
-    """A message that the model wrote."""
+    """The model wrote a message."""
 
     kind: Literal["message_creation"] = "message_creation"
     message_id: str
@@ -32,24 +32,24 @@ class MessageCreation:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionStepCall:
-    """A call of a function of the client's."""
+    """A call of a client function."""
 
     kind: Literal["function"] = "function"
     call_id: str
     name: str
     arguments: str = ""
     output: str | None = None
-    """None: the client has not submitted it."""
+    """None until the client submits it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSearchStepCall:
-    """A search of files."""
+    """A file search."""
 
     kind: Literal["file_search"] = "file_search"
     call_id: str
     results: tuple[SearchResult, ...] | None = None
-    """None: it is not done."""
+    """None until the search is done."""
 
 
 StepCall = FunctionStepCall | FileSearchStepCall
@@ -57,7 +57,7 @@ StepCall = FunctionStepCall | FileSearchStepCall
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCalls:
-    """Calls that the model made in one turn."""
+    """The calls of one turn."""
 
     kind: Literal["tool_calls"] = "tool_calls"
     calls: tuple[StepCall, ...] = ()
@@ -77,33 +77,33 @@ class RunStep:
     ended_at: datetime | None = None
     error: RunError | None = None
     usage: TurnUsage = NO_USAGE
-    """Of the turn that ended with this step: a turn is counted with its calls, else with its last
-    message."""
+    """Usage of the turn that ended with this step. A turn with calls is counted in their step, else
+    in the step of its last message."""
 
     @property
-    def is_searched(self) -> bool:
-        """Whether all its calls are searches, and done."""
+    def all_searches_done(self) -> bool:
+        """Whether all calls are searches with results."""
         return isinstance(self.details, ToolCalls) and all(
             isinstance(call, FileSearchStepCall) and call.results is not None
             for call in self.details.calls
         )
 
-    def ended(self, state: StepState, now: datetime, error: RunError | None = None) -> "RunStep":
-        """The step at its end; one that has ended stays as it is."""
+    def end(self, state: StepState, now: datetime, error: RunError | None = None) -> "RunStep":
+        """The step in a final state; a step that has ended is not changed."""
         if self.state is not StepState.IN_PROGRESS:
             return self
         return replace(self, state=state, ended_at=now, error=error)
 
-    def counted(self, usage: TurnUsage) -> "RunStep":
-        """The step with the tokens of its turn."""
+    def with_usage(self, usage: TurnUsage) -> "RunStep":
+        """The step with the usage of its turn."""
         return replace(self, usage=usage)
 
     def with_calls(self, calls: tuple[StepCall, ...]) -> "RunStep":
-        """The step with what is known of its calls."""
+        """The step with other calls."""
         return replace(self, details=ToolCalls(calls=calls))
 
     def with_outputs(self, outputs: Mapping[str, str]) -> "RunStep":
-        """The step with what the client's functions gave, by call."""
+        """The step with outputs of its function calls, by call id."""
         if not isinstance(self.details, ToolCalls):
             return self
         return self.with_calls(
@@ -116,19 +116,19 @@ class RunStep:
         )
 
     def with_search(self, search: FileSearchCall) -> "RunStep":
-        """The step with what a search found."""
+        """The step with the results of a search."""
         if not isinstance(self.details, ToolCalls):
             return self
-        found = FileSearchStepCall(call_id=search.call_id, results=search.results)
+        done = FileSearchStepCall(call_id=search.call_id, results=search.results)
         return self.with_calls(
-            tuple(found if call.call_id == found.call_id else call for call in self.details.calls)
+            tuple(done if call.call_id == done.call_id else call for call in self.details.calls)
         )
 
 
-def started_step(
+def start_step(
     step_id: str, run: Run, details: MessageCreation | ToolCalls, now: datetime
 ) -> RunStep:
-    """A step of a run, at its beginning."""
+    """A new step of a run, in progress."""
     return RunStep(
         id=step_id,
         run_id=run.id,
@@ -137,8 +137,3 @@ def started_step(
         details=details,
         created_at=now,
     )
-
-
-def by_call(outputs: Sequence[ToolOutput]) -> dict[str, str]:
-    """Outputs by the calls that they answer."""
-    return {output.call_id: output.output for output in outputs}

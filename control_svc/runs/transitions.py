@@ -1,7 +1,6 @@
-"""Ends runs, or lets them wait for tool outputs: rows and events, in the transaction that decides.
+"""Ends runs, or makes them wait for tool outputs: rows and events, in one transaction.
 
-Workers, callers who cancel, expiry and dead letters all use it. Each holds the lock of the run's
-row.
+Used by workers, cancellation, expiry and dead letters. The caller has locked the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from control_svc.runs.events import (
     RunEvent,
     RunEventCodec,
     StepChanged,
-    drafts_of,
+    restore_drafts,
 )
 from control_svc.runs.model import ErrorCode, IncompleteReason, Run, RunError, RunState
 from control_svc.runs.queries import RunQueries, RunStepQueries
@@ -35,9 +34,9 @@ from control_svc.runs.steps import StepState
 from svc_kit.errors import JobNotRetriable, RunNotFound
 
 EXPIRY_KIND: Final = "run-expiry"
-"""The jobs that end runs which wait for outputs for too long."""
+"""Kind of the jobs that expire runs which wait for tool outputs."""
 Texts = Mapping[str, tuple[Text, ...]]
-"""What is written of messages that are not whole, by their ids."""
+"""Texts of messages in progress, by message id."""
 _STEP_STATES: Final = {
     RunState.CANCELLED: StepState.CANCELLED,
     RunState.FAILED: StepState.FAILED,
@@ -55,21 +54,21 @@ _MESSAGE_REASONS: Final = {
 
 @dataclass(frozen=True)
 class RunEnd:
-    """What a run has come to."""
+    """Final state of a run."""
 
     state: RunState
     error: RunError | None = None
-    """Of a failure."""
+    """Set if the state is failed."""
     reason: IncompleteReason | None = None
-    """Of a limit."""
+    """Set if the state is incomplete."""
 
-    def of(self, run: Run, now: datetime) -> Run:
-        """The run at this end; one that was to be cancelled is cancelled."""
+    def apply(self, run: Run, now: datetime) -> Run:
+        """End a run; it becomes cancelled if cancellation was requested."""
         if self.error is not None:
-            return run.failed(self.error, now)
+            return run.fail(self.error, now)
         if self.reason is not None:
-            return run.incomplete(self.reason, now)
-        return run.ended(self.state, now)
+            return run.mark_incomplete(self.reason, now)
+        return run.end(self.state, now)
 
 
 COMPLETED: Final = RunEnd(RunState.COMPLETED)
@@ -80,11 +79,12 @@ EXPIRED: Final = RunEnd(RunState.EXPIRED)
 async def end_run(
     tx: Transaction, project: str, run: Run, end: RunEnd, texts: Texts
 ) -> list[RunEvent]:
-    """End a locked run and everything of it that is open; the events of it, the run's last."""
+    """End a locked run with its open messages, steps and searches; return its last events."""
     now = await tx.now()
-    ended = end.of(run, now)
-    is_late = run.state is RunState.CANCELLING
-    events: list[RunEvent] = [RunChanged(what="cancelling", run=run)] if is_late else []
+    ended = end.apply(run, now)
+    events: list[RunEvent] = []
+    if run.state is RunState.CANCELLING:
+        events.append(RunChanged(what="cancelling", run=run))
     events += await _end_messages(tx, project, ended, texts)
     events += await _end_steps(tx, project, ended, now)
     await _end_searches(tx, project, ended)
@@ -94,96 +94,100 @@ async def end_run(
     return [*events, RunChanged(what=ended.state.value, run=ended)]
 
 
-async def let_wait(
+async def wait_for_outputs(
     tx: Transaction,
     project: str,
     run: Run,
     calls: Sequence[FunctionCall],
-    wait: timedelta,
+    timeout: timedelta,
     ids: IdSource,
 ) -> list[RunEvent]:
-    """Let a locked run wait for the outputs of calls; it expires if they do not come."""
-    waiting = run.waiting(calls, await tx.now(), wait)
+    """Make a locked run wait for the outputs of calls; it expires after `timeout`."""
+    waiting = run.require_action(calls, await tx.now(), timeout)
     await RunQueries(tx).update(project, waiting)
     await JobQueries(tx).add(
         project,
         NewJob(
             id=ids.new(JOB),
             kind=EXPIRY_KIND,
-            subject=expiry_subject(waiting),
-            delay=wait,
+            subject=_expiry_subject(waiting),
+            delay=timeout,
         ),
     )
     return [RunChanged(what=waiting.state.value, run=waiting)]
 
 
 async def fail_run(tx: Transaction, job: Job, codec: RunEventCodec) -> None:
-    """Fail the run whose job is dead: with its error, and what readers have seen of its text."""
+    """Fail the run of a dead job, with the job's error and the text that was published."""
     run = await RunQueries(tx).lock(job.project, job.subject)
     if run.state.is_final:
         return
-    events = await StreamQueries(tx).events_of_turn(job.project, run.id, run.num_turns)
-    drafts = drafts_of(codec.decode(event.data) for event in events)
-    written = await StreamQueries(tx).tokens(job.project, run.id, run.num_turns)
-    run = run.broken_off(TurnUsage(0, 0, len(written), 0))
+    streams = StreamQueries(tx)
+    events = await streams.events_of_turn(job.project, run.id, run.num_turns)
+    drafts = restore_drafts(codec.decode(event.data) for event in events)
+    token_ids = await streams.tokens(job.project, run.id, run.num_turns)
+    run = run.add_usage(TurnUsage(0, 0, len(token_ids), 0))
     _, message = job.error or JobError("", "The server had an error.")
     failed = RunEnd(RunState.FAILED, RunError(ErrorCode.SERVER_ERROR, message))
-    told = await end_run(tx, job.project, run, failed, texts_of(drafts))
-    await StreamQueries(tx).end(job.project, run.id, [codec.encode(event) for event in told])
+    last_events = await end_run(tx, job.project, run, failed, message_texts(drafts))
+    await streams.end(job.project, run.id, [codec.encode(event) for event in last_events])
 
 
-def expiry_subject(run: Run) -> str:
-    """Names the run and this wait of it: a later one has a job of its own."""
+def _expiry_subject(run: Run) -> str:
+    """Subject of the expiry job of the current wait; each wait of a run has its own."""
     return f"{run.id}/{run.num_turns}"
 
 
-def still_waits(run: Run, subject: str) -> bool:
-    """Whether a run waits as it did when that subject was named."""
-    return run.state is RunState.REQUIRES_ACTION and expiry_subject(run) == subject
+async def _lock_subject(tx: Transaction, project: str, subject: str) -> Run | None:
+    """Lock the run of an expiry job. None if it no longer waits; raises RunNotFound."""
+    run = await RunQueries(tx).lock(project, subject.split("/")[0])
+    is_waiting = run.state is RunState.REQUIRES_ACTION and _expiry_subject(run) == subject
+    return run if is_waiting else None
 
 
-def texts_of(drafts: Sequence[Draft]) -> dict[str, tuple[Text, ...]]:
-    """The texts of messages so far."""
+def message_texts(drafts: Sequence[Draft]) -> dict[str, tuple[Text, ...]]:
+    """The texts of message drafts, by message id."""
     return {
         draft.id: (Text(text=draft.text),) for draft in drafts if draft.kind is DraftKind.MESSAGE
     }
 
 
 async def _end_messages(tx: Transaction, project: str, run: Run, texts: Texts) -> list[RunEvent]:
-    """Break off what is being written: of a run that completed there is nothing."""
+    """Mark messages in progress as incomplete. A completed run has none."""
     events: list[RunEvent] = []
     reason = _MESSAGE_REASONS.get(run.state)
     for message in await MessageQueries(tx).created_by_run(project, run.thread_id, run.id):
         if reason is None or message.item.status is not ItemStatus.IN_PROGRESS:
             continue
-        broken = message.mark_incomplete(texts.get(message.id, ()), reason, await tx.now())
-        await MessageQueries(tx).update(project, broken)
-        events.append(MessageChanged(what="incomplete", message=broken))
+        text = texts.get(message.id, ())
+        incomplete = message.mark_incomplete(text, reason, await tx.now())
+        await MessageQueries(tx).update(project, incomplete)
+        events.append(MessageChanged(what="incomplete", message=incomplete))
     return events
 
 
 async def _end_steps(tx: Transaction, project: str, run: Run, now: datetime) -> list[RunEvent]:
     events: list[RunEvent] = []
-    for step in await RunStepQueries(tx).open(project, run.id):
-        ended = step.ended(_STEP_STATES[run.state], now, run.error)
+    for step in await RunStepQueries(tx).in_progress(project, run.id):
+        ended = step.end(_STEP_STATES[run.state], now, run.error)
         await RunStepQueries(tx).update(project, ended)
         events.append(StepChanged(what=ended.state.value, step=ended))
     return events
 
 
 async def _end_searches(tx: Transaction, project: str, run: Run) -> None:
-    """Searches that were not carried out."""
+    """Mark searches that were not executed as incomplete."""
     if not run.num_hosted_calls:
         return
     item_filter = ItemFilter(kinds=("file_search_call",), origin=run.id)
-    for placed in await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter):
-        if placed.item.status is ItemStatus.IN_PROGRESS:
-            broken = placed.item.with_content(placed.item.content, ItemStatus.INCOMPLETE)
-            await TimelineQueries(tx).update(project, broken)
+    for entry in await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter):
+        if entry.item.status is ItemStatus.IN_PROGRESS:
+            item = replace(entry.item, status=ItemStatus.INCOMPLETE)
+            await TimelineQueries(tx).update(project, item)
 
 
 class RunExpiry:
-    """Does the jobs that end waiting runs."""
+    """Handler of the jobs that expire waiting runs."""
 
     kind = EXPIRY_KIND
     concurrency = 8
@@ -192,33 +196,32 @@ class RunExpiry:
         self._codec = codec
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """End a run, if it still waits as it did when the job was made."""
+        """Expire a run, unless its wait has ended."""
         await context.finish(lambda tx: self._expire(tx, claim))
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Nothing: the run waits for its client, who can still answer or cancel."""
+        """Do nothing: the client can still submit outputs or cancel the run."""
 
     async def _expire(self, tx: Transaction, claim: Claim) -> None:
-        run_id = claim.subject.split("/")[0]
         try:
-            run = await RunQueries(tx).lock(claim.project, run_id)
+            run = await _lock_subject(tx, claim.project, claim.subject)
         except RunNotFound:  # deleted with its thread
             return
-        if not still_waits(run, claim.subject) or not run.is_overdue(await tx.now()):
+        if run is None or not run.is_overdue(await tx.now()):
             return
         events = await end_run(tx, claim.project, run, EXPIRED, {})
-        told = [self._codec.encode(event) for event in events]
-        await StreamQueries(tx).end(claim.project, run.id, told)
+        encoded = [self._codec.encode(event) for event in events]
+        await StreamQueries(tx).end(claim.project, run.id, encoded)
 
 
 async def retry_expiry(tx: Transaction, job: Job) -> str:
-    """Let a run that still waits expire. Raises JobNotRetriable where it waits no more."""
+    """The kind of the new job. Raises JobNotRetriable if the run no longer waits."""
     run_id = job.subject.split("/")[0]
     try:
-        run = await RunQueries(tx).lock(job.project, run_id)
+        run = await _lock_subject(tx, job.project, job.subject)
     except RunNotFound:
         raise JobNotRetriable(job=job.id, problem=f"the run '{run_id}' is deleted.") from None
-    if not still_waits(run, job.subject):
-        problem = f"the run '{run_id}' does not wait any more as it did."
+    if run is None:
+        problem = f"the run '{run_id}' no longer waits for these outputs."
         raise JobNotRetriable(job=job.id, problem=problem)
     return job.kind

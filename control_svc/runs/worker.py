@@ -1,6 +1,7 @@
-"""The job handler of runs: restore, run the agent loop, end."""
+"""The job handler of runs: restores the state, runs the agent loop, and ends the run."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -9,7 +10,6 @@ from control_svc.agent.loop import AgentLoop
 from control_svc.agent.model import (
     HostedTool,
     LoopLimits,
-    LoopResult,
     LoopSettings,
     Outcome,
     Progress,
@@ -31,18 +31,25 @@ from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, Job, JobPriority, NewJob
 from control_svc.runs.context import RunContext, first_position
-from control_svc.runs.events import RunChanged, RunEvent, RunEventCodec, drafts_of
+from control_svc.runs.events import RunChanged, RunEvent, RunEventCodec, restore_drafts
 from control_svc.runs.model import (
     ErrorCode,
     IncompleteReason,
     Run,
     RunError,
     RunState,
-    run_error_of,
+    to_run_error,
 )
 from control_svc.runs.queries import RunQueries, RunStepQueries
-from control_svc.runs.recorder import LastChange, ResumeState, RunRecorder
-from control_svc.runs.transitions import CANCELLED, COMPLETED, RunEnd, end_run, fail_run, let_wait
+from control_svc.runs.recorder import FinalChange, ResumeState, RunRecorder
+from control_svc.runs.transitions import (
+    CANCELLED,
+    COMPLETED,
+    RunEnd,
+    end_run,
+    fail_run,
+    wait_for_outputs,
+)
 from control_svc.tools.model import FileSearchTool, ResponseFormat
 from control_svc.vector_stores.search.model import Search
 from svc_kit.errors import DomainError
@@ -50,20 +57,23 @@ from svc_kit.errors.status import is_retryable
 
 
 class RunTools:
-    """What runs may use."""
+    """Creates the hosted tools of runs."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
 
-    def of_run(self, run: Run) -> Sequence[HostedTool]:
-        """Those of a run; a search of no store is not offered to the model."""
-        wanted = [tool for tool in run.settings.tools if isinstance(tool, FileSearchTool)]
+    def for_run(self, run: Run) -> Sequence[HostedTool]:
+        """The file search of a run. It is left out if there is no store to search."""
         stores = run.settings.resources.vector_store_ids
-        return [FileSearch(self._search, stores, tool) for tool in wanted if stores]
+        return [
+            FileSearch(self._search, stores, tool)
+            for tool in run.settings.tools
+            if isinstance(tool, FileSearchTool) and stores
+        ]
 
 
 KIND: Final = "run"
-"""The jobs that carry runs out."""
+"""Kind of the jobs that execute runs."""
 
 
 def run_job(job_id: str, run: Run) -> NewJob:
@@ -72,7 +82,7 @@ def run_job(job_id: str, run: Run) -> NewJob:
 
 
 class RunHandler:
-    """Does the jobs of runs."""
+    """Handler of the jobs that execute runs."""
 
     kind = KIND
 
@@ -90,8 +100,8 @@ class RunHandler:
         wait: timedelta,
         concurrency: int,
     ) -> None:
-        """`wait` is how long a run waits for outputs, `concurrency` how many are worked on at a
-        time in this process."""
+        """`wait` is how long a run waits for outputs before it expires. `concurrency` limits the
+        runs that this process executes at the same time."""
         self.concurrency = concurrency
         self._transactions = transactions
         self._writers = writers
@@ -104,14 +114,14 @@ class RunHandler:
         self._wait = wait
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Work on a run until it has ended, or waits."""
+        """Execute a run until it ends or waits for outputs."""
         project = claim.project
-        run = await context.write(lambda each: self._begin(each, project, claim.subject))
-        if not run.state.is_followed:
+        run = await context.write(lambda tx: self._start(tx, project, claim.subject))
+        if not run.state.needs_worker:
             return
         async with self._writers.writer(context, run.id) as writer:
-            left, progress = await self._transactions.read(
-                lambda each: self._left(each, project, run)
+            resume, progress = await self._transactions.read(
+                lambda tx: self._load_progress(tx, project, run)
             )
             recorder = RunRecorder(
                 project,
@@ -120,78 +130,87 @@ class RunHandler:
                 self._codec,
                 self._ids,
                 self._clock,
-                left,
+                resume,
                 len(progress.token_ids),
             )
-            seen = RunContext(project, run, self._transactions, self._counter, writer)
-            settings = loop_settings(project, run)
+            prompt_context = RunContext(project, run, self._transactions, self._counter, writer)
             try:
-                tools = self._tools.of_run(run)
-                ending = await self._loop.run(
-                    settings, seen, tools, recorder, progress, context.cancelled
+                result = await self._loop.run(
+                    loop_settings(project, run),
+                    prompt_context,
+                    self._tools.for_run(run),
+                    recorder,
+                    progress,
+                    context.cancelled,
                 )
             except DomainError as error:
                 if is_retryable(error):
                     raise
-                failed = RunEnd(RunState.FAILED, run_error_of(error))
-                await recorder.conclude(None, _ended(project, failed, recorder))
+                failed = RunEnd(RunState.FAILED, to_run_error(error))
+                await recorder.conclude(None, _end_change(project, failed, recorder))
             else:
-                await recorder.conclude(ending.turn, self._last(project, ending, recorder))
+                last = self._final_change(project, result.outcome, recorder)
+                await recorder.conclude(result.turn, last)
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Fail the run whose job is dead, with what it has written."""
+        """Fail the run of a dead job; it keeps the text that was published."""
         await fail_run(tx, job, self._codec)
 
-    async def _begin(self, tx: Transaction, project: str, run_id: str) -> Run:
-        """The run, from now on in progress; one that waits or has ended stays as it is."""
-        found = await RunQueries(tx).lock(project, run_id)
-        run = found.started(await tx.now())
-        if run == found:
+    async def _start(self, tx: Transaction, project: str, run_id: str) -> Run:
+        """Set a queued run in progress; a run in another state is returned unchanged."""
+        current = await RunQueries(tx).lock(project, run_id)
+        run = current.start(await tx.now())
+        if run == current:
             return run
         if not run.num_turns:
-            run = run.placed(await first_position(tx, project, run))
+            run = replace(run, first_position=await first_position(tx, project, run))
         await RunQueries(tx).update(project, run)
-        events = RunChanged(what=run.state.value, run=run)
-        await StreamQueries(tx).append(project, run.id, [self._codec.encode(events)])
+        event = RunChanged(what=run.state.value, run=run)
+        await StreamQueries(tx).append(project, run.id, [self._codec.encode(event)])
         return run
 
-    async def _left(self, tx: Transaction, project: str, run: Run) -> tuple[ResumeState, Progress]:
-        """What is committed of the work."""
+    async def _load_progress(
+        self, tx: Transaction, project: str, run: Run
+    ) -> tuple[ResumeState, Progress]:
+        """Load the committed state of earlier attempts."""
         events = await StreamQueries(tx).events_of_turn(project, run.id, run.num_turns)
-        left = ResumeState(drafts_of(self._codec.decode(event.data) for event in events))
+        resume = ResumeState(restore_drafts(self._codec.decode(event.data) for event in events))
         progress = Progress(
             num_turns=run.num_turns,
             usage=run.usage,
             num_hosted_calls=run.num_hosted_calls,
             token_ids=await StreamQueries(tx).tokens(project, run.id, run.num_turns),
-            drafts=left.drafts,
+            drafts=resume.drafts,
             awaits_client=run.awaits_client,
         )
-        if left.drafts or run.num_hosted_calls:
-            left.messages = await MessageQueries(tx).created_by_run(project, run.thread_id, run.id)
-            left.steps = await RunStepQueries(tx).open(project, run.id)
+        if resume.drafts or run.num_hosted_calls:
+            resume.messages = await MessageQueries(tx).created_by_run(
+                project, run.thread_id, run.id
+            )
+            resume.steps = await RunStepQueries(tx).in_progress(project, run.id)
         if run.num_hosted_calls:
             item_filter = ItemFilter(kinds=("file_search_call",), origin=run.id)
-            placed = await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter)
-            searches = [each.item for each in placed]
-            progress.open_calls = [s for s in searches if s.status is ItemStatus.IN_PROGRESS]
-            contents = [search.content for search in searches]
-            left.searches = tuple(c for c in contents if isinstance(c, FileSearchCall))
-        return left, progress
+            timelines = TimelineQueries(tx)
+            entries = await timelines.read(project, run.thread_id, item_filter=item_filter)
+            items = [entry.item for entry in entries]
+            progress.open_calls = [i for i in items if i.status is ItemStatus.IN_PROGRESS]
+            contents = [item.content for item in items]
+            resume.searches = tuple(c for c in contents if isinstance(c, FileSearchCall))
+        return resume, progress
 
-    def _last(self, project: str, ending: LoopResult, recorder: RunRecorder) -> LastChange:
-        """What becomes of the run: it waits, unless it was to be cancelled meanwhile."""
-        if ending.outcome is not Outcome.ACTION_REQUIRED:
-            return _ended(project, _ENDS[ending.outcome], recorder)
-        cancelled = _ended(project, CANCELLED, recorder)
+    def _final_change(self, project: str, outcome: Outcome, recorder: RunRecorder) -> FinalChange:
+        """End the run, or make it wait for outputs unless cancellation was requested."""
+        if outcome is not Outcome.ACTION_REQUIRED:
+            return _end_change(project, _ENDS[outcome], recorder)
+        cancel = _end_change(project, CANCELLED, recorder)
 
-        async def last(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
+        async def change(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
             if run.state is RunState.CANCELLING:
-                return await cancelled(tx, run)
+                return await cancel(tx, run)
             calls = await _open_calls(tx, project, run)
-            return await let_wait(tx, project, run, calls, self._wait, self._ids), False
+            return await wait_for_outputs(tx, project, run, calls, self._wait, self._ids), False
 
-        return last
+        return change
 
 
 _ENDS: Final = {
@@ -205,48 +224,49 @@ _ENDS: Final = {
     ),
     Outcome.MAX_TURNS: RunEnd(
         RunState.FAILED,
-        RunError(ErrorCode.SERVER_ERROR, "The model called tools over and over."),
+        RunError(ErrorCode.SERVER_ERROR, "The model called tools in too many turns."),
     ),
 }
 
 
-def _ended(project: str, end: RunEnd, recorder: RunRecorder) -> LastChange:
-    async def last(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
+def _end_change(project: str, end: RunEnd, recorder: RunRecorder) -> FinalChange:
+    async def change(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
         return await end_run(tx, project, run, end, recorder.texts()), True
 
-    return last
+    return change
 
 
 async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionCall]:
-    """Calls of the run without output."""
+    """The function calls of the run without output."""
     item_filter = ItemFilter(kinds=("function_call", "function_call_output"), origin=run.id)
-    placed = await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter)
-    waiting: dict[str, FunctionCall] = {}
-    for content in (each.item.content for each in placed):
-        if isinstance(content, FunctionCall):  # a model may write an id again that was answered
-            waiting[content.call_id] = content
+    calls: dict[str, FunctionCall] = {}
+    for entry in await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter):
+        content = entry.item.content
+        if isinstance(content, FunctionCall):  # a model may reuse the id of an answered call
+            calls[content.call_id] = content
         elif isinstance(content, FunctionCallOutput):
-            waiting.pop(content.call_id, None)
-    return list(waiting.values())
+            calls.pop(content.call_id, None)
+    return list(calls.values())
 
 
 def loop_settings(project: str, run: Run) -> LoopSettings:
-    """What is asked of the model."""
-    request = run.settings
+    """Settings of the agent loop for a run."""
+    settings = run.settings
     return LoopSettings(
         project=project,
         label=run.id,
-        model=request.model,
-        instructions=request.instructions,
-        tools=request.tools,
-        choice=request.choice,
-        parallel_calls=request.parallel_calls,
-        format=request.format or ResponseFormat(),
-        options=request.options,
-        effort=request.reasoning_effort,
-        seed=request.seed,
+        model=settings.model,
+        instructions=settings.instructions,
+        tools=settings.tools,
+        choice=settings.choice,
+        parallel_calls=settings.parallel_calls,
+        format=settings.format or ResponseFormat(),
+        options=settings.options,
+        effort=settings.reasoning_effort,
+        seed=settings.seed,
         limits=LoopLimits(
-            completion_tokens=request.max_completion_tokens, prompt_tokens=request.max_prompt_tokens
+            completion_tokens=settings.max_completion_tokens,
+            prompt_tokens=settings.max_prompt_tokens,
         ),
         keep_for=run.thread_id,
     )

@@ -186,7 +186,7 @@ def test_documents_are_read_and_written_with_the_same_bytes(name: str) -> None:
     stored = golden("stored")
     for text in stored[name]:
         if name == "run":  # its settings are a document of their own
-            run = run_queries.run_of(stored["run settings"][0].encode(), text.encode())
+            run = run_queries.decode_run(stored["run settings"][0].encode(), text.encode())
             written = run_queries.run_document(run)
         else:
             value = DOCUMENTS[name].validate_json(text)

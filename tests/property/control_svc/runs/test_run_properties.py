@@ -1,4 +1,4 @@
-"""The states of a run, whatever happens in whatever order: ends stay, calls are answered whole."""
+"""Run states under random sequences of transitions, and under concurrent workers and callers."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -41,8 +41,8 @@ ERROR = RunError(ErrorCode.SERVER_ERROR, "no")
 
 
 @dataclass
-class Seen:
-    """What has happened to a run."""
+class Expected:
+    """Expected state of a run."""
 
     final: RunState | None = None
     tokens: int = 0
@@ -51,7 +51,7 @@ class Seen:
 
 
 class RunStates(RuleBasedStateMachine):
-    """A run, its worker, its callers and the clock."""
+    """Transitions by a worker, callers and the clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,18 +64,18 @@ class RunStates(RuleBasedStateMachine):
             created_at=START,
             expires_at=START + WAIT,
         )
-        self.seen = Seen()
+        self.expected = Expected()
 
     @rule(minutes=st.integers(0, 11))
-    def time_passes(self, minutes: int) -> None:
-        """Expiry alone looks at it."""
+    def advance_clock(self, minutes: int) -> None:
+        """Only expiry depends on the time."""
         self.now += timedelta(minutes=minutes)
 
     @rule()
-    def a_worker_begins(self) -> None:
-        """Only what is queued comes into progress."""
+    def start(self) -> None:
+        """Only a queued run becomes in progress."""
         before = self.run
-        self.run = before.started(self.now)
+        self.run = before.start(self.now)
 
         assert (self.run.state is RunState.IN_PROGRESS) == (
             before.state in (RunState.QUEUED, RunState.IN_PROGRESS)
@@ -83,93 +83,93 @@ class RunStates(RuleBasedStateMachine):
 
     @precondition(lambda self: self.run.state in (RunState.IN_PROGRESS, RunState.CANCELLING))
     @rule(tokens=st.integers(0, 50))
-    def a_turn_ends(self, tokens: int) -> None:
-        """Its tokens are counted once."""
+    def add_turn(self, tokens: int) -> None:
+        """The tokens of a turn are counted once."""
         turn = TurnResult(number=self.run.num_turns, items=(), usage=TurnUsage(1, 0, tokens, 0))
-        self.run = self.run.after(turn)
-        self.seen.tokens += tokens
+        self.run = self.run.add_turn(turn)
+        self.expected.tokens += tokens
 
     @precondition(lambda self: self.run.state is RunState.IN_PROGRESS)
     @rule(count=st.integers(1, 3))
-    def the_model_calls(self, count: int) -> None:
-        """The run waits for what the calls give, for a while from now on."""
+    def require_action(self, count: int) -> None:
+        """The run waits for outputs for a limited time."""
         names = [f"call_{index}" for index in range(count)]
         calls = [FunctionCall(call_id=name, name="f", arguments="{}") for name in names]
-        self.run = self.run.waiting(calls, self.now, WAIT)
-        self.seen.calls = names
+        self.run = self.run.require_action(calls, self.now, WAIT)
+        self.expected.calls = names
 
         assert not self.run.is_overdue(self.now)
 
     @rule(data=st.data())
-    def outputs_come(self, data: st.DataObject) -> None:
-        """They are taken while the run waits, all at once, in any order."""
-        some = st.lists(st.sampled_from(["call_0", "call_1", "call_2", "call_x"]), max_size=4)
-        given = data.draw(some)
-        outputs = [ToolOutput(name, "x") for name in given]
+    def submit_outputs(self, data: st.DataObject) -> None:
+        """Accepted while the run waits, all at once, in any order."""
+        call_ids = st.sampled_from(["call_0", "call_1", "call_2", "call_x"])
+        submitted = data.draw(st.lists(call_ids, max_size=4))
+        outputs = [ToolOutput(call_id, "x") for call_id in submitted]
         before = self.run
         try:
-            self.run = before.answered(outputs)
+            self.run = before.submit_outputs(outputs)
         except ToolOutputsNotAccepted:
             assert before.state is not RunState.REQUIRES_ACTION
         except ToolOutputsIncomplete:
-            assert sorted(given) != sorted(self.seen.calls)
+            assert sorted(submitted) != sorted(self.expected.calls)
         else:
-            assert sorted(given) == sorted(self.seen.calls)
+            assert sorted(submitted) == sorted(self.expected.calls)
             assert self.run.state is RunState.QUEUED
 
     @rule()
-    def somebody_cancels(self) -> None:
-        """It is refused once the run has ended."""
+    def request_cancel(self) -> None:
+        """Refused once the run has ended."""
         try:
-            self.run = self.run.cancelling()
+            self.run = self.run.request_cancel()
         except RunNotCancellable:
-            assert self.seen.final is not None
+            assert self.expected.final is not None
         else:
-            self.seen.was_cancelled = True
+            self.expected.was_cancelled = True
 
-    @rule(how=st.sampled_from(["completed", "failed", "incomplete", "cancelled", "expired"]))
-    def it_ends(self, how: str) -> None:
-        """Once; a run that was to be cancelled is cancelled, whatever it came to."""
-        is_over = self.run.state.is_final
+    @rule(state=st.sampled_from([state for state in RunState if state.is_final]))
+    def end(self, state: RunState) -> None:
+        """A run ends once. It becomes cancelled if that was requested."""
+        was_final = self.run.state.is_final
         try:
-            if how == "failed":
-                self.run = self.run.failed(ERROR, self.now)
-            elif how == "incomplete":
+            if state is RunState.FAILED:
+                self.run = self.run.fail(ERROR, self.now)
+            elif state is RunState.INCOMPLETE:
                 reason = IncompleteReason.MAX_COMPLETION_TOKENS
-                self.run = self.run.incomplete(reason, self.now)
+                self.run = self.run.mark_incomplete(reason, self.now)
             else:
-                self.run = self.run.ended(RunState(how), self.now)
+                self.run = self.run.end(state, self.now)
         except InternalError:
-            assert is_over
+            assert was_final
             return
-        assert not is_over
-        wanted = RunState.CANCELLED if self.seen.was_cancelled else RunState(how)
-        assert self.run.state is wanted
-        assert (self.run.error is not None) == (wanted is RunState.FAILED)
-        assert (self.run.incomplete_reason is not None) == (wanted is RunState.INCOMPLETE)
+        assert not was_final
+        final = RunState.CANCELLED if self.expected.was_cancelled else state
+        assert self.run.state is final
+        assert (self.run.error is not None) == (final is RunState.FAILED)
+        assert (self.run.incomplete_reason is not None) == (final is RunState.INCOMPLETE)
 
     @invariant()
-    def ends_stay(self) -> None:
-        """What has ended does not change its state."""
-        if self.seen.final is not None:
-            assert self.run.state is self.seen.final
+    def final_states_do_not_change(self) -> None:
+        """A run that has ended keeps its state."""
+        if self.expected.final is not None:
+            assert self.run.state is self.expected.final
         elif self.run.state.is_final:
-            self.seen.final = self.run.state
+            self.expected.final = self.run.state
 
     @invariant()
-    def what_is_known_fits_the_state(self) -> None:
-        """Calls while it waits, an end once it has ended, and each token once."""
+    def fields_match_the_state(self) -> None:
+        """Calls are set while the run waits, the end time once it has ended."""
         assert bool(self.run.calls) == (self.run.state is RunState.REQUIRES_ACTION)
         assert (self.run.ended_at is not None) == self.run.state.is_final
         assert (self.run.expires_at is None) == self.run.state.is_final
-        assert self.run.usage.completion_tokens == self.seen.tokens
+        assert self.run.usage.completion_tokens == self.expected.tokens
 
 
 TestRunStates = RunStates.TestCase
 
 
 def test_every_run_ends_once(on_sqlite: OpenDatabase) -> None:
-    """Whoever cancels, answers or dies at any token; see the machine for what is checked."""
+    """While workers die and callers cancel or answer at any token; see `RunMachine`."""
 
     class OnSqlite(RunMachine):
         pass

@@ -13,7 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from control_svc.inference.turns import TurnMessage, TurnRequest, TurnRole
-from control_svc.runs.model import LEAST_TOKENS, IncompleteReason, RunState, Truncation
+from control_svc.runs.model import MIN_TOKEN_LIMIT, IncompleteReason, RunState, Truncation
 from svc_kit.errors import ContextLengthExceeded
 from tests.support.runs import WordCounter, Worlds, begun, now, told
 from tests.support.scripted_turns import Script, ScriptedTurns, says
@@ -88,11 +88,11 @@ async def test_what_cannot_be_cut_is_refused(a_world: Worlds) -> None:
 
 async def test_a_limit_that_no_cut_meets_leaves_the_run_incomplete(a_world: Worlds) -> None:
     """It is not the model's context that is exceeded, so nothing has failed."""
-    script = replace(says("Hi"), prompt_tokens=LEAST_TOKENS + 1)
+    script = replace(says("Hi"), prompt_tokens=MIN_TOKEN_LIMIT + 1)
     world = a_world(ScriptedTurns(lambda _: script))
     thread = await world.thread("one", "two")
     async with world.process().working() as process:
-        about = {"max_prompt_tokens": LEAST_TOKENS}
+        about = {"max_prompt_tokens": MIN_TOKEN_LIMIT}
         run = await begun(process, await world.assistant(), thread, **about)
         await told(process, run)
         ended = await now(process, run)
@@ -121,7 +121,7 @@ async def test_a_runs_own_limit_cuts_nothing_for_others(a_world: Worlds, num_mes
     thread = await world.thread(*("word " * 100 for _ in range(num_messages)))
     shown = []
     async with world.process(counter=WordCounter()).working() as process:
-        for about in ({"max_prompt_tokens": LEAST_TOKENS}, {}):
+        for about in ({"max_prompt_tokens": MIN_TOKEN_LIMIT}, {}):
             run = await begun(process, assistant, thread, **about)
             await told(process, run)
             assert (await now(process, run)).state is RunState.COMPLETED
@@ -141,14 +141,14 @@ async def test_a_limit_of_every_run_cuts_seldom_too(a_world: Worlds) -> None:
     async with world.process(counter=WordCounter()).working() as process:
         for number in range(20):
             await world.say(thread.id, f"question {number} " + "word " * 28)
-            run = await begun(process, assistant, thread, max_prompt_tokens=LEAST_TOKENS)
+            run = await begun(process, assistant, thread, max_prompt_tokens=MIN_TOKEN_LIMIT)
             await told(process, run)
             assert (await now(process, run)).state is RunState.COMPLETED
             shown.append(words_of(turns.requests[-1].messages))
         await told(process, run := await begun(process, assistant, thread))
 
     cuts = [later for earlier, later in pairwise(shown) if later[: len(earlier)] != earlier]
-    assert 0 < len(cuts) <= 20 * 31 // (LEAST_TOKENS // 2) + 1
+    assert 0 < len(cuts) <= 20 * 31 // (MIN_TOKEN_LIMIT // 2) + 1
     assert len(words_of(turns.requests[-1].messages)) == 20 * 31
 
 
