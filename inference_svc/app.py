@@ -319,12 +319,12 @@ def open_reconciler(
         frontend = frontend_id(folder / "frontend")
     except OSError as error:
         raise StartupError(f"cannot keep adapters in {folder}: {error.strerror}") from error
-    marks = CrashMarker(folder / "marks")
-    marks.open()
+    crash_marker = CrashMarker(folder / "marks")
+    crash_marker.open()
     for entry in catalog:
-        entry.adapters.load_marker = marks
+        entry.adapters.load_marker = crash_marker
     control = GrpcControl(channel)
-    installer = AdapterInstaller(control, cache, marks, catalog, adapters)
+    installer = AdapterInstaller(control, cache, crash_marker, catalog, adapters)
     return Reconciler(control, installer, folder, frontend, address)
 
 

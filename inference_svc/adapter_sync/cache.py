@@ -1,4 +1,4 @@
-"""The disk cache of adapter files by digest, and the signal of a change."""
+"""The disk cache of adapter files, by digest, and a change signal."""
 
 import asyncio
 import hashlib
@@ -19,15 +19,15 @@ class ChangeSignal:
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake all waiters."""
         self._next.set()
         self._next = asyncio.Event()
 
-    async def wait(self, at_most_s: float | None = None) -> None:
-        """Return at the next ring, or after so many seconds; None: however long it takes."""
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Return at the next change, or after `timeout_s` (None: no timeout)."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(at_most_s):
+            async with asyncio.timeout(timeout_s):
                 await self._next.wait()
 
 
@@ -36,32 +36,32 @@ _INCOMING: Final = "incoming-"
 
 
 class AdapterCache:
-    """The folder, of at most `max_bytes`."""
+    """Adapter files in a folder of at most `max_bytes`."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
-        self._coming: dict[str, int] = {}
-        """Bytes of the digests on their way, for which there is room already."""
-        self._arrived = ChangeSignal()
-        self._one_looks = asyncio.Lock()
+        self._incoming: dict[str, int] = {}
+        """Reserved bytes of the downloads in progress, by digest."""
+        self._finished = ChangeSignal()
+        self._space_lock = asyncio.Lock()
 
     def open(self) -> None:
-        """Make the folder and remove what never became whole. Raises `OSError`."""
+        """Create the folder and remove incomplete files. Raises `OSError`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for draft in self._folder.glob(f"{_INCOMING}*"):
             draft.unlink(missing_ok=True)
 
     def find(self, digest: str) -> Path | None:
-        """The file of a digest, which counts as used now."""
+        """Return the file of a digest and mark it as used now; None if it is missing."""
         path = self._path(digest)
         if not path.is_file():
             return None
         os.utime(path)
         return path
 
-    def drop(self, digest: str) -> None:
-        """Delete a file whose digest does not match its name."""
+    def delete(self, digest: str) -> None:
+        """Delete the file of a digest."""
         self._path(digest).unlink(missing_ok=True)
 
     async def store(
@@ -70,58 +70,58 @@ class AdapterCache:
         digest: str,
         size_bytes: int,
         chunks: AsyncIterator[bytes],
-        wanted: Collection[str],
+        desired: Collection[str],
     ) -> Path:
-        """Keep the bytes of the adapter `name`; files of digests that are not `wanted` make room.
+        """Store the file of the adapter `name`, evicting files with digests not in `desired`.
 
-        Where they are on their way already, for another adapter, they are waited for. Raises
-        AdapterTooLarge where there is no room, AdapterDigestMismatch for other bytes, StorageFailed
-        where the disk is full or fails.
+        A download of the same digest in progress is waited for instead. Raises `AdapterTooLarge` if
+        the cache has no space, `AdapterDigestMismatch` for other bytes, and `StorageFailed` if the
+        disk is full or fails.
         """
-        while digest in self._coming:
-            await self._arrived.wait()
+        while digest in self._incoming:
+            await self._finished.wait()
         path = self.find(digest)
         if path is not None:
             return path
-        self._coming[digest] = 0
+        self._incoming[digest] = 0
         try:
-            async with self._one_looks:
-                room = self._max_bytes - sum(self._coming.values())
-                await asyncio.to_thread(self._make_room, name, size_bytes, room, wanted)
-                self._coming[digest] = size_bytes
+            async with self._space_lock:
+                limit = self._max_bytes - sum(self._incoming.values())
+                await asyncio.to_thread(self._free_space, name, size_bytes, limit, desired)
+                self._incoming[digest] = size_bytes
             return await self._receive(name, digest, chunks)
         finally:
-            self._coming.pop(digest, None)
-            self._arrived.ring()
+            self._incoming.pop(digest, None)
+            self._finished.notify()
 
     async def _receive(self, name: str, digest: str, chunks: AsyncIterator[bytes]) -> Path:
         draft = self._folder / f"{_INCOMING}{secrets.token_hex(8)}"
         try:
-            found = await _write(draft, chunks)
-            if found != digest:
-                raise AdapterDigestMismatch(adapter=name, expected=digest, actual=found)
-            async with self._one_looks:  # who looks for room counts it once: as coming, or as here
+            actual = await _write(draft, chunks)
+            if actual != digest:
+                raise AdapterDigestMismatch(adapter=name, expected=digest, actual=actual)
+            async with self._space_lock:  # so that its bytes are counted once
                 with disk_errors():
                     draft.replace(self._path(digest))
-                del self._coming[digest]
+                del self._incoming[digest]
         finally:
             draft.unlink(missing_ok=True)
         return self._path(digest)
 
-    def _make_room(self, name: str, size_bytes: int, room: int, wanted: Collection[str]) -> None:
-        """Delete until there is room; `room` is what there would be without any file."""
+    def _free_space(self, name: str, size_bytes: int, limit: int, desired: Collection[str]) -> None:
+        """Delete files until `size_bytes` are free; `limit` applies to all files together."""
         with disk_errors():
             files = [(path.stat(), path) for path in self._folder.glob(f"*{_SUFFIX}")]
-            room -= sum(stat.st_size for stat, _ in files)
-            unwanted = [(stat, path) for stat, path in files if path.stem not in wanted]
-            for stat, path in sorted(unwanted, key=lambda each: each[0].st_mtime):
-                if room >= size_bytes:
+            free = limit - sum(stat.st_size for stat, _ in files)
+            unused = [(stat, path) for stat, path in files if path.stem not in desired]
+            for stat, path in sorted(unused, key=lambda each: each[0].st_mtime):
+                if free >= size_bytes:
                     break
                 path.unlink()
-                room += stat.st_size
-        if room < size_bytes:
+                free += stat.st_size
+        if free < size_bytes:
             raise AdapterTooLarge(
-                adapter=name, needed_bytes=size_bytes, available_bytes=max(room, 0)
+                adapter=name, needed_bytes=size_bytes, available_bytes=max(free, 0)
             )
 
     def _path(self, digest: str) -> Path:

@@ -22,9 +22,10 @@ FAILED: Final = "STATE_FAILED"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a wanted adapter is here; `state` is one of the proto's, `model` whose engine it is."""
+    """The state of a desired adapter: `state` is a name of the proto's enum, `model` its base model
+    if it is loaded."""
 
-    wanted: DesiredAdapter
+    desired: DesiredAdapter
     state: str
     model: str = ""
     reason: str = ""
@@ -32,14 +33,14 @@ class Report:
 
 
 class Control(Protocol):
-    """What a follower needs. Every method raises `DomainError`s, `UpstreamUnavailable` while the
-    service is away."""
+    """The control service's API for adapters. Methods raise `DomainError`s, `UpstreamUnavailable`
+    if the service cannot be reached."""
 
-    def watch(self, known: DesiredState) -> AsyncIterator[DesiredState]:
-        """The state that is wanted, from the one that is known on, whenever it changes."""
+    def watch(self, state: DesiredState) -> AsyncIterator[DesiredState]:
+        """Yield the desired state whenever it differs from `state` or the last one yielded."""
 
     def download(self, digest: str) -> AsyncIterator[bytes]:
-        """The bytes of a digest."""
+        """Yield the bytes of an adapter file."""
 
     async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
         """Report the state of all adapters."""
@@ -51,16 +52,16 @@ class GrpcControl:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = AdapterServiceStub(channel)
 
-    async def watch(self, known: DesiredState) -> AsyncIterator[DesiredState]:
-        """The wanted states."""
-        request = pb.WatchDesiredRequest(revision=known.revision)
+    async def watch(self, state: DesiredState) -> AsyncIterator[DesiredState]:
+        """Yield the desired state whenever it changes."""
+        request = pb.WatchDesiredRequest(revision=state.revision)
         with translate_errors(SERVICE):
             async for event in self._stub.WatchDesired(request):
-                known = _next_state(known, event)
-                yield known
+                state = _next_state(state, event)
+                yield state
 
     async def download(self, digest: str) -> AsyncIterator[bytes]:
-        """The bytes of a digest."""
+        """Yield the bytes of an adapter file."""
         request = pb.DownloadAdapterRequest(sha256=digest)
         with translate_errors(SERVICE):
             async for message in self._stub.DownloadAdapter(request):
@@ -75,12 +76,12 @@ class GrpcControl:
             await self._stub.ReportAdapters(request, timeout=REPORT_TIMEOUT_S)
 
 
-def _next_state(known: DesiredState, event: pb.WatchDesiredResponse) -> DesiredState:
+def _next_state(state: DesiredState, event: pb.WatchDesiredResponse) -> DesiredState:
     if event.HasField("state"):
         adapters = map(_desired_adapter, event.state.adapters)
-        return DesiredState(event.revision, {wanted.id: wanted for wanted in adapters})
+        return DesiredState(event.revision, {desired.id: desired for desired in adapters})
     changed = {each.id: _desired_adapter(each) for each in event.change.adapters}
-    kept = {k: v for k, v in known.adapters.items() if k not in event.change.removed_ids}
+    kept = {k: v for k, v in state.adapters.items() if k not in event.change.removed_ids}
     return DesiredState(event.revision, kept | changed)
 
 
@@ -100,9 +101,9 @@ def _desired_adapter(desired: adapter_pb2.DesiredAdapter) -> DesiredAdapter:
 
 def _report(report: Report) -> adapter_pb2.AdapterReport:
     return adapter_pb2.AdapterReport(
-        adapter_id=report.wanted.id,
-        project=report.wanted.project,
-        sha256=report.wanted.digest,
+        adapter_id=report.desired.id,
+        project=report.desired.project,
+        sha256=report.desired.digest,
         model=report.model,
         state=report.state,
         reason=report.reason,

@@ -1,4 +1,4 @@
-"""Loads one wanted adapter after the other into the engines, and unloads it."""
+"""Downloads, loads and unloads single adapters for the reconciler."""
 
 from collections.abc import Collection, Mapping
 
@@ -13,84 +13,85 @@ from svc_kit.errors import AdapterCrashedEngine, AdapterDigestMismatch, AdapterN
 
 
 class AdapterInstaller:
-    """Brings adapters from control or the cache into engines."""
+    """Moves adapters from the control service into the cache and from there into engines."""
 
     def __init__(
         self,
         control: Control,
         cache: AdapterCache,
-        marks: CrashMarker,
+        crash_marker: CrashMarker,
         catalog: Catalog,
-        loading: AdapterService,
+        service: AdapterService,
     ) -> None:
         self._control = control
         self._cache = cache
-        self._marks = marks
+        self._crash_marker = crash_marker
         self._catalog = catalog
-        self._loading = loading
+        self._service = service
 
-    def has_bytes(self, wanted: DesiredAdapter) -> bool:
-        """Whether nothing has to be fetched."""
-        return self._cache.find(wanted.digest) is not None
+    def has_bytes(self, desired: DesiredAdapter) -> bool:
+        """Whether the cache has its file."""
+        return self._cache.find(desired.digest) is not None
 
-    async def fetch(self, wanted: DesiredAdapter, every: Mapping[str, DesiredAdapter]) -> None:
-        """Get its bytes into the cache, where those that none of `every` needs make room.
+    async def fetch(self, desired: DesiredAdapter, every: Mapping[str, DesiredAdapter]) -> None:
+        """Download its file into the cache; files that none of `every` needs may be evicted.
 
-        Raises `AdapterTooLarge`, `AdapterDigestMismatch`, `StorageFailed`, or what control says.
+        Raises `AdapterTooLarge`, `AdapterDigestMismatch`, `StorageFailed`, or an error of the
+        control service.
         """
         needed: Collection[str] = {each.digest for each in every.values()}
-        chunks = self._control.download(wanted.digest)
-        await self._cache.store(wanted.name, wanted.digest, wanted.file_bytes, chunks, needed)
+        chunks = self._control.download(desired.digest)
+        await self._cache.store(desired.name, desired.digest, desired.file_bytes, chunks, needed)
 
-    async def load(self, wanted: DesiredAdapter) -> Adapter:
-        """Have its engine load what the cache holds.
+    async def load(self, desired: DesiredAdapter) -> Adapter:
+        """Load it from the cache into its engine.
 
-        Raises `AdapterCrashedEngine` where one has died of it before, or as `AdapterService.load`.
+        Raises `AdapterCrashedEngine` if it crashed an engine before, or like `AdapterService.load`.
         """
-        if self._marks.is_blamed(wanted.digest):
-            raise AdapterCrashedEngine(adapter=wanted.name)
-        path = self._cache.find(wanted.digest)
+        if self._crash_marker.is_blamed(desired.digest):
+            raise AdapterCrashedEngine(adapter=desired.name)
+        path = self._cache.find(desired.digest)
         if path is None:
-            raise AdapterNotFound(adapter=wanted.name)
+            raise AdapterNotFound(adapter=desired.name)
         order = AdapterOrder(
-            wanted.name,
-            wanted.model,
+            desired.name,
+            desired.model,
             str(path),
-            wanted.digest,
-            wanted.default_scale,
+            desired.digest,
+            desired.default_scale,
             from_anywhere=True,
-            project=wanted.project,
-            standing_scale=wanted.standing_scale,
+            project=desired.project,
+            standing_scale=desired.standing_scale,
         )
         try:
-            return await self._loading.load(order)
+            return await self._service.load(order)
         except AdapterDigestMismatch:
-            self._cache.drop(wanted.digest)  # damaged since it came: to be fetched again
+            self._cache.delete(desired.digest)  # damaged on disk: download it again
             raise
 
-    def unload(self, wanted: DesiredAdapter) -> None:
+    def unload(self, desired: DesiredAdapter) -> None:
         """Remove its name; running requests continue with it."""
-        owner = self._catalog.find_adapter_model(wanted.name, wanted.project)
+        owner = self._catalog.find_adapter_model(desired.name, desired.project)
         if owner is not None:
-            owner.adapters.unload(wanted.name, wanted.project)
+            owner.adapters.unload(desired.name, desired.project)
 
-    def tune(self, wanted: DesiredAdapter) -> None:
-        """Give what is loaded the scales that are wanted."""
-        adapter = self.loaded(wanted)
+    def update_scales(self, desired: DesiredAdapter) -> None:
+        """Apply the desired scales to the loaded adapter."""
+        adapter = self.find_loaded(desired)
         if adapter is not None:
-            adapter.default_scale = wanted.default_scale
-            adapter.standing_scale = wanted.standing_scale
+            adapter.default_scale = desired.default_scale
+            adapter.standing_scale = desired.standing_scale
 
-    def loaded(self, wanted: DesiredAdapter) -> Adapter | None:
-        """The generation under its name, where it has its bytes."""
-        owner = self._catalog.find_adapter_model(wanted.name, wanted.project)
-        adapter = None if owner is None else owner.adapters.find(wanted.name, wanted.project)
-        return adapter if adapter is not None and adapter.digest == wanted.digest else None
+    def find_loaded(self, desired: DesiredAdapter) -> Adapter | None:
+        """Return the generation loaded under its name, if it has the desired digest."""
+        owner = self._catalog.find_adapter_model(desired.name, desired.project)
+        adapter = None if owner is None else owner.adapters.find(desired.name, desired.project)
+        return adapter if adapter is not None and adapter.digest == desired.digest else None
 
-    def is_idle(self, adapter: Adapter) -> bool:
-        """Whether its model is not in memory: the adapter comes with it when it is."""
+    def is_model_unloaded(self, adapter: Adapter) -> bool:
+        """Whether its base model is not loaded; the adapter loads together with the model."""
         return self._catalog.find_model(adapter.model).engine is None
 
-    def forgive(self, wanted: DesiredAdapter) -> None:
-        """Retry it on request."""
-        self._marks.forgive(wanted.digest)
+    def allow_retry(self, desired: DesiredAdapter) -> None:
+        """Load it again although it crashed an engine."""
+        self._crash_marker.allow_retry(desired.digest)

@@ -1,7 +1,7 @@
-"""Reconciles the adapters of this frontend with the state that the control service wants.
+"""Reconciles the adapters of this frontend with the desired state of the control service.
 
-The wanted state is a value that is replaced; for each adapter at most one task works towards it and
-compares again after every step.
+The desired state is an immutable value that is replaced. For each adapter at most one task works
+towards it, and compares again after every step.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from svc_kit.errors import (
 log = logging.getLogger(__name__)
 REPORT_INTERVAL_S: Final = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-_AT_ONCE: Final = 4
-_PASSING = (AdapterDigestMismatch, AdapterNotFound, ResourceExhausted, Unavailable)
-"""What another try may mend: fetched badly, gone between two looks, busy, away."""
+_MAX_CONCURRENT: Final = 4
+_RETRYABLE = (AdapterDigestMismatch, AdapterNotFound, ResourceExhausted, Unavailable)
+"""Errors that may not recur: damaged download, file evicted meanwhile, no memory, service down."""
 
 
 class Reconciler:
-    """Reconciles the engines; reports come from `frontend` at `address`."""
+    """Reconciles the adapters of all engines; reports states as `frontend` at `address`."""
 
     def __init__(
         self,
@@ -49,58 +49,58 @@ class Reconciler:
         folder: Path,
         frontend: str,
         address: str,
-        look_s: float = 1.0,
+        poll_interval_s: float = 1.0,
     ) -> None:
-        """`folder` holds the desired state for a start without the control service. The engines are
-        polled every `look_s` seconds, because a reload of adapters is not announced."""
+        """The desired state is saved in `folder` for a start without the control service. The
+        engines are polled every `poll_interval_s`, because reloads of adapters send no signal."""
         self._control = control
         self._installer = installer
         self._path = folder / "state.json"
         self._frontend = frontend
         self._address = address
-        self._look_s = look_s
+        self._poll_interval_s = poll_interval_s
         self._state = DesiredState()
         self._installed: dict[str, DesiredAdapter] = {}
         self._failures: dict[str, tuple[DesiredAdapter, DomainError]] = {}
-        self._holders: dict[tuple[str, str], str] = {}
-        """By project and name: whose load or generation has it now. A name that was deleted and
-        registered again waits until the adapter before it has gone."""
+        self._owners: dict[tuple[str, str], str] = {}
+        """The adapter id that owns a name, by project and name. An adapter that reuses the name of
+        a deleted one waits until that is unloaded."""
         self._fetching: set[str] = set()
-        self._working: dict[str, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(_AT_ONCE)
-        self._wanted_changed = ChangeSignal()
-        self._news = ChangeSignal()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._state_changed = ChangeSignal()
+        self._status_changed = ChangeSignal()
 
     async def load_saved(self) -> None:
-        """Load what was wanted last and is here; what fails is reported later."""
+        """Load the adapters of the saved state that are cached; failures are reported later."""
         self._state = await asyncio.to_thread(load_state, self._path)
-        here = [each for each in self._state.adapters.values() if self._installer.has_bytes(each)]
-        for wanted in here:
-            await self._try_to_install(wanted)
+        for desired in self._state.adapters.values():
+            if self._installer.has_bytes(desired):
+                await self._try_install(desired)
 
     async def run(self) -> None:
-        """Follow and report until cancelled."""
-        self._start_work()
+        """Watch the desired state, reconcile and report until cancelled."""
+        self._start_tasks()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follow())
+                tasks.create_task(self._watch())
                 tasks.create_task(self._report_periodically())
         finally:
-            for task in self._working.values():
+            for task in self._tasks.values():
                 task.cancel()
-            await asyncio.gather(*self._working.values(), return_exceptions=True)
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    # --- what is wanted ---------------------------------------------------------------------------
+    # --- desired state ----------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
+    async def _watch(self) -> None:
         pause = _FIRST_PAUSE_S
         while True:
             try:
                 async for state in self._control.watch(self._state):
                     if pause > _FIRST_PAUSE_S:
-                        log.info("following the control service again")
+                        log.info("watching the desired adapters again")
                     pause = _FIRST_PAUSE_S
-                    await self._take(state)
+                    await self._apply(state)
             except DomainError as error:
                 if pause == _FIRST_PAUSE_S:
                     log.warning("the desired adapters cannot be watched: %s", error)
@@ -109,128 +109,125 @@ class Reconciler:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    async def _take(self, state: DesiredState) -> None:
-        before, self._state = self._state.adapters, state
-        for wanted in state.adapters.values():
-            known = before.get(wanted.id)
-            if known is not None and wanted.attempt > known.attempt:
-                self._installer.forgive(wanted)
-        for gone in before.keys() - state.adapters.keys():
-            self._failures.pop(gone, None)
+    async def _apply(self, state: DesiredState) -> None:
+        previous, self._state = self._state.adapters, state
+        for desired in state.adapters.values():
+            old = previous.get(desired.id)
+            if old is not None and desired.attempt > old.attempt:
+                self._installer.allow_retry(desired)
+        for removed in previous.keys() - state.adapters.keys():
+            self._failures.pop(removed, None)
         try:
             await asyncio.to_thread(save_state, self._path, state)
         except OSError as error:
             log.warning("the desired adapters cannot be saved in %s: %s", self._path, error)
-        self._start_work()
-        self._wanted_changed.ring()
+        self._start_tasks()
+        self._state_changed.notify()
 
-    # --- making it so -----------------------------------------------------------------------------
+    # --- reconciliation ---------------------------------------------------------------------------
 
-    def _start_work(self) -> None:
+    def _start_tasks(self) -> None:
         for adapter_id in self._state.adapters.keys() | self._installed.keys():
-            if adapter_id not in self._working:
-                task = asyncio.create_task(self._work(adapter_id))
-                self._working[adapter_id] = task
+            if adapter_id not in self._tasks:
+                self._tasks[adapter_id] = asyncio.create_task(self._reconcile(adapter_id))
 
-    async def _work(self, adapter_id: str) -> None:
-        """Bring one adapter to what is wanted of it."""
+    async def _reconcile(self, adapter_id: str) -> None:
+        """Bring one adapter to its desired state."""
         pause = _FIRST_PAUSE_S
         try:
-            while not self._is_settled(adapter_id):
+            while not self._is_reconciled(adapter_id):
                 if await self._step(adapter_id):
                     pause = _FIRST_PAUSE_S
                 else:
-                    await self._wanted_changed.wait(pause)
+                    await self._state_changed.wait(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
         finally:
-            del self._working[adapter_id]
+            del self._tasks[adapter_id]
             if adapter_id not in self._state.adapters:
-                self._failures.pop(adapter_id, None)  # of a step that was under way when it went
-            self._news.ring()
+                self._failures.pop(adapter_id, None)  # of a step that ran when it was removed
+            self._status_changed.notify()
 
-    def _is_settled(self, adapter_id: str) -> bool:
-        wanted, installed = self._state.adapters.get(adapter_id), self._installed.get(adapter_id)
+    def _is_reconciled(self, adapter_id: str) -> bool:
+        desired, installed = self._state.adapters.get(adapter_id), self._installed.get(adapter_id)
         failed = self._failures.get(adapter_id)
-        if wanted is None:
+        if desired is None:
             return installed is None
-        if failed is not None and failed[0].content == wanted.content:
-            return not isinstance(failed[1], _PASSING)
-        return installed == wanted
+        if failed is not None and failed[0].load_key == desired.load_key:
+            return not isinstance(failed[1], _RETRYABLE)
+        return installed == desired
 
     async def _step(self, adapter_id: str) -> bool:
-        """Do what comes next; False where it failed and may be tried again after a pause."""
-        wanted, installed = self._state.adapters.get(adapter_id), self._installed.get(adapter_id)
-        if wanted is None or (installed is not None and installed.place != wanted.place):
-            # Its name may be another one's now. New bytes under it take over when they are loaded.
-            self._uninstall(adapter_id)
-        elif installed is not None and installed.content == wanted.content:
-            self._installer.tune(wanted)
-            self._installed[adapter_id] = wanted
+        """Do the next step. Return False if it should be retried after a pause."""
+        desired, installed = self._state.adapters.get(adapter_id), self._installed.get(adapter_id)
+        if desired is None or (installed is not None and installed.target != desired.target):
+            # Another adapter may have its name. New bytes for the same name replace the old ones
+            # when they are loaded, without this step.
+            installed = self._installed.pop(adapter_id)
+            del self._owners[installed.key]
+            self._installer.unload(installed)
+        elif installed is not None and installed.load_key == desired.load_key:
+            self._installer.update_scales(desired)
+            self._installed[adapter_id] = desired
         else:
-            async with self._room:
-                return await self._try_to_install(wanted)
+            async with self._slots:
+                return await self._try_install(desired)
         return True
 
-    def _uninstall(self, adapter_id: str) -> None:
-        installed = self._installed.pop(adapter_id)
-        del self._holders[installed.key]
-        self._installer.unload(installed)
-
-    async def _try_to_install(self, wanted: DesiredAdapter) -> bool:
-        if self._holders.setdefault(wanted.key, wanted.id) != wanted.id:
+    async def _try_install(self, desired: DesiredAdapter) -> bool:
+        if self._owners.setdefault(desired.key, desired.id) != desired.id:
             return False
         try:
-            await self._install(wanted)
+            await self._install(desired)
         except DomainError as error:
-            if not isinstance(error, _PASSING):
-                log.warning("adapter %s of %s: %s", wanted.name, wanted.project, error)
-            self._failures[wanted.id] = wanted, error
-            return not isinstance(error, _PASSING)
+            if not isinstance(error, _RETRYABLE):
+                log.warning("adapter %s of %s: %s", desired.name, desired.project, error)
+            self._failures[desired.id] = desired, error
+            return not isinstance(error, _RETRYABLE)
         except Exception:  # logged only: the other adapters continue
-            log.exception("adapter %s of %s", wanted.name, wanted.project)
-            self._failures[wanted.id] = wanted, InternalError(request_id="")
+            log.exception("adapter %s of %s", desired.name, desired.project)
+            self._failures[desired.id] = desired, InternalError(request_id="")
         else:
-            self._installed[wanted.id] = wanted
-            self._failures.pop(wanted.id, None)
+            self._installed[desired.id] = desired
+            self._failures.pop(desired.id, None)
         finally:
-            if wanted.id not in self._installed:
-                del self._holders[wanted.key]
+            if desired.id not in self._installed:
+                del self._owners[desired.key]
         return True
 
-    async def _install(self, wanted: DesiredAdapter) -> None:
-        self._news.ring()
-        if not self._installer.has_bytes(wanted):
-            self._fetching.add(wanted.id)
+    async def _install(self, desired: DesiredAdapter) -> None:
+        self._status_changed.notify()
+        if not self._installer.has_bytes(desired):
+            self._fetching.add(desired.id)
             try:
-                await self._installer.fetch(wanted, self._state.adapters)
+                await self._installer.fetch(desired, self._state.adapters)
             finally:
-                self._fetching.discard(wanted.id)
-                self._news.ring()
-        await self._installer.load(wanted)
+                self._fetching.discard(desired.id)
+                self._status_changed.notify()
+        await self._installer.load(desired)
 
-    # --- telling ----------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     async def _report_periodically(self) -> None:
-        said: list[Report] | None = None
-        said_at, clock = 0.0, asyncio.get_running_loop().time
+        last: list[Report] | None = None
+        last_at, clock = 0.0, asyncio.get_running_loop().time
         while True:
-            reports = [self._report(wanted) for wanted in self._state.adapters.values()]
-            if reports != said or clock() - said_at > REPORT_INTERVAL_S:
+            reports = [self._report(desired) for desired in self._state.adapters.values()]
+            if reports != last or clock() - last_at > REPORT_INTERVAL_S:
                 with suppress(DomainError):  # control is unreachable: reported at the next poll
                     await self._control.report(self._frontend, self._address, reports)
-                    said, said_at = reports, clock()
-            await self._news.wait(self._look_s)
+                    last, last_at = reports, clock()
+            await self._status_changed.wait(self._poll_interval_s)
 
-    def _report(self, wanted: DesiredAdapter) -> Report:
-        failed = self._failures.get(wanted.id)
-        adapter = self._installer.loaded(wanted)
-        if failed is not None and failed[0].content == wanted.content:
-            state = FETCHING if isinstance(failed[1], _PASSING) else FAILED
-            return Report(wanted, state, "", failed[1].reason, failed[1].message)
+    def _report(self, desired: DesiredAdapter) -> Report:
+        failed = self._failures.get(desired.id)
+        adapter = self._installer.find_loaded(desired)
+        if failed is not None and failed[0].load_key == desired.load_key:
+            state = FETCHING if isinstance(failed[1], _RETRYABLE) else FAILED
+            return Report(desired, state, "", failed[1].reason, failed[1].message)
         if adapter is None:
-            return Report(wanted, FETCHING if wanted.id in self._fetching else LOADING)
+            return Report(desired, FETCHING if desired.id in self._fetching else LOADING)
         if adapter.error is not None:
             error = adapter.error
-            return Report(wanted, FAILED, adapter.model, error.reason, error.message)
-        is_ready = adapter.state is AdapterState.READY or self._installer.is_idle(adapter)
-        return Report(wanted, READY if is_ready else LOADING, adapter.model)
+            return Report(desired, FAILED, adapter.model, error.reason, error.message)
+        is_ready = adapter.state is AdapterState.READY or self._installer.is_model_unloaded(adapter)
+        return Report(desired, READY if is_ready else LOADING, adapter.model)

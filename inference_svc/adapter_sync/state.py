@@ -1,4 +1,4 @@
-"""The wanted adapters, in memory and in a file that is loaded while the control service is away."""
+"""The desired adapters, in memory and in a file for starts without the control service."""
 
 import json
 import secrets
@@ -25,23 +25,24 @@ class DesiredAdapter:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What requests find it by."""
+        """Its name in its project."""
         return self.project, self.name
 
     @property
-    def place(self) -> tuple[str, str, str]:
-        """Where it is loaded: under its name, for its model."""
+    def target(self) -> tuple[str, str, str]:
+        """Where it is loaded: project, name and model."""
         return self.project, self.name, self.model
 
     @property
-    def content(self) -> tuple[str, str, str, str, int]:
-        """What a load depends on; another one is another load."""
-        return *self.place, self.digest, self.attempt
+    def load_key(self) -> tuple[str, str, str, str, int]:
+        """Everything that requires a new load if it changes."""
+        return *self.target, self.digest, self.attempt
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """Everything that this frontend should have, by id; `revision` is control's name for it."""
+    """All adapters that this frontend should have, by id. `revision` is set by the control service
+    and opaque."""
 
     revision: str = ""
     adapters: Mapping[str, DesiredAdapter] = field(default_factory=dict)
@@ -49,24 +50,24 @@ class DesiredState:
 
 def save_state(path: Path, state: DesiredState) -> None:
     """Write a state to a file, atomically. Raises `OSError`."""
-    entries = [asdict(wanted) for wanted in state.adapters.values()]
+    entries = [asdict(desired) for desired in state.adapters.values()]
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     draft.write_text(json.dumps({"revision": state.revision, "adapters": entries}))
     draft.replace(path)
 
 
 def load_state(path: Path) -> DesiredState:
-    """The state in a file; an empty one where there is none, or one of another release."""
+    """Read a state from a file; empty if the file is missing or of another release."""
     try:
         saved = json.loads(path.read_text())
         adapters = [DesiredAdapter(**entry) for entry in saved["adapters"]]
-        return DesiredState(saved["revision"], {wanted.id: wanted for wanted in adapters})
+        return DesiredState(saved["revision"], {desired.id: desired for desired in adapters})
     except (OSError, ValueError, TypeError, LookupError):
         return DesiredState()
 
 
 def frontend_id(path: Path) -> str:
-    """The name that this installation of a frontend has made for itself. Raises `OSError`."""
+    """Return the persistent id of this frontend, created on first use. Raises `OSError`."""
     if not path.exists():
         path.write_text(f"frontend_{secrets.token_hex(12)}")
     return path.read_text().strip()

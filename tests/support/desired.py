@@ -1,4 +1,4 @@
-"""A follower without a control service and without engines: tests say what is wanted, and when."""
+"""A reconciler with a fake control service and no engines: tests set the desired state."""
 
 import asyncio
 import hashlib
@@ -21,9 +21,9 @@ from svc_kit.local_files import PrivateFile
 from tests.support.pooled import make_entry, settle
 
 
-def wanted(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> DesiredAdapter:
-    """An adapter that should be there."""
-    about: dict[str, Any] = {
+def make_desired(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> DesiredAdapter:
+    """A desired adapter with this file content."""
+    defaults: dict[str, Any] = {
         "project": "mine",
         "name": "voice",
         "model": "a",
@@ -33,37 +33,37 @@ def wanted(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> Desired
     }
     digest = hashlib.sha256(content).hexdigest()
     return DesiredAdapter(
-        id=adapter_id, digest=digest, file_bytes=len(content), **{**about, **fields}
+        id=adapter_id, digest=digest, file_bytes=len(content), **{**defaults, **fields}
     )
 
 
 class FakeControl:
-    """Sends the states that a test makes, and the bytes it holds, unless it is away."""
+    """Sends the desired states and files that a test sets, unless `is_down`."""
 
     def __init__(self) -> None:
         self.states: asyncio.Queue[DesiredState] = asyncio.Queue()
         self.blobs: dict[str, bytes] = {}
         self.downloads = 0
         self.reports: Sequence[Report] = ()
-        self.is_away = False
+        self.is_down = False
         self.has_bytes = True
         self._revision = 0
 
-    def want(self, *adapters: DesiredAdapter, content: bytes = b"bytes") -> None:
-        """Tell the follower."""
+    def set_desired(self, *adapters: DesiredAdapter, content: bytes = b"bytes") -> None:
+        """Send a new desired state."""
         self.blobs[hashlib.sha256(content).hexdigest()] = content
         self._revision += 1
         state = DesiredState(str(self._revision), {each.id: each for each in adapters})
         self.states.put_nowait(state)
 
-    async def watch(self, known: DesiredState) -> AsyncIterator[DesiredState]:
-        """One state after the other."""
+    async def watch(self, state: DesiredState) -> AsyncIterator[DesiredState]:
+        """Yield the states that the test sets."""
         self._check()
         while True:
             yield await self.states.get()
 
     async def download(self, digest: str) -> AsyncIterator[bytes]:
-        """The bytes in one piece."""
+        """Yield the file in one chunk."""
         self._check()
         if not self.has_bytes:
             raise UpstreamUnavailable(service="control")
@@ -71,17 +71,17 @@ class FakeControl:
         yield self.blobs[digest]
 
     async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
-        """Keep the last ones."""
+        """Store the last reports."""
         self._check()
         self.reports = reports
 
     def _check(self) -> None:
-        if self.is_away:
+        if self.is_down:
             raise UpstreamUnavailable(service="control")
 
 
-class FakeLoading:
-    """Loads at once, or fails as it is told to; a gate holds loads up."""
+class FakeLoader:
+    """Loads once `gate` is set, or fails with the error in `errors`, by digest."""
 
     def __init__(self, catalog: Catalog, folder: Path) -> None:
         self._catalog = catalog
@@ -92,7 +92,7 @@ class FakeLoading:
         self.gate.set()
 
     async def load(self, order: AdapterOrder) -> Adapter:
-        """A new generation."""
+        """Create a new generation."""
         self.orders.append(order)
         await self.gate.wait()
         if order.digest in self.errors:
@@ -112,31 +112,33 @@ class FakeLoading:
 
 
 class Frontend:
-    """A follower over the fakes; another one in the same folder is the same frontend again."""
+    """A reconciler over the fakes. Another one in the same folder is the frontend restarted."""
 
     def __init__(self, folder: Path, control: FakeControl) -> None:
         self.control = control
         self.catalog = Catalog([make_entry("a"), make_entry("b")])
-        self.loading = FakeLoading(self.catalog, folder)
-        self.load_marker = CrashMarker(folder / "marks")
-        self.load_marker.open()
+        self.loader = FakeLoader(self.catalog, folder)
+        self.crash_marker = CrashMarker(folder / "marks")
+        self.crash_marker.open()
         self.cache = AdapterCache(folder / "cache", 1000)
         self.cache.open()
-        loading = cast(AdapterService, self.loading)
-        installer = AdapterInstaller(control, self.cache, self.load_marker, self.catalog, loading)
-        self.follower = Reconciler(control, installer, folder, "frontend_1", "host:1", look_s=0.01)
+        loading = cast(AdapterService, self.loader)
+        installer = AdapterInstaller(control, self.cache, self.crash_marker, self.catalog, loading)
+        self.reconciler = Reconciler(
+            control, installer, folder, "frontend_1", "host:1", poll_interval_s=0.01
+        )
 
-    def voice(self, project: str = "mine", name: str = "voice") -> Adapter | None:
-        """What requests of a project find."""
+    def find(self, project: str = "mine", name: str = "voice") -> Adapter | None:
+        """Return the project's adapter."""
         owner = self.catalog.find_adapter_model(name, project)
         return None if owner is None else owner.adapters.find(name, project)
 
     def states(self) -> list[tuple[str, str]]:
-        """State and reason of every adapter, as reported last."""
+        """State and reason of every adapter in the last report."""
         return [(r.state.removeprefix("STATE_"), r.reason) for r in self.control.reports]
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once it holds."""
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Return once a condition holds."""
         async with asyncio.timeout(10):
             while not condition():
                 await settle()

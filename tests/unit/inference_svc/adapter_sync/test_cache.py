@@ -1,9 +1,9 @@
-"""Bytes of adapters on disk: whole, checked, and no more than there may be."""
+"""Tests of the adapter cache: integrity, concurrency and size limit."""
 
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,12 @@ from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge, UpstreamUnava
 
 
 def sha256(content: bytes) -> str:
-    """Its name in the cache."""
+    """The digest of the content."""
     return hashlib.sha256(content).hexdigest()
 
 
 async def chunks(*pieces: bytes, error: Exception | None = None) -> AsyncIterator[bytes]:
-    """Pieces that come, and what ends them."""
+    """Yield pieces, then raise `error` if given."""
     for piece in pieces:
         yield piece
     if error is not None:
@@ -27,32 +27,32 @@ async def chunks(*pieces: bytes, error: Exception | None = None) -> AsyncIterato
 
 @pytest.fixture
 def cache(tmp_path: Path) -> AdapterCache:
-    """Room for ten bytes."""
-    made = AdapterCache(tmp_path / "cache", 10)
-    made.open()
-    return made
+    """A cache of ten bytes."""
+    cache = AdapterCache(tmp_path / "cache", 10)
+    cache.open()
+    return cache
 
 
-async def store(cache: AdapterCache, content: bytes, wanted: set[bytes] = frozenset()) -> Path:  # type: ignore[assignment]  # an empty set
-    """Keep bytes beside others that are wanted."""
-    digests = {sha256(each) for each in wanted}
+async def store(cache: AdapterCache, content: bytes, desired: Collection[bytes] = ()) -> Path:
+    """Store bytes while others are desired."""
+    digests = {sha256(each) for each in desired}
     return await cache.store("voice", sha256(content), len(content), chunks(content), digests)
 
 
-async def test_what_was_stored_is_found(cache: AdapterCache) -> None:
-    """Under its digest; what was dropped is not."""
+async def test_a_stored_file_is_found_by_its_digest(cache: AdapterCache) -> None:
+    """Until it is deleted."""
     path = await store(cache, b"abc")
 
     assert cache.find(sha256(b"abc")) == path
     assert path.read_bytes() == b"abc"
-    cache.drop(sha256(b"abc"))
+    cache.delete(sha256(b"abc"))
     assert cache.find(sha256(b"abc")) is None
 
 
-async def test_other_bytes_and_broken_streams_leave_nothing(
+async def test_wrong_bytes_and_broken_streams_leave_no_file(
     cache: AdapterCache, tmp_path: Path
 ) -> None:
-    """Half a file is never found; one of a process that died goes at the next start."""
+    """Incomplete files of a crashed process are removed at the next start."""
     with pytest.raises(AdapterDigestMismatch):
         await cache.store("voice", sha256(b"abc"), 3, chunks(b"abd"), ())
     broken = chunks(b"a", error=UpstreamUnavailable(service="control"))
@@ -65,9 +65,8 @@ async def test_other_bytes_and_broken_streams_leave_nothing(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-async def test_the_same_bytes_come_once(cache: AdapterCache) -> None:
-    """Two adapters that want them at once have room for them once; where the one that fetches them
-    fails, the other does."""
+async def test_concurrent_stores_of_a_digest_download_it_once(cache: AdapterCache) -> None:
+    """Its size is counted once; if the first download fails, the next caller downloads it."""
     content, began, gate = b"123456", asyncio.Event(), asyncio.Event()
     sent: list[str] = []
 
@@ -94,15 +93,17 @@ async def test_the_same_bytes_come_once(cache: AdapterCache) -> None:
     assert sent == ["first", "second"]
 
 
-async def test_the_least_recently_used_that_nobody_wants_makes_room(cache: AdapterCache) -> None:
-    """Wanted ones stay; where they leave no room the adapter is refused."""
-    old, used, wanted = b"old!", b"use", b"wan"
-    for age, content in enumerate((old, used, wanted)):
+async def test_the_least_recently_used_file_is_evicted_unless_desired(
+    cache: AdapterCache,
+) -> None:
+    """An adapter that does not fit beside the desired ones is refused."""
+    old, used, desired = b"old!", b"use", b"des"
+    for age, content in enumerate((old, used, desired)):
         os.utime(await store(cache, content), (age, age))
-    await store(cache, b"new", {wanted})
+    await store(cache, b"new", [desired])
 
     assert cache.find(sha256(old)) is None
-    assert all(cache.find(sha256(each)) for each in (used, wanted, b"new"))
+    assert all(cache.find(sha256(each)) for each in (used, desired, b"new"))
     with pytest.raises(AdapterTooLarge) as refused:
-        await store(cache, b"12345678", {wanted})
+        await store(cache, b"12345678", [desired])
     assert (refused.value.needed_bytes, refused.value.available_bytes) == (8, 7)

@@ -1,60 +1,60 @@
-"""What an engine is loading, as the next frontend sees it."""
+"""Tests of the crash markers across restarts of the frontend."""
 
 from pathlib import Path
 
 from inference_svc.adapter_sync.crash_marker import CrashMarker
 
 
-def opened(folder: Path) -> CrashMarker:
-    """The marks as a frontend that starts sees them."""
-    marks = CrashMarker(folder)
-    marks.open()
-    return marks
+def open_marker(folder: Path) -> CrashMarker:
+    """The crash marker of a frontend that starts."""
+    marker = CrashMarker(folder)
+    marker.open()
+    return marker
 
 
-def test_a_frontend_that_is_killed_once_blames_nobody(tmp_path: Path) -> None:
-    """What ended it may be anything; once it is loaded, no suspicion is left."""
+def test_a_frontend_that_is_killed_once_blames_no_adapter(tmp_path: Path) -> None:
+    """The cause may be unrelated; a later successful load removes the suspicion."""
     for _ in range(2):
-        marks = opened(tmp_path)
-        marks.begin("good")
-        marks = opened(tmp_path)
-        assert not marks.is_blamed("good")
-        marks.begin("good")
-        marks.end("good")
+        marker = open_marker(tmp_path)
+        marker.begin("good")
+        marker = open_marker(tmp_path)
+        assert not marker.is_blamed("good")
+        marker.begin("good")
+        marker.end("good")
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_ends_a_frontend_twice_is_to_blame(tmp_path: Path) -> None:
-    """It is loaded no third time, until somebody asks; then it counts from the beginning."""
+def test_an_adapter_loading_when_two_frontends_end_is_blamed(tmp_path: Path) -> None:
+    """Until a retry is requested, which starts the count again."""
     for _ in range(2):
-        marks = opened(tmp_path)
-        marks.begin("good")
-        marks.end("good")
-        marks.begin("bad")
-    later = opened(tmp_path)
+        marker = open_marker(tmp_path)
+        marker.begin("good")
+        marker.end("good")
+        marker.begin("bad")
+    later = open_marker(tmp_path)
 
     assert (later.is_blamed("good"), later.is_blamed("bad")) == (False, True)
-    assert opened(tmp_path).is_blamed("bad")
-    later.forgive("bad")
+    assert open_marker(tmp_path).is_blamed("bad")
+    later.allow_retry("bad")
     later.begin("bad")
-    assert not opened(tmp_path).is_blamed("bad")
+    assert not open_marker(tmp_path).is_blamed("bad")
 
 
-def test_an_engine_that_died_blames_at_once(tmp_path: Path) -> None:
-    """The frontend lives on and knows."""
-    marks = opened(tmp_path)
-    marks.begin("bad")
-    marks.blame("bad")
+def test_an_engine_crash_blames_the_adapter_at_once(tmp_path: Path) -> None:
+    """The frontend still runs and knows the cause."""
+    marker = open_marker(tmp_path)
+    marker.begin("bad")
+    marker.blame("bad")
 
-    assert marks.is_blamed("bad")
+    assert marker.is_blamed("bad")
 
 
-def test_a_disk_that_refuses_is_no_reason_not_to_load(tmp_path: Path) -> None:
-    """It is logged; the load goes on."""
+def test_disk_errors_do_not_fail_a_load(tmp_path: Path) -> None:
+    """They are logged."""
     (tmp_path / "marks").write_text("no folder")
-    marks = opened(tmp_path / "marks")
-    marks.begin("any")
-    marks.end("any")
+    marker = open_marker(tmp_path / "marks")
+    marker.begin("any")
+    marker.end("any")
 
-    assert not marks.is_blamed("any")
+    assert not marker.is_blamed("any")

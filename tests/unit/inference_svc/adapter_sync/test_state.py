@@ -1,16 +1,18 @@
-"""The wanted state in its file."""
+"""Tests of the saved desired state."""
 
 from pathlib import Path
 
 import pytest
 
 from inference_svc.adapter_sync.state import DesiredState, frontend_id, load_state, save_state
-from tests.support.desired import wanted
+from tests.support.desired import make_desired
 
 
-def test_a_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    """The last one; nothing else stays in the folder."""
-    state = DesiredState("7", {"a": wanted("a"), "b": wanted("b", project="other", attempt=3)})
+def test_the_last_saved_state_is_loaded(tmp_path: Path) -> None:
+    """No other file stays in the folder."""
+    state = DesiredState(
+        "7", {"a": make_desired("a"), "b": make_desired("b", project="other", attempt=3)}
+    )
     save_state(tmp_path / "state.json", DesiredState("6"))
     save_state(tmp_path / "state.json", state)
 
@@ -21,13 +23,13 @@ def test_a_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"revision": "1"}', '{"revision": "1", "adapters": [{"x": 1}]}']
 )
-def test_what_cannot_be_read_is_an_empty_state(tmp_path: Path, text: str) -> None:
-    """Control sends everything then."""
+def test_an_unreadable_file_is_an_empty_state(tmp_path: Path, text: str) -> None:
+    """The control service then sends everything."""
     (tmp_path / "state.json").write_text(text)
 
     assert load_state(tmp_path / "state.json") == load_state(tmp_path / "none") == DesiredState()
 
 
-def test_a_frontend_keeps_its_id(tmp_path: Path) -> None:
-    """Its reports replace those of before its restart."""
+def test_the_id_of_a_frontend_is_persistent(tmp_path: Path) -> None:
+    """Its reports replace those from before a restart."""
     assert frontend_id(tmp_path / "id") == frontend_id(tmp_path / "id") != ""
