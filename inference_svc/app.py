@@ -1,4 +1,4 @@
-"""Composes the inference service: settings in, a running server out."""
+"""Composes the inference service from its settings."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
-from inference_svc.rpc.engine_servicer import EngineServicer, ServerFacts
+from inference_svc.rpc.engine_servicer import EngineServicer, ServerInfo
 from inference_svc.rpc.generation import GenerationService, TextLimits
 from inference_svc.rpc.inference_servicer import InferenceServicer
 from inference_svc.rpc.prefix_policy import PrefixGroups
@@ -45,7 +45,13 @@ from inference_svc.sandbox_jobs import PRELOADED
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import SnapshotStore
 from inference_svc.structured_output.compiler import GrammarCompiler
-from inference_svc.usage import RecordUsage, UsageCounter, UsageReporter, discard_usage, sender
+from inference_svc.usage import (
+    RecordUsage,
+    UsageCounter,
+    UsageReporter,
+    discard_usage,
+    make_sender,
+)
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
 from svc_kit.lifecycle import StartupError, stop_on_signals
@@ -56,7 +62,7 @@ from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 log = logging.getLogger(__name__)
-_LAST_GRACE_S = 1.0  # for last messages to reach their readers
+_LAST_GRACE_S = 1.0  # for the last messages to be delivered
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,10 @@ class Inference:
 
 @asynccontextmanager
 async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
-    """Open everything in order and close it in reverse. Raises `StartupError`.
+    """Start the service; everything is closed in reverse order. Raises `StartupError`.
 
-    The port answers NOT_SERVING before the models are loaded: a port that is taken must not cost
-    the time of loading, and probes must see a server that is coming up.
+    The port is opened, and answers NOT_SERVING, before the models are loaded, so that a port in use
+    is detected early and probes see that the server is starting.
     """
     catalog = await asyncio.to_thread(find_models, settings)
     registry = CollectorRegistry()
@@ -107,12 +113,13 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         )
         control = await stack.enter_async_context(_control_channel(settings))
         count = await _reported_usage(settings, control, stack)
+        groups = {name: group.projects for name, group in settings.prefix_groups.items()}
         generating = GenerationService(
             catalog,
             templates,
             GrammarCompiler(sandbox),
             _text_limits(settings),
-            _prefix_groups(settings),
+            PrefixGroups(groups),
         )
         adapters = _adapter_loading(settings, catalog, sandbox)
         servicer = InferenceServicer(pool, generating, *_embedders(settings, count), count)
@@ -123,11 +130,11 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
-        follower = open_reconciler(settings, control, catalog, adapters, str(server.address))
+        reconciler = open_reconciler(settings, control, catalog, adapters, str(server.address))
         stack.push_async_callback(pool.close)
         await pool.start()
         await adapters.load_all(_adapter_orders(settings))
-        await stack.enter_async_context(reconcile_adapters(follower))
+        await stack.enter_async_context(reconcile_adapters(reconciler))
         pool.open()
         yield Inference(server, pool, management)
 
@@ -140,7 +147,7 @@ async def serve(settings: InferenceSettings) -> None:
         events = asyncio.create_task(stopping.wait())
         await asyncio.wait((starting, events), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
-            # Loading a large model takes minutes; stopping must not wait for it.
+            # Loading a large model takes minutes: do not wait for it.
             starting.cancel()
             await asyncio.wait((starting,))
             return
@@ -156,7 +163,7 @@ async def _drain(inference: Inference, grace_s: float) -> None:
         async with asyncio.timeout(grace_s):
             await inference.pool.wait_idle()
     except TimeoutError:
-        log.warning("some requests did not end within %g s", grace_s)
+        log.warning("some requests did not finish within %g s", grace_s)
     await inference.server.drain(_LAST_GRACE_S)
 
 
@@ -188,11 +195,11 @@ async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.ai
 async def _reported_usage(
     settings: InferenceSettings, control: grpc.aio.Channel | None, stack: AsyncExitStack
 ) -> RecordUsage:
-    """The usage counter; reports are sent until `stack` closes, and once at its end."""
+    """Start reporting usage until `stack` closes, with a last report then. Return the recorder."""
     if control is None:
         return discard_usage
     counter = UsageCounter()
-    reporter = UsageReporter(counter, sender(control))
+    reporter = UsageReporter(counter, make_sender(control))
     stack.push_async_callback(reporter.report_last)
     reporting = asyncio.create_task(reporter.run(settings.usage_interval_s))
     stack.callback(reporting.cancel)
@@ -230,8 +237,8 @@ def _adapter_loading(
 
 def _adapter_orders(settings: InferenceSettings) -> list[AdapterOrder]:
     return [
-        AdapterOrder(name, wanted.model, wanted.path, wanted.digest, wanted.scale, True)
-        for name, wanted in settings.adapters.items()
+        AdapterOrder(name, adapter.model, adapter.path, adapter.digest, adapter.scale, True)
+        for name, adapter in settings.adapters.items()
     ]
 
 
@@ -243,7 +250,7 @@ def _server(
     adapters: AdapterService,
     authenticator: Authenticator,
 ) -> RpcServer:
-    facts = ServerFacts(
+    info = ServerInfo(
         engine_pb.RequestLimits(
             queued_requests=settings.engine.queued_requests,
             queued_tokens=settings.engine.queued_tokens,
@@ -264,7 +271,7 @@ def _server(
             ),
             Service(
                 engine_rpc.add_EngineServiceServicer_to_server,
-                EngineServicer(pool, facts, adapters, snapshots),
+                EngineServicer(pool, info, adapters, snapshots),
                 "corral.inference.v1.EngineService",
             ),
         ],
@@ -274,10 +281,6 @@ def _server(
         settings=settings.server,
         tls=settings.tls,
     )
-
-
-def _prefix_groups(settings: InferenceSettings) -> PrefixGroups:
-    return PrefixGroups({name: group.projects for name, group in settings.prefix_groups.items()})
 
 
 def _text_limits(settings: InferenceSettings) -> TextLimits:
@@ -305,10 +308,9 @@ def open_reconciler(
     adapters: AdapterService,
     address: str,
 ) -> Reconciler | None:
-    """What keeps the adapters as the control service behind `channel` wants them; None: there is
-    none.
+    """Create the reconciler for the control service behind `channel`; None without a channel.
 
-    From now on what engines load is marked. Raises `StartupError`.
+    Sets the crash marker of all models. Raises `StartupError`.
     """
     if channel is None:
         return None
@@ -318,7 +320,7 @@ def open_reconciler(
         cache.open()
         frontend = frontend_id(folder / "frontend")
     except OSError as error:
-        raise StartupError(f"cannot keep adapters in {folder}: {error.strerror}") from error
+        raise StartupError(f"cannot store adapters in {folder}: {error.strerror}") from error
     crash_marker = CrashMarker(folder / "marks")
     crash_marker.open()
     for entry in catalog:
@@ -329,13 +331,13 @@ def open_reconciler(
 
 
 @asynccontextmanager
-async def reconcile_adapters(follower: Reconciler | None) -> AsyncIterator[None]:
-    """Load what was wanted last and is here, then follow until the block is left."""
-    if follower is None:
+async def reconcile_adapters(reconciler: Reconciler | None) -> AsyncIterator[None]:
+    """Load the saved desired state, then reconcile until the context ends."""
+    if reconciler is None:
         yield
         return
-    await follower.load_saved()
-    task = asyncio.create_task(follower.run())
+    await reconciler.load_saved()
+    task = asyncio.create_task(reconciler.run())
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Gauges and counters of engines, read at each scrape."""
+"""Gauges and counters of engines, computed at each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LE = (*(str(float(bound)) for bound in BOUNDS_S), "+Inf")
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """One model at this moment; without a report from the engine there is nothing in it."""
+    """A loaded model at the time of the scrape."""
 
     ready: ModelReady
     report: ModelLoad
@@ -49,9 +49,9 @@ class _Model:
         used, idle = self.report.num_used_cells, self.report.num_idle_cells
         return {"running": used - idle, "idle": idle, "free": self.num_cells - used}
 
-    def queued(self, of: str) -> Mapping[str, int]:
-        found = {queue.priority: getattr(queue, of) for queue in queue_loads(self.live)}
-        return {name: found.get(priority, 0) for priority, name in _CLASSES.items()}
+    def queued(self, field: str) -> Mapping[str, int]:
+        values = {queue.priority: getattr(queue, field) for queue in queue_loads(self.live)}
+        return {name: values.get(priority, 0) for priority, name in _CLASSES.items()}
 
     def drafts(self) -> Mapping[str, int]:
         drafted, accepted = self.report.draft_tokens, self.report.accepted_draft_tokens
@@ -78,7 +78,7 @@ _ROUTED: tuple[tuple[str, str, str, Callable[[_Model], float]], ...] = (
         lambda model: model.kv_cache_usage,
     ),
 )
-"""Ours, vLLM's name for the same, what it is, and its value."""
+"""Our name, vLLM's name, description and value."""
 _PLAIN: tuple[tuple[str, str, Callable[[_Model], float]], ...] = (
     ("slots", "Sequences that can run at once.", lambda model: model.ready.slots),
     (
@@ -122,12 +122,12 @@ _LABELLED: tuple[tuple[str, str, str, Callable[[_Model], Mapping[str, int]]], ..
         lambda model: model.queued("tokens"),
     ),
 )
-"""Name, what it is, the second label, and the values by that label."""
+"""Name, description, second label, and values by that label."""
 
 
 class EngineGauges(Collector):
-    """The gauges of all loaded models; `workers` are their engines at this moment, `vllm_names`
-    exports three of them a second time, as vLLM calls them, for routers."""
+    """The metrics of all loaded models. `engines` returns their engines; `vllm_names` also exports
+    three metrics under vLLM's names, for routers."""
 
     def __init__(
         self, engines: Callable[[], Sequence[EngineClient]], *, vllm_names: bool = False
@@ -136,7 +136,7 @@ class EngineGauges(Collector):
         self._vllm_names = vllm_names
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, of all models that are loaded."""
+        """Yield the metrics of all loaded models."""
         models = self._models()
         for name, vllm_name, text, value in _ROUTED:
             yield _gauge(f"corral_{name}", text, "model", models, value)
@@ -156,9 +156,9 @@ class EngineGauges(Collector):
         yield _step_seconds(models)
 
     def _adapters(self) -> Iterator[Metric]:
-        known = [engine.adapters for engine in self._engines()]
-        num_loaded = sum(each.num_loaded for each in known)
-        num_bytes = sum(each.num_bytes for each in known)
+        registries = [engine.adapters for engine in self._engines()]
+        num_loaded = sum(each.num_loaded for each in registries)
+        num_bytes = sum(each.num_bytes for each in registries)
         text = "LoRA adapters in memory, draining ones included."
         yield GaugeMetricFamily("corral_adapters", text, num_loaded)
         yield GaugeMetricFamily("corral_adapter_bytes", "Their memory.", num_bytes)
@@ -220,16 +220,16 @@ _MODEL = ["model"]
 
 
 def prefix_metrics(engines: Sequence[EngineClient]) -> Iterator[Metric]:
-    """All of them, of the engines that there are. The files are of one folder each, which engines
-    share; what happened to them is counted by model."""
+    """Yield the metrics of saved prefixes, the disk prefix cache and snapshots. Engines share the
+    folders, so files are counted once; events are counted by model."""
     up = {engine.ready.name: engine for engine in engines if engine.ready is not None}
     saved = {name: (each.report or ModelLoad(name)).saved for name, each in up.items()}
     archives = {name: each.disk_cache for name, each in up.items() if each.disk_cache is not None}
     yield from _saved_gauges(saved)
     yield _events("corral_saved_prefix_events", "Prefixes saved in memory", saved)
     yield from _archive_gauges(disk_cache_load(list(archives.values())))
-    counted = {name: load.tier for name, load in archives.items()}
-    yield _events("corral_archive_events", "The archive of stored objects", counted)
+    tiers = {name: load.tier for name, load in archives.items()}
+    yield _events("corral_archive_events", "The archive of stored objects", tiers)
     yield from _snapshot_gauges(engines)
 
 

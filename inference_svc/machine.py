@@ -1,6 +1,4 @@
-"""Memory and cores that this process may use: the machine's, or the limits of its control groups
-(v1 and v2).
-"""
+"""Memory and CPU cores that this process may use, within the limits of its cgroups (v1 and v2)."""
 
 import os
 import re
@@ -13,15 +11,15 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 class ControlGroup(NamedTuple):
-    """The folder of a control group and its version, 1 or 2."""
+    """The folder of a cgroup and its version, 1 or 2."""
 
     folder: Path
     version: int
 
 
 def enclosing_groups(controller: str, proc: Path, groups: Path) -> Iterator[ControlGroup]:
-    """Yield the groups that limit this process by a controller ("memory", "cpu"), inner ones before
-    those around them. Not all of them need to be visible from inside a container."""
+    """Yield the cgroups of this process for a controller ("memory", "cpu"), innermost first. Some
+    may not be visible from inside a container."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -47,16 +45,15 @@ _PARTS = ("quota", "period")
 
 
 def available_cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
-    """Return the number of threads that can compute all the time, at least 1: as many as this
-    process has cores to run on, or as the least quota of its control groups (v1 or v2) has whole
-    ones."""
+    """Return the number of cores that this process may use, at least 1: those of its affinity mask,
+    limited by the smallest CPU quota of its cgroups, rounded down."""
     quotas = (_quota(group) for group in enclosing_groups("cpu", proc, groups))
     cores = len(os.sched_getaffinity(0))
     return max(1, min((cores, *(int(quota) for quota in quotas if quota is not None))))
 
 
 def _quota(group: ControlGroup) -> float | None:
-    """The cores of a group's quota; None where it has none."""
+    """The quota of a cgroup in cores; None if unlimited."""
     try:
         if group.version == 1:
             texts = [(group.folder / f"cpu.cfs_{name}_us").read_text() for name in _PARTS]
@@ -70,7 +67,7 @@ def _quota(group: ControlGroup) -> float | None:
 
 _KIB = 1024
 _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2^63 for "no limit"
-# By version: the limit, what is taken, and of that, in `memory.stat`, what could be given back.
+# By version: the files of limit and usage, and the key of reclaimable file cache in `memory.stat`.
 _NAMES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -78,35 +75,35 @@ _NAMES = {
 
 
 def available_memory_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
-    """Return the bytes that can be allocated without pushing others out.
+    """Return the bytes that can be allocated without swapping.
 
-    The least of what the kernel calls available and what each enclosing control group (v1 or v2)
-    has left, counting file cache as free.
+    The minimum of the kernel's MemAvailable and the remainder of each enclosing cgroup's limit,
+    counting file cache as free.
     """
     return max(0, min((_machine_bytes(proc), *_group_bytes(proc, groups))))
 
 
 def _machine_bytes(proc: Path) -> int:
     try:
-        found = re.search(
+        match = re.search(
             r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE
         )
     except OSError:
-        found = None
-    if found:
-        return int(found[1]) * _KIB
-    # No such file: not Linux. Half of the memory is a careful guess.
+        match = None
+    if match:
+        return int(match[1]) * _KIB
+    # Not Linux: half of the memory is a conservative estimate.
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _group_bytes(proc: Path, groups: Path) -> Iterator[int]:
     for group in enclosing_groups("memory", proc, groups):
-        left = _left_in(group.folder, *_NAMES[group.version])
-        if left is not None:
-            yield left
+        remaining = _remaining_bytes(group.folder, *_NAMES[group.version])
+        if remaining is not None:
+            yield remaining
 
 
-def _left_in(group: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
+def _remaining_bytes(group: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
     try:
         limit = int((group / limit_name).read_text())
         usage = int((group / usage_name).read_text())
@@ -123,8 +120,8 @@ def _left_in(group: Path, limit_name: str, usage_name: str, cache_name: str) -> 
 
 
 def resident_bytes(pid: int, proc: Path = PROC) -> int:
-    """Return what a process has in RAM now, files that it maps (weights) included; 0 where that
-    cannot be told, as of a process that has ended."""
+    """Return the resident memory of a process, including mapped files such as weights; 0 if it
+    cannot be read, for example because the process has ended."""
     try:
         pages = (proc / str(pid) / "statm").read_text().split()[1]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Counters and histograms of engine events; `gauges.py` has the current state."""
+"""Counters and histograms of engine events. `gauges.py` exports the current state."""
 
 import time
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from svc_kit.metrics import EngineMetrics
 
 
 class EngineObserver:
-    """Observes every event before it is delivered; bind it to its engine client."""
+    """Counts the events of one engine; call `bind` with its client first."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
@@ -33,17 +33,17 @@ class EngineObserver:
         self._last_token_at: dict[int, float] = {}
 
     def bind(self, engine: EngineClient) -> None:
-        """Learn whose events these are."""
+        """Set the client whose events are observed."""
         self._live = engine.sequences.live
 
     def on_state(self, state: EngineState) -> None:
-        """Count restarts; streams of a dead engine send nothing more."""
+        """Count restarts. The streams of a crashed engine send no more tokens."""
         if state is EngineState.RESTARTING:
             self._metrics.engine_restarts.inc()
             self._last_token_at.clear()
 
     def on_event(self, event: Event) -> None:
-        """Take an event into account."""
+        """Count an event, before it is delivered."""
         match event:
             case Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
@@ -87,10 +87,10 @@ class EngineObserver:
         self._metrics.completion_tokens.labels(model).inc(num_tokens)
         last = self._last_token_at.get(event.sequence_id)
         if last is None:
-            waited = time.monotonic() - live.arrived_at
-            self._metrics.time_to_first_token.labels(model).observe(waited)
+            elapsed = time.monotonic() - live.arrived_at
+            self._metrics.time_to_first_token.labels(model).observe(elapsed)
         else:
-            # Not when it came: on its way it waited for others. Tokens of one step share its time.
+            # Times of sampling, not of arrival, which batching delays. Tokens of one step share it.
             inter_token_time = self._metrics.inter_token_time.labels(model)
             for _ in event.tokens:
                 inter_token_time.observe((event.sampled_at - last) / num_tokens)

@@ -1,6 +1,6 @@
 """Counts tokens and requests by project and model, and reports them to the control service.
 
-A report has an id and is sent again, unchanged, until it is acknowledged.
+A report has an id and is resent unchanged until it is acknowledged.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from svc_kit.rpc.client import translate_errors
 
 _log = logging.getLogger(__name__)
 
-MOST_DELTAS: Final = 1000
-"""Of one report; control takes no more."""
-_PATIENCE_S: Final = 5.0
-_LAST_PATIENCE_S: Final = 2.0
+MAX_DELTAS: Final = 1000
+"""Maximum per report, set by the control service."""
+_TIMEOUT_S: Final = 5.0
+_LAST_TIMEOUT_S: Final = 2.0
 
 
 class Counts(NamedTuple):
-    """What one request used, or several."""
+    """Usage of one or more requests."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -35,41 +35,40 @@ class Counts(NamedTuple):
     completion_tokens: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
-        """The sum."""
+        """Return the sum."""
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 
 RecordUsage = Callable[[str, str, Counts], None]
-"""Takes what a request of a project used of a model."""
+"""Records the usage of a request, by project and model."""
 
 
 def discard_usage(project: str, model: str, counts: Counts) -> None:
-    """For a service without a control service to report to."""
+    """Do nothing. Used without a control service."""
 
 
 class UsageCounter:
-    """Sums since the last report, by hour, project and model."""
+    """Sums of the usage that is not reported yet, by hour, project and model."""
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._clock = clock
         self._hours: dict[datetime, dict[tuple[str, str], Counts]] = {}
 
     def add(self, project: str, model: str, counts: Counts) -> None:
-        """Count what a request used that ends now."""
+        """Count the usage of a request that has just ended."""
         hour = self._clock().replace(minute=0, second=0, microsecond=0)
         sums = self._hours.setdefault(hour, {})
         sums[project, model] = sums.get((project, model), Counts()).plus(counts)
 
-    def take(self) -> pb.ReportUsageRequest | None:
-        """A new report about the first hour, which is no longer counted here; None: nothing was
-        used."""
+    def pop_report(self) -> pb.ReportUsageRequest | None:
+        """Remove sums of the oldest hour and return them as a new report; None if empty."""
         if not self._hours:
             return None
         hour, sums = next(iter(self._hours.items()))
-        taken = {place: sums.pop(place) for place in list(sums)[:MOST_DELTAS]}
+        reported = {key: sums.pop(key) for key in list(sums)[:MAX_DELTAS]}
         if not sums:
             del self._hours[hour]
-        return _report(hour, taken)
+        return _report(hour, reported)
 
 
 def _report(hour: datetime, sums: Mapping[tuple[str, str], Counts]) -> pb.ReportUsageRequest:
@@ -85,52 +84,52 @@ def _report(hour: datetime, sums: Mapping[tuple[str, str], Counts]) -> pb.Report
 
 
 Send = Callable[[pb.ReportUsageRequest], Awaitable[None]]
-"""Sends a report to control. Raises a DomainError where control has not answered for it."""
+"""Sends a report to the control service. Raises a `DomainError` unless it is acknowledged."""
 
 
-def sender(channel: grpc.aio.Channel) -> Send:
-    """Sends over a channel that shows the service token."""
+def make_sender(channel: grpc.aio.Channel) -> Send:
+    """Return a function that sends reports over a channel with the service token."""
     stub = UsageServiceStub(channel)
 
     async def send(report: pb.ReportUsageRequest) -> None:
         with translate_errors("control"):
-            await stub.ReportUsage(report, timeout=_PATIENCE_S)
+            await stub.ReportUsage(report, timeout=_TIMEOUT_S)
 
     return send
 
 
 class UsageReporter:
-    """Sends what a counter counts, one report after the other."""
+    """Sends the reports of a counter, one at a time."""
 
     def __init__(self, counter: UsageCounter, send: Send) -> None:
         self._counter = counter
         self._send = send
-        self._unanswered: pb.ReportUsageRequest | None = None
+        self._pending: pb.ReportUsageRequest | None = None
 
     async def run(self, interval_s: float) -> None:
-        """Report now and then until cancelled."""
+        """Report at an interval until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             await self.report()
 
     async def report(self) -> None:
-        """Report everything; what control does not answer for is kept for the next time."""
-        while (report := self._unanswered or self._counter.take()) is not None:
-            self._unanswered = report
+        """Report all usage. A report that is not acknowledged is resent the next time."""
+        while (report := self._pending or self._counter.pop_report()) is not None:
+            self._pending = report
             try:
                 await self._send(report)
             except InvalidArgument as error:
-                # It will never be taken (it is days late, say), and must not hold up the others.
+                # It will never be accepted (for example because it is days late): do not resend it.
                 _log.error("a usage report was dropped: %s", error)
             except DomainError as error:
-                _log.warning("usage is not reported yet: %s", error)
+                _log.warning("usage cannot be reported now: %s", error)
                 return
-            self._unanswered = None
+            self._pending = None
 
     async def report_last(self) -> None:
-        """Report what is left before the process ends, if control is quick to answer."""
+        """Report the remaining usage before the process ends, with a short timeout."""
         try:
-            async with asyncio.timeout(_LAST_PATIENCE_S):
+            async with asyncio.timeout(_LAST_TIMEOUT_S):
                 await self.report()
         except TimeoutError:
-            _log.warning("the last usage is not reported: control does not answer")
+            _log.warning("the last usage was not reported: the control service does not answer")

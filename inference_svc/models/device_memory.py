@@ -8,18 +8,18 @@ from inference_svc.models.placement import ON_PROCESSOR, Placement, SplitMode
 
 @dataclass(frozen=True, slots=True)
 class DeviceBytes:
-    """Bytes of the machine's memory, and of GPUs that have their own, by ggml's names."""
+    """Bytes of the machine's memory (`host`), and of GPUs with memory of their own by ggml name."""
 
     host: int = 0
     devices: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum over all devices."""
         return self.host + sum(self.devices.values())
 
     def is_on(self, places: Collection[str | None]) -> bool:
-        """Whether any of them are on one of these GPUs, or of the machine (None)."""
+        """Whether any bytes are on one of `places`: GPU names, or None for the machine."""
         return any(self.host if name is None else self.devices.get(name) for name in places)
 
     def __add__(self, other: "DeviceBytes") -> "DeviceBytes":
@@ -28,38 +28,38 @@ class DeviceBytes:
         return DeviceBytes(self.host + other.host, sums)
 
     def without(self, other: "DeviceBytes") -> "DeviceBytes":
-        """What is left once `other` is taken, nowhere less than nothing."""
-        left = {
+        """Subtract `other`; no result is less than 0."""
+        devices = {
             name: max(size - other.devices.get(name, 0), 0) for name, size in self.devices.items()
         }
-        return DeviceBytes(max(self.host - other.host, 0), left)
+        return DeviceBytes(max(self.host - other.host, 0), devices)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSplit:
-    """How one model's bytes are divided, as llama.cpp does: whole layers, with their cells, and the
-    output as one more. What it computes in is taken to go the same way."""
+    """Divides the bytes of one model among devices like llama.cpp: by whole layers with their KV
+    cache, with the output as one more layer. Compute buffers are assumed to be divided equally."""
 
     placement: Placement = ON_PROCESSOR
     num_layers: int = 0
 
     def shares(self, free: DeviceBytes) -> dict[str, float]:
-        """The share of the model on each GPU that has a part of it; the machine has the rest."""
+        """Return the share of the model on each GPU that gets one; the machine has the rest."""
         names = self._names(free)
         parts = self._parts(names, free)
-        whole = sum(parts)
-        layers, most = self.placement.gpu_layers, self.num_layers + 1
-        offloaded = 1.0 if layers < 0 else min(layers, most) / most
+        total = sum(parts)
+        layers, num_layers = self.placement.gpu_layers, self.num_layers + 1
+        offloaded = 1.0 if layers < 0 else min(layers, num_layers) / num_layers
         return {
-            name: offloaded * part / whole
+            name: offloaded * part / total
             for name, part in zip(names, parts, strict=True)
             if name in free.devices and offloaded * part > 0
         }
 
-    def fitting_bytes(self, free: DeviceBytes, seen: DeviceBytes | None = None) -> int:
-        """The most that the model may take of what is free, where a load would see `seen` (unset:
-        the same) and divide the model by that."""
-        shares = self.shares(seen or free)
+    def fitting_bytes(self, free: DeviceBytes, reported: DeviceBytes | None = None) -> int:
+        """Return the maximum size of the model that fits into `free`. `reported` (default: `free`)
+        is the free memory at load time, from which llama.cpp computes the shares."""
+        shares = self.shares(reported or free)
         bounds = [free.devices[name] / share for name, share in shares.items()]
         rest = _rest(shares)
         if rest > 0:
@@ -67,13 +67,13 @@ class LayerSplit:
         return int(min(bounds))
 
     def divide(self, size: int, free: DeviceBytes) -> DeviceBytes:
-        """The model's `size`, by where it goes with so much free."""
+        """Divide `size` among devices with this much free memory."""
         shares = self.shares(free)
         devices = {name: int(size * share) for name, share in shares.items()}
         return DeviceBytes(size - sum(devices.values()), devices)
 
     def places(self, free: DeviceBytes) -> frozenset[str | None]:
-        """Where it goes: names of GPUs, and None for the machine."""
+        """Return the devices that get a share: GPU names, and None for the machine."""
         shares = self.shares(free)
         return frozenset({*shares, None} if _rest(shares) > 0 else shares)
 
@@ -85,15 +85,15 @@ class LayerSplit:
         return names
 
     def _parts(self, names: Sequence[str], free: DeviceBytes) -> list[float]:
-        """The share of each device; by free memory unless configured."""
+        """The weight of each device: as configured, else its free memory."""
         split = self.placement.tensor_split
-        given = [*split, *(0.0 for _ in names)][: len(names)]
-        if self.placement.split_mode is SplitMode.NONE or not any(given):
-            given = [float(free.devices.get(name, 0)) for name in names]
-        return given if any(given) else [1.0 for _ in names]
+        parts = [*split, *(0.0 for _ in names)][: len(names)]
+        if self.placement.split_mode is SplitMode.NONE or not any(parts):
+            parts = [float(free.devices.get(name, 0)) for name in names]
+        return parts if any(parts) else [1.0 for _ in names]
 
 
 def _rest(shares: Mapping[str, float]) -> float:
-    """The machine's share, nothing where rounding alone leaves some."""
+    """The machine's share; 0 if it is only a rounding error."""
     rest = 1.0 - sum(shares.values())
     return rest if rest > 1e-9 else 0.0

@@ -1,6 +1,6 @@
-"""Detects whether the files of a model are still those that were described.
+"""Detects whether the files of a model have changed since they were described.
 
-Snapshots and embeddings carry the digest of the model's file.
+Snapshots and embeddings contain the digest of the model's files.
 """
 
 import hashlib
@@ -23,41 +23,42 @@ class FileStamp(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The stamp of the file that is there now. Raises `ModelFileInvalid`."""
+        """Return the current stamp of a file. Raises `ModelFileInvalid`."""
         try:
-            found = path.stat()
-        except OSError as problem:
-            raise ModelFileInvalid(path, problem.strerror or str(problem)) from problem
-        return cls(path, found.st_ino, found.st_size, found.st_mtime_ns)
+            stat = path.stat()
+        except OSError as error:
+            raise ModelFileInvalid(path, error.strerror or str(error)) from error
+        return cls(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def hash_files(stamps: Iterable[FileStamp]) -> str:
-    """The SHA-256 of files with these stamps, one after the other. Blocks. Raises
-    `ModelFileInvalid` where others are there, or come while they are read."""
+    """Return the SHA-256 of the concatenated files. Blocks.
+
+    Raises `ModelFileInvalid` if a file differs from its stamp, also if it changes meanwhile.
+    """
     stamps, digest = tuple(stamps), hashlib.sha256()
     for stamp in stamps:
         try:
             with stamp.path.open("rb") as part:
                 while block := part.read(_BLOCK_BYTES):
                     digest.update(block)
-        except OSError as problem:
-            raise ModelFileInvalid(stamp.path, problem.strerror or str(problem)) from problem
+        except OSError as error:
+            raise ModelFileInvalid(stamp.path, error.strerror or str(error)) from error
     verify_files(stamps)
     return digest.hexdigest()
 
 
 def verify_files(stamps: Sequence[FileStamp], digest: str = "") -> tuple[FileStamp, ...]:
-    """The stamps of a model's files as they are now. Raises `ModelFileInvalid` where they are not
-    the files that had `stamps`.
+    """Return the current stamps of a model's files. Raises `ModelFileInvalid` if a file changed.
 
-    Where these have changed, the files are the same if their `digest` (empty: it is not known) has
-    not; that reads all of them, and blocks.
+    If stamps differ and `digest` is known (not empty), the files are hashed, which blocks: files
+    with the same digest count as unchanged.
     """
     now = tuple(FileStamp.of(stamp.path) for stamp in stamps)
-    changed = [one for one, before in zip(now, stamps, strict=True) if one != before]
-    is_same_size = [one.size for one in now] == [before.size for before in stamps]
+    changed = [current for current, old in zip(now, stamps, strict=True) if current != old]
+    is_same_size = [current.size for current in now] == [old.size for old in stamps]
     if changed and not (digest and is_same_size and hash_files(now) == digest):
         problem = "it was replaced or written to since the start"
-        remedy = "Restart the inference service to serve what is there now"
+        remedy = "Restart the inference service to serve the new file"
         raise ModelFileInvalid(changed[0].path, f"{problem}. {remedy}")
     return now

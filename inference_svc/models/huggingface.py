@@ -1,6 +1,6 @@
-"""Downloads model files from Hugging Face, once, with a progress bar on stderr.
+"""Downloads model files from Hugging Face, with a cache and a progress bar on stderr.
 
-Import this module only where a download is asked for: the client library takes a second to load.
+Import this module only to download: the client library takes a second to import.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from svc_kit.lifecycle import StartupError
 
 
 class HubClient(Protocol):
-    """`hf_hub_download`, or a stand-in: returns where the file is now."""
+    """`hf_hub_download` or a test double; returns the path of the downloaded file."""
 
     def __call__(
         self,
@@ -33,11 +33,11 @@ class HubClient(Protocol):
         cache_dir: Path,
         token: str | None,
     ) -> str:
-        """Fetch a file unless it is there already."""
+        """Download a file unless it is cached."""
 
 
 class HuggingFaceDownloads:
-    """Fetches files into `folder`. `token` is for repositories that ask for one."""
+    """Downloads files into `folder`. `token` is for private and gated repositories."""
 
     def __init__(
         self, folder: Path, token: str | None = None, client: HubClient | None = None
@@ -47,10 +47,10 @@ class HuggingFaceDownloads:
         self._client = client or _download
 
     def __call__(self, remote: RemoteFile) -> Path:
-        """Return the path of a file, downloaded if need be. Blocks, for minutes perhaps.
+        """Download a file unless it is cached, and return its path. Blocks, possibly for minutes.
 
         Raises:
-            StartupError: it cannot be had; the message says what to do.
+            StartupError: the download failed; the message has a remedy.
         """
         try:
             return Path(
@@ -62,11 +62,11 @@ class HuggingFaceDownloads:
                     token=self._token,
                 )
             )
-        except (HFValidationError, HfHubHTTPError, EntryNotFoundError, OSError) as problem:
-            raise StartupError(f"model {remote}: {self._remedy(problem)}") from problem
+        except (HFValidationError, HfHubHTTPError, EntryNotFoundError, OSError) as error:
+            raise StartupError(f"model {remote}: {self._explain(error)}") from error
 
-    def _remedy(self, problem: Exception) -> str:
-        match problem:
+    def _explain(self, error: Exception) -> str:
+        match error:
             case GatedRepoError():
                 return "the repository is gated: accept its terms there, then set HF_TOKEN"
             case RepositoryNotFoundError():
@@ -78,11 +78,11 @@ class HuggingFaceDownloads:
             case EntryNotFoundError():
                 return "the repository has no such file: look up its exact name"
             case HFValidationError():
-                return f"the name is not valid: {problem}"
+                return f"the name is not valid: {error}"
             case HfHubHTTPError():
-                return f"the download failed: {problem}"
+                return f"the download failed: {error}"
             case _:
-                return f"it cannot be stored in {self._folder}: {problem}"
+                return f"it cannot be stored in {self._folder}: {error}"
 
 
 def _download(

@@ -1,4 +1,4 @@
-"""Plans slots and context of a model from the memory that is free.
+"""Plans the slots and context of a model from the free memory.
 
 KV streams reserve slots x context up front, so the product must fit before the model is loaded.
 """
@@ -12,8 +12,8 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from svc_kit.errors import ModelTooLarge
 
 _MIB = 1 << 20
-_RESERVE_SHARE = 0.1  # of what is available stays free
-_EASY_SHARE = 0.25  # of what is left may be spent on context nobody asked for
+_RESERVE_SHARE = 0.1  # of the available memory stays free
+_LONG_CONTEXT_SHARE = 0.25  # of the KV cache memory may be used for contexts longer than the ladder
 _SLOTS = 16
 _LONG_CONTEXTS = (32_768, 16_384)
 # Tried in this order until one fits.
@@ -28,17 +28,17 @@ _LADDER = (
     (1, 1024),
     (1, 512),
 )
-_COMFORTABLE = (4, 4096)  # slots and context that idle models go for
-_CELL_BLOCK = 256  # llama.cpp rounds a cache up to so many cells
+_COMFORTABLE = (4, 4096)  # slots and context for which idle models are evicted
+_CELL_BLOCK = 256  # llama.cpp rounds the cache size up to a multiple of this
 _COMPUTE_BYTES = 64 * _MIB
 _COMPUTE_ROWS = 512
-_OUTPUT_ROWS = 2 * _SLOTS  # one a slot, and as many of drafts
+_OUTPUT_ROWS = 2 * _SLOTS  # one per slot, and as many for drafts
 _ACTIVATIONS_PER_ROW = 24
 _FLOAT_BYTES = 4
 
 
 class Layout(enum.Enum):
-    """Whether each slot has its own cells (fast), all share them, or memory decides."""
+    """KV cache layout: cells per slot (STREAMS, fast), shared (UNIFIED), or chosen by memory."""
 
     AUTO = "auto"
     STREAMS = "streams"
@@ -47,8 +47,8 @@ class Layout(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequestedLimits:
-    """What the operator asked for. None: choose. Memory is planned with the first two, in the
-    `layout`."""
+    """The limits requested by the operator; None is chosen automatically. Memory is planned from
+    `slots`, `context_tokens` and `layout`."""
 
     slots: int | None = None
     context_tokens: int | None = None
@@ -59,8 +59,8 @@ class RequestedLimits:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedLimits:
-    """What a model gets. `context_tokens` is of one slot; `reason` is a line for the log. All slots
-    share `shared_cells` in the unified layout."""
+    """The limits of a load. `context_tokens` is per slot; `reason` is a line for the log. In the
+    unified layout all slots share `shared_cells`."""
 
     slots: int
     context_tokens: int
@@ -71,15 +71,15 @@ class ResolvedLimits:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """Memory that a load needs: with `comfortable` a few people are served at once, less than
-    `least` cannot serve anybody (or not as requested). `least` is at most `comfortable`."""
+    """Memory for a load: `comfortable` serves several users at once; with less than `least` the
+    model, or the requested limits, do not fit. `least` is at most `comfortable`."""
 
     comfortable: int
     least: int
 
 
 def memory_needs(model: ModelFile, requested: RequestedLimits) -> MemoryNeeds:
-    """What must be free before a load, the reserve included."""
+    """Return the memory that must be free for a load, including the reserve."""
     kv_bytes = (
         _kv_bytes(model, *_fitted(model, requested, *_COMFORTABLE)),
         _least_kv_bytes(model, requested),
@@ -91,7 +91,7 @@ def memory_needs(model: ModelFile, requested: RequestedLimits) -> MemoryNeeds:
 
 
 def planned_bytes(model: ModelFile, limits: ResolvedLimits) -> int:
-    """What the load is expected to take."""
+    """Return the expected memory of a model with these limits."""
     return _fixed_bytes(model) + limits.kv_bytes
 
 
@@ -100,11 +100,11 @@ def plan_limits(
     memory_available_bytes: int,
     requests: Sequence[RequestedLimits],
 ) -> list[ResolvedLimits]:
-    """Choose slots and context for each model, all loaded together; `requests` are theirs.
+    """Choose slots and context for models that are loaded together, one request per model.
 
     Raises:
-        ModelTooLarge: weights and the least (or the requested) context do not fit; the error names
-            the largest model and both sums.
+        ModelTooLarge: weights and the minimal (or the requested) context do not fit; the error has
+            the name of the largest model.
     """
     fixed = sum(map(_fixed_bytes, model_files))
     spendable = int(memory_available_bytes * (1 - _RESERVE_SHARE)) - fixed
@@ -133,7 +133,7 @@ def _fixed_bytes(model: ModelFile) -> int:
 
 
 def compute_bytes(model: ModelFile) -> int:
-    """Estimate the buffers that computing takes beside weights and KV cache."""
+    """Estimate the size of the compute buffers."""
     activations = _COMPUTE_ROWS * _ACTIVATIONS_PER_ROW * model.embedding_size
     logits = 2 * _OUTPUT_ROWS * model.vocabulary_size
     return _COMPUTE_BYTES + (activations + logits) * _FLOAT_BYTES
@@ -142,24 +142,24 @@ def compute_bytes(model: ModelFile) -> int:
 def _resolve(
     model: ModelFile, share: int, requested: RequestedLimits, available: int
 ) -> ResolvedLimits | None:
-    """Streams where they fit and nothing else is asked for; None where nothing fits."""
+    """Choose streams if requested or if they fit, else unified; None if neither fits."""
     if requested.layout is not Layout.UNIFIED or not model.generates:
         step = _choose(model, share, requested)
         if step is not None:
             return _resolved(model, step, available, requested)
-    return _unified(model, share, requested) if _may_share(model, requested) else None
+    return _unified(model, share, requested) if _allows_unified(model, requested) else None
 
 
-def _may_share(model: ModelFile, requested: RequestedLimits) -> bool:
+def _allows_unified(model: ModelFile, requested: RequestedLimits) -> bool:
     return model.generates and requested.layout is not Layout.STREAMS
 
 
 def _unified(model: ModelFile, share: int, requested: RequestedLimits) -> ResolvedLimits | None:
-    """As many cells as fit, for the longest context that they hold."""
+    """Choose the longest context that fits, with as many shared cells as fit."""
     per_token = max(model.kv_bytes_per_token, 1)
     for slots, context in _steps(model, requested):
-        wished = _whole_blocks(slots * context)
-        cells = min(wished, share // per_token // _CELL_BLOCK * _CELL_BLOCK)
+        desired = _whole_blocks(slots * context)
+        cells = min(desired, share // per_token // _CELL_BLOCK * _CELL_BLOCK)
         if cells >= context:
             slots = requested.slots or _SLOTS
             reason = (
@@ -179,7 +179,7 @@ def _whole_blocks(cells: int) -> int:
 def _least_kv_bytes(model: ModelFile, requested: RequestedLimits) -> int:
     """The minimum size of the KV cache."""
     steps = list(_steps(model, requested))
-    if _may_share(model, requested):
+    if _allows_unified(model, requested):
         return min(_kv_bytes(model, 1, _whole_blocks(context)) for _, context in steps)
     return min(_kv_bytes(model, *step) for step in steps)
 
@@ -187,7 +187,7 @@ def _least_kv_bytes(model: ModelFile, requested: RequestedLimits) -> int:
 def _choose(model: ModelFile, share: int, requested: RequestedLimits) -> tuple[int, int] | None:
     for context in _LONG_CONTEXTS:
         step = _fitted(model, requested, _SLOTS, context)
-        if _kv_bytes(model, *step) <= share * _EASY_SHARE:
+        if _kv_bytes(model, *step) <= share * _LONG_CONTEXT_SHARE:
             return step
     fitting = (step for step in _steps(model, requested) if _kv_bytes(model, *step) <= share)
     return next(fitting, None)
@@ -201,8 +201,8 @@ def _steps(model: ModelFile, requested: RequestedLimits) -> Iterator[tuple[int, 
 def _fitted(
     model: ModelFile, requested: RequestedLimits, slots: int, context: int
 ) -> tuple[int, int]:
-    wanted = requested.context_tokens or min(context, model.trained_context_tokens)
-    return requested.slots or slots, wanted
+    context_tokens = requested.context_tokens or min(context, model.trained_context_tokens)
+    return requested.slots or slots, context_tokens
 
 
 def _kv_bytes(model: ModelFile, slots: int, context_tokens: int) -> int:

@@ -1,6 +1,4 @@
-"""Metadata of a model from the header of its file: class, sizes, context, template, memory of a
-token.
-"""
+"""Reads the metadata of a model from its GGUF header: class, sizes, context, chat template."""
 
 import math
 import re
@@ -36,11 +34,11 @@ _ENCODERS = frozenset(
     }
 )
 _ENCODER_DECODERS = frozenset({"t5"})
-_DIFFUSION = "a diffusion language model, whose text does not grow token by token"
+_DIFFUSION = "a diffusion language model, which does not generate token by token"
 _NOT_LANGUAGE_MODELS = {
     "clip": "an image or audio projector (mmproj), not a language model",
     "wavtokenizer-dec": "a vocoder, not a language model",
-    # llama.cpp gives these no KV cache: generating as from a decoder would abort it.
+    # llama.cpp has no KV cache for these; generating like a decoder would abort the process.
     **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
 }
 _SOFTMAX_RANKS = frozenset({"qwen3", "qwen3vl"})
@@ -48,7 +46,7 @@ _RANK_HEADS = frozenset({"cls.weight", "cls.output.weight"})
 
 
 class ModelClass(StrEnum):
-    """What a model can do."""
+    """Class of a model, which determines the supported operations."""
 
     DECODER = "decoder"
     ENCODER = "encoder"
@@ -57,8 +55,8 @@ class ModelClass(StrEnum):
 
 
 class Pooling(StrEnum):
-    """How the vectors of an input's tokens become one: their mean, the first one's, the last one's,
-    or the outputs of a rank head over one of them."""
+    """How the token vectors of an input are pooled: mean, first token, last token, or the outputs
+    of a rank head."""
 
     MEAN = "mean"
     CLS = "cls"
@@ -66,12 +64,12 @@ class Pooling(StrEnum):
     RANK = "rank"
 
 
-# llama.cpp's numbers in `<architecture>.pooling_type`; 0 means none.
+# llama.cpp's values of `<architecture>.pooling_type`; 0 means none.
 _POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST, 4: Pooling.RANK}
 
 
 class FileRole(StrEnum):
-    """What a GGUF file is for."""
+    """Purpose of a GGUF file."""
 
     MODEL = "model"
     ADAPTER = "adapter"
@@ -81,14 +79,13 @@ class FileRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model that can be loaded. Sizes are bytes and tokens.
+    """Description of a model file.
 
-    `paths` are all files of a split model, `path` the first. `kv_bytes_per_token` is what one token
-    of context takes in the KV cache at 16 bits, an upper bound for sliding-window layers.
-    `pooling` is what the file asks for, `is_causal` whether a token sees only those before it.
-    `gives_probabilities` says that a rank head's scores are probabilities already.
-    `sampling_hints` are its `general.sampling.*` by their last names, as they stand in the file.
-    `stamps` are those of `paths` when they were read.
+    `paths` are all files of a split model, `path` is the first. `kv_bytes_per_token` is the KV
+    cache size of one token at 16 bits, an upper bound for sliding-window layers. `pooling` is that
+    of the file. `is_causal` is whether attention is causal. `gives_probabilities` is whether the
+    scores of the rank head are probabilities. `sampling_hints` are the values of
+    `general.sampling.*`. `stamps` are those of `paths` when they were read.
     """
 
     name: str
@@ -114,32 +111,32 @@ class ModelFile:
 
     @property
     def generates(self) -> bool:
-        """Whether it continues texts."""
+        """Whether it generates text."""
         return self.model_class is ModelClass.DECODER
 
     def with_kv_types(self, key: KvType, value: KvType) -> "ModelFile":
-        """The model with a KV cache of other types: what a token of context takes then."""
+        """Return a copy with the KV cache size of these types."""
         bits = (key.bits + value.bits) / 2
         scaled = math.ceil(self.kv_bytes_per_token * bits / KvType.F16.bits)
         return replace(self, kv_bytes_per_token=scaled)
 
     def check_served(self) -> None:
-        """Raise `ModelCannot` where this release does not serve models of the class."""
+        """Raise `ModelCannot` if models of this class are not supported."""
         if self.model_class is ModelClass.ENCODER_DECODER:
             self._refuse("be loaded")
 
     def check_generates(self) -> None:
-        """Raise `ModelCannot` where the model's class does not generate text."""
+        """Raise `ModelCannot` unless the model generates text."""
         if not self.generates:
             self._refuse("generate")
 
     def check_embeds(self) -> None:
-        """Raise `ModelCannot` where the model ranks: its vectors never leave its head."""
+        """Raise `ModelCannot` if the model is a reranker, which has no embedding output."""
         if self.model_class is ModelClass.RERANKER:
             self._refuse("embed")
 
     def check_ranks(self) -> None:
-        """Raise `ModelCannot` where the model has no rank head."""
+        """Raise `ModelCannot` unless the model has a rank head."""
         if self.model_class is not ModelClass.RERANKER:
             self._refuse("rerank, for it has no rank head")
 
@@ -193,45 +190,41 @@ def describe_model(path: Path, name: str) -> ModelFile:
 
 
 def file_role(path: Path) -> FileRole:
-    """Say what a GGUF file is for, so that a folder's models can be told from the rest.
-
-    Raises:
-        ModelFileInvalid: the file is damaged.
-    """
+    """Return the purpose of a GGUF file. Raises `ModelFileInvalid`."""
     header = read_header(path)
     if header.text("general.type") == "adapter":
         return FileRole.ADAPTER
     if header.text("general.architecture") in _NOT_LANGUAGE_MODELS:
         return FileRole.PROJECTOR
-    named = _SPLIT_NAME.fullmatch(path.name)
-    return FileRole.LATER_PART if named and int(named["number"]) > 1 else FileRole.MODEL
+    match = _SPLIT_NAME.fullmatch(path.name)
+    return FileRole.LATER_PART if match and int(match["number"]) > 1 else FileRole.MODEL
 
 
 def split_paths(path: Path) -> tuple[Path, ...]:
     """Return all files of a split model ("x-00001-of-00003.gguf"), else the path alone.
 
     Raises:
-        ModelFileInvalid: `path` is not the first part, or the name is impossible.
+        ModelFileInvalid: `path` is not the first part, or the number of parts is invalid.
     """
-    named = _SPLIT_NAME.fullmatch(path.name)
-    if named is None:
+    match = _SPLIT_NAME.fullmatch(path.name)
+    if match is None:
         return (path,)
-    count = int(named["count"])
+    count = int(match["count"])
     if not 0 < count <= _MAX_SPLIT_FILES:
         raise ModelFileInvalid(path, f"its name claims {count} parts")
-    if int(named["number"]) != 1:
-        first = f"{named['stem']}-00001-of-{named['count']}.gguf"
+    if int(match["number"]) != 1:
+        first = f"{match['stem']}-00001-of-{match['count']}.gguf"
         raise ModelFileInvalid(path, f"a later part of a split model; name the first, {first}")
     return tuple(
-        path.with_name(f"{named['stem']}-{number:05}-of-{count:05}.gguf")
+        path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf")
         for number in range(1, count + 1)
     )
 
 
 def default_name(path: Path) -> str:
     """Return the default name of a model: its file name without the extension."""
-    named = _SPLIT_NAME.fullmatch(path.name)
-    return named["stem"] if named else path.name.removesuffix(".gguf")
+    match = _SPLIT_NAME.fullmatch(path.name)
+    return match["stem"] if match else path.name.removesuffix(".gguf")
 
 
 def _check_split(headers: list[GgufHeader]) -> None:
@@ -273,7 +266,7 @@ def _is_causal(header: GgufHeader, architecture: str) -> bool:
 def _pooling(header: GgufHeader, architecture: str) -> Pooling | None:
     number = header.integer(f"{architecture}.pooling_type") or 0
     if number and number not in _POOLING:
-        raise ModelFileInvalid(header.path, f"pooling type {number} is not known")
+        raise ModelFileInvalid(header.path, f"unknown pooling type {number}")
     return _POOLING.get(number)
 
 

@@ -1,4 +1,4 @@
-"""Settings of where weights are placed and how the context attends."""
+"""Placement of weights, attention settings, and load policy of a model."""
 
 import enum
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from model_files.ggml_types import KvType
 
 
 class SplitMode(enum.StrEnum):
-    """How several devices share a model: not at all, by layers, by rows of each matrix."""
+    """How a model is split across devices: not at all, by layers, or by rows of each matrix."""
 
     NONE = "none"
     LAYER = "layer"
@@ -15,7 +15,7 @@ class SplitMode(enum.StrEnum):
 
 
 class FlashAttention(enum.StrEnum):
-    """Whether attention is computed in one fused operation. AUTO: where the device can."""
+    """Whether flash attention is used. AUTO: if the device supports it."""
 
     AUTO = "auto"
     ON = "on"
@@ -23,7 +23,7 @@ class FlashAttention(enum.StrEnum):
 
 
 class RopeScaling(enum.StrEnum):
-    """How positions beyond the trained context are squeezed into it."""
+    """Method of RoPE scaling for positions beyond the trained context."""
 
     NONE = "none"
     LINEAR = "linear"
@@ -32,13 +32,13 @@ class RopeScaling(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where weights go.
+    """Where the weights of a model are placed.
 
-    `gpu_layers` is how many layers leave the processor, counted from the last, the output as one
-    more; -1 for all. `devices` are ggml's names ("CUDA0"), none for all there are; `tensor_split`
-    gives each its share, `main_device` (an index) has everything where nothing is split.
-    `maps_file` leaves weights in their file, mapped, where they would otherwise be copied;
-    `locks_memory` keeps them from being swapped out.
+    `gpu_layers` is the number of layers on GPUs, counted from the last, with the output as one more
+    layer; -1 for all. `devices` are ggml names ("CUDA0"); empty for all devices. `tensor_split` is
+    the share of each device. `main_device` is the index of the device that holds everything with
+    split mode NONE. `maps_file` uses mmap instead of copying the weights; `locks_memory` prevents
+    swapping.
     """
 
     gpu_layers: int = -1
@@ -51,8 +51,7 @@ class Placement:
 
     @property
     def uses_devices(self) -> bool:
-        """Whether GPUs have a part in it. Those that are named compute large batches even where no
-        layer is theirs."""
+        """Whether GPUs are used. Named devices compute large batches even without any layers."""
         return self.gpu_layers != 0 or bool(self.devices)
 
 
@@ -61,10 +60,10 @@ ON_PROCESSOR = Placement(gpu_layers=0)
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions; what is None is as the model's file says.
+    """RoPE parameters; None is the value of the model file.
 
-    A `frequency_scale` below 1 stretches the context by its inverse; `original_context` is what the
-    model was trained for (YaRN).
+    A `frequency_scale` below 1 extends the context by its inverse; `original_context` is the
+    trained context (YaRN).
     """
 
     scaling: RopeScaling | None = None
@@ -75,7 +74,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`key_type` and `value_type` are what the KV cache is kept in."""
+    """Attention settings; `key_type` and `value_type` are the types of the KV cache."""
 
     key_type: KvType = KvType.F16
     value_type: KvType = KvType.F16
@@ -84,8 +83,8 @@ class Attention:
 
 
 class LoadPolicy(enum.StrEnum):
-    """Who loads a model: the server at its start, the first request, or only an operator. One that
-    gave way to another is loaded again by a request, unless only an operator may."""
+    """When a model is loaded: at startup, by the first request, or only by an operator. An evicted
+    model is loaded again by the next request, except with MANUAL."""
 
     START = "start"
     ON_DEMAND = "on_demand"

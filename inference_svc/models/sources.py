@@ -35,7 +35,7 @@ _FORMS = "a path, a folder, hf:owner/repository/file.gguf, or bundled"
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a Hugging Face repository. `revision` None: its main branch."""
+    """A file of a Hugging Face repository. `revision` None is the main branch."""
 
     repository: str
     file: str
@@ -48,17 +48,17 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """One `--model`. `name` None: the file's own."""
+    """One value of `--model`. `name` None is the default name of the file."""
 
     name: str | None
     source: str
 
     @property
     def remote(self) -> RemoteFile | None:
-        """The file on Hugging Face, if that is where it is.
+        """The file on Hugging Face; None for other sources.
 
         Raises:
-            StartupError: it begins with "hf:" but does not name a GGUF file.
+            StartupError: the source begins with "hf:" but does not name a GGUF file.
         """
         if not self.source.startswith("hf:"):
             return None
@@ -75,40 +75,37 @@ Download = Callable[[RemoteFile], Path]
 
 
 def parse_reference(text: str) -> ModelReference:
-    """Read one reference.
-
-    Raises:
-        StartupError: it is empty.
-    """
+    """Parse a model reference. Raises `StartupError` if it is empty."""
     if not text.strip():
         raise StartupError(f"a model reference is empty: give {_FORMS}")
-    named = _NAMED.fullmatch(text)
-    if named is None or Path(text).exists():  # a path may contain "="
+    match = _NAMED.fullmatch(text)
+    if match is None or Path(text).exists():  # a path may contain "="
         return ModelReference(None, text)
-    return ModelReference(named["name"], named["source"])
+    return ModelReference(match["name"], match["source"])
 
 
 def resolve_models(texts: Sequence[str], download: Download) -> list[ModelFile]:
-    """Find and describe the models that the references name, in their order. Blocks.
+    """Find and describe the referenced models, in order. Blocks.
 
     Args:
-        download: fetches a file from Hugging Face; see `inference_svc.models.huggingface`.
+        texts: model references.
+        download: downloads a file from Hugging Face; see `inference_svc.models.huggingface`.
 
     Raises:
-        StartupError: a reference names nothing, a file is broken, or two models share a name.
+        StartupError: a file is missing or invalid, or two models share a name.
     """
     if not texts:
         raise StartupError(f"no model is given: name {_FORMS}")
-    found = [model for text in texts for model in _resolve(parse_reference(text), download)]
-    owners: dict[str, ModelFile] = {}
-    for model in found:
-        other = owners.setdefault(model.name, model)
+    models = [model for text in texts for model in _resolve(parse_reference(text), download)]
+    by_name: dict[str, ModelFile] = {}
+    for model in models:
+        other = by_name.setdefault(model.name, model)
         if other is not model:
             raise StartupError(
                 f"two models are called {model.name!r} ({other.path} and {model.path}): "
                 "give one another name with NAME=SOURCE"
             )
-    return found
+    return models
 
 
 def _resolve(reference: ModelReference, download: Download) -> list[ModelFile]:
@@ -117,7 +114,7 @@ def _resolve(reference: ModelReference, download: Download) -> list[ModelFile]:
     if remote := reference.remote:
         paths = [download(part) for part in _remote_parts(remote)]
         return [_describe(paths[0], reference.name or default_name(Path(remote.file)))]
-    # Absolute, because other processes read it too, some in folders of their own.
+    # Absolute, because processes with other working directories read it too.
     path = Path(reference.source).expanduser().absolute()
     if path.is_dir():
         return _resolve_folder(path, reference.name)
@@ -129,8 +126,8 @@ def _resolve(reference: ModelReference, download: Download) -> list[ModelFile]:
 def _remote_parts(remote: RemoteFile) -> list[RemoteFile]:
     try:
         parts = split_paths(Path(remote.file))
-    except ModelFileInvalid as problem:
-        raise StartupError(f"model {remote}: {problem.problem}") from None
+    except ModelFileInvalid as error:
+        raise StartupError(f"model {remote}: {error.problem}") from None
     return [RemoteFile(remote.repository, str(part), remote.revision) for part in parts]
 
 
@@ -151,18 +148,18 @@ def _is_model(path: Path) -> bool:
         return False
     try:
         return file_role(path) is FileRole.MODEL
-    except ModelFileInvalid as problem:
-        raise _unusable(problem) from None
+    except ModelFileInvalid as error:
+        raise _startup_error(error) from None
 
 
 def _describe(path: Path, name: str) -> ModelFile:
     try:
         return describe_model(path, name)
-    except ModelFileInvalid as problem:
-        raise _unusable(problem) from None
+    except ModelFileInvalid as error:
+        raise _startup_error(error) from None
 
 
-def _unusable(problem: ModelFileInvalid) -> StartupError:
+def _startup_error(error: ModelFileInvalid) -> StartupError:
     return StartupError(
-        f"model {problem.path}: {problem.problem}. Fetch the file again, or name another"
+        f"model {error.path}: {error.problem}. Download the file again, or name another"
     )

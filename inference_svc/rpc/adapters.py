@@ -1,4 +1,4 @@
-"""The LoRA adapters of a request, and loading and unloading by operators."""
+"""Resolves the LoRA adapters of requests, and loads adapters for operators."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ MAX_ADAPTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class AppliedAdapters:
-    """The adapters of one request: the generations that it uses, and the stack they make."""
+    """The adapter generations that a request uses, and their stack for the engine."""
 
     adapters: tuple[Adapter, ...] = ()
     stack: AdapterStack = ()
@@ -48,17 +48,20 @@ class AppliedAdapters:
 
 def resolve_adapters(
     request: Sequence[adapter_pb2.AdapterScale],
-    named: ResolvedModel,
+    resolved: ResolvedModel,
     catalog: Catalog,
     project: str,
 ) -> AppliedAdapters:
-    """What a request asks for, else what its model's name stands for in its project, else what
-    stands there. Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of a bad field."""
-    if not request and named.adapter is None:
-        standing = catalog.standing_adapters(named.model, project)
+    """Resolve the adapters of a request: those that it lists, else the adapter that its `model`
+    names, else the standing adapters of its project.
+
+    Raises `AdapterNotFound`, `AdapterBaseMismatch` or the error of an invalid field.
+    """
+    if not request and resolved.adapter is None:
+        standing = catalog.standing_adapters(resolved.model, project)
         return _applied([(adapter, adapter.standing_scale) for adapter in standing])
     if not request:
-        implied = catalog.find_adapter(named.name, project)
+        implied = catalog.find_adapter(resolved.name, project)
         return _applied([(implied, implied.default_scale)])
     if len(request) > MAX_ADAPTERS:
         raise TooLong(field="adapters", length=len(request), limit=MAX_ADAPTERS)
@@ -69,9 +72,11 @@ def resolve_adapters(
             raise MissingField(field=f"{field}.adapter")
         adapter = catalog.find_adapter(each.adapter, project)
         if adapter.name in chosen:
-            raise InvalidField(field=f"{field}.adapter", problem=f"{adapter.name!r} is there twice")
-        if adapter.model != named.model.name:
-            problem = f"it is for {adapter.model!r}, the request is for {named.model.name!r}"
+            raise InvalidField(
+                field=f"{field}.adapter", problem=f"{adapter.name!r} is listed twice"
+            )
+        if adapter.model != resolved.model.name:
+            problem = f"it is for {adapter.model!r}, the request is for {resolved.model.name!r}"
             raise AdapterBaseMismatch(adapter=adapter.name, problem=problem)
         scale = each.scale if each.HasField("scale") else adapter.default_scale
         check_scale(f"{field}.scale", scale)
@@ -91,9 +96,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class AdapterOrder:
-    """An adapter to load: the name it gets, its base model, its file, the digest that it must have;
-    empty texts where the proto allows them. Whoever configures the server may name any file. It is
-    for the requests of `project`; empty: for everybody's."""
+    """An adapter to load.
+
+    An empty `model` is the first one; an empty `digest` is not checked. `from_anywhere`, for orders
+    from the server's configuration, allows paths outside the allowed folders. An empty `project`
+    makes the adapter available to all projects.
+    """
 
     name: str
     model: str
@@ -106,8 +114,7 @@ class AdapterOrder:
 
 
 class AdapterService:
-    """Loads adapters from the `folders` that the operator allows; `copies` is where their private
-    copies go."""
+    """Loads adapters from the allowed `folders`, from private copies in the folder `copies`."""
 
     def __init__(
         self,
@@ -120,10 +127,10 @@ class AdapterService:
         self._jobs = jobs
         self._folders = AllowedFolders(folders)
         self._copies = copies
-        self._one_publication = asyncio.Lock()
+        self._publish_lock = asyncio.Lock()
 
     async def load_all(self, orders: Iterable[AdapterOrder]) -> None:
-        """Load what the server starts with. Raises `StartupError`."""
+        """Load the configured adapters at startup. Raises `StartupError`."""
         for order in orders:
             try:
                 await self.load(order)
@@ -132,8 +139,10 @@ class AdapterService:
                 raise StartupError(problem) from error
 
     async def load(self, order: AdapterOrder) -> Adapter:
-        """A new generation under the name, ready as soon as its model is. Raises the `DomainError`
-        of the first thing that is wrong; then everything is as it was."""
+        """Load a new generation of the adapter; it is ready once its model is.
+
+        Raises a `DomainError`; then nothing has changed.
+        """
         model = self._check(order)
         path = await asyncio.to_thread(self._find, order)
         _check_memory(order.name, await asyncio.to_thread(_size, path))
@@ -155,7 +164,7 @@ class AdapterService:
             project=order.project,
             standing_scale=order.standing_scale,
         )
-        # Shielded: the lock is for as long as the engine may yet give the adapter its name.
+        # Shielded, because the lock must be held until the engine has answered.
         await asyncio.shield(self._publish(adapter, model))
         log.info(
             "adapter %s for %s: generation %d, SHA-256 %s",
@@ -167,13 +176,13 @@ class AdapterService:
         return adapter
 
     async def _publish(self, adapter: Adapter, model: ModelEntry) -> None:
-        async with self._one_publication:
+        async with self._publish_lock:
             try:
-                self._check_name(adapter.key, model.name)  # others may have loaded one meanwhile
+                self._check_name(adapter.key, model.name)  # again: the name may be taken by now
             except DomainError:
                 adapter.file.close()
                 raise
-            await _hand_over(adapter, model)
+            await _load_into_engine(adapter, model)
 
     def _check(self, order: AdapterOrder) -> ModelEntry:
         check_adapter_name(order.name)
@@ -195,14 +204,14 @@ class AdapterService:
             raise AdapterExists(adapter=key.name)
 
     def _find(self, order: AdapterOrder) -> Path:
-        with suppress(OSError, ValueError):  # no name that a file could have
+        with suppress(OSError, ValueError):  # not a valid file name
             if order.from_anywhere and (path := Path(order.path).expanduser()).is_file():
                 return path
         try:
             return self._folders.find("path", order.path)
-        except InvalidField as refused:
-            if order.from_anywhere:  # no folder is at fault
-                raise InvalidField(field="path", problem="there is no such file") from refused
+        except InvalidField as error:
+            if order.from_anywhere:  # the allowed folders do not matter
+                raise InvalidField(field="path", problem="there is no such file") from error
             raise
 
     async def _examine(
@@ -214,17 +223,19 @@ class AdapterService:
             )
         payload = {"adapter": str(file.path), "model": [str(path) for path in model.file.paths]}
         try:
-            found: dict[str, Any] = await self._jobs.run(CHECK_ADAPTER, payload, key=file.digest)
-        except JobFailed as failed:
-            raise AdapterInvalid(adapter=order.name, problem=failed.problem) from None
-        if "mismatch" in found:
-            raise AdapterBaseMismatch(adapter=order.name, problem=found["mismatch"])
-        return AdapterDescription(**found)
+            result: dict[str, Any] = await self._jobs.run(CHECK_ADAPTER, payload, key=file.digest)
+        except JobFailed as failure:
+            raise AdapterInvalid(adapter=order.name, problem=failure.problem) from None
+        if "mismatch" in result:
+            raise AdapterBaseMismatch(adapter=order.name, problem=result["mismatch"])
+        return AdapterDescription(**result)
 
 
-async def _hand_over(adapter: Adapter, model: ModelEntry) -> None:
-    """Have the model's engine load it, or the next engine where there is none. Raises
-    `EngineRestarting` or `AdapterInvalid`."""
+async def _load_into_engine(adapter: Adapter, model: ModelEntry) -> None:
+    """Load an adapter into the model's engine, or leave it to the next engine if there is none.
+
+    Raises `EngineRestarting` or `AdapterInvalid`.
+    """
     if model.engine is None or model.engine.state is EngineState.STARTING:
         model.adapters.add(adapter)
     else:
@@ -242,4 +253,4 @@ def _check_memory(name: str, size_bytes: int) -> None:
 
 
 def _reason(error: OSError) -> str:
-    return f"it cannot be copied: {(error.strerror or 'no reason given').lower()}"
+    return f"it cannot be copied: {(error.strerror or 'unknown reason').lower()}"

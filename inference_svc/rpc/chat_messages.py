@@ -37,10 +37,10 @@ _MODES = {
 def to_conversation(
     conversation: service_pb.Conversation, *, allows_templates: bool
 ) -> Conversation:
-    """The conversation of a request; `Conversation.check` has still to be called.
+    """Convert the conversation of a request. The caller must call `Conversation.check`.
 
-    Raises `InvalidField` for a part or role without meaning, `UnsupportedField` for a template of
-    the caller's where the operator does not allow them.
+    Raises `InvalidField` for an unknown role or mode, `MissingField` for an empty part, and
+    `UnsupportedField` for a chat template if the operator does not allow them.
     """
     options = conversation.template
     if options.template and not allows_templates:

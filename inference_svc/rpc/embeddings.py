@@ -10,8 +10,8 @@ from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
 from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
 from inference_svc.rpc.generation import Caller
-from inference_svc.rpc.request_options import priority_of
-from inference_svc.rpc.validation import check_bytes
+from inference_svc.rpc.request_options import resolve_priority
+from inference_svc.rpc.validation import check_bytes, check_tokens
 from inference_svc.usage import Counts, RecordUsage
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -19,42 +19,41 @@ from svc_kit.errors import (
     MissingField,
     ModelCannot,
     OutOfRange,
-    TokenOutOfVocabulary,
     TooLong,
 )
 
 MAX_INPUTS = 2048
 _FLOAT_BYTES = 4
-_VECTOR_BYTES = 16  # the wire's own, a vector
+_VECTOR_BYTES = 16  # protobuf overhead per vector
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingBounds:
-    """Bounds in bytes: of one text, and of an answer."""
+    """Limits in bytes of one text and of a response."""
 
     text_bytes: int
-    answer_bytes: int
+    response_bytes: int
 
 
 class EmbeddingService:
     """Prepares embedding requests and waits for their vectors."""
 
     def __init__(self, bounds: EmbeddingBounds, count: RecordUsage) -> None:
-        """`count` takes what a request used."""
+        """`count` records the usage of each request."""
         self._bounds = bounds
         self._count = count
 
     async def embed(
         self, request: pb.EmbedRequest, loaded: LoadedModel, caller: Caller
     ) -> pb.EmbedResponse:
-        """Vectors in the order of the inputs. Raises the `DomainError` of what is wrong first."""
-        model, limits = loaded.processor, limits_of(loaded)
+        """Return the vectors in the order of the inputs. Raises a `DomainError`."""
+        model, limits = loaded.processor, embedding_limits(loaded)
         check_count("inputs", len(request.inputs))
-        priority = priority_of(request.priority, caller.principal)
+        priority = resolve_priority(request.priority, caller.principal)
         size = _vector_size(request, limits)
-        self._check_answer(len(request.inputs), size)
+        self._check_response(len(request.inputs), size)
         tokens = await self._tokens(request.inputs, model)
-        inputs = checked_inputs("inputs", tokens, limits)
+        inputs = check_inputs("inputs", tokens, limits)
         vectors = await loaded.engine.embed(
             EmbeddingRequest(
                 sequence_id=-1,
@@ -77,23 +76,20 @@ class EmbeddingService:
         )
 
     async def count_each(self, texts: Sequence[str], model: ModelProcessor) -> list[int]:
-        """The tokens of texts that are to become inputs, or parts of them, as they stand.
-
-        Raises TooLong or InvalidField.
-        """
+        """Count the tokens of each text, without special tokens. Raises `TooLong` or
+        `InvalidField`."""
         check_count("texts", len(texts))
         for index, text in enumerate(texts):
             check_bytes(f"texts[{index}]", text, self._bounds.text_bytes)
         request = [TextToTokenize(text, False, False) for text in texts]
         return list(map(len, await model.tokenizer.tokenize_each(request, field="texts")))
 
-    def _check_answer(self, num_vectors: int, size: int) -> None:
-        """An answer that gRPC would not carry must not be computed."""
+    def _check_response(self, num_vectors: int, size: int) -> None:
+        """Raise `TooLong` for a response that would exceed the gRPC message limit."""
         length = num_vectors * (size * _FLOAT_BYTES + _VECTOR_BYTES)
-        if length > self._bounds.answer_bytes:
-            raise TooLong(
-                field="inputs", length=length, limit=self._bounds.answer_bytes, unit="bytes"
-            )
+        limit = self._bounds.response_bytes
+        if length > limit:
+            raise TooLong(field="inputs", length=length, limit=limit, unit="bytes")
 
     async def _tokens(
         self, inputs: Sequence[pb.TextOrTokens], model: ModelProcessor
@@ -112,8 +108,8 @@ class EmbeddingService:
         ]
 
 
-def limits_of(loaded: LoadedModel) -> EmbeddingLimits:
-    """What the model's embedding context takes. Raises `ModelCannot` where it has none."""
+def embedding_limits(loaded: LoadedModel) -> EmbeddingLimits:
+    """Return the limits of the model's embedding context. Raises `ModelCannot` if it has none."""
     limits, file = loaded.ready.embedding, loaded.processor.file
     if limits is None:
         raise ModelCannot(model=file.name, model_class=file.model_class.value, operation="embed")
@@ -121,30 +117,27 @@ def limits_of(loaded: LoadedModel) -> EmbeddingLimits:
 
 
 def check_count(field: str, count: int) -> None:
-    """Raise where a list of inputs is empty or too long."""
+    """Raise `MissingField` or `TooLong` if a list of inputs is empty or too long."""
     if not count:
         raise MissingField(field=field)
     if count > MAX_INPUTS:
         raise TooLong(field=field, length=count, limit=MAX_INPUTS)
 
 
-def checked_inputs(
+def check_inputs(
     field: str, inputs: Sequence[Sequence[int]], limits: EmbeddingLimits
 ) -> "tuple[array[int], ...]":
-    """The inputs for the engine. Raises where one is empty, too long or not of the vocabulary."""
+    """Validate inputs and convert them for the engine. Raises a `DomainError` if one is empty, too
+    long or has tokens outside the vocabulary."""
     for index, tokens in enumerate(inputs):
         name = f"{field}[{index}]"
         if not tokens:
-            raise InvalidField(field=name, problem="the model has no tokens for it")
+            raise InvalidField(field=name, problem="it has no tokens in the model's vocabulary")
         if len(tokens) > limits.input_tokens:
             raise ContextLengthExceeded(
                 field=name, prompt_tokens=len(tokens), context_tokens=limits.input_tokens
             )
-        if min(tokens) < 0 or max(tokens) >= limits.vocabulary_size:
-            bad = next(token for token in tokens if not 0 <= token < limits.vocabulary_size)
-            raise TokenOutOfVocabulary(
-                field=name, token=bad, vocabulary_size=limits.vocabulary_size
-            )
+        check_tokens(name, tokens, limits.vocabulary_size)
     return tuple(array("i", tokens) for tokens in inputs)
 
 

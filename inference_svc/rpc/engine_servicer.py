@@ -20,7 +20,7 @@ from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.model_info import to_limits
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.rpc.streaming import seconds
-from inference_svc.rpc.validation import checked_seconds, page
+from inference_svc.rpc.validation import page, to_seconds
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, MissingField, TooLong
@@ -41,57 +41,56 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What does not change while the server runs."""
+class ServerInfo:
+    """Server properties that do not change while it runs."""
 
     limits: pb.RequestLimits
     started_at: float
 
 
 class EngineServicer(rpc.EngineServiceServicer):
-    """The operators' plane over gRPC."""
+    """Implements EngineService over the model pool."""
 
     def __init__(
         self,
         pool: ModelPool,
-        facts: ServerFacts,
+        info: ServerInfo,
         adapters: AdapterService,
         snapshots: SnapshotService,
     ) -> None:
         self._pool = pool
         self._adapters = adapters
-        self._facts = facts
+        self._info = info
         self._snapshots = snapshots
 
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
     ) -> pb.GetServerInfoResponse:
-        """Version, capabilities, limits; the engine's process id is that of the first that is
-        up."""
+        """Return version, features and limits. `engine_pid` is that of the first running engine."""
         engines = self._pool.catalog.engines
         return pb.GetServerInfoResponse(
             version=version("corral"),
             llama_cpp_version=version("llama-cpp-python"),
             system_info=next((each.system_info for each in engines if each.system_info), ""),
             features=FEATURES,
-            uptime=seconds(time.monotonic() - self._facts.started_at),
+            uptime=seconds(time.monotonic() - self._info.started_at),
             engine_state=_STATES[self._pool.state],
             engine_restarts=sum(each.restarts for each in engines),
             engine_pid=next((each.pid for each in engines if each.pid), 0),
-            limits=self._facts.limits,
+            limits=self._info.limits,
         )
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
-        """How busy the engine is."""
+        """Return the load of all engines."""
         return pb.GetLoadResponse(load=load_info.load(self._pool))
 
     async def WatchLoad(
         self, request: pb.WatchLoadRequest, context: Context
     ) -> AsyncIterator[pb.WatchLoadResponse]:
-        """The load, again and again, until the caller has enough."""
+        """Stream the load at an interval."""
         interval_s = 1.0
         if request.HasField("interval"):
-            interval_s = checked_seconds("interval", request.interval, MIN_WATCH_INTERVAL_S)
+            interval_s = to_seconds("interval", request.interval, MIN_WATCH_INTERVAL_S)
         while True:
             yield pb.WatchLoadResponse(load=load_info.load(self._pool))
             await asyncio.sleep(interval_s)
@@ -99,14 +98,14 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def ListRequests(
         self, request: pb.ListRequestsRequest, context: Context
     ) -> pb.ListRequestsResponse:
-        """What waits and runs; a caller without the admin scope sees its own project."""
+        """List waiting and running requests; without the admin scope, of the caller's project."""
         engines = self._pool.catalog.engines
         requests = load_info.live_requests(engines, project=_visible_project())
         shown, next_token = page(requests, request.page_size, request.page_token)
         return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
-        """End requests; ids that are not live (or another project's) are no error."""
+        """Abort requests. Ids that are not live, or of another project, are reported as such."""
         if not request.request_ids:
             raise MissingField(field="request_ids")
         if len(request.request_ids) > MAX_ABORTS:
@@ -125,7 +124,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         )
 
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
-        """Take nothing new."""
+        """Stop accepting requests."""
         self._pool.drain()
         engines = self._pool.catalog.engines
         running = {
@@ -135,15 +134,15 @@ class EngineServicer(rpc.EngineServiceServicer):
         return pb.DrainResponse(num_requests=len(running) + num_embedding)
 
     async def Undrain(self, request: pb.UndrainRequest, context: Context) -> pb.UndrainResponse:
-        """Take new requests again."""
+        """Accept requests again."""
         self._pool.undrain()
         return pb.UndrainResponse()
 
     async def LoadModel(
         self, request: pb.LoadModelRequest, context: Context
     ) -> pb.LoadModelResponse:
-        """Load a model, in the background unless asked to wait."""
-        entry = self._known(request.model)
+        """Load a model, in the background unless `wait` is set."""
+        entry = self._find_model(request.model)
         limits = to_limits(request.limits, entry.requested) if request.HasField("limits") else None
         await self._pool.load(entry, limits, wait=request.wait)
         return pb.LoadModelResponse(model=model_info.model(ResolvedModel(entry)))
@@ -151,8 +150,8 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def UnloadModel(
         self, request: pb.UnloadModelRequest, context: Context
     ) -> pb.UnloadModelResponse:
-        """Free a model once nothing uses it, or at once by force."""
-        entry = self._known(request.model)
+        """Unload a model when its last use ends, or at once with `force`."""
+        entry = self._find_model(request.model)
         wait = request.wait if request.HasField("wait") else True
         await self._pool.unload(entry, force=request.force, wait=wait)
         return pb.UnloadModelResponse(model=model_info.model(ResolvedModel(entry)))
@@ -160,16 +159,16 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def WatchModels(
         self, request: pb.WatchModelsRequest, context: Context
     ) -> AsyncIterator[pb.WatchModelsResponse]:
-        """Every model, and again whenever it changes, until the caller has enough."""
+        """Stream every model, and again whenever it changes."""
         catalog = self._pool.catalog
-        watched = [self._known(request.model)] if request.model else list(catalog)
+        watched = [self._find_model(request.model)] if request.model else list(catalog)
         async for entry in self._pool.watch(watched):
             yield pb.WatchModelsResponse(model=model_info.model(ResolvedModel(entry)))
 
     async def LoadAdapter(
         self, request: pb.LoadAdapterRequest, context: Context
     ) -> pb.LoadAdapterResponse:
-        """A new generation under the name."""
+        """Load a new generation of an adapter."""
         order = AdapterOrder(
             request.name,
             request.model,
@@ -182,7 +181,7 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def UnloadAdapter(
         self, request: pb.UnloadAdapterRequest, context: Context
     ) -> pb.UnloadAdapterResponse:
-        """Forget an operator's name; the memory is freed when nothing uses it."""
+        """Unload an operator's adapter; its memory is freed when no request uses it."""
         owner = self._pool.catalog.find_adapter_model(request.name)
         if owner is None:
             raise AdapterNotFound(adapter=request.name)
@@ -192,11 +191,11 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def ListAdapters(
         self, request: pb.ListAdaptersRequest, context: Context
     ) -> pb.ListAdaptersResponse:
-        """Every generation there is."""
-        found = (adapter for entry in self._pool.catalog for adapter in entry.adapters.all())
-        every = sorted(found, key=lambda each: (each.name, each.project, each.generation))
+        """List all generations of all adapters."""
+        adapters = (adapter for entry in self._pool.catalog for adapter in entry.adapters.all())
+        ordered = sorted(adapters, key=lambda each: (each.name, each.project, each.generation))
         shown, next_token = page(
-            list(map(self._describe, every)), request.page_size, request.page_token
+            list(map(self._describe, ordered)), request.page_size, request.page_token
         )
         return pb.ListAdaptersResponse(adapters=shown, next_page_token=next_token)
 
@@ -204,8 +203,8 @@ class EngineServicer(rpc.EngineServiceServicer):
         owner = self._pool.catalog.find_model(adapter.model)
         return model_info.adapter(adapter, num_running=owner.adapters.count_requests(adapter))
 
-    def _known(self, model: str) -> ModelEntry:
-        """A model whose name must be there: to load or unload "the first" would be guessing."""
+    def _find_model(self, model: str) -> ModelEntry:
+        """Return the named model. Unlike elsewhere, an empty name is an error."""
         if not model:
             raise MissingField(field="model")
         return self._pool.catalog.find_model(model, operation="be loaded or unloaded by itself")
@@ -213,27 +212,27 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def SaveSnapshot(
         self, request: pb.SaveSnapshotRequest, context: Context
     ) -> pb.SaveSnapshotResponse:
-        """Write the state of a running or kept sequence to a file."""
+        """Save the state of a running or cached sequence to a file."""
         return await self._snapshots.save(request)
 
     async def RestoreSnapshot(
         self, request: pb.RestoreSnapshotRequest, context: Context
     ) -> pb.RestoreSnapshotResponse:
-        """Read a state back into memory."""
+        """Restore a saved state into the prefix cache."""
         return await self._snapshots.restore(request)
 
     async def DropSnapshots(
         self, request: pb.DropSnapshotsRequest, context: Context
     ) -> pb.DropSnapshotsResponse:
-        """Delete saved states."""
+        """Delete snapshots."""
         return await self._snapshots.drop(request)
 
     async def FlushCache(
         self, request: pb.FlushCacheRequest, context: Context
     ) -> pb.FlushCacheResponse:
-        """Forget idle and saved prefixes; an engine that is not up has none."""
-        up = [each for each in self._pool.catalog.engines if each.pid]
-        flushed = await asyncio.gather(*(each.flush() for each in up))
+        """Drop idle and saved prefixes of all running engines."""
+        running = [each for each in self._pool.catalog.engines if each.pid]
+        flushed = await asyncio.gather(*(each.flush() for each in running))
         return pb.FlushCacheResponse(num_tokens=sum(flushed))
 
     def _abort(self, request_id: str, project: str | None) -> bool:
@@ -242,6 +241,6 @@ class EngineServicer(rpc.EngineServiceServicer):
 
 
 def _visible_project() -> str | None:
-    """The project whose requests the caller may see; None for all."""
+    """Return the project whose requests the caller may see; None for all."""
     principal = current_principal()
     return None if principal.has(Scope.ADMIN) else principal.project

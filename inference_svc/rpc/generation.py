@@ -1,5 +1,6 @@
-"""Validates requests of Generate and Chat, tokenizes their prompts and submits them; all refusals
-happen here.
+"""Validates the requests of Generate and Chat, tokenizes their prompts and submits them.
+
+All errors of invalid requests are raised here, before the stream starts.
 """
 
 from array import array
@@ -37,7 +38,7 @@ from svc_kit.errors import MissingField, ModelNotFound
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller, the request id, and the deadline (monotonic clock)."""
+    """Principal, request id and deadline (monotonic clock) of a call."""
 
     principal: Principal
     request_id: str
@@ -46,7 +47,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class TextLimits:
-    """Bounds on what a request brings."""
+    """Limits on the texts of a request."""
 
     prompt_bytes: int
     conversation: ConversationLimits
@@ -54,7 +55,7 @@ class TextLimits:
 
 
 class GenerationService:
-    """Prepares and admits generations."""
+    """Prepares generation requests and submits them to engines."""
 
     def __init__(
         self,
@@ -73,50 +74,50 @@ class GenerationService:
     async def generate(
         self, request: pb.GenerateRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[AcceptedRequest, Sequence[TextTurn]]:
-        """Admit a raw continuation. Raises the `DomainError` of the first thing that is wrong."""
+        """Submit a raw continuation. Raises the `DomainError` of the first invalid field."""
         model, options = loaded.processor, request.options
         tokens = await self._prompt_tokens(request, model)
         constraint = await self._constraint(text_output_spec(options.constraint), model)
         predicted = await self._predicted(options, loaded)
-        # Nothing is awaited from here on: an adapter that was found must not be freed meanwhile.
+        # No await from here on, because an adapter must not be freed before it is used.
         project = caller.principal.project
-        named = self._named(request.model, loaded, project)
-        worn = resolve_adapters(options.adapters, named, self._catalog, project)
+        resolved = self._resolve(request.model, loaded, project)
+        applied = resolve_adapters(options.adapters, resolved, self._catalog, project)
         requests = to_requests(
             options,
             Prompt(tokens, "prompt"),
-            _target(loaded, worn),
+            _target(loaded, applied),
             caller.principal,
             caller.deadline,
             self._groups,
         )
         requests = [replace(item, constraint=constraint, predicted=predicted) for item in requests]
-        admitted = self._admit(requests, options, loaded, named.name, worn, caller)
+        accepted = self._admit(requests, options, loaded, resolved.name, applied, caller)
         turns = [TextTurn(i, token_ids=options.output.token_ids) for i in range(len(requests))]
-        return admitted, turns
+        return accepted, turns
 
     async def chat(
         self, request: pb.ChatRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
-        """Admit the next turn of a conversation. Raises like `generate`."""
+        """Submit the next turn of a conversation. Raises like `generate`."""
         model = loaded.processor
         conversation = self.conversation(request.conversation)
         prompt, tokens = await self.render(conversation, model)
-        wanted = chat_output_spec(request.options.constraint, conversation, prompt)
-        if wanted is not None:
-            turn_format = constrained_format(prompt.turn_format, wanted)
+        spec = chat_output_spec(request.options.constraint, conversation, prompt)
+        if spec is not None:
+            turn_format = constrained_format(prompt.turn_format, spec)
             prompt = replace(prompt, turn_format=turn_format)
-        constraint = await self._constraint(wanted, model)
+        constraint = await self._constraint(spec, model)
         predicted = await self._predicted(request.options, loaded)
         project = caller.principal.project
-        named = self._named(
+        resolved = self._resolve(
             request.model, loaded, project
-        )  # awaiting nothing more, as in `generate`
-        worn = resolve_adapters(request.options.adapters, named, self._catalog, project)
+        )  # no await from here on, as in `generate`
+        applied = resolve_adapters(request.options.adapters, resolved, self._catalog, project)
         requests = to_requests(
             request.options,
             Prompt(tokens, "messages"),
-            _target(loaded, worn),
+            _target(loaded, applied),
             caller.principal,
             caller.deadline,
             self._groups,
@@ -132,12 +133,12 @@ class GenerationService:
             )
             for item in requests
         ]
-        admitted = self._admit(requests, request.options, loaded, named.name, worn, caller)
+        accepted = self._admit(requests, request.options, loaded, resolved.name, applied, caller)
         inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
         turns = [
             ChatTurn(
                 i,
-                parser_of(prompt, conversation, inline=inline),
+                make_parser(prompt, conversation, inline=inline),
                 token_ids=request.options.output.token_ids,
                 max_calls=None if conversation.tool_choice.parallel else 1,
             )
@@ -145,18 +146,18 @@ class GenerationService:
         ]
         for turn, item in zip(turns, requests, strict=True):
             _replay(item, model, turn)
-        return admitted, turns
+        return accepted, turns
 
-    def _named(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
-        """What the name stands for now. Raises `ModelNotFound` where it went to another model since
-        the call began."""
-        named = self._catalog.resolve(name, project)
-        if named.model.name != loaded.processor.name:
+    def _resolve(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
+        """Resolve the model name again. Raises `ModelNotFound` if it now names another model than
+        at the start of the call."""
+        resolved = self._catalog.resolve(name, project)
+        if resolved.model.name != loaded.processor.name:
             raise ModelNotFound(model=name)
-        return named
+        return resolved
 
     def conversation(self, request: pb.Conversation) -> Conversation:
-        """A checked conversation."""
+        """Convert and validate a conversation."""
         conversation = to_conversation(request, allows_templates=self._limits.allows_templates)
         conversation.check(self._limits.conversation)
         return conversation
@@ -164,7 +165,7 @@ class GenerationService:
     async def render(
         self, conversation: Conversation, model: ModelProcessor
     ) -> tuple[RenderedPrompt, list[int]]:
-        """The prompt of a conversation, and its tokens."""
+        """Render the prompt of a conversation; return it with its tokens."""
         prompt = await self._templates.render(model.template, conversation)
         tokens = await model.tokenizer.tokenize_prompt(
             prompt, limit_bytes=self._limits.prompt_bytes, field="messages"
@@ -180,7 +181,7 @@ class GenerationService:
         parse_special: bool,
         field: str,
     ) -> list[int]:
-        """A text's tokens, within the limits."""
+        """Tokenize a text within the limits."""
         return await model.tokenizer.tokenize(
             text,
             add_special=add_special,
@@ -209,11 +210,11 @@ class GenerationService:
     async def _predicted(
         self, options: generation.GenerationOptions, loaded: LoadedModel
     ) -> "array[int]":
-        """What the output may repeat, as far as a context goes: it is searched in every step.
-        Control tokens count as the text that they are written in."""
+        """Tokenize the predicted output for drafts, truncated to the context. Control tokens are
+        plain text."""
         text = options.speculation.prediction
         if not text:
-            return array("i")  # which is most requests
+            return array("i")
         tokens = await self.tokenize(
             text, loaded.processor, add_special=False, parse_special=False, field="prediction"
         )
@@ -233,20 +234,21 @@ class GenerationService:
         options: generation.GenerationOptions,
         loaded: LoadedModel,
         name: str,
-        worn: AppliedAdapters,
+        applied: AppliedAdapters,
         caller: Caller,
     ) -> AcceptedRequest:
         project = caller.principal.project
-        submission = Submission(caller.request_id, project, options.label, worn.adapters)
-        stream, ahead = loaded.engine.submit(requests, submission)
-        return AcceptedRequest(requests, stream, ahead, name, project, options.output.token_ids)
+        submission = Submission(caller.request_id, project, options.label, applied.adapters)
+        stream, position = loaded.engine.submit(requests, submission)
+        return AcceptedRequest(requests, stream, position, name, project, options.output.token_ids)
 
 
-def parser_of(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:
-    """What reads the answer to a prompt; `inline` leaves the thinking in the content."""
+def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:
+    """Make the parser of the output for a prompt; `inline` leaves reasoning in the content."""
+    tools = conversation.tools if conversation.offers_tools else ()
     return TurnParser(
         prompt.turn_format,
-        tools=_offered(conversation),
+        tools=OfferedTools({tool.name: tool.parameters_json for tool in tools}),
         opens_in_reasoning=prompt.opens_in_reasoning,
         inline_reasoning=inline,
         taken_ids={call.id for message in conversation.messages for call in message.tool_calls},
@@ -254,25 +256,20 @@ def parser_of(prompt: RenderedPrompt, conversation: Conversation, *, inline: boo
 
 
 def _replay(request: SequenceRequest, model: ModelProcessor, turn: ChatTurn) -> None:
-    """Bring a turn to where its resumed tokens end."""
-    said = Detokenizer(request.stop, include_stop=request.include_stop)
+    """Feed the resumed tokens of a choice to its parser."""
+    detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
     for token in request.resumed:
         special = request.special_tokens or token in request.visible_tokens
-        turn.replay(said.push(model.vocabulary.piece(token, special)).text)
+        turn.replay(detokenizer.push(model.vocabulary.piece(token, special)).text)
 
 
-def _offered(conversation: Conversation) -> OfferedTools:
-    tools = conversation.tools if conversation.offers_tools else ()
-    return OfferedTools({tool.name: tool.parameters_json for tool in tools})
-
-
-def _target(loaded: LoadedModel, worn: AppliedAdapters) -> Target:
+def _target(loaded: LoadedModel, applied: AppliedAdapters) -> Target:
     model = loaded.processor
     return Target(
         model.name,
         model.vocabulary.size,
         loaded.ready.slot_tokens,
         model.default_sampling,
-        worn.stack,
+        applied.stack,
         loaded.digest,
     )

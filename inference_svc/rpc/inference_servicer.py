@@ -30,7 +30,7 @@ ResponseT = TypeVar("ResponseT", pb.GenerateResponse, pb.ChatResponse)
 
 
 class InferenceServicer(rpc.InferenceServiceServicer):
-    """The data plane over gRPC."""
+    """Implements InferenceService over the model pool."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         ranking: RerankService,
         count: RecordUsage,
     ) -> None:
-        """`count` takes what a generation used, once it has ended."""
+        """`count` records the usage of a generation when it ends."""
         self._count = count
         self._pool = pool
         self._generating = generating
@@ -53,9 +53,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         """Stream a raw continuation."""
         entry = self._pool.catalog.resolve(request.model, _project()).model
         async with self._pool.use(entry, ModelFile.check_generates) as model:
-            admitted, turns = await self._generating.generate(request, model, _caller())
+            accepted, turns = await self._generating.generate(request, model, _caller())
             numbers = count()
-            async for event in stream_events(admitted, turns, self._count):
+            async for event in stream_events(accepted, turns, self._count):
                 yield _response(pb.GenerateResponse, next(numbers), event)
 
     async def Chat(
@@ -64,13 +64,13 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         """Stream the next turn of a conversation."""
         entry = self._pool.catalog.resolve(request.model, _project()).model
         async with self._pool.use(entry, ModelFile.check_generates) as model:
-            admitted, turns = await self._generating.chat(request, model, _caller())
+            accepted, turns = await self._generating.chat(request, model, _caller())
             numbers = count()
-            async for event in stream_events(admitted, turns, self._count):
+            async for event in stream_events(accepted, turns, self._count):
                 yield _response(pb.ChatResponse, next(numbers), event)
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        """Vectors of texts or token lists."""
+        """Embed texts or token lists."""
         find = self._pool.catalog.find_model
         entry = find(request.model, ModelClass.ENCODER, operation="embed", project=_project())
         async with self._pool.use(entry, ModelFile.check_embeds) as model:
@@ -81,14 +81,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
             return answer
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
-        """Documents by how well they answer a query."""
+        """Rank documents by relevance to a query."""
         find = self._pool.catalog.find_model
         entry = find(request.model, ModelClass.RERANKER, operation="rerank", project=_project())
         async with self._pool.use(entry, ModelFile.check_ranks) as model:
             return await self._ranking.rerank(request, model, _caller())
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        """Text to token ids."""
+        """Convert text to token ids."""
         model = await self._processor(request.model)
         tokens = await self._generating.tokenize(
             request.text,
@@ -103,7 +103,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: Context
     ) -> pb.DetokenizeResponse:
-        """Token ids to text."""
+        """Convert token ids to text."""
         model = await self._processor(request.model)
         text = model.vocabulary.detokenize(request.token_ids, special=request.special_tokens)
         return pb.DetokenizeResponse(text=text)
@@ -111,10 +111,10 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def CountTokens(
         self, request: pb.CountTokensRequest, context: Context
     ) -> pb.CountTokensResponse:
-        """The length of a prompt, as Generate or Chat would take it, or those of texts."""
+        """Count the tokens of a prompt of Generate or Chat, or of each of several texts."""
         model, prompt = await self._processor(request.model), request.WhichOneof("prompt")
         if request.texts and prompt is not None:
-            raise InvalidField(field="texts", problem="there is a prompt too")
+            raise InvalidField(field="texts", problem="it cannot be combined with a prompt")
         if request.texts:
             counts = await self._embedding.count_each(request.texts, model)
             return pb.CountTokensResponse(prompt_tokens=sum(counts), text_tokens=counts)
@@ -133,7 +133,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def RenderChat(
         self, request: pb.RenderChatRequest, context: Context
     ) -> pb.RenderChatResponse:
-        """The prompt that a conversation becomes."""
+        """Render the prompt of a conversation."""
         model = await self._processor(request.model)
         conversation = self._generating.conversation(request.conversation)
         prompt, tokens = await self._generating.render(conversation, model)
@@ -142,18 +142,18 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        """All models, by name."""
+        """List models and adapters, sorted by name."""
         models = list(map(model_info.model, self._pool.catalog.visible_models(_project())))
         shown, next_token = page(models, request.page_size, request.page_token)
         return pb.ListModelsResponse(models=shown, next_page_token=next_token)
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
-        """One model, with its template also where it is not loaded."""
+        """Return one model; its template is included even if it is not loaded."""
         catalog, project = self._pool.catalog, _project()
         if catalog.resolve(request.model, project).model.resident.state is not ModelState.FAILED:
             await self._processor(request.model)
-        named = catalog.resolve(request.model, project)
-        return pb.GetModelResponse(model=model_info.model(named))
+        resolved = catalog.resolve(request.model, project)
+        return pb.GetModelResponse(model=model_info.model(resolved))
 
     async def _processor(self, name: str) -> ModelProcessor:
         return await self._pool.processor(self._pool.catalog.resolve(name, _project()).model)
@@ -167,7 +167,7 @@ def _caller() -> Caller:
     return Caller(current_principal(), current_request_id(), current_deadline())
 
 
-# The name of each event's field in the `oneof` of both responses.
+# The field of each event in the `oneof` of both responses.
 _EVENT_FIELDS: Mapping[type, str] = {
     generation_pb2.Accepted: "accepted",
     generation_pb2.Started: "started",

@@ -18,7 +18,7 @@ from inference_svc.rpc.streaming import seconds
 
 
 def load(pool: ModelPool) -> load_pb.Load:
-    """How busy the engines are, summed over the models."""
+    """Return the load of all engines together."""
     engines = pool.catalog.engines
     reports = [engine.report for engine in engines if engine.report is not None]
     models = [engine.ready for engine in engines if engine.ready is not None]
@@ -83,15 +83,15 @@ def _tier(tier: TierLoad) -> load_pb.PrefixTier:
     )
 
 
-def _embedding(every: Sequence[EmbeddingTracker]) -> load_pb.EmbeddingLoad:
-    left = embedding_load(job for jobs in every for job in jobs.live.values())
+def _embedding(trackers: Sequence[EmbeddingTracker]) -> load_pb.EmbeddingLoad:
+    pending = embedding_load(item for tracker in trackers for item in tracker.live.values())
     return load_pb.EmbeddingLoad(
-        num_requests=left.requests,
-        num_inputs=left.inputs,
-        num_tokens=left.tokens,
-        oldest=seconds(left.oldest_s),
-        inputs_total=sum(jobs.num_inputs_done for jobs in every),
-        tokens_total=sum(jobs.num_tokens_done for jobs in every),
+        num_requests=pending.requests,
+        num_inputs=pending.inputs,
+        num_tokens=pending.tokens,
+        oldest=seconds(pending.oldest_s),
+        inputs_total=sum(tracker.num_inputs_done for tracker in trackers),
+        tokens_total=sum(tracker.num_tokens_done for tracker in trackers),
     )
 
 
@@ -110,7 +110,7 @@ def _step_histograms(report: ModelLoad) -> Iterator[load_pb.StepHistogram]:
 def live_requests(
     engines: Iterable[EngineClient], *, project: str | None
 ) -> list[load_pb.LiveRequest]:
-    """What waits and runs, oldest first; of one project where one is given."""
+    """Return waiting and running requests (only of `project` if given), oldest first."""
     now = time.monotonic()
     requests = [request for engine in engines for request in _live_requests(engine, project, now)]
     return sorted(requests, key=lambda request: -request.age.ToTimedelta())
@@ -142,20 +142,21 @@ def _live_requests(
 def _live_embeddings(
     engine: EngineClient, project: str | None, now: float
 ) -> Iterator[load_pb.LiveRequest]:
-    for job in engine.embeddings.live.values():
-        if project in (None, job.request.project):
+    for pending in engine.embeddings.live.values():
+        request = pending.request
+        if project in (None, request.project):
             yield load_pb.LiveRequest(
-                request_id=job.request.request_id,
-                project=job.request.project,
-                model=job.request.model,
-                priority=_priority(job.request.priority),
-                age=seconds(now - job.arrived_at),
-                prompt_tokens=job.request.num_tokens,
+                request_id=request.request_id,
+                project=request.project,
+                model=request.model,
+                priority=_priority(request.priority),
+                age=seconds(now - pending.arrived_at),
+                prompt_tokens=request.num_tokens,
             )
 
 
 def _priority(value: int) -> generation_pb2.Priority:
-    return cast(generation_pb2.Priority, value)  # enums are plain numbers at run time
+    return cast(generation_pb2.Priority, value)  # enums are plain integers at run time
 
 
 def _choice(item: ActiveSequence) -> load_pb.LiveChoice:

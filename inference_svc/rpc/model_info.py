@@ -34,23 +34,23 @@ LAYOUTS: Mapping[Layout, model_pb.KvLayout] = {
 }
 
 
-def to_limits(request: model_pb.ModelLimits, otherwise: RequestedLimits) -> RequestedLimits:
-    """The sizes to load a model with; what is not asked for stays.
+def to_limits(request: model_pb.ModelLimits, defaults: RequestedLimits) -> RequestedLimits:
+    """Override `defaults` with the set limits of a request.
 
-    Raises `OutOfRange`, `InvalidField`, or `UnsupportedField` for a size that follows from the
-    others.
+    Raises `OutOfRange`, `InvalidField`, or `UnsupportedField` for `kv_bytes`, which follows from
+    the others.
     """
     if request.HasField("kv_bytes"):
         raise UnsupportedField(field="limits.kv_bytes")
-    given: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, (minimum, maximum) in _LIMITS.items():
         if request.HasField(name):
             value = getattr(request, name)
             check_range(f"limits.{name}", value, minimum, maximum)
-            given[name] = value
+            changes[name] = value
     if request.layout:
-        given["layout"] = _layout(request.layout)
-    return replace(otherwise, **given)
+        changes["layout"] = _layout(request.layout)
+    return replace(defaults, **changes)
 
 
 def _layout(request: int) -> Layout:
@@ -96,18 +96,18 @@ _PHASES = {
 }
 
 
-def model(named: ResolvedModel) -> model_pb.Model:
-    """A name as callers see it, an adapter's like a model's of its own."""
-    described = _model(named.model)
-    if named.adapter is not None:
-        for field in ("description", "load_time", "aliases"):  # the adapter's may be empty
+def model(resolved: ResolvedModel) -> model_pb.Model:
+    """Describe a model, or an adapter as a model of its own."""
+    described = _model(resolved.model)
+    if resolved.adapter is not None:
+        for field in ("description", "load_time", "aliases"):  # may be empty for the adapter
             described.ClearField(field)
-        described.MergeFrom(_adapted(named.adapter, named.model))
+        described.MergeFrom(_adapted(resolved.adapter, resolved.model))
     return described
 
 
 def _adapted(found: Adapter, base: ModelEntry) -> model_pb.Model:
-    """What an adapter has of its own; the rest is its model's."""
+    """The fields in which an adapter differs from its base model."""
     follows = base.state is not ModelState.READY and found.state is not AdapterState.FAILED
     return model_pb.Model(
         name=found.name,
@@ -122,7 +122,7 @@ def _adapted(found: Adapter, base: ModelEntry) -> model_pb.Model:
 
 
 def adapter(found: Adapter, *, num_running: int) -> adapter_pb2.Adapter:
-    """An adapter as operators see it."""
+    """Describe an adapter generation for operators."""
     return adapter_pb2.Adapter(
         name=found.name,
         model=found.model,

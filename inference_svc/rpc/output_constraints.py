@@ -1,6 +1,6 @@
-"""Output formats, forced tool calls and reasoning of a request as the specification of one grammar.
+"""Converts the output format, forced tool calls and reasoning of a request to a grammar spec.
 
-A forced call is written in the tool-call format of the model's family, where that is JSON.
+A forced call uses the tool-call format of the model's family if that is based on JSON.
 """
 
 import json
@@ -95,7 +95,7 @@ TOOL_CALL_SYNTAXES: dict[ToolCallFormat, tuple[ToolCallSyntax, ...]] = {
         ),
     ),
 }
-"""The ways of the families that write JSON."""
+"""The syntaxes of the tool-call formats that are based on JSON."""
 TRIGGERS: dict[ToolCallFormat, str] = {
     ToolCallFormat.HERMES: json_calls.BEGIN,
     ToolCallFormat.MISTRAL: mistral.BEGIN,
@@ -104,22 +104,22 @@ TRIGGERS: dict[ToolCallFormat, str] = {
     ToolCallFormat.COHERE: _COHERE.begin,
     ToolCallFormat.APERTUS: _APERTUS.begin,
 }
-"""The marker of a call in free text; Llama's calls have none."""
+"""The marker that begins a call in free text; Llama's format has none."""
 OTHER_TRIGGERS: dict[ToolCallFormat, tuple[str, ...]] = {
     ToolCallFormat.DEEPSEEK: (*_DEEPSEEK.begins[1:], _DEEPSEEK.call),
     ToolCallFormat.KIMI: (*_KIMI.begins[1:], _KIMI.call),
 }
-"""What its readers take for the beginning of a call besides."""
+"""Other texts that the parser accepts as the beginning of a call."""
 
 
-def enforced_tool_call_format(events: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
-    """The notation in which a model that writes calls as `events` is made to write them.
+def enforced_tool_call_format(native: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
+    """Return the format in which calls are enforced for a model that writes them as `native`.
 
-    Beside a form they have to begin with a marker: an answer in JSON could be taken for a call.
+    Beside an output format, calls need a marker, because JSON output could be parsed as a call.
     """
-    if events not in TOOL_CALL_SYNTAXES or (beside_form and events is ToolCallFormat.LLAMA):
+    if native not in TOOL_CALL_SYNTAXES or (beside_form and native is ToolCallFormat.LLAMA):
         return ToolCallFormat.HERMES
-    return events
+    return native
 
 
 _ANY_OBJECT = '{"type": "object"}'
@@ -127,7 +127,7 @@ _AS_TEXT = {kind.value: kind for kind in OutputFormatKind if kind is not OutputF
 
 
 def output_format(constraint: generation.Constraint) -> OutputFormat | None:
-    """The form that a request names, if it does. Raises the `DomainError` of a bad list."""
+    """Convert the output format of a request, if set. Raises a `DomainError` if invalid."""
     kind = constraint.WhichOneof("form")
     if kind is None or (kind == "json_object" and not constraint.json_object):
         return None
@@ -142,7 +142,7 @@ def output_format(constraint: generation.Constraint) -> OutputFormat | None:
 
 
 def text_output_spec(constraint: generation.Constraint) -> OutputSpec | None:
-    """What shapes a raw continuation."""
+    """The grammar spec of a raw continuation."""
     form = output_format(constraint)
     return None if form is None else OutputSpec(form, None, None)
 
@@ -150,11 +150,11 @@ def text_output_spec(constraint: generation.Constraint) -> OutputSpec | None:
 def chat_output_spec(
     constraint: generation.Constraint, conversation: Conversation, prompt: RenderedPrompt
 ) -> OutputSpec | None:
-    """What shapes the next turn of a conversation.
+    """The grammar spec of the next turn of a conversation.
 
-    A form leaves the model free to call tools instead, where it may. Tools alone are enforced where
-    the choice is required; where the model is free, its calls are held to their schemas, if a tool
-    is strict and a marker tells calls from text.
+    With an output format, the model may still call tools if the request offers any. Without one,
+    calls are enforced if the tool choice is `required`; otherwise only the arguments of calls are
+    constrained, if a tool is strict and the format has a marker for calls.
     """
     form = output_format(constraint)
     required = conversation.tool_choice.mode is ToolMode.REQUIRED
@@ -167,13 +167,13 @@ def chat_output_spec(
 
 
 def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnFormat:
-    """How a constrained turn is to be read."""
+    """Return the format with which the output of a constrained turn is parsed."""
     if turn_format.is_harmony:
         turn_format = TurnFormat()
     if request.calls is not None:
         beside_form = not request.calls.required
-        notation = enforced_tool_call_format(turn_format.tool_calls, beside_form=beside_form)
-        turn_format = turn_format._replace(tool_calls=notation)
+        tool_calls = enforced_tool_call_format(turn_format.tool_calls, beside_form=beside_form)
+        turn_format = turn_format._replace(tool_calls=tool_calls)
     return turn_format
 
 
@@ -187,7 +187,7 @@ def _choices(values: list[str], field: str) -> str:
     return json.dumps(values)
 
 
-def _calls(conversation: Conversation, events: ToolCallFormat, *, required: bool) -> ToolCallSpec:
+def _calls(conversation: Conversation, native: ToolCallFormat, *, required: bool) -> ToolCallSpec:
     choice = conversation.tool_choice
     tools = tuple(
         CallableTool(tool.name, tool.parameters_json, tool.strict, f"tools[{i}].parameters_json")
@@ -196,37 +196,36 @@ def _calls(conversation: Conversation, events: ToolCallFormat, *, required: bool
     )
     is_named = required and len(choice.allowed_names) == 1
     several = choice.parallel and not is_named
-    ways = TOOL_CALL_SYNTAXES[enforced_tool_call_format(events, beside_form=not required)]
-    return ToolCallSpec(ways, tools, required=required, several=several)
+    syntaxes = TOOL_CALL_SYNTAXES[enforced_tool_call_format(native, beside_form=not required)]
+    return ToolCallSpec(syntaxes, tools, required=required, several=several)
 
 
 def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec | None:
     """Constrain only the calls of a turn; reasoning stays free."""
-    events = prompt.turn_format
-    trigger = "" if events.is_harmony else TRIGGERS.get(events.tool_calls, "")
+    turn_format = prompt.turn_format
+    trigger = "" if turn_format.is_harmony else TRIGGERS.get(turn_format.tool_calls, "")
     if not trigger:
         return None
-    calls = _calls(conversation, events.tool_calls, required=False)
+    calls = _calls(conversation, turn_format.tool_calls, required=False)
     if not any(tool.strict for tool in calls.tools):
         return None
-    barred = OTHER_TRIGGERS.get(events.tool_calls, ())
-    thought = None
-    if events.reasoning_markers is not None:
-        is_open = prompt.opens_in_reasoning or events.starts_in_reasoning
-        thought = Reasoning(*events.reasoning_markers, is_open=is_open)
-    return OutputSpec(None, replace(calls, trigger=trigger, barred=barred), thought)
+    barred = OTHER_TRIGGERS.get(turn_format.tool_calls, ())
+    reasoning = None
+    if turn_format.reasoning_markers is not None:
+        is_open = prompt.opens_in_reasoning or turn_format.starts_in_reasoning
+        reasoning = Reasoning(*turn_format.reasoning_markers, is_open=is_open)
+    return OutputSpec(None, replace(calls, trigger=trigger, barred=barred), reasoning)
 
 
 def _reasoning(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning | None:
-    """The reasoning part of the constraint: required first where the template has opened it,
-    optional where the request enables thinking.
-    """
+    """The reasoning part of the grammar: required if the template opens it, optional if the request
+    enables thinking."""
     markers = prompt.turn_format.reasoning_markers
     if markers is None or prompt.turn_format.is_harmony:
         return None
     is_open = prompt.opens_in_reasoning or prompt.turn_format.starts_in_reasoning
-    request = conversation.template_variables().get("enable_thinking") is True
-    may_begin = request and not conversation.continues_final_message
+    is_enabled = conversation.template_variables().get("enable_thinking") is True
+    may_begin = is_enabled and not conversation.continues_final_message
     if not is_open and not may_begin:
         return None
     return Reasoning(markers.begin, markers.end, is_open=is_open)

@@ -1,4 +1,4 @@
-"""Cache keys: whose prefixes a request may use, and who may use its own."""
+"""Prefix-cache policy: which projects share computed prefixes, and what is retained."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -24,8 +24,8 @@ class PrefixGroups:
         }
 
     def owner(self, project: str) -> str:
-        """Whose prefixes a project's requests compute and find: nobody's of another group, nor of a
-        project that is called like a group."""
+        """Return the owner under which a project's prefixes are cached: its group, or the project
+        itself. A project never equals a group of the same name."""
         group = self._group_of.get(project)
         if group is None:
             return f"{len(project)}:{project}"
@@ -33,21 +33,23 @@ class PrefixGroups:
 
 
 NO_GROUPS = PrefixGroups({})
+_NOT_REUSABLE = "it requires cache.reuse and excludes deterministic"
 
 
 def check_retention(options: generation.GenerationOptions) -> None:
-    """Raises `InvalidField` where a state is to be kept that none may use."""
+    """Raise `InvalidField` if `cache.keep` is set but reuse is not allowed."""
     if options.cache.keep and not may_reuse(options):
-        raise InvalidField(field="cache.keep", problem="a state that none may reuse is not kept")
+        raise InvalidField(field="cache.keep", problem=_NOT_REUSABLE)
 
 
-def stored_object_of(
+def resolve_stored_object(
     options: generation.GenerationOptions, principal: Principal, digest: str
 ) -> StoredObjectRef | None:
-    """The stored object that a sequence is part of; none while the model's `digest` is not known.
+    """Return the stored object that a sequence belongs to; None until the model's `digest` is
+    computed.
 
-    Raises `ServiceOnly` where a caller names one that does not keep objects, `TooLong`, or
-    `InvalidField` where nothing is kept.
+    Raises `ServiceOnly` if the caller is not a service, `TooLong`, or `InvalidField` if reuse is
+    not allowed.
     """
     object_id = options.cache.keep_for
     if not object_id:
@@ -56,14 +58,13 @@ def stored_object_of(
         raise ServiceOnly(field="cache.keep_for")
     check_bytes("cache.keep_for", object_id, MAX_OBJECT_ID_BYTES)
     if not may_reuse(options):
-        problem = "a state that none may reuse is not kept"
-        raise InvalidField(field="cache.keep_for", problem=problem)
+        raise InvalidField(field="cache.keep_for", problem=_NOT_REUSABLE)
     return StoredObjectRef(object_id, digest) if digest else None
 
 
 def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack) -> bytes:
-    """Whose computed prefixes these are, `owner` being of `PrefixGroups`: cells hold what the
-    adapters made of the tokens."""
+    """Return the key under which prefixes are cached. `owner` is from `PrefixGroups`; adapters are
+    part of the key because they change the cached states."""
     check_bytes("cache.salt", cache.salt, MAX_SALT_BYTES)
     check_bytes("cache.affinity", cache.affinity, MAX_AFFINITY_BYTES)
     stack = ",".join(f"{adapter.digest}*{adapter.scale!r}" for adapter in adapters)
@@ -72,6 +73,7 @@ def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack
 
 
 def may_reuse(options: generation.GenerationOptions) -> bool:
-    """Cells that were computed beside others would not be the same twice."""
-    request = options.cache.reuse if options.cache.HasField("reuse") else True
-    return request and not options.deterministic
+    """Whether cached prefixes may be used. Never for deterministic requests: states computed in
+    different batches differ slightly."""
+    allowed = options.cache.reuse if options.cache.HasField("reuse") else True
+    return allowed and not options.deterministic

@@ -17,7 +17,7 @@ from inference_svc.rpc.prefix_policy import (
     cache_key,
     check_retention,
     may_reuse,
-    stored_object_of,
+    resolve_stored_object,
 )
 from inference_svc.rpc.sampling_params import to_sampling
 from inference_svc.rpc.validation import (
@@ -25,7 +25,7 @@ from inference_svc.rpc.validation import (
     check_count,
     check_range,
     check_tokens,
-    checked_seconds,
+    to_seconds,
 )
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import (
@@ -42,13 +42,13 @@ MAX_STOP_BYTES = 256
 MAX_STOP_TOKENS = 64
 MAX_LOGPROBS = 20
 MAX_LABEL_BYTES = 256
-MAX_ASKED_DRAFT = 32
+MAX_REQUESTED_DRAFT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The model a request is for, with its sizes and the adapters on it; `slot_tokens` is the
-    context of one sequence, `digest` the SHA-256 of the model's file (empty until it is known)."""
+    """The model of a request with its limits and adapters; `slot_tokens` is the context of one
+    sequence, `digest` the SHA-256 of the model's files (empty until it is computed)."""
 
     model: str
     vocabulary_size: int
@@ -60,14 +60,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, and the request field they came from (for errors)."""
+    """Token ids and the request field that they come from, for errors."""
 
     tokens: Sequence[int]
     field: str
 
 
 class _Resumed(NamedTuple):
-    """What a choice resumes from, as fields of `SequenceRequest`."""
+    """What a choice resumes from: fields of `SequenceRequest`."""
 
     resumed: "array[int]" = array("i")
     snapshot_id: str = ""
@@ -81,10 +81,9 @@ def to_requests(
     deadline: float | None,
     groups: PrefixGroups = NO_GROUPS,
 ) -> list[SequenceRequest]:
-    """One `SequenceRequest` a choice (ids are given at admission); `deadline` is monotonic time,
-    `groups` say who shares prefixes.
+    """Convert options to one `SequenceRequest` per choice; ids are assigned at admission.
 
-    Raises the `DomainError` of the first bad field.
+    `deadline` is in monotonic seconds. Raises the `DomainError` of the first invalid field.
     """
     check_retention(options)
     check_bytes("label", options.label, MAX_LABEL_BYTES)
@@ -104,13 +103,13 @@ def to_requests(
         max_tokens=_max_tokens(options.stopping, len(prompt.tokens), target.slot_tokens),
         cache_key=cache_key(options.cache, groups.owner(principal.project), target.adapters),
         resumed=array("i"),
-        priority=priority_of(options.scheduling.priority, principal),
+        priority=resolve_priority(options.scheduling.priority, principal),
         project=principal.project,
         deadline=deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=may_reuse(options),
         keep=options.cache.keep,
-        keep_for=stored_object_of(options, principal, target.digest),
+        keep_for=resolve_stored_object(options, principal, target.digest),
         deterministic=options.deterministic,
         max_draft=_max_draft(options),
         special_tokens=options.output.special_tokens,
@@ -143,13 +142,13 @@ def _seed(options: generation.GenerationOptions) -> int:
 
 
 def _max_tokens(stopping: generation.StoppingParams, prompt_tokens: int, slot_tokens: int) -> int:
-    """What is asked for, at most what the context has left: a full window ends with LENGTH."""
-    left = slot_tokens - prompt_tokens
+    """The requested limit, at most the remaining context: a full context ends with LENGTH."""
+    remaining = slot_tokens - prompt_tokens
     if not stopping.HasField("max_tokens"):
-        return left
+        return remaining
     if stopping.max_tokens < 0:
         raise OutOfRange(field="max_tokens", value=stopping.max_tokens, minimum=0)
-    return min(stopping.max_tokens, left)
+    return min(stopping.max_tokens, remaining)
 
 
 def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, Any]:
@@ -171,16 +170,16 @@ def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, 
 
 
 def _max_draft(options: generation.GenerationOptions) -> int:
-    """Drafts are the server's choice where the request says nothing: they change no token. What is
-    deterministic is computed token by token."""
-    speculation, request = options.speculation, MAX_DRAFT
+    """Drafts are on by default, because they do not change the output, and off for deterministic
+    requests, which are computed token by token."""
+    speculation, limit = options.speculation, MAX_DRAFT
     if speculation.HasField("max_draft_tokens"):
-        request = speculation.max_draft_tokens
-        check_range("speculation.max_draft_tokens", request, 1, MAX_ASKED_DRAFT)
+        limit = speculation.max_draft_tokens
+        check_range("speculation.max_draft_tokens", limit, 1, MAX_REQUESTED_DRAFT)
     is_off = speculation.HasField("enabled") and not speculation.enabled
     if is_off or options.deterministic:
         return 0
-    return min(request, MAX_DRAFT)
+    return min(limit, MAX_DRAFT)
 
 
 def _top_logprobs(output: generation.OutputOptions) -> int | None:
@@ -192,8 +191,8 @@ def _top_logprobs(output: generation.OutputOptions) -> int | None:
     return output.top_logprobs
 
 
-def priority_of(request: generation.Priority, principal: Principal) -> int:
-    """The class of a request. Raises OutOfRange where it asks for one above the caller's own."""
+def resolve_priority(request: generation.Priority, principal: Principal) -> int:
+    """Return the priority of a request. Raises `OutOfRange` if it exceeds the caller's own."""
     if request == generation.PRIORITY_UNSPECIFIED:
         return int(principal.priority)
     check_range("priority", request, 1, int(principal.priority))
@@ -203,7 +202,7 @@ def priority_of(request: generation.Priority, principal: Principal) -> int:
 def _queue_deadline(scheduling: generation.SchedulingOptions, now: float) -> float | None:
     if not scheduling.HasField("queue_timeout"):
         return None
-    return now + checked_seconds("queue_timeout", scheduling.queue_timeout, 0)
+    return now + to_seconds("queue_timeout", scheduling.queue_timeout, 0)
 
 
 def _resumed(

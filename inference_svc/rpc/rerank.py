@@ -1,4 +1,4 @@
-"""The Rerank RPC: pairs of query and document, scored by the model."""
+"""The Rerank RPC: scores pairs of a query and a document."""
 
 import math
 
@@ -6,7 +6,12 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.engine.embedding_request import EmbeddingRequest
 from inference_svc.model_pool.catalog import LoadedModel
-from inference_svc.rpc.embeddings import EmbeddingBounds, check_count, checked_inputs, limits_of
+from inference_svc.rpc.embeddings import (
+    EmbeddingBounds,
+    check_count,
+    check_inputs,
+    embedding_limits,
+)
 from inference_svc.rpc.generation import Caller
 from inference_svc.rpc.validation import check_bytes
 from inference_svc.usage import Counts, RecordUsage
@@ -14,7 +19,7 @@ from svc_kit.errors import MissingField, OutOfRange
 
 
 class RerankService:
-    """Prepares pairs and waits for their scores."""
+    """Prepares rerank requests and waits for their scores."""
 
     def __init__(self, bounds: EmbeddingBounds, count: RecordUsage) -> None:
         """`count` takes what a request used."""
@@ -24,11 +29,11 @@ class RerankService:
     async def rerank(
         self, request: pb.RerankRequest, loaded: LoadedModel, caller: Caller
     ) -> pb.RerankResponse:
-        """The documents by score, best first. Raises the `DomainError` of what is wrong first."""
+        """Return the documents by score, best first. Raises a `DomainError`."""
         model = loaded.processor
         self._check(request)
         pairs = await model.pair_tokenizer.pairs(request.query, request.documents)
-        inputs = checked_inputs("documents", pairs, limits_of(loaded))
+        inputs = check_inputs("documents", pairs, embedding_limits(loaded))
         vectors = await loaded.engine.embed(
             EmbeddingRequest(
                 sequence_id=-1,
@@ -71,7 +76,7 @@ class RerankService:
 
 
 def logistic(score: float) -> float:
-    """A raw score as a probability; computed so that nothing overflows."""
+    """The logistic function of a raw score, without overflow."""
     if score >= 0:
         return 1 / (1 + math.exp(-score))
     return math.exp(score) / (1 + math.exp(score))

@@ -41,7 +41,7 @@ _STAGES: Mapping[int, Stage] = {
 
 
 def to_sampling(pb: sampling_pb.SamplingParams, defaults: Sampling) -> Sampling:
-    """Set fields over `defaults`; nothing is checked but what has no meaning at all."""
+    """Override `defaults` with the set fields. Only enums are validated here."""
     changes: dict[str, Any] = {name: getattr(pb, name) for name in _SCALARS if pb.HasField(name)}
     if pb.HasField("dry"):
         changes["dry"] = _dry(pb.dry, defaults.dry or Dry())
@@ -59,7 +59,7 @@ def to_sampling(pb: sampling_pb.SamplingParams, defaults: Sampling) -> Sampling:
 
 
 def from_sampling(sampling: Sampling) -> sampling_pb.SamplingParams:
-    """The wire form of a model's defaults."""
+    """Convert the default sampling parameters of a model."""
     pb = sampling_pb.SamplingParams(**{name: getattr(sampling, name) for name in _SCALARS})
     kinds: dict[Stage, Any] = {stage: kind for kind, stage in _STAGES.items()}
     pb.samplers.extend(kinds[stage] for stage in sampling.stages)

@@ -1,7 +1,7 @@
-"""Save, restore, list and drop snapshots on request of operators."""
+"""Saves, restores and drops snapshots for operators."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -33,60 +33,67 @@ from svc_kit.errors import (
 T = TypeVar("T")
 MAX_DROPPED = 1000
 _OTHER_MODEL = frozenset({"architecture", "model"})
-_UNNUMBERED = -1  # the engine numbers the jobs
+_UNSET_ID = -1  # the engine numbers the jobs
 _LOADED = frozenset({ModelState.READY, ModelState.UNLOADING})
 
 
 class SnapshotService:
-    """Saves and restores, with whichever of the loaded models' engines it takes: they share one
-    `folder`; and drops, there and from the `archive` of stored objects. All raise
-    `EngineRestarting` where it may have taken an engine that is away."""
+    """Snapshot commands, sent to the engine of the right model; all engines share one `folder`.
+    Dropping also applies to the `archive`, the disk prefix cache of stored objects.
+
+    Methods raise `EngineRestarting` if the engine in question may be one that is down.
+    """
 
     def __init__(self, pool: ModelPool, folder: SnapshotStore, archive: DiskPrefixCache) -> None:
         self._pool = pool
         self._folder = folder
         self._archive = archive
-        self._one_drop = asyncio.Lock()  # both are used by one thread at a time
+        self._drop_lock = asyncio.Lock()  # neither store is thread-safe
 
     async def save(self, request: pb.SaveSnapshotRequest) -> pb.SaveSnapshotResponse:
-        """Write a running or kept sequence's state. Raises `StateNotFound`, `SnapshotTooLarge` or
-        `StorageFailed`."""
+        """Save the state of a running or cached sequence.
+
+        Raises `StateNotFound`, `SnapshotTooLarge` or `StorageFailed`.
+        """
         if not request.request_id:
             raise MissingField(field="request_id")
         if request.index < 0:
             raise OutOfRange(field="index", value=request.index, minimum=0)
         name, index = request.request_id, request.index
 
-        async def ask(entry: ModelEntry, engine: EngineClient) -> Snapshot:
-            command = SaveSnapshot(_UNNUMBERED, name, index, await _digest(entry))
+        async def run(entry: ModelEntry, engine: EngineClient) -> Snapshot:
+            command = SaveSnapshot(_UNSET_ID, name, index, await _digest(entry))
             return await engine.snapshots.run(command)
 
-        nowhere = StateNotFound(request=name, index=index)
-        snapshot = await self._first(self._generating(), ask, nowhere)
-        return pb.SaveSnapshotResponse(snapshot=_described(snapshot))
+        not_found = StateNotFound(request=name, index=index)
+        snapshot = await self._run_on_any(run, not_found)
+        return pb.SaveSnapshotResponse(snapshot=_to_proto(snapshot))
 
     async def restore(self, request: pb.RestoreSnapshotRequest) -> pb.RestoreSnapshotResponse:
-        """Read a state back. Raises `SnapshotNotFound`, `SnapshotCorrupt`, `SnapshotIncompatible`,
-        `SnapshotTooLarge`, `StorageFailed`, or `ModelNotLoaded` where no model is that
-        generates."""
+        """Restore a snapshot.
+
+        Raises `SnapshotNotFound`, `SnapshotCorrupt`, `SnapshotIncompatible`, `SnapshotTooLarge`,
+        `StorageFailed`, or `ModelNotLoaded` if no generating model is loaded.
+        """
         if not request.snapshot_id:
             raise MissingField(field="snapshot_id")
 
-        async def ask(entry: ModelEntry, engine: EngineClient) -> Snapshot:
-            command = RestoreSnapshot(_UNNUMBERED, request.snapshot_id, await _digest(entry))
+        async def run(entry: ModelEntry, engine: EngineClient) -> Snapshot:
+            command = RestoreSnapshot(_UNSET_ID, request.snapshot_id, await _digest(entry))
             return await engine.snapshots.run(command)
 
-        snapshot = await self._first(self._generating(), ask, self._nothing_loaded())
+        default_model = self._pool.catalog.find_model("", ModelClass.DECODER)
+        snapshot = await self._run_on_any(run, ModelNotLoaded(model=default_model.name))
         tokens, num_prompt = snapshot.origin.tokens, snapshot.origin.num_prompt
         return pb.RestoreSnapshotResponse(
-            snapshot=_described(snapshot),
+            snapshot=_to_proto(snapshot),
             prompt_token_ids=tokens[:num_prompt],
             output_token_ids=tokens[num_prompt:],
         )
 
     async def drop(self, request: pb.DropSnapshotsRequest) -> pb.DropSnapshotsResponse:
-        """Delete files, and what is kept for objects; unknown ids are no error, and no model has to
-        be loaded. Raises `StorageFailed`."""
+        """Delete snapshots and the cached prefixes of stored objects. Unknown ids are ignored, and
+        no model needs to be loaded. Raises `StorageFailed`."""
         for field in ("snapshot_ids", "object_ids"):
             count = len(getattr(request, field))
             if count > MAX_DROPPED:
@@ -99,7 +106,7 @@ class SnapshotService:
         return pb.DropSnapshotsResponse(num_dropped=num_dropped)
 
     async def _drop_files(self, snapshot_ids: Collection[str]) -> int:
-        async with self._one_drop:
+        async with self._drop_lock:
             num_dropped = await asyncio.to_thread(self._folder.drop, snapshot_ids)
             use = await asyncio.to_thread(lambda: self._folder.usage)
         for engine in self._pool.catalog.engines:
@@ -107,81 +114,67 @@ class SnapshotService:
         return num_dropped
 
     async def _drop_archived(self, object_ids: tuple[str, ...]) -> int:
-        """From the disk first, so that an engine that loads meanwhile finds nothing there; then by
-        every engine: each has what it has not archived yet. One that is away is no reason to leave
-        out the others."""
-        async with self._one_drop:
+        """Drop from the disk first, so that no engine loads the files meanwhile, then from every
+        engine, which may have prefixes that are not on disk yet. Errors of one engine do not skip
+        the others."""
+        async with self._drop_lock:
             num_dropped = await asyncio.to_thread(self._archive.drop, object_ids)
-        command, refusals = DropCachedPrefixes(_UNNUMBERED, object_ids), []
-        for _, engine in self._loaded(self._generating()):
+        command, errors = DropCachedPrefixes(_UNSET_ID, object_ids), []
+        for _, engine in self._loaded():
             try:
                 engine.check_open()
                 num_dropped += await engine.snapshots.run(command)
             except DomainError as error:
-                refusals.append(error)
-        if refusals:
-            raise refusals[0]
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return num_dropped
 
-    async def _first(
-        self,
-        models: Iterable[ModelEntry],
-        ask: Callable[[ModelEntry, EngineClient], Awaitable[T]],
-        otherwise: DomainError,
+    async def _run_on_any(
+        self, run: Callable[[ModelEntry, EngineClient], Awaitable[T]], default: DomainError
     ) -> T:
-        """The first answer of a loaded model's engine that is no refusal. Raises the refusal
-        that says most; `otherwise` where no model is loaded."""
-        refusals: list[DomainError] = []
-        for entry, engine in self._loaded(models):
+        """Run on each loaded model until one succeeds. If all fail, raise the most relevant error;
+        if none is loaded, raise `default`."""
+        errors: list[DomainError] = []
+        for entry, engine in self._loaded():
             try:
                 engine.check_open()
-                answer = await ask(entry, engine)
+                result = await run(entry, engine)
             except DomainError as error:
-                refusals.append(error)
+                errors.append(error)
                 continue
-            self._share_use(engine)
-            return answer
-        raise min(refusals, key=_distance, default=otherwise)
+            for other in self._pool.catalog.engines:  # they share the folder
+                other.snapshots.use = engine.snapshots.use
+            return result
+        raise min(errors, key=_relevance_rank, default=default)
 
-    @staticmethod
-    def _loaded(models: Iterable[ModelEntry]) -> list[tuple[ModelEntry, EngineClient]]:
+    def _loaded(self) -> list[tuple[ModelEntry, EngineClient]]:
+        """The loaded models that generate, with their engines."""
         return [
             (entry, entry.engine)
-            for entry in models
-            if entry.engine is not None and entry.resident.state in _LOADED
+            for entry in self._pool.catalog
+            if entry.file.generates and entry.engine is not None and entry.resident.state in _LOADED
         ]
-
-    def _generating(self) -> list[ModelEntry]:
-        return [entry for entry in self._pool.catalog if entry.file.generates]
-
-    def _nothing_loaded(self) -> ModelNotLoaded:
-        """Names the model that an operator would load first."""
-        return ModelNotLoaded(model=self._pool.catalog.find_model("", ModelClass.DECODER).name)
-
-    def _share_use(self, engine: EngineClient) -> None:
-        """What one engine has learned of the folder is so for all."""
-        for other in self._pool.catalog.engines:
-            other.snapshots.use = engine.snapshots.use
 
 
 async def _digest(entry: ModelEntry) -> str:
-    """The digest that identifies snapshots of the model. Raises `StorageFailed`."""
+    """Wait for the model's digest, which identifies its snapshots. Raises `StorageFailed`."""
     await entry.digest_computed.wait()
     if not entry.digest:
         raise StorageFailed(problem=f"the files of the model '{entry.name}' cannot be read")
     return entry.digest
 
 
-def _distance(refusal: DomainError) -> int:
-    """How far a refusal is from the model that was meant: it comes from that one, from one that
-    could not be asked, or from another."""
-    is_elsewhere = isinstance(refusal, StateNotFound) or (
-        isinstance(refusal, SnapshotIncompatible) and refusal.aspect in _OTHER_MODEL
+def _relevance_rank(error: DomainError) -> int:
+    """Rank an error by relevance: 0 from the requested model, 1 from an engine that is down, 2 from
+    another model."""
+    is_of_other_model = isinstance(error, StateNotFound) or (
+        isinstance(error, SnapshotIncompatible) and error.aspect in _OTHER_MODEL
     )
-    return 2 if is_elsewhere else int(isinstance(refusal, Unavailable))
+    return 2 if is_of_other_model else int(isinstance(error, Unavailable))
 
 
-def _described(snapshot: Snapshot) -> snapshot_pb.Snapshot:
+def _to_proto(snapshot: Snapshot) -> snapshot_pb.Snapshot:
     created = Timestamp()
     created.FromDatetime(datetime.fromtimestamp(snapshot.created_at, UTC))
     return snapshot_pb.Snapshot(

@@ -1,7 +1,7 @@
-"""Converts events of the engine to messages of a stream.
+"""Converts engine events to the messages of a stream.
 
-Pending events of a choice are sent as one delta: a fast reader gets a message a token, a slow one
-fewer, larger messages. This is the token path: it is hot.
+Pending events of a choice are sent as one delta: a fast reader gets a message per token, a slow one
+fewer, larger messages. This is a hot path: it runs for every token.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -32,13 +32,12 @@ _FINISH = {
     events.FinishReason.STOP: pb.FINISH_REASON_STOP,
     events.FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
 }
-_CLOCK_TICK_S = 1e-6  # two tokens of one step may be at the same time
+_CLOCK_TICK_S = 1e-6  # tokens of the same step have the same time
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRequest:
-    """A request that holds a place: its choices, its stream, and what the first event says of
-    it."""
+    """A submitted request: its choices, its stream, and the values of the first event."""
 
     requests: Sequence[SequenceRequest]
     stream: OutputStream
@@ -62,8 +61,8 @@ class AcceptedRequest:
 
 @dataclass(slots=True)
 class UsageCounts:
-    """Sums over the choices, for the last event; `resumed_tokens` and the times are the first
-    choice's."""
+    """Sums over the choices, for the last event; `resumed_tokens` and timings are those of the
+    first choice."""
 
     prompt_tokens: int
     resumed_tokens: int
@@ -77,10 +76,10 @@ class UsageCounts:
     timings: events.Timings | None = None
     timed_tokens: int = 0
     new_tokens: dict[int, int] = field(default_factory=dict)
-    """By choice: what it has generated so far, which is what is used where it ends early."""
+    """Tokens generated so far, by choice. They count as used even if the request ends early."""
 
     def used(self) -> Counts:
-        """What the request used, however it ended."""
+        """Return the usage of the request, complete or not."""
         return Counts(1, self.prompt_tokens, self.cached_tokens, sum(self.new_tokens.values()))
 
     def done(self) -> pb.Done:
@@ -115,8 +114,8 @@ class UsageCounts:
 
 @dataclass(slots=True)
 class Pending:
-    """What one choice gained since the last message: `num_tokens` in all, `text` and `counts` of
-    them by delta."""
+    """Output of one choice since the last message: `text` and number of tokens (`counts`) by delta,
+    `num_tokens` in total."""
 
     text: list[str] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -125,7 +124,7 @@ class Pending:
     num_tokens: int = 0
 
     def add(self, delta: events.Delta) -> None:
-        """Take a delta in."""
+        """Append a delta."""
         self.text.append(delta.text)
         self.counts.append(len(delta.tokens))
         self.tokens.extend(delta.tokens)
@@ -144,24 +143,24 @@ Event = (
 
 
 class Turn(Protocol):
-    """How one choice's pending output becomes a delta."""
+    """Converts the pending output of one choice to deltas."""
 
     def delta(self, pending: Pending) -> "service_pb.TextDelta | service_pb.ChatDelta | None":
-        """The delta to send, or None."""
+        """Return the delta to send, or None."""
 
     def finish(self) -> "service_pb.TextDelta | service_pb.ChatDelta | None":
-        """What was held back, once the choice is over."""
+        """Return the output that was withheld, once the choice has finished."""
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
-        """Why it ended."""
+        """Return the finish reason."""
 
     @property
     def reasoning_tokens(self) -> int:
-        """Tokens of its thinking."""
+        """Number of reasoning tokens."""
 
 
 class TextTurn:
-    """Raw text, as `Generate` sends it."""
+    """Raw text, for `Generate`."""
 
     reasoning_tokens = 0
 
@@ -170,7 +169,7 @@ class TextTurn:
         self._token_ids = token_ids
 
     def delta(self, pending: Pending) -> service_pb.TextDelta:
-        """All of it."""
+        """Return all pending output."""
         delta = service_pb.TextDelta(
             index=self._index, text="".join(pending.text), num_tokens=pending.num_tokens
         )
@@ -181,15 +180,15 @@ class TextTurn:
         return delta
 
     def finish(self) -> None:
-        """Nothing is held back here."""
+        """Return None: nothing is withheld."""
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
-        """The engine's."""
+        """Return the engine's reason."""
         return _FINISH[finished.reason]
 
 
 class ChatTurn:
-    """Content, reasoning and tool calls, as `Chat` sends them; calls beyond `max_calls` are not."""
+    """Content, reasoning and tool calls, for `Chat`; calls beyond `max_calls` are dropped."""
 
     def __init__(
         self, index: int, parser: TurnParser, *, token_ids: bool, max_calls: int | None = None
@@ -201,10 +200,10 @@ class ChatTurn:
         self.reasoning_tokens = 0
 
     def delta(self, pending: Pending) -> service_pb.ChatDelta:
-        """What the parser is sure of, with the tokens behind it."""
+        """Return the parsed output, and all pending tokens."""
         parsed = TurnDelta()
         for text, num_tokens in zip(pending.text, pending.counts, strict=True):
-            parsed = parsed.then(self._gained(text, num_tokens))
+            parsed = parsed.then(self._feed(text, num_tokens))
         delta = self._message(parsed)
         delta.num_tokens = pending.num_tokens
         if self._token_ids:
@@ -214,27 +213,27 @@ class ChatTurn:
         return delta
 
     def replay(self, text: str) -> None:
-        """Take in the text of a resumed token, which was sent before and is not sent again."""
-        self._gained(text, 1)
+        """Parse the text of a resumed token without sending it again."""
+        self._feed(text, 1)
 
     def finish(self) -> service_pb.ChatDelta | None:
-        """What the parser held back."""
+        """Return the output that the parser withheld."""
         parsed = self._parser.finish()
         if not (parsed.content or parsed.reasoning or parsed.tool_calls):
             return None
         return self._message(parsed)
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
-        """TOOL_CALLS where the turn ended by itself and has calls."""
+        """Return TOOL_CALLS if the turn stopped with calls, else the engine's reason."""
         if finished.reason is events.FinishReason.STOP and self._parser.has_tool_calls:
             return pb.FINISH_REASON_TOOL_CALLS
         return _FINISH[finished.reason]
 
-    def _gained(self, text: str, num_tokens: int) -> TurnDelta:
-        gained = self._parser.feed(text)
-        if gained.reasoning and not gained.content:
+    def _feed(self, text: str, num_tokens: int) -> TurnDelta:
+        parsed = self._parser.feed(text)
+        if parsed.reasoning and not parsed.content:
             self.reasoning_tokens += num_tokens
-        return gained
+        return parsed
 
     def _message(self, parsed: TurnDelta) -> service_pb.ChatDelta:
         delta = service_pb.ChatDelta(
@@ -252,68 +251,67 @@ class ChatTurn:
 
 
 async def stream_events(
-    admitted: AcceptedRequest, turns: Sequence[Turn], count: RecordUsage
+    accepted: AcceptedRequest, turns: Sequence[Turn], count: RecordUsage
 ) -> AsyncIterator[Event]:
-    """All events of a stream, in order; `count` takes what it used. Raises the stream's
-    `DomainError`.
+    """Yield all events of a stream, in order; `count` records its usage at the end.
 
-    Closing the iterator (the caller went away) cancels what still runs.
+    Raises the stream's `DomainError`. Closing the iterator cancels running choices.
     """
-    first = admitted.requests[0]
-    tally = UsageCounts(len(first.prompt), len(first.resumed))
+    first = accepted.requests[0]
+    usage = UsageCounts(len(first.prompt), len(first.resumed))
     try:
-        yield admitted.accepted()
-        async for batch in admitted.stream.batches():
-            for event in _merge(batch, turns, tally):
+        yield accepted.accepted()
+        async for batch in accepted.stream.batches():
+            for event in _merge(batch, turns, usage):
                 yield event
-        yield tally.done()
+        yield usage.done()
     finally:
-        admitted.stream.close()
-        if tally.started:
-            count(admitted.project, admitted.model, tally.used())
+        accepted.stream.close()
+        if usage.started:
+            count(accepted.project, accepted.model, usage.used())
 
 
 def _merge(
-    batch: Sequence[ChoiceEvent], turns: Sequence[Turn], tally: UsageCounts
+    batch: Sequence[ChoiceEvent], turns: Sequence[Turn], usage: UsageCounts
 ) -> Iterator[Event]:
-    """The messages for a batch of events: deltas of a choice joined, in front of its end."""
+    """Convert a batch of events; the deltas of a choice are joined into one message."""
     pending: dict[int, Pending] = {}
     for choice, event in batch:
         if isinstance(event, events.Delta):
             pending.setdefault(choice, Pending()).add(event)
         elif isinstance(event, events.Started):
-            if not tally.started:
-                tally.started = True
-                tally.cached_tokens = event.cached_tokens
-                tally.cache_source = event.source
+            if not usage.started:
+                usage.started = True
+                usage.cached_tokens = event.cached_tokens
+                usage.cache_source = event.source
                 yield pb.Started(
                     cached_tokens=event.cached_tokens,
                     cache_source=_SOURCES[event.source],
                 )
         else:
-            yield from _end(choice, event, pending.pop(choice, None), turns[choice], tally)
+            yield from _end(choice, event, pending.pop(choice, None), turns[choice], usage)
     for choice, output in pending.items():
-        tally.new_tokens[choice] = tally.new_tokens.get(choice, 0) + output.num_tokens
+        usage.new_tokens[choice] = usage.new_tokens.get(choice, 0) + output.num_tokens
         delta = turns[choice].delta(output)
         if delta is not None:
             yield delta
 
 
 def _end(
-    choice: int, event: events.Finished, pending: Pending | None, turn: Turn, tally: UsageCounts
+    choice: int, event: events.Finished, pending: Pending | None, turn: Turn, usage: UsageCounts
 ) -> Iterator[Event]:
     if pending is not None and (delta := turn.delta(pending)) is not None:
         yield delta
     if (rest := turn.finish()) is not None:
         yield rest
-    tally.completion_tokens += event.num_output_tokens
-    tally.new_tokens[choice] = event.num_output_tokens - tally.resumed_tokens
-    tally.reasoning_tokens += turn.reasoning_tokens
-    tally.drafted_tokens += event.num_drafted
-    tally.accepted_draft_tokens += event.num_accepted
+    usage.completion_tokens += event.num_output_tokens
+    usage.new_tokens[choice] = event.num_output_tokens - usage.resumed_tokens
+    usage.reasoning_tokens += turn.reasoning_tokens
+    usage.drafted_tokens += event.num_drafted
+    usage.accepted_draft_tokens += event.num_accepted
     if choice == 0:
-        tally.timings = event.timings
-        tally.timed_tokens = event.num_output_tokens - tally.resumed_tokens
+        usage.timings = event.timings
+        usage.timed_tokens = event.num_output_tokens - usage.resumed_tokens
     finished = pb.ChoiceFinished(
         index=choice, reason=turn.reason(event), completion_tokens=event.num_output_tokens
     )
@@ -335,7 +333,7 @@ def _logprob(logprob: events.Logprob) -> pb.TokenLogprob:
 
 
 def seconds(value: float) -> Duration:
-    """A proto duration from seconds."""
+    """Convert seconds to a proto duration."""
     duration = Duration()
     duration.FromTimedelta(timedelta(seconds=max(value, 0.0)))
     return duration

@@ -29,7 +29,7 @@ from inference_svc.llama.warmup import WarmUp
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc import load_info, model_info
 from inference_svc.rpc.adapters import AdapterService
-from inference_svc.rpc.engine_servicer import Context, EngineServicer, ServerFacts
+from inference_svc.rpc.engine_servicer import Context, EngineServicer, ServerInfo
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import NO_SNAPSHOTS, SnapshotStore
@@ -220,10 +220,10 @@ def test_engines_share_one_archive() -> None:
 def a_servicer() -> EngineServicer:
     """The operators' plane of the engine."""
     pool = a_pool(make_engine())
-    facts = ServerFacts(pb.RequestLimits(), 0.0)
+    info = ServerInfo(pb.RequestLimits(), 0.0)
     loading = AdapterService(pool.catalog, InlineJobs(), (), Path())
     snapshots = SnapshotService(pool, SnapshotStore(NO_SNAPSHOTS), DiskPrefixCache(NO_SNAPSHOTS))
-    return EngineServicer(pool, facts, loading, snapshots)
+    return EngineServicer(pool, info, loading, snapshots)
 
 
 async def test_a_drain_counts_embedding_requests_too() -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from corral.control.v1 import usage_service_pb2 as pb
 
-from inference_svc.usage import MOST_DELTAS, Counts, UsageCounter, UsageReporter
+from inference_svc.usage import MAX_DELTAS, Counts, UsageCounter, UsageReporter
 from svc_kit.errors import DomainError, InvalidField, UpstreamUnavailable
 
 NOON = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
@@ -98,11 +98,11 @@ async def test_a_report_that_will_never_be_taken_holds_up_no_other() -> None:
 async def test_many_projects_take_several_reports() -> None:
     """Control bounds one; nothing is left over and nothing is told twice."""
     bench = EngineBench()
-    for number in range(MOST_DELTAS + 5):
+    for number in range(MAX_DELTAS + 5):
         bench.counter.add(f"p{number}", "demo", Counts(1, 1))
     await bench.reporter.report()
 
-    assert [len(report.deltas) for report in bench.control.sent] == [MOST_DELTAS, 5]
+    assert [len(report.deltas) for report in bench.control.sent] == [MAX_DELTAS, 5]
     assert len({place for report in bench.control.sent for place in told(report)}) == 1005
 
 

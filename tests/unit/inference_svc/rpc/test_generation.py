@@ -3,7 +3,7 @@
 from inference_svc.chat.control_tokens import PromptSpan
 from inference_svc.chat.parsers import ToolCallFormat, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
-from inference_svc.rpc.generation import parser_of
+from inference_svc.rpc.generation import make_parser
 from tests.support.conversations import GET_WEATHER, assistant, call, conversation, result, user
 
 ID = "a1b2c3d4e"
@@ -22,7 +22,7 @@ def test_a_call_has_no_id_that_an_earlier_one_of_the_conversation_has() -> None:
     ids = []
     for earlier in ((), told):
         talk = conversation(*earlier, asked, tools=(GET_WEATHER,))
-        (made,) = parser_of(prompt, talk, inline=False).feed(WRITTEN).tool_calls
+        (made,) = make_parser(prompt, talk, inline=False).feed(WRITTEN).tool_calls
         ids.append(made.id)
 
     assert ids[0] == ID
