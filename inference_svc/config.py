@@ -23,105 +23,107 @@ from svc_kit.settings.groups import (
 
 
 class EngineSettings(SettingsGroup):
-    """The engine: sizes that memory pays for, and bounds on what may wait."""
+    """The engine: sizes, scheduling and queue limits."""
 
     slots: int | None = Field(None, ge=1, le=256)
-    """Sequences of a model that run at once. Unset: from the machine's memory."""
+    """Sequences of a model that run at once. Unset: chosen from the available memory."""
     context_tokens: int | None = Field(None, ge=256)
-    """The context of one sequence, prompt and output. Unset: from memory and the model."""
+    """Context of one sequence, prompt and output. Unset: chosen from memory and the model."""
     batch_tokens: int = Field(2048, ge=32, le=65536)
-    """The most tokens of one decode call."""
+    """Maximum tokens of one decode call."""
     ubatch_tokens: int | None = Field(None, ge=32, le=65536)
-    """The most tokens of one compute batch, whose buffers are memory. Unset: 256, which processors
-    compute as fast as more; 512 where llama.cpp can use a GPU."""
+    """Maximum tokens of one compute batch; its buffers need memory. Unset: 512 if llama.cpp can use
+    a GPU, else 256, because larger batches are not faster on CPUs."""
     prefill_chunk_tokens: int = Field(512, ge=16, le=65536)
-    """The most prompt tokens of a step, where the policy is not throughput_first. Where nobody
-    decodes a step takes ubatch_tokens at most: whoever comes waits for its end."""
+    """Maximum prompt tokens of a step, unless the policy is throughput_first. While no sequence
+    decodes, the limit is at most ubatch_tokens, because new requests wait for the end of a step."""
     layout: Literal["auto", "streams", "unified"] = "auto"
     """Whether each slot has its own part of the KV cache (streams: fast, but slots x context are
-    reserved) or all share it (unified). auto: streams, where they fit into memory."""
+    reserved) or all share it (unified). auto: streams if they fit into memory."""
     policy: Literal["latency_first", "balanced", "throughput_first"] = "balanced"
-    """Prompts beside others that generate: latency_first holds token_target_ms, balanced does
-    unless prompts would crawl, throughput_first computes prompts as fast as it can."""
+    """How prompts are computed while other sequences generate: latency_first meets token_target_ms,
+    balanced meets it unless prompts would become very slow, throughput_first computes prompts as
+    fast as possible."""
     token_target_ms: int = Field(100, ge=1)
-    """The time between two tokens that prompt chunks are sized to hold."""
+    """Target time between two tokens, from which prompt chunks are sized."""
     stream_interval_ms: int | None = Field(None, ge=0, le=1000)
-    """How long a stream's tokens, after its first, may wait to be sent together: below what a
-    reader notices, and a processor has less to do for each. With more than ten streams it grows as
-    their number does, to twice as long. 0 sends every token by itself. Unset: 40, and 80 where the
-    engine computes on every core."""
+    """How long the tokens of a stream, after its first, are buffered to be sent together, which
+    reduces CPU load. With more than ten streams the interval grows with their number, to at most
+    twice this value. 0 sends every token by itself. Unset: 40, or 80 if the engine computes on
+    every core."""
     draft_tokens: int = Field(16, ge=0, le=256)
-    """The most tokens of a step that are guessed from the text so far and verified, all sequences
-    together; memory for their logits is reserved. 0 turns drafts off."""
+    """Maximum draft tokens of a step for all sequences together, predicted from the text so far and
+    then verified; memory for their logits is reserved. 0 disables drafts."""
     threads: int | None = Field(None, ge=1, le=1024)
-    """Threads that compute. Unset: measured at warm-up."""
+    """Compute threads. Unset: measured at warm-up."""
     gpu_layers: int = Field(-1, ge=-1)
-    """Layers kept on a GPU where llama.cpp has one; -1 for all."""
+    """Layers on a GPU, if llama.cpp has one; -1 for all."""
     queued_requests: int = Field(256, ge=0)
-    """Sequences of a model that may wait for a slot."""
+    """Maximum sequences of a model that wait for a slot."""
     queued_tokens: int = Field(1_000_000, ge=0)
-    """Prompt tokens of a model that may wait for a slot."""
+    """Maximum prompt tokens of a model that wait for a slot."""
     adapter_wait_ms: int = Field(50, ge=0)
-    """How long sequences with other adapters keep the engine while some wait for their turn; more
-    urgent ones wait for one step."""
+    """How long sequences with other adapters may use the engine while some wait for their turn;
+    those with a higher priority wait for one step."""
     saved_prefix_mib: int | None = Field(None, ge=0)
-    """Memory of a model for prefixes that lost their slot; 0 keeps none. Unset: from memory."""
+    """Memory of a model for cached prefixes without a slot; 0 disables it. Unset: chosen from the
+    available memory."""
     pooling: Literal["mean", "cls", "last"] | None = None
-    """How token vectors become one embedding. Unset: as the model's file says; where it says
-    nothing, the mean for an encoder and the last token for a model that generates."""
+    """How token vectors are pooled to one embedding. Unset: from the model's file; else the mean
+    for an encoder and the last token for a model that generates."""
     warm_up_s: float = Field(3.0, ge=0)
-    """The most time spent on measuring step times."""
+    """Maximum time spent on measuring step times."""
     unread_events: int = Field(512, ge=8)
-    """Unread events at which a stream's generation pauses."""
+    """Unread events at which the generation of a stream is paused."""
     reader_patience_s: float = Field(60.0, gt=0)
-    """How long a stream may stay paused before it ends."""
+    """How long a stream may stay paused before it fails."""
     abort_on: str | None = Field(None, min_length=1)
-    """For tests of what survives, and for nothing else: the engine process aborts when it gets a
-    request that has this among its stop texts. Unset: no request does that."""
+    """Only for tests of crash recovery: the engine process aborts when it gets a request with this
+    stop text. Unset: never."""
 
 
 class SnapshotSettings(SettingsGroup):
     """Saved sequences on disk."""
 
     folder: Path | None = None
-    """Where they are kept; one server's own. Unset: snapshots/ in data_dir."""
+    """Their folder, which servers must not share. Unset: snapshots/ in data_dir."""
     max_mib: int = Field(4096, ge=0)
-    """Their size on disk; the least recently used make room. 0 keeps none."""
+    """Maximum size on disk; the least recently used are deleted. 0 disables snapshots."""
     max_files: int = Field(256, ge=0)
-    """How many there may be."""
+    """Maximum number of snapshots."""
     archive_mib: int = Field(1024, ge=0)
-    """The size on disk of what was computed for stored objects (threads, conversations, responses)
-    and has no room in memory any more; the least recently used goes. 0 keeps none."""
+    """Maximum size on disk of the cached prefixes of stored objects (threads, conversations,
+    responses) that do not fit into memory; the least recently used are deleted. 0 disables it."""
     archive_files: int = Field(256, ge=0)
-    """How many sequences of stored objects there may be on disk."""
+    """Maximum number of cached prefixes of stored objects on disk."""
 
 
 class LimitSettings(SettingsGroup):
-    """Bounds on one request."""
+    """Limits of one request."""
 
     prompt_bytes: int = Field(8 << 20, ge=1024)
-    """The longest prompt or text to tokenize, in UTF-8."""
+    """Maximum size of a prompt or a text to tokenize, in UTF-8."""
     messages: int = Field(10_000, ge=1)
-    """The most messages of a conversation."""
+    """Maximum number of messages of a conversation."""
     caller_templates: bool = False
-    """Whether a request may bring its own chat template."""
+    """Whether a request may contain its own chat template."""
 
 
 class AdapterSettings(SettingsGroup):
-    """A LoRA adapter that is loaded at the start."""
+    """A LoRA adapter that is loaded at startup."""
 
     path: str = Field(min_length=1)
-    """Its file. A relative one that is not there is looked for in the adapter folders."""
+    """Its file. A relative path that does not exist is searched in the adapter folders."""
     model: str = ""
-    """The model it is for. Empty: the first."""
+    """Its base model. Empty: the first model."""
     digest: str = ""
-    """The SHA-256 that the file must have. Empty: not checked."""
+    """The expected SHA-256 of the file. Empty: not checked."""
     scale: float = 1.0
     """The default scale of the adapter."""
 
 
 class TurnFormatSettings(SettingsGroup):
-    """How a model writes turns, where its chat template misleads."""
+    """Output format of a model, if it cannot be detected from the chat template."""
 
     tool_calls: ToolCallFormat | None = None
     """The tool-call format. Unset: detected from the chat template."""
@@ -131,7 +133,7 @@ class TurnFormatSettings(SettingsGroup):
     """Whether every turn starts with reasoning although the prompt does not open it."""
 
     def as_override(self) -> FormatOverride:
-        """What the chat package takes."""
+        """Convert to the type of the chat package."""
         return FormatOverride(self.tool_calls, self.reasoning, self.starts_in_reasoning)
 
 
@@ -141,15 +143,15 @@ class SamplingSettings(SettingsGroup):
     """
 
     temperature: float | None = None
-    """Flattens (above 1) or sharpens (below 1) the distribution; 0 takes the likeliest token."""
+    """Flattens (above 1) or sharpens (below 1) the distribution; 0 selects the likeliest token."""
     top_k: int | None = None
-    """Only the so many likeliest tokens; 0 for all."""
+    """Sample from this number of likeliest tokens; 0 for all."""
     top_p: float | None = None
-    """Only the likeliest tokens that together have this probability."""
+    """Sample from the likeliest tokens with this cumulative probability."""
     min_p: float | None = None
-    """Only tokens with this part of the likeliest one's probability."""
+    """Sample from tokens with at least this fraction of the highest probability."""
     typical_p: float | None = None
-    """Only the tokens of typical information that together have this probability."""
+    """Sample from the most typical tokens with this cumulative probability."""
     repetition_penalty: float | None = None
     """Divides the logits of tokens that occurred before."""
     frequency_penalty: float | None = None
@@ -157,7 +159,7 @@ class SamplingSettings(SettingsGroup):
     presence_penalty: float | None = None
     """Subtracted from a token's logit if it occurred before."""
     penalty_last_n: int | None = None
-    """How many tokens the penalties look back; -1 for all."""
+    """Number of recent tokens to which the penalties apply; -1 for all."""
 
 
 class ModelSettings(SettingsGroup):
@@ -166,40 +168,41 @@ class ModelSettings(SettingsGroup):
     aliases: tuple[str, ...] = ()
     """Other names that requests may use."""
     load: LoadPolicy = LoadPolicy.START
-    """When it is loaded: at the start, by the first request, or by an operator only."""
+    """When it is loaded: at startup, by the first request, or only by an operator."""
     pinned: bool = False
-    """Whether it stays in memory when others need room."""
+    """Whether it is never evicted for other models."""
     slots: int | None = Field(None, ge=1, le=256)
     """Sequences that run at once."""
     context_tokens: int | None = Field(None, ge=256)
-    """The context of one sequence, prompt and output."""
+    """Context of one sequence, prompt and output."""
     batch_tokens: int | None = Field(None, ge=32, le=65536)
-    """The most tokens of one decode call."""
+    """Maximum tokens of one decode call."""
     layout: Literal["auto", "streams", "unified"] | None = None
     """Whether each slot has its own part of the KV cache, or all share it."""
     threads: int | None = Field(None, ge=1, le=1024)
-    """Threads that compute."""
+    """Compute threads."""
     gpu_layers: int | None = Field(None, ge=-1)
-    """Layers kept on a GPU, from the last; -1 for all. With 0 none is touched that is not named."""
+    """Layers on a GPU, counted from the last; -1 for all. With 0, only devices named in `devices`
+    are used."""
     devices: tuple[str, ...] = ()
-    """The devices that hold it, by ggml's names, such as CUDA0. Empty: all there are."""
+    """Devices of the model, by ggml names such as CUDA0. Empty: all devices."""
     split_mode: SplitMode = SplitMode.LAYER
-    """How several devices share it."""
+    """How the model is split across several devices."""
     tensor_split: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
-    """The share of each device. Empty: by their memory."""
+    """The share of each device. Empty: proportional to free memory."""
     main_device: int = Field(0, ge=0)
-    """The device that has all of it with split_mode none, by its place among them."""
+    """Index of the device that holds the model with split_mode none."""
     map_file: bool = False
-    """Whether its weights stay in its file, mapped, where they would otherwise be copied into huge
-    pages: for services of one machine that share a model. Up to an eighth slower."""
+    """Whether the weights are mapped from the file (mmap) instead of copied into huge pages, so
+    that services on one machine share them. Up to an eighth slower."""
     lock_memory: bool = False
-    """Whether its weights are kept from being swapped out."""
+    """Whether the weights are locked in memory, which prevents swapping."""
     kv_type_k: KvType = KvType.F16
-    """What the keys of the KV cache are kept in."""
+    """Type of the keys in the KV cache."""
     kv_type_v: KvType = KvType.F16
-    """What its values are kept in; a quantized type needs flash attention."""
+    """Type of the values in the KV cache; a quantized type needs flash attention."""
     flash_attention: FlashAttention = FlashAttention.AUTO
-    """Whether attention is one fused operation."""
+    """Whether flash attention is used."""
     rope_scaling: RopeScaling | None = None
     """RoPE scaling beyond the trained context. Unset: that of the model's file."""
     rope_frequency_base: float | None = Field(None, gt=0)
@@ -209,7 +212,7 @@ class ModelSettings(SettingsGroup):
     rope_original_context: int | None = Field(None, ge=1)
     """The trained context in tokens, for YaRN. Unset: that of the model's file."""
     pooling: Literal["mean", "cls", "last"] | None = None
-    """How token vectors become one embedding."""
+    """How token vectors are pooled to one embedding."""
     sampling: SamplingSettings = SamplingSettings()
     """Default sampling of requests."""
 
@@ -221,22 +224,22 @@ class ModelSettings(SettingsGroup):
 
 
 class PrefixGroupSettings(SettingsGroup):
-    """Projects that share computed prefixes."""
+    """Projects that share cached prefixes."""
 
     projects: list[str] = Field(min_length=1)
     """Projects of the group. Each can infer from cached tokens what the others send."""
 
 
 class PoolSettings(SettingsGroup):
-    """The models in memory."""
+    """The pool of loaded models."""
 
     memory_mib: int | None = Field(None, ge=1)
-    """What all models together may take, measured, memory of GPUs included. Unset: what is
-    available at the start, of the machine and of GPUs."""
+    """Maximum measured memory of all models together, including GPU memory. Unset: the memory of
+    the machine and its GPUs that is available at startup."""
     load_wait_s: float = Field(120.0, ge=0)
-    """How long a request waits for its model to be loaded."""
+    """How long a request waits for its model to load."""
     memory_wait_s: float = Field(10.0, ge=0)
-    """How long a load waits for memory that models in use hold."""
+    """How long a load waits for memory of models in use."""
 
 
 class InferenceSettings(ServiceSettings):
@@ -252,38 +255,37 @@ class InferenceSettings(ServiceSettings):
     models: list[str] = Field(["bundled"], min_length=1)
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
     turn_formats: dict[str, TurnFormatSettings] = Field(default_factory=dict)
-    """By a model's name: how it writes tool calls and thinking, where its template misleads."""
+    """Output formats (tool calls, reasoning) by model name, if detection fails."""
     adapters: dict[str, AdapterSettings] = Field(default_factory=dict)
-    """By name: LoRA adapters to load at the start. More can be loaded while the server runs."""
+    """LoRA adapters to load at startup, by name. More can be loaded while the server runs."""
     adapter_folders: list[Path] = Field([])
-    """Where files of adapters that are loaded at run time may lie, beside the data folder's
-    "adapters" and the bundled ones."""
+    """Folders from which adapters may be loaded at run time, in addition to "adapters" in data_dir
+    and the bundled ones."""
     adapter_cache_mib: int = Field(16_384, ge=1)
-    """What the adapters that the control service wants here may take on disk, in data_dir."""
+    """Maximum size of the cache, in data_dir, of adapters assigned by the control service."""
     per_model: dict[str, ModelSettings] = Field(default_factory=dict)
-    """By a model's name: what differs from the others."""
+    """Settings of single models, by name."""
     prefix_groups: dict[str, PrefixGroupSettings] = Field(default_factory=dict)
-    """Groups of projects that share computed prefixes, by name. Other projects share with none."""
+    """Groups of projects that share cached prefixes, by name. Other projects share none."""
     pool: PoolSettings = PoolSettings()
-    """The models in memory."""
+    """The pool of loaded models."""
     data_dir: Path = Field(default_factory=default_data_dir)
-    """Where downloaded models and snapshots are kept."""
+    """Folder of downloaded models, adapters and snapshots."""
     keys: list[KeySettings] = Field(default_factory=list)
     """API keys that are accepted."""
     service_token_file: Path | None = None
-    """The installation's own credential, which the gateway presents."""
+    """File with the service token, by which Corral's services authenticate each other."""
     allow_keyless: bool = False
     """Serve without keys beyond the loopback interface."""
     require_keys: bool = False
     """Require an API key, also on loopback; keys of `corral keys create` count."""
     control_target: str | None = "127.0.0.1:50052"
-    """The control service, host:port: it knows further keys, says which adapters to load, and is
-    told what was used. It is asked only with a service_token_file. "none": there is none."""
+    """The control service, host:port, for stored keys, desired adapters and usage reports. Used
+    only with a service_token_file. "none": no control service."""
     control_tls: UpstreamTlsSettings | None = None
-    """TLS towards it. Unset: plain."""
+    """TLS to the control service. Unset: plain text."""
     key_cache_s: KeyCacheSeconds = 30.0
-    """How long what the control service says of a key counts, and so how long a revoked one may
-    still be used."""
+    """How long keys of the control service are cached; a revoked key may be used that long."""
     usage_interval_s: float = Field(5.0, gt=0)
     """How often usage is reported to the control service; a crash loses at most this much."""
     tls: TlsSettings | None = None
@@ -295,15 +297,15 @@ class InferenceSettings(ServiceSettings):
     snapshots: SnapshotSettings = SnapshotSettings()
     """Saved sequences on disk."""
     limits: LimitSettings = LimitSettings()
-    """Bounds on one request."""
+    """Limits of one request."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""
 
     @model_validator(mode="after")
     def _projects_have_one_group(self) -> Self:
-        seen: set[str] = set()
+        grouped: set[str] = set()
         for name, group in self.prefix_groups.items():
-            if twice := seen & set(group.projects):
-                raise ValueError(f"prefix_groups.{name}: {min(twice)} is in another group too")
-            seen |= set(group.projects)
+            if repeated := grouped & set(group.projects):
+                raise ValueError(f"prefix_groups.{name}: {min(repeated)} is in another group too")
+            grouped |= set(group.projects)
         return self

@@ -243,7 +243,7 @@ async def test_an_unload_may_start_while_the_load_still_enforces_the_budget() ->
 async def test_a_background_load_does_not_block_other_models() -> None:
     """A call for the loading model waits for `wait_s` at most."""
     harness = await PoolHarness("a", "b", wait_s=0.01).start()
-    await use(harness, "a")
+    await harness.pool.load(harness["a"], wait=True)
     harness.loader.loads_immediately = False
     await harness.pool.load(harness["b"], wait=False)
     await settle()

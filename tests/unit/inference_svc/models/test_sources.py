@@ -108,7 +108,7 @@ def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(BUNDLED_PATH.read_bytes()[:100_000])
 
-    with pytest.raises(StartupError, match=r"broken\.gguf: the file is truncated.*Download the file"):
+    with pytest.raises(StartupError, match=r"broken\.gguf: the file is truncated.*Download the"):
         names(str(path))
     with pytest.raises(StartupError, match=r"broken\.gguf: the file is truncated"):
         names(str(tmp_path))
