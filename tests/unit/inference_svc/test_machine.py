@@ -1,4 +1,4 @@
-"""How many cores count, on machines and in containers."""
+"""Tests of the usable cores, on machines and in containers."""
 
 import os
 from collections.abc import Callable
@@ -13,16 +13,16 @@ Machine = Callable[[str], tuple[Path, Path]]
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Lays out /proc, with these control groups, and /sys/fs/cgroup of a machine of 16 cores."""
+    """Creates /proc, with these cgroups, and /sys/fs/cgroup of a machine with 16 cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
 
-    def lay_out(groups: str) -> tuple[Path, Path]:
+    def create(groups: str) -> tuple[Path, Path]:
         proc = tmp_path / "proc"
         (proc / "self").mkdir(parents=True)
         (proc / "self" / "cgroup").write_text(groups)
         return proc, tmp_path / "cgroup"
 
-    return lay_out
+    return create
 
 
 def _write(folder: Path, **files: str) -> None:
@@ -31,8 +31,8 @@ def _write(folder: Path, **files: str) -> None:
         (folder / name.replace("_", ".", 1)).write_text(f"{text}\n")
 
 
-def test_without_a_quota_all_cores_count(machine: Machine) -> None:
-    """Also where there are no control groups at all, and in one without a limit."""
+def test_without_a_quota_all_cores_are_usable(machine: Machine) -> None:
+    """With no cgroups, and in a cgroup without a limit."""
     proc, groups = machine("0::/job\n")
     assert available_cores(proc / "elsewhere", groups) == 16
     assert available_cores(proc, groups) == 16
@@ -44,23 +44,23 @@ def test_without_a_quota_all_cores_count(machine: Machine) -> None:
     ("quota", "cores"),
     [("400000 100000", 4), ("765000 100000", 7), ("50000 100000", 1), ("3200000 100000", 16)],
 )
-def test_a_quota_counts_in_whole_cores(machine: Machine, quota: str, cores: int) -> None:
-    """One thread more than it has time for would have all of them wait."""
+def test_a_quota_is_rounded_down_to_cores(machine: Machine, quota: str, cores: int) -> None:
+    """With one thread too many, all threads would wait for it."""
     proc, groups = machine("0::/\n")
     _write(groups, cpu_max=quota)
     assert available_cores(proc, groups) == cores
 
 
-def test_the_least_of_the_groups_around_counts(machine: Machine) -> None:
-    """A pod's quota holds for its containers."""
+def test_the_smallest_quota_of_the_enclosing_groups_applies(machine: Machine) -> None:
+    """The quota of a pod applies to its containers."""
     proc, groups = machine("0::/pod/container\n")
     _write(groups / "pod", cpu_max="200000 100000")
     _write(groups / "pod" / "container", cpu_max="300000 100000")
     assert available_cores(proc, groups) == 2
 
 
-def test_version_one_has_two_files(machine: Machine) -> None:
-    """-1 is no quota."""
+def test_quotas_of_cgroup_v1_are_read(machine: Machine) -> None:
+    """From two files; -1 is no quota."""
     proc, groups = machine("3:memory:/x\n2:cpu,cpuacct:/job\n")
     _write(groups / "cpu", **{"cpu_cfs_quota_us": "-1", "cpu_cfs_period_us": "100000"})
     assert available_cores(proc, groups) == 16

@@ -1,4 +1,4 @@
-"""What the engine's events do to the metrics, from an engine on a fake backend."""
+"""Tests of the metrics of engine events, with a fake backend."""
 
 import time
 from pathlib import Path
@@ -25,105 +25,103 @@ from tests.support.sequences import EngineBench, a_request
 READER = ReaderLimits(9, 9.0)
 
 
-class Observed:
-    """An engine with one slot, and what is observed of it. Its clock is the test's."""
+class MetricsHarness:
+    """An engine with one slot, a manual clock, and its metrics."""
 
     def __init__(self) -> None:
         limits = NativeLimits(64, 1, 1, 256, VOCABULARY_SIZE)
         self.bench = EngineBench(FakeBackend(limits), saved_bytes=10**6)
-        boot = ModelConfig("m", BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1), 16, 1)
+        model = ModelConfig("m", BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1), 16, 1)
         self._engine = EngineClient(
-            EngineConfig(boot, 1, "info", None, 0.0), QueueLimits(4, 1000), READER
+            EngineConfig(model, 1, "info", None, 0.0), QueueLimits(4, 1000), READER
         )
         self._registry = CollectorRegistry()
         self._observer = EngineObserver(EngineMetrics(self._registry))
         self._observer.bind(self._engine)
 
     def submit(self, request: SequenceRequest) -> None:
-        """Queue a request, which the frontend knows."""
+        """Submit a request to frontend and engine."""
         number = request.sequence_id
-        generation = OutputStream(
+        stream = OutputStream(
             "r", (number,), READER, set_paused=lambda _: None, cancel=lambda: None
         )
         self._engine.sequences.live[number] = ActiveSequence(
-            request, generation, "p", "", time.monotonic()
+            request, stream, "p", "", time.monotonic()
         )
         self.bench.submit(request)
 
     def step(self, *, at: float) -> None:
-        """One step at that time."""
+        """Run one step at a time."""
         self.bench.clock.now = at
-        self.hear(*self.bench.step())
+        self.observe(*self.bench.step())
 
-    def hear(self, *events: Event) -> None:
-        """What came through the pipe."""
+    def observe(self, *events: Event) -> None:
+        """Observe events."""
         for event in events:
             self._observer.on_event(event)
 
     def sample(self, name: str, **labels: str) -> float | None:
-        """A sample of the model."""
+        """Return a sample of the model."""
         return self._registry.get_sample_value(f"corral_{name}", {"model": "m", **labels})
 
 
-async def test_whoever_started_has_queued_however_it_ends() -> None:
-    """Cancelled and failed ones too: where a server is so slow that callers leave, waits are long.
-    The meaning is that of the timings of an answer."""
-    observed = Observed()
-    observed.submit(a_request(0, max_tokens=1))
-    observed.submit(a_request(1))
-    observed.submit(a_request(2))
+async def test_the_queue_time_of_every_started_sequence_is_observed() -> None:
+    """Also if it is cancelled or fails. It equals the queue time in the response's timings."""
+    harness = MetricsHarness()
+    harness.submit(a_request(0, max_tokens=1))
+    harness.submit(a_request(1))
+    harness.submit(a_request(2))
     for second in range(3):
-        observed.step(at=second)
-    observed.bench.engine.cancel(1, arrived_in_step=3, step=4)
-    observed.step(at=3.0)
-    observed.hear(Failed(2, DeadlineExpired(phase="prefill")))
+        harness.step(at=second)
+    harness.bench.engine.cancel(1, arrived_in_step=3, step=4)
+    harness.step(at=3.0)
+    harness.observe(Failed(2, DeadlineExpired(phase="prefill")))
 
-    assert observed.sample("queue_seconds_count") == 3
-    assert observed.bench.finished(0).timings.queue_s == 0
-    assert observed.sample("queue_seconds_sum") == 1.0 + 3.0
+    assert harness.sample("queue_seconds_count") == 3
+    assert harness.bench.finished(0).timings.queue_s == 0
+    assert harness.sample("queue_seconds_sum") == 1.0 + 3.0
 
 
-async def test_whoever_gives_way_has_queued_once() -> None:
-    """What it waits after that is no admission."""
-    observed = Observed()
-    observed.submit(a_request(0, priority=1))
-    observed.step(at=0.0)
-    observed.submit(a_request(1, priority=3, max_tokens=2))
+async def test_the_queue_time_of_a_preempted_sequence_is_observed_once() -> None:
+    """Waiting after a preemption does not count."""
+    harness = MetricsHarness()
+    harness.submit(a_request(0, priority=1))
+    harness.step(at=0.0)
+    harness.submit(a_request(1, priority=3, max_tokens=2))
     for second in range(1, 20):
-        observed.step(at=second)
+        harness.step(at=second)
 
-    assert observed.sample("preemptions_total") == 1
-    assert observed.sample("requests_finished_total", finish_reason="length") == 2
-    assert observed.sample("queue_seconds_count") == 2
-    assert observed.sample("queue_seconds_sum") == 1.0
+    assert harness.sample("preemptions_total") == 1
+    assert harness.sample("requests_finished_total", finish_reason="length") == 2
+    assert harness.sample("queue_seconds_count") == 2
+    assert harness.sample("queue_seconds_sum") == 1.0
 
 
-async def test_the_time_between_tokens_is_that_of_the_engine() -> None:
-    """However late, and with how many others, they come through the pipe."""
-    observed = Observed()
-    observed.submit(a_request(max_tokens=4))
+async def test_inter_token_time_is_measured_in_the_engine() -> None:
+    """Regardless of delays and batching in the pipe."""
+    harness = MetricsHarness()
+    harness.submit(a_request(max_tokens=4))
     for number in range(4):
-        observed.bench.clock.now = number * 0.03
-        observed.bench.step()
-    observed.hear(*observed.bench.events)
+        harness.bench.clock.now = number * 0.03
+        harness.bench.step()
+    harness.observe(*harness.bench.events)
 
-    assert observed.sample("time_to_first_token_seconds_count") == 1
-    assert observed.sample("inter_token_seconds_count") == 3
-    assert observed.sample("inter_token_seconds_sum") == pytest.approx(0.09)
-    assert observed.sample("inter_token_seconds_bucket", le="0.025") == 0
-    assert observed.sample("inter_token_seconds_bucket", le="0.05") == 3
+    assert harness.sample("time_to_first_token_seconds_count") == 1
+    assert harness.sample("inter_token_seconds_count") == 3
+    assert harness.sample("inter_token_seconds_sum") == pytest.approx(0.09)
+    assert harness.sample("inter_token_seconds_bucket", le="0.025") == 0
+    assert harness.sample("inter_token_seconds_bucket", le="0.05") == 3
 
 
-async def test_tokens_of_one_step_share_its_time() -> None:
-    """Each counts, so that the mean is that of what is read. What came with the first has nothing
-    to share."""
-    observed = Observed()
-    observed.submit(a_request(max_tokens=100, constraint=Constraint("ab?cd??ef", "constraint")))
+async def test_the_time_of_a_step_is_divided_among_its_tokens() -> None:
+    """So that the mean is the time per token. Tokens of the first step are not harness."""
+    harness = MetricsHarness()
+    harness.submit(a_request(max_tokens=100, constraint=Constraint("ab?cd??ef", "constraint")))
     for number in range(3):
-        observed.step(at=number * 0.06)
+        harness.step(at=number * 0.06)
 
-    assert [len(delta.tokens) for delta in observed.bench.deltas(0)] == [5, 1, 3]
-    assert observed.sample("completion_tokens_total") == 9
-    assert observed.sample("inter_token_seconds_count") == 4
-    assert observed.sample("inter_token_seconds_sum") == pytest.approx(0.12)
-    assert observed.sample("inter_token_seconds_bucket", le="0.025") == 3
+    assert [len(delta.tokens) for delta in harness.bench.deltas(0)] == [5, 1, 3]
+    assert harness.sample("completion_tokens_total") == 9
+    assert harness.sample("inter_token_seconds_count") == 4
+    assert harness.sample("inter_token_seconds_sum") == pytest.approx(0.12)
+    assert harness.sample("inter_token_seconds_bucket", le="0.025") == 3

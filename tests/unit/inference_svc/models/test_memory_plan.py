@@ -1,4 +1,4 @@
-"""How slots and context are chosen."""
+"""Tests of choosing slots and context from the available memory."""
 
 import dataclasses
 from typing import Any
@@ -24,7 +24,7 @@ NOTHING = RequestedLimits()
 
 
 def make_model_file(**changes: Any) -> ModelFile:
-    """A 7 B-shaped model: 4 GiB of weights, 128 KiB of cache a token, trained for 128 k."""
+    """A 7B model: 4 GiB of weights, 128 KiB of KV cache per token, trained for 128k tokens."""
     model = describe_model(BUNDLED_PATH, "m")
     settings: dict[str, Any] = {
         "size_bytes": 4 * GIB,
@@ -43,39 +43,44 @@ def planned(
     return limits.slots, limits.context_tokens
 
 
-def test_much_memory_gives_long_contexts_to_many_slots() -> None:
-    """The long contexts are taken where they are cheap."""
-    assert planned(512 * GIB) == (16, 32_768)
-    assert planned(150 * GIB) == (16, 16_384)
+@pytest.mark.parametrize(
+    ("available_gib", "slots", "context_tokens"),
+    [
+        (512, 16, 32_768),
+        (150, 16, 16_384),
+        (32, 16, 8192),
+        (16, 8, 8192),
+        (10, 4, 8192),
+        (8, 4, 4096),
+        (6, 2, 4096),
+        (5, 1, 1024),
+    ],
+)
+def test_less_memory_reduces_slots_before_context(
+    available_gib: int, slots: int, context_tokens: int
+) -> None:
+    """A short context refuses requests; few slots only make them wait. Contexts longer than 8192
+    are only used with plenty of memory."""
+    assert planned(available_gib * GIB) == (slots, context_tokens)
 
 
-def test_less_memory_costs_slots_before_context() -> None:
-    """A short context refuses requests; few slots only make them wait."""
-    assert planned(32 * GIB) == (16, 8192)
-    assert planned(16 * GIB) == (8, 8192)
-    assert planned(10 * GIB) == (4, 8192)
-    assert planned(8 * GIB) == (4, 4096)
-    assert planned(6 * GIB) == (2, 4096)
-    assert planned(5 * GIB) == (1, 1024)
-
-
-def test_the_trained_context_is_never_exceeded_unasked() -> None:
-    """The demo model gets what it was trained for."""
+def test_the_trained_context_is_not_exceeded_by_default() -> None:
+    """The demo model gets its trained context."""
     (limits,) = plan_limits([describe_model(BUNDLED_PATH, "m")], 8 * GIB, [NOTHING])
 
     assert (limits.slots, limits.context_tokens) == (16, 2048)
     assert limits.kv_bytes == 16 * 2048 * 3072
 
 
-def test_what_was_asked_for_is_given() -> None:
-    """Either limit, or both, can be fixed; the other follows."""
+def test_requested_limits_are_used() -> None:
+    """One that is unset is chosen."""
     assert planned(16 * GIB, RequestedLimits(slots=2)) == (2, 8192)
     assert planned(16 * GIB, RequestedLimits(context_tokens=1024))[1] == 1024
     assert planned(64 * GIB, RequestedLimits(3, 5000)) == (3, 5000)
 
 
-def test_a_context_beyond_the_trained_one_is_given_with_a_warning() -> None:
-    """Some models stretch; the log says that it was asked for."""
+def test_a_requested_context_may_exceed_the_trained_one() -> None:
+    """With a warning in the log."""
     (limits,) = plan_limits(
         [make_model_file(trained_context_tokens=512)], 64 * GIB, [RequestedLimits(1, 1024)]
     )
@@ -84,8 +89,8 @@ def test_a_context_beyond_the_trained_one_is_given_with_a_warning() -> None:
     assert "trained for 512 tokens only" in limits.reason
 
 
-def test_what_cannot_fit_is_refused_with_both_sums() -> None:
-    """Before anything is loaded, the operator reads what it would take."""
+def test_a_model_that_does_not_fit_is_refused() -> None:
+    """The error has the needed and the available memory."""
     with pytest.raises(ModelTooLarge) as raised:
         planned(4 * GIB)
     assert raised.value.metadata["available_bytes"] == str(4 * GIB)
@@ -96,15 +101,15 @@ def test_what_cannot_fit_is_refused_with_both_sums() -> None:
 
 
 def unified(available: int, requested: RequestedLimits) -> ResolvedLimits:
-    """What a model gets that shares its cells."""
+    """The plan of a model in the unified layout."""
     (limits,) = plan_limits([make_model_file()], available, [requested])
     assert limits.shared_cells is not None
     assert limits.kv_bytes == limits.shared_cells * (128 << 10)
     return limits
 
 
-def test_what_streams_cannot_reserve_is_shared() -> None:
-    """Sixteen conversations of 16 k need 32 GiB of streams; there are some 10 GiB for all."""
+def test_unified_is_chosen_if_streams_do_not_fit() -> None:
+    """Streams would need 32 GiB for 16 x 16k tokens; about 10 GiB are available."""
     limits = unified(16 * GIB, RequestedLimits(slots=16, context_tokens=16_384))
 
     assert (limits.slots, limits.context_tokens) == (16, 16_384)
@@ -113,21 +118,21 @@ def test_what_streams_cannot_reserve_is_shared() -> None:
     assert planned_bytes(make_model_file(), limits) <= 16 * GIB
 
 
-def test_streams_that_are_asked_for_are_not_replaced() -> None:
-    """The operator would rather hear of it."""
+def test_requested_streams_are_not_replaced_by_unified() -> None:
+    """The load is refused instead."""
     with pytest.raises(ModelTooLarge):
         planned(16 * GIB, RequestedLimits(16, 16_384, layout=Layout.STREAMS))
 
 
-def test_sharing_may_be_asked_for() -> None:
-    """Also where streams would fit; it takes no more than they would."""
+def test_unified_may_be_requested() -> None:
+    """Even if streams fit; it uses at most as many cells as they would."""
     limits = unified(512 * GIB, RequestedLimits(4, 1000, layout=Layout.UNIFIED))
 
     assert limits.shared_cells == 4096
 
 
-def test_one_whole_context_is_the_least() -> None:
-    """A sequence that could never be as long as promised is no use."""
+def test_the_minimum_is_one_full_context() -> None:
+    """A sequence must be able to use the whole context."""
     requested = RequestedLimits(16, 16_384)
     least = memory_needs(make_model_file(), requested).least
 
@@ -136,26 +141,26 @@ def test_one_whole_context_is_the_least() -> None:
         planned(least - GIB // 2, requested)
 
 
-def test_several_models_share_the_memory() -> None:
-    """What all of them take together fits."""
+def test_models_planned_together_share_the_memory() -> None:
+    """Their sum fits."""
     models = [make_model_file(name="a"), make_model_file(name="b", kv_bytes_per_token=32 << 10)]
 
     limits = plan_limits(models, 18 * GIB, [NOTHING] * len(models))
 
-    taken = sum(m.size_bytes + compute_bytes(m) for m in models) + sum(x.kv_bytes for x in limits)
-    assert taken <= 18 * GIB
+    used = sum(m.size_bytes + compute_bytes(m) for m in models) + sum(x.kv_bytes for x in limits)
+    assert used <= 18 * GIB
     assert [(each.slots, each.context_tokens) for each in limits] == [(4, 8192), (4, 8192)]
 
 
-def test_an_encoder_needs_no_cache() -> None:
-    """Embedding a text leaves nothing behind."""
+def test_an_encoder_has_no_kv_cache() -> None:
+    """Its size is 0."""
     (limits,) = plan_limits([make_model_file(model_class=ModelClass.ENCODER)], 8 * GIB, [NOTHING])
 
     assert limits.kv_bytes == 0
 
 
-def test_the_reason_has_the_figures() -> None:
-    """The start-up log shows the sum."""
+def test_the_reason_has_the_sizes() -> None:
+    """For the log."""
     (limits,) = plan_limits([make_model_file()], 32 * GIB, [NOTHING])
 
     assert limits.reason == (
@@ -164,8 +169,8 @@ def test_the_reason_has_the_figures() -> None:
     )
 
 
-def test_what_a_load_needs_is_enough_for_it() -> None:
-    """With the least one sequence runs, and with a comfortable amount several do."""
+def test_memory_needs_are_sufficient() -> None:
+    """`least` for one sequence, `comfortable` for several."""
     model = make_model_file()
     needs = memory_needs(model, NOTHING)
     least, comfortable = (
@@ -180,8 +185,8 @@ def test_what_a_load_needs_is_enough_for_it() -> None:
     assert planned_bytes(model, comfortable) <= needs.comfortable
 
 
-def test_a_quantized_cache_takes_less() -> None:
-    """Eight and a half bits a value instead of sixteen."""
+def test_a_quantized_kv_cache_is_smaller() -> None:
+    """8.5 bits per value instead of 16."""
     model = make_model_file().with_kv_types(KvType.Q8_0, KvType.Q8_0)
 
     assert model.kv_bytes_per_token == (128 << 10) * 8.5 / 16
