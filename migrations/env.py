@@ -1,8 +1,7 @@
-"""Where Alembic meets a connection that `control_svc.db.migrations` has opened.
+"""Alembic environment: migrates over a connection that `control_svc.db.migrations` has opened.
 
-An upgrade is one transaction: all of it or nothing. On PostgreSQL an advisory lock lets one process
-migrate at a time, and a migration that cannot have its locks soon gives up instead of stopping
-everybody.
+An upgrade is one transaction. On PostgreSQL an advisory lock serializes migrations, and a short
+`lock_timeout` makes a migration fail rather than block the running services.
 """
 
 from alembic import context
@@ -10,23 +9,23 @@ from sqlalchemy import Connection, text
 
 from control_svc.schema import METADATA
 
-_ADVISORY_LOCK = 5_070_451_133  # any number that nobody else takes
-_PATIENCE = {"lock_timeout": "4s", "statement_timeout": "300s"}
+_ADVISORY_LOCK = 5_070_451_133  # an arbitrary number
+_TIMEOUTS = {"lock_timeout": "4s", "statement_timeout": "300s"}
 
 
 def migrate(connection: Connection) -> None:
-    """Run what the command asks for on an open connection."""
+    """Run the migrations of the current command."""
     is_sqlite = connection.dialect.name == "sqlite"
     context.configure(
         connection=connection,
         target_metadata=METADATA,
         transactional_ddl=True,
-        render_as_batch=is_sqlite,  # SQLite changes a table by making it anew
+        render_as_batch=is_sqlite,  # SQLite alters a table by recreating it
         compare_server_default=True,
     )
     with context.begin_transaction():
         if not is_sqlite:
-            for name, value in _PATIENCE.items():
+            for name, value in _TIMEOUTS.items():
                 connection.execute(text(f"SET LOCAL {name} = '{value}'"))
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"))
         context.run_migrations()

@@ -1,11 +1,11 @@
-"""Bytes in a folder: written beside their final place, and moved there when they are safe.
+"""A blob store in a folder.
 
-    incoming/KEY      on their way; of a writer that died they stay until the sweeper comes
-    ab/KEY            complete: on the disk, never changed, "ab" being the key's first two digits
-    INSTALLATION      the id of the database whose rows name these bytes
+    incoming/KEY      a blob that is being written; the sweeper deletes those of killed writers
+    ab/KEY            a complete, synced blob; "ab" are the first two digits of the key
+    INSTALLATION      the id of the database that references the blobs
 
-Keys are made here. Nothing that a caller says becomes part of a path. All work on the disk is done
-by threads, because a slow disk must not stop the event loop.
+Keys are generated, so no input of a caller becomes part of a path. All disk access is in threads,
+because a slow disk must not block the event loop.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import disk_errors
 
 READ_BYTES: Final = 256 * 1024
-_GATHERED_BYTES: Final = 1024 * 1024
-_GATHERED_CHUNKS: Final = 256
-_PUSHED_BYTES: Final = 8 * 1024 * 1024
+_BUFFER_BYTES: Final = 1024 * 1024
+_BUFFER_CHUNKS: Final = 256
+_WRITEBACK_BYTES: Final = 8 * 1024 * 1024
 _INCOMING: Final = "incoming"
 _INSTALLATION: Final = "INSTALLATION"
 
@@ -39,20 +39,21 @@ class FolderBlobs:
         self._incoming = folder / _INCOMING
 
     def prepare(self) -> None:
-        """Make the folders. Raises OSError."""
+        """Create the folders. Raises OSError."""
         self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def claim(self, installation: str) -> None:
-        """Bind the folder to the database with this id; blobs of another database would be swept.
-        Raises StartupError if the folder belongs to another database or has no owner; OSError.
+        """Bind the folder to the database with this id, since the sweeper would delete the blobs
+        of another one. Raises StartupError if the folder belongs to another or an unknown database;
+        OSError.
         """
-        is_used = any(any(shelf.iterdir()) for shelf in self._shelves())
+        is_used = any(any(folder.iterdir()) for folder in self._shard_folders())
         path = self._folder / _INSTALLATION
         if not path.exists():
             if is_used:
                 raise StartupError(
-                    f"{self._folder} holds files, but does not say of which database: choose"
-                    f" another data_dir, or write {installation} to {path} if they are this one's"
+                    f"{self._folder} holds files of an unknown database: choose another data_dir,"
+                    f" or write {installation} to {path} if they belong to this one"
                 )
             self._write_once(path, installation)
         if path.read_text().strip() != installation:
@@ -63,7 +64,7 @@ class FolderBlobs:
 
     @asynccontextmanager
     async def create(self) -> AsyncIterator[BlobSink]:
-        """Begin new bytes; left without `commit`, also by a cancellation, they are removed."""
+        """Begin a new blob. Unless committed, it is removed when the context is left."""
         key = secrets.token_hex(16)
         sink = _FileSink(key, self._incoming / key, self._path(key))
         try:
@@ -72,39 +73,39 @@ class FolderBlobs:
             await run_shielded(sink.close())
 
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
-        """The bytes of a range in chunks. Raises BlobMissing before the first of them."""
+        """Yield the bytes of a range in chunks. Raises BlobMissing."""
         opening = asyncio.create_task(asyncio.to_thread(self._open, key))
         try:
             file = await asyncio.shield(opening)
         except asyncio.CancelledError:
             with suppress(BlobMissing):
-                (await opening).close()  # the thread opens it all the same
+                (await opening).close()  # the thread is not cancelled
             raise
         try:
             end = offset + length
             while offset < end:
-                # pread: a cancelled one may still be running when the file is closed.
+                # pread, since a cancelled read may still be running when the file is closed.
                 count = min(READ_BYTES, end - offset)
                 chunk = await asyncio.to_thread(os.pread, file.fileno(), count, offset)
                 if not chunk:
-                    raise BlobMissing(f"the bytes of {key} end too early")
+                    raise BlobMissing(f"blob {key} is too short")
                 offset += len(chunk)
                 yield chunk
         finally:
             file.close()
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete; what is not there is no error."""
+        """Delete blobs; missing ones are ignored."""
         if keys:
             await asyncio.to_thread(self._unlink, list(keys))
 
     async def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
-        """Everything in the store, a folder at a time."""
-        for folder in [self._incoming, *await asyncio.to_thread(self._shelves)]:
-            yield await asyncio.to_thread(_stored_in, folder)
+        """Yield all keys in the store, in groups."""
+        for folder in [self._incoming, *await asyncio.to_thread(self._shard_folders)]:
+            yield await asyncio.to_thread(_list_keys, folder)
 
-    def _shelves(self) -> list[Path]:
-        """The folders of complete bytes; what else lies there is not ours."""
+    def _shard_folders(self) -> list[Path]:
+        """The folders of complete blobs. Other files are ignored."""
         return sorted(entry for entry in self._folder.glob("??") if entry.is_dir())
 
     def _write_once(self, path: Path, text: str) -> None:
@@ -126,7 +127,7 @@ class FolderBlobs:
         try:
             return self._path(key).open("rb", buffering=0)
         except FileNotFoundError:
-            raise BlobMissing(f"there are no bytes under {key}") from None
+            raise BlobMissing(f"there is no blob {key}") from None
 
     def _unlink(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -135,7 +136,7 @@ class FolderBlobs:
 
 
 class _FileSink:
-    """One file on its way."""
+    """A file that is being written."""
 
     def __init__(self, key: str, path: Path, final: Path) -> None:
         self._key = key
@@ -143,63 +144,65 @@ class _FileSink:
         self._final = final
         self._digest = hashlib.sha256()
         self._size_bytes = 0
-        self._pushed_bytes = 0
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
+        self._writeback_offset = 0
+        self._buffer: list[bytes] = []
+        self._buffer_bytes = 0
         self._is_committed = False
         self._running: asyncio.Future[None] | None = None
         self._file: FileIO | None = None
 
     @property
     def size_bytes(self) -> int:
-        """How much has been written."""
+        """Bytes written so far."""
         return self._size_bytes
 
     async def write(self, chunk: bytes) -> None:
-        """Append, while the bytes before are being written; a failure is raised by the next call.
-        Small chunks are collected, since each write takes a thread.
+        """Append a chunk, while a thread writes the ones before. Raises StorageFailed for those.
+
+        Small chunks are buffered, since each write needs a thread.
         """
         if not chunk:
             return
-        self._gathered.append(chunk)
-        self._gathered_bytes += len(chunk)
+        self._buffer.append(chunk)
+        self._buffer_bytes += len(chunk)
         self._size_bytes += len(chunk)
-        if self._gathered_bytes >= _GATHERED_BYTES or len(self._gathered) >= _GATHERED_CHUNKS:
+        if self._buffer_bytes >= _BUFFER_BYTES or len(self._buffer) >= _BUFFER_CHUNKS:
             await self._flush()
 
     async def sha256(self) -> str:
-        """The digest of what has been written."""
+        """The digest of the bytes so far."""
         await self._flush()
-        await self._settle()
+        await self._wait()
         return self._digest.hexdigest()
 
     async def commit(self) -> Blob:
-        """Write the rest, have it on the disk, and move it to its place."""
+        """Write the rest, sync the file, and move it to its final path."""
         digest = await self.sha256()
         self._start(self._finish)
-        await self._settle()
+        await self._wait()
         return Blob(self._key, self._size_bytes, digest)
 
     async def close(self) -> None:
-        """Remove what was not committed, after the thread that a cancelled task left behind.
+        """Wait for the thread of a cancelled task, and remove an uncommitted file.
 
-        A file that is closed under a thread's write could be another one by then.
+        Closing a file during a write could make the thread write to another file, whose descriptor
+        is the same.
         """
         if self._running is not None:
             await asyncio.wait([self._running])
-            self._running.exception()  # whom it concerned has heard of it, or has left
+            self._running.exception()  # raised already, or the caller is gone
             await asyncio.to_thread(self._remove)
 
     async def _flush(self) -> None:
-        """Hand what is gathered to a thread, when that has done what it had."""
-        await self._settle()
-        chunks, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        """Wait for the thread, then let it write the buffer."""
+        await self._wait()
+        chunks, self._buffer, self._buffer_bytes = self._buffer, [], 0
         self._start(lambda: self._append(chunks))
 
     def _start(self, work: Callable[[], None]) -> None:
         self._running = asyncio.ensure_future(asyncio.to_thread(work))
 
-    async def _settle(self) -> None:
+    async def _wait(self) -> None:
         if self._running is not None:
             await asyncio.shield(self._running)
 
@@ -211,35 +214,33 @@ class _FileSink:
 
     def _append(self, chunks: Sequence[bytes]) -> None:
         with disk_errors():
-            file = self._opened()
+            file = self._open()
             for chunk in chunks:
                 self._digest.update(chunk)
                 view = memoryview(chunk)
                 while view:
                     view = view[file.write(view) or 0 :]
-            self._push(file)
+            self._start_writeback(file)
 
-    def _push(self, file: FileIO) -> None:
-        """Start writing dirty pages to the disk, so that little is left for the end, and drop them
-        from the page cache.
+    def _start_writeback(self, file: FileIO) -> None:
+        """Write dirty pages to the disk, so that the final fsync is short, and drop them from the
+        page cache.
         """
-        written = file.tell()
-        if written - self._pushed_bytes >= _PUSHED_BYTES and hasattr(os, "posix_fadvise"):
-            length = written - self._pushed_bytes
-            os.posix_fadvise(file.fileno(), self._pushed_bytes, length, os.POSIX_FADV_DONTNEED)
-            self._pushed_bytes = written
+        offset, length = self._writeback_offset, file.tell() - self._writeback_offset
+        if length >= _WRITEBACK_BYTES and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_DONTNEED)
+            self._writeback_offset += length
 
-    def _opened(self) -> FileIO:
-        """The file, made by the thread that first needs it: `close` knows of that thread."""
+    def _open(self) -> FileIO:
+        """Open the file in the first thread that needs it, for which `close` waits."""
         if self._file is None:
             self._file = self._path.open("xb", buffering=0)
         return self._file
 
     def _finish(self) -> None:
         with disk_errors():
-            os.fsync(self._opened().fileno())
-            # The sweeper counts from here: a row will name these bytes within the same call.
-            os.utime(self._path)
+            os.fsync(self._open().fileno())
+            os.utime(self._path)  # the sweeper's grace period starts now
             self._final.parent.mkdir(mode=0o700, exist_ok=True)
             self._path.rename(self._final)
             self._is_committed = True
@@ -248,7 +249,7 @@ class _FileSink:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have a folder's entries on the disk: without it a power cut may undo the move."""
+    """Sync the entries of a folder; otherwise a power cut may undo a rename."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -256,12 +257,12 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _stored_in(folder: Path) -> list[StoredKey]:
-    found = []
+def _list_keys(folder: Path) -> list[StoredKey]:
+    keys = []
     for entry in os.scandir(folder):
         try:
             touched = entry.stat().st_mtime
         except FileNotFoundError:
             continue  # moved or deleted meanwhile
-        found.append(StoredKey(entry.name, datetime.fromtimestamp(touched, UTC)))
-    return found
+        keys.append(StoredKey(entry.name, datetime.fromtimestamp(touched, UTC)))
+    return keys

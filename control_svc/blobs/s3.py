@@ -1,11 +1,11 @@
-"""Bytes in a bucket of any service that speaks S3.
+"""A blob store in a bucket of any service with the S3 API.
 
-    PREFIX/KEY             complete: it appears whole, when its upload ends, and never changes
-    PREFIX/INSTALLATION    the id of the database whose rows name these bytes
+    PREFIX/KEY             a complete blob
+    PREFIX/INSTALLATION    the id of the database that references the blobs
 
-Small bytes are one request. Larger ones go up in parts while they come in; an upload that is given
-up is aborted. Only a process that dies leaves parts, which no listing shows and which a lifecycle
-rule of the bucket removes. The checksums, retries and signatures are the library's.
+Small blobs are one request. Larger ones are multipart uploads, sent while the bytes arrive; an
+upload that is not committed is aborted. Only a process that dies leaves parts, which a lifecycle
+rule of the bucket should remove. Checksums, retries and signatures are those of obstore.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 READ_BYTES: Final = 256 * 1024
-_LISTED_AT_ONCE: Final = 500
+_LIST_GROUP: Final = 500
 _INSTALLATION: Final = "INSTALLATION"
 _KEY: Final = re.compile("[0-9a-f]{32}")
 _OPTIONS: Final = {"endpoint", "region"}
 
 
 class Credentials(NamedTuple):
-    """Credentials of the bucket; None means the environment's (AWS_...)."""
+    """Credentials of the bucket; None means those of the environment (AWS_...)."""
 
     access_key_id: SecretStr | None = None
     secret_access_key: SecretStr | None = None
@@ -51,7 +51,7 @@ class S3Blobs:
     """A BlobStore under a prefix that no other program writes to."""
 
     def __init__(self, store: S3Store, name: str) -> None:
-        """`name` is used in messages."""
+        """`name` is used in error messages."""
         self._store = store
         self._name = name
 
@@ -60,17 +60,17 @@ class S3Blobs:
         another database or has no owner, or if the bucket cannot be used.
         """
         try:
-            found = await self._installation()
-            if found is None:
+            owner = await self._installation()
+            if owner is None:
                 await self._check_empty(installation)
                 with suppress(AlreadyExistsError):
                     text = installation.encode()
                     await obstore.put_async(self._store, _INSTALLATION, text, mode="create")
-                found = await self._installation()
+                owner = await self._installation()
         except (BaseError, OSError, ValueError) as error:
-            _log.warning("S3 refuses: %s", error)
-            raise StartupError(f"cannot keep files in {self._name}: {_reason(error)}") from error
-        if found != installation:
+            _log.warning("S3 failed: %s", error)
+            raise StartupError(f"cannot store files in {self._name}: {_reason(error)}") from error
+        if owner != installation:
             raise StartupError(
                 f"{self._name} holds the files of another database: choose another blobs_url, or"
                 " the database that belongs to it"
@@ -78,7 +78,7 @@ class S3Blobs:
 
     @asynccontextmanager
     async def create(self) -> AsyncIterator[BlobSink]:
-        """Begin new bytes; left without `commit`, also by a cancellation, they are removed."""
+        """Begin a new blob. Unless committed, it is removed when the context is left."""
         sink = ObjectSink(self._store, secrets.token_hex(16))
         try:
             yield sink
@@ -86,27 +86,27 @@ class S3Blobs:
             await run_shielded(sink.close())
 
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
-        """The bytes of a range in chunks. Raises BlobMissing before the first of them."""
-        with translated():
-            found = await self._open(key, offset, length)
+        """Yield the bytes of a range in chunks. Raises BlobMissing."""
+        with translate_s3_errors():
+            result = await self._open(key, offset, length)
             if not length:
                 return
-            async for chunk in found.stream(min_chunk_size=READ_BYTES):
+            async for chunk in result.stream(min_chunk_size=READ_BYTES):
                 length -= len(chunk)
                 yield bytes(chunk)
         if length:
-            raise BlobMissing(f"the bytes of {key} end too early")
+            raise BlobMissing(f"blob {key} is too short")
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete; what is not there is no error."""
+        """Delete blobs; missing ones are ignored."""
         if keys:
-            with translated(), suppress(FileNotFoundError):
+            with translate_s3_errors(), suppress(FileNotFoundError):
                 await obstore.delete_async(self._store, list(keys))
 
     async def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
-        """Everything in the store, in groups; what else lies there is not ours."""
-        with translated():
-            async for group in obstore.list(self._store, chunk_size=_LISTED_AT_ONCE):
+        """Yield all keys in the store, in groups. Other objects are ignored."""
+        with translate_s3_errors():
+            async for group in obstore.list(self._store, chunk_size=_LIST_GROUP):
                 yield [
                     StoredKey(each["path"], each["last_modified"])
                     for each in group
@@ -114,40 +114,38 @@ class S3Blobs:
                 ]
 
     async def _open(self, key: str, offset: int, length: int) -> "GetResult":
-        """Read a range; an empty one reads nothing, which S3 cannot express."""
-        wanted: GetOptions | None = {"range": (offset, offset + length)} if length else None
+        # S3 has no empty ranges: the whole object is opened then, and not read.
+        options: GetOptions | None = {"range": (offset, offset + length)} if length else None
         try:
-            return await obstore.get_async(self._store, key, options=wanted)
+            return await obstore.get_async(self._store, key, options=options)
         except FileNotFoundError:
-            raise BlobMissing(f"there are no bytes under {key}") from None
+            raise BlobMissing(f"there is no blob {key}") from None
 
     async def _installation(self) -> str | None:
         try:
-            found = await obstore.get_async(self._store, _INSTALLATION)
+            result = await obstore.get_async(self._store, _INSTALLATION)
         except FileNotFoundError:
             return None
-        return bytes(await found.bytes_async()).decode().strip()
+        return bytes(await result.bytes_async()).decode().strip()
 
     async def _check_empty(self, installation: str) -> None:
         async for group in self.keys():
             if group:
                 raise StartupError(
-                    f"{self._name} holds files, but does not say of which database: choose another"
-                    f" blobs_url, or write {installation} to {_INSTALLATION} there if they are this"
-                    " one's"
+                    f"{self._name} holds files of an unknown database: choose another blobs_url,"
+                    f" or write {installation} to {_INSTALLATION} there if they belong to this one"
                 )
 
 
 def open_bucket(url: str, credentials: Credentials) -> S3Blobs:
-    """The store of a URL: s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Raises StartupError."""
+    """Open the store of a URL: s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Raises StartupError."""
     parsed = urlsplit(url)
     options = dict(parse_qsl(parsed.query))
     if parsed.scheme != "s3" or not parsed.hostname:
-        raise StartupError("blobs_url cannot be read; write s3://BUCKET/PREFIX?endpoint=URL")
+        raise StartupError("blobs_url is not valid: use s3://BUCKET/PREFIX?endpoint=URL")
     if unknown := sorted(options.keys() - _OPTIONS):
         raise StartupError(
-            f"blobs_url has options that are not known: {', '.join(unknown)};"
-            " there are endpoint and region"
+            f"blobs_url has unknown options: {', '.join(unknown)}; allowed are endpoint and region"
         )
     config: dict[str, Any] = {**options, **_secrets(credentials)}
     endpoint = options.get("endpoint", "")
@@ -179,80 +177,80 @@ def _reason(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-PART_BYTES: Final = 5 * 1024 * 1024  # the least that S3 takes
-_PARTS_AT_ONCE: Final = 2
+PART_BYTES: Final = 5 * 1024 * 1024  # the minimum of S3
+_CONCURRENT_PARTS: Final = 2
 
 
-class _Abandoned(Exception):
-    """Makes the library abort a multipart upload."""
+class _Aborted(Exception):
+    """Makes obstore abort a multipart upload."""
 
 
 class ObjectSink:
-    """One object on its way. Parts are handed over one at a time; the next one waits for it."""
+    """An object that is being uploaded. A part is queued once the one before has been taken."""
 
     def __init__(self, store: S3Store, key: str) -> None:
         self._store = store
         self._key = key
         self._digest = hashlib.sha256()
         self._size_bytes = 0
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
+        self._buffer: list[bytes] = []
+        self._buffer_bytes = 0
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(1)
-        self._is_abandoned = False
+        self._is_aborted = False
         self._is_committed = False
-        self._sending: asyncio.Task[object] | None = None
+        self._upload: asyncio.Task[object] | None = None
 
     @property
     def size_bytes(self) -> int:
-        """How much has been written."""
+        """Bytes written so far."""
         return self._size_bytes
 
     async def write(self, chunk: bytes) -> None:
-        """Append. Raises StorageFailed, perhaps for an earlier chunk."""
-        self._gathered.append(chunk)
-        self._gathered_bytes += len(chunk)
+        """Append a chunk. Raises StorageFailed, possibly for an earlier chunk."""
+        self._buffer.append(chunk)
+        self._buffer_bytes += len(chunk)
         self._size_bytes += len(chunk)
-        if self._gathered_bytes >= PART_BYTES:
-            part = await self._take()
-            if self._sending is None:
-                self._sending = asyncio.create_task(self._put_parts())
-            await self._hand_over(part)
+        if self._buffer_bytes >= PART_BYTES:
+            part = await self._take_buffer()
+            if self._upload is None:
+                self._upload = asyncio.create_task(self._put_parts())
+            await self._queue_part(part)
 
     async def sha256(self) -> str:
-        """The digest of what has been written."""
-        if self._gathered_bytes:
-            self._gathered = [await self._take()]
+        """The digest of the bytes so far."""
+        if self._buffer_bytes:
+            self._buffer = [await self._take_buffer()]
         return self._digest.hexdigest()
 
     async def commit(self) -> Blob:
-        """Send the rest and have the object appear."""
+        """Upload the rest and complete the object."""
         digest = await self.sha256()
-        rest = b"".join(self._gathered)
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._put(rest))
+        rest = b"".join(self._buffer)
+        if self._upload is None:
+            self._upload = asyncio.create_task(self._put(rest))
         else:
-            await self._hand_over(rest)
-            await self._hand_over(None)
-        with translated():
-            await asyncio.shield(self._sending)
+            await self._queue_part(rest)
+            await self._queue_part(None)
+        with translate_s3_errors():
+            await asyncio.shield(self._upload)
         self._is_committed = True
         return Blob(self._key, self._size_bytes, digest)
 
     async def close(self) -> None:
-        """Abort what was not committed, and remove it where that came too late."""
-        if self._sending is None or self._is_committed:
+        """Abort an uncommitted upload; delete the object if it is complete already."""
+        if self._upload is None or self._is_committed:
             return
-        self._is_abandoned = True
+        self._is_aborted = True
         with suppress(asyncio.QueueFull):
             self._parts.put_nowait(None)
-        await asyncio.wait([self._sending])
-        if self._sending.exception() is None:
-            with translated():
+        await asyncio.wait([self._upload])
+        if self._upload.exception() is None:
+            with translate_s3_errors():
                 await obstore.delete_async(self._store, [self._key])
 
-    async def _take(self) -> bytes:
-        """What is gathered, hashed, in one piece."""
-        chunks, self._gathered, self._gathered_bytes = self._gathered, [], 0
+    async def _take_buffer(self) -> bytes:
+        """Empty the buffer; join and hash its chunks in a thread."""
+        chunks, self._buffer, self._buffer_bytes = self._buffer, [], 0
         return await asyncio.to_thread(self._join, chunks)
 
     def _join(self, chunks: Sequence[bytes]) -> bytes:
@@ -260,18 +258,18 @@ class ObjectSink:
         self._digest.update(part)
         return part
 
-    async def _hand_over(self, part: bytes | None) -> None:
-        """Wait until there is room for a part. Raises StorageFailed where the upload has failed."""
-        if self._sending is None:
+    async def _queue_part(self, part: bytes | None) -> None:
+        """Wait until the queue has room. Raises StorageFailed if the upload has failed."""
+        if self._upload is None:
             return
-        putting = asyncio.ensure_future(self._parts.put(part))
+        put = asyncio.ensure_future(self._parts.put(part))
         try:
-            await asyncio.wait([putting, self._sending], return_when=asyncio.FIRST_COMPLETED)
-            if self._sending.done():
-                with translated():
-                    await self._sending
+            await asyncio.wait([put, self._upload], return_when=asyncio.FIRST_COMPLETED)
+            if self._upload.done():
+                with translate_s3_errors():
+                    await self._upload
         finally:
-            putting.cancel()
+            put.cancel()
 
     async def _put(self, content: bytes) -> object:
         return await obstore.put_async(self._store, self._key, content, use_multipart=False)
@@ -280,26 +278,26 @@ class ObjectSink:
         return await obstore.put_async(
             self._store,
             self._key,
-            self._taken_parts(),
+            self._queued_parts(),
             chunk_size=PART_BYTES,
-            max_concurrency=_PARTS_AT_ONCE,
+            max_concurrency=_CONCURRENT_PARTS,
         )
 
-    async def _taken_parts(self) -> AsyncIterator[bytes]:
-        while (part := await self._parts.get()) is not None and not self._is_abandoned:
+    async def _queued_parts(self) -> AsyncIterator[bytes]:
+        while (part := await self._parts.get()) is not None and not self._is_aborted:
             yield part
-        if self._is_abandoned:
-            raise _Abandoned
+        if self._is_aborted:
+            raise _Aborted
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Raises StorageFailed where the service fails, refuses or cannot be reached.
+def translate_s3_errors() -> Iterator[None]:
+    """Raise StorageFailed if the service fails, refuses a request, or cannot be reached.
 
-    What the service answered may name its addresses and ours, so only the log has it.
+    The details are only logged, since they may contain internal addresses.
     """
     try:
         yield
     except (BaseError, OSError) as error:
         _log.warning("S3 failed: %s", error)
-        raise StorageFailed(problem="the object store does not answer as it should") from error
+        raise StorageFailed(problem="the object store returned an error") from error

@@ -1,4 +1,4 @@
-"""The interface of blob stores: immutable bytes under generated keys."""
+"""The interface of blob stores, which store immutable bytes under generated keys."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes that are stored durably."""
+    """A blob that is stored durably."""
 
     key: str
     size_bytes: int
@@ -19,49 +19,49 @@ class Blob:
 
 @dataclass(frozen=True)
 class StoredKey:
-    """A key in the store, complete or not, and when bytes last came under it."""
+    """A key in the store, complete or not, and the time of the last write to it."""
 
     key: str
     touched_at: datetime
 
 
 class BlobSink(Protocol):
-    """Bytes on their way into the store. Left without `commit` they leave nothing behind."""
+    """A blob that is being written."""
 
     @property
     def size_bytes(self) -> int:
-        """How much has been written."""
+        """Bytes written so far."""
 
     async def write(self, chunk: bytes) -> None:
-        """Append. Raises StorageFailed, perhaps for an earlier chunk."""
+        """Append a chunk. Raises StorageFailed, possibly for an earlier chunk."""
 
     async def sha256(self) -> str:
-        """The digest of what has been written, in lower-case hex. Raises StorageFailed."""
+        """The digest of the bytes so far, in lower-case hex. Raises StorageFailed."""
 
     async def commit(self) -> Blob:
-        """Make the bytes durable under their key. Raises StorageFailed."""
+        """Store the blob durably under its key. Raises StorageFailed."""
 
 
 class BlobMissing(Exception):
-    """The store has no bytes under a key."""
+    """The store has no blob with the key, or the blob is too short."""
 
 
 class BlobStore(Protocol):
-    """A store of bytes that never change, under keys of its own making."""
+    """A store of immutable blobs under keys that it generates."""
 
     def create(self) -> AbstractAsyncContextManager[BlobSink]:
-        """Begin new bytes."""
+        """Begin a new blob. Unless committed, it is removed when the context is left."""
 
     def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
-        """The bytes of a range in chunks. Raises BlobMissing before the first of them."""
+        """Yield the bytes of a range in chunks. Raises BlobMissing."""
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete; what is not there is no error."""
+        """Delete blobs; missing ones are ignored."""
 
     def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
-        """Everything in the store, in groups."""
+        """Yield all keys in the store, in groups."""
 
 
 async def run_shielded(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for work that continues when its caller is cancelled, also repeatedly."""
+    """Wait for work that continues even if the caller is cancelled repeatedly."""
     await asyncio.shield(asyncio.ensure_future(work))

@@ -1,21 +1,15 @@
-"""Databases by URL: how connections are made, and what keeps writers apart.
+"""Opens databases by URL.
 
-SQLite takes one writer at a time, and answers a second one with "database is locked" after a wait.
-So there is one writing connection here, taken in order of arrival, and the data folder is locked
-against a second process, as is the folder of a SQLite file elsewhere. PostgreSQL keeps writers
-apart itself, from any number of processes.
+SQLite allows one writer at a time; a second one gets "database is locked" after a timeout. So there
+is one connection that writes, used in order of arrival, and the folders of the data and of the
+SQLite file are locked against other processes. PostgreSQL allows any number of writers.
 """
 
 import asyncio
 import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import (
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -44,15 +38,14 @@ class Database(NamedTuple):
 
     writer: AsyncEngine
     migrator: AsyncEngine
-    """For changes of the schema: with foreign keys off on SQLite, which changes a table by dropping
-    it and making it anew; its children would go with it."""
+    """For migrations. Foreign keys are off on SQLite, where altering a table means to drop and
+    recreate it, which would delete the referencing rows."""
     transactions: Transactions
     is_shared: bool
-    """Whether other control processes may use it at the same time."""
+    """Whether other control processes may use the database at the same time."""
     notifications: Notifications
-    """Receives what any of its processes has announced."""
     connect_dedicated: Callable[[], AsyncEngine] | None
-    """Opens an engine of one connection beside the pool; None where no other process writes."""
+    """Opens an engine with one connection outside the pool; None unless `is_shared`."""
     clock: Clock | None
     """Replaces the clock of the database."""
 
@@ -61,10 +54,10 @@ class Database(NamedTuple):
 async def open_database(
     url: str | None, data_dir: Path, clock: Clock | None = None
 ) -> AsyncIterator[Database]:
-    """The database of a URL; None: SQLite in the data folder.
+    """Open the database of a URL, or SQLite in the data folder if `url` is None.
 
-    `clock` stands in for the database's. Raises StartupError for a URL of another kind, and where
-    another process has the data folder.
+    `clock` replaces the clock of the database. Raises StartupError if the URL is invalid or another
+    process uses the data folder.
     """
     target = _target(url, data_dir)
     is_postgres = target.get_backend_name() == "postgresql"
@@ -76,7 +69,7 @@ async def open_database(
 @asynccontextmanager
 async def _open_postgres(target: URL, clock: Clock | None) -> AsyncIterator[Database]:
     engine = _postgres(target, size=10)
-    # A read sees one moment, however many queries it has.
+    # All queries of a read see the same snapshot.
     reader = engine.execution_options(isolation_level="REPEATABLE READ")
     notifications = PostgresNotifications(engine)
     transactions = Transactions(engine, reader, nullcontext, notifications, clock)
@@ -98,13 +91,17 @@ async def _open_postgres(target: URL, clock: Clock | None) -> AsyncIterator[Data
 
 @asynccontextmanager
 async def _open_sqlite(target: URL, data_dir: Path, clock: Clock | None) -> AsyncIterator[Database]:
-    with _locked(Path(str(target.database)).parent, data_dir):
+    with ExitStack() as stack:
+        for folder in _resolved(Path(str(target.database)).parent, data_dir):
+            stack.enter_context(_lock_folder(folder))
         migrator = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_MIGRATOR)
         writer = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_WRITER)
         reader = _sqlite(target, size=_READERS, begin="BEGIN", pragmas=_READER)
-        turn = asyncio.Lock()  # first come, first served
+        write_lock = asyncio.Lock()  # first come, first served
         notifications = LocalNotifications()
-        transactions = Transactions(writer, reader, lambda: turn, notifications, clock or _utc_now)
+        transactions = Transactions(
+            writer, reader, lambda: write_lock, notifications, clock or _utc_now
+        )
         try:
             yield Database(writer, migrator, transactions, False, notifications, None, clock)
         finally:
@@ -113,18 +110,21 @@ async def _open_sqlite(target: URL, data_dir: Path, clock: Clock | None) -> Asyn
                 await engine.dispose()
 
 
+def _resolved(*folders: Path) -> set[Path]:
+    return {folder.resolve() for folder in folders}
+
+
 def _utc_now() -> datetime:
-    """The time of a database in this process is this process's."""
     return datetime.now(UTC)
 
 
-_PATIENT: Final = "PRAGMA busy_timeout = 5000"
-_LINKED: Final = "PRAGMA foreign_keys = ON"
-# FULL: what a caller was told is on the disk, also after a power cut.
-_SAFE: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", _PATIENT)
-_MIGRATOR: Final = (*_SAFE, "PRAGMA foreign_keys = OFF")
-_WRITER: Final = (*_SAFE, _LINKED)
-_READER: Final = (_PATIENT, _LINKED, "PRAGMA query_only = ON")
+_BUSY_TIMEOUT: Final = "PRAGMA busy_timeout = 5000"
+_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
+# FULL: a commit survives a power cut.
+_DURABLE: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", _BUSY_TIMEOUT)
+_MIGRATOR: Final = (*_DURABLE, "PRAGMA foreign_keys = OFF")
+_WRITER: Final = (*_DURABLE, _FOREIGN_KEYS)
+_READER: Final = (_BUSY_TIMEOUT, _FOREIGN_KEYS, "PRAGMA query_only = ON")
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -134,7 +134,9 @@ def _target(url: str | None, data_dir: Path) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise StartupError("database_url cannot be read; write postgresql://...") from None
+        raise StartupError(
+            "database_url is not a valid URL: use postgresql://... or sqlite:///FILE"
+        ) from None
     drivers = {
         "postgresql": "postgresql+asyncpg",
         "postgres": "postgresql+asyncpg",
@@ -143,7 +145,7 @@ def _target(url: str | None, data_dir: Path) -> URL:
     kind = parsed.drivername.partition("+")[0]
     if kind not in drivers or (kind == "sqlite" and not parsed.database):
         raise StartupError(
-            f"database_url names {kind}; there are postgresql://... and sqlite:///FILE"
+            f"database_url is of kind '{kind}': use postgresql://... or sqlite:///FILE"
         )
     if kind != "sqlite":
         parsed = _with_driver_options(parsed)
@@ -151,18 +153,18 @@ def _target(url: str | None, data_dir: Path) -> URL:
 
 
 def _with_driver_options(url: URL) -> URL:
-    """A URL of libpq's kind with the options as the driver calls them. Raises StartupError."""
+    """Convert the options of a libpq URL to those of asyncpg. Raises StartupError."""
     unknown = sorted(set(url.query) - {"host", "port", "sslmode"})
     if unknown:
         raise StartupError(
-            f"database_url has options that are not known: {', '.join(unknown)};"
-            " there are host, port and sslmode"
+            f"database_url has unknown options: {', '.join(unknown)};"
+            " allowed are host, port and sslmode"
         )
     mode = url.query.get("sslmode")
     if mode is None:
         return url
     if mode not in _SSL_MODES:
-        raise StartupError(f"sslmode in database_url is one of {', '.join(_SSL_MODES)}")
+        raise StartupError(f"sslmode in database_url must be one of {', '.join(_SSL_MODES)}")
     return url.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
 
 
@@ -181,7 +183,7 @@ def _sqlite(target: URL, *, size: int, begin: str, pragmas: tuple[str, ...]) -> 
 
     @event.listens_for(engine.sync_engine, "connect")
     def prepare(connection: DBAPIConnection, _record: Any) -> None:
-        # The driver would begin transactions on its own, and deferred ones.
+        # The driver would begin transactions itself, and deferred ones.
         connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in pragmas:
@@ -196,17 +198,8 @@ def _sqlite(target: URL, *, size: int, begin: str, pragmas: tuple[str, ...]) -> 
 
 
 @contextmanager
-def _locked(*folders: Path) -> Iterator[None]:
-    """The folders of the rows and of the bytes, both ours alone. Raises StartupError."""
-    with ExitStack() as stack:
-        for folder in {folder.resolve() for folder in folders}:
-            stack.enter_context(_locked_folder(folder))
-        yield
-
-
-@contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
-    """The folder, ours alone until this process ends. Raises StartupError."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder against other processes while the context is open. Raises StartupError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
@@ -217,8 +210,8 @@ def _locked_folder(folder: Path) -> Iterator[None]:
     except BlockingIOError as error:
         os.close(handle)
         raise StartupError(
-            f"another control process has the data folder {folder}: stop it, choose another"
-            " data_dir, or use PostgreSQL (database_url), which takes any number of them"
+            f"another control process uses the data folder {folder}: stop it, choose another"
+            " data_dir, or use PostgreSQL (database_url), which several processes can share"
         ) from error
     try:
         yield

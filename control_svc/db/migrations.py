@@ -1,7 +1,7 @@
-"""The schema of a database: which revision it has, and how it gets the one of this release.
+"""Runs the migrations of the database schema and checks its revision.
 
-A migration must suit the release that is still running: columns are added before they are needed
-and dropped one release after they are not.
+A migration must be compatible with the previous release, which may still be running: columns are
+added before they are used, and dropped one release after their last use.
 """
 
 import logging
@@ -26,105 +26,105 @@ _log = logging.getLogger(__name__)
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _INSTALLED: Final = _PACKAGE / "migrations"
 MIGRATIONS: Final = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "migrations"
-"""In the package where Corral is installed, beside it in a checkout."""
+"""Folder of the migrations: in the package if Corral is installed, beside it in a checkout."""
 _UNMAPPED_TABLE: Final = "vector_chunk_index"
-"""The full-text index of chunks, which migrations make and no class maps."""
+"""The full-text index of chunks, which migrations create and no class maps."""
 UPGRADE_HINT: Final = "run `corral db upgrade`"
 ResultT = TypeVar("ResultT")
 
 
-def configuration(connection: Connection | None = None) -> Config:
-    """Alembic's configuration; commands that touch a database need the connection."""
+def configuration(connection: Connection | None = None, folder: Path = MIGRATIONS) -> Config:
+    """Alembic's configuration; commands that use a database need the connection."""
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
     config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
     config.attributes["connection"] = connection
     return config
 
 
-def head() -> str:
-    """The revision of this release."""
-    return _scripts(MIGRATIONS).get_current_head() or "nothing"
+def head(folder: Path = MIGRATIONS) -> str:
+    """The newest revision."""
+    return _scripts(folder).get_current_head() or "nothing"
 
 
 @cache
-def _scripts(migrations: Path) -> ScriptDirectory:
-    """All migrations of a folder, which are modules to read."""
-    return ScriptDirectory(str(migrations))
+def _scripts(folder: Path) -> ScriptDirectory:
+    return ScriptDirectory(str(folder))  # imports all migrations
 
 
 async def current(engine: AsyncEngine) -> str | None:
-    """The revision of a database; None: it is empty."""
+    """The revision of a database; None if it is empty."""
     return await _run(engine, lambda connection: _context(connection).get_current_revision())
 
 
-async def upgrade(engine: AsyncEngine) -> None:
-    """Bring a database to the revision of this release; nothing where it has it.
+async def upgrade(engine: AsyncEngine, folder: Path = MIGRATIONS) -> None:
+    """Upgrade a database to the newest revision.
 
-    `engine` is the database's `migrator`. Raises StartupError for a database of a later release,
-    and where rows would name parents that are not there.
+    `engine` is `Database.migrator`. Raises StartupError if the database belongs to a later release,
+    or if rows would reference missing ones afterwards.
     """
-    found = await _known(engine)
-    if found != head():
-        await _run(engine, _upgrade)
-        _log.info("the database is upgraded from revision %s to %s", found or "nothing", head())
+    revision = await _known_revision(engine, folder)
+    newest = head(folder)
+    if revision != newest:
+        await _run(engine, lambda connection: _upgrade(connection, folder))
+        _log.info("upgraded the database from revision %s to %s", revision or "nothing", newest)
 
 
 async def downgrade(engine: AsyncEngine, revision: str) -> None:
-    """Take a database back; "base" is the empty one. What the later tables hold is lost."""
+    """Downgrade a database; "base" empties it. The data of dropped columns and tables is lost."""
     await _run(engine, lambda connection: command.downgrade(configuration(connection), revision))
 
 
 async def check_revision(engine: AsyncEngine) -> None:
     """Raise StartupError unless a database has the revision of this release."""
-    found = await _known(engine)
-    if found != head():
+    revision = await _known_revision(engine, MIGRATIONS)
+    if revision != head():
         raise StartupError(
-            f"the database is at revision {found or 'nothing'}, this release needs {head()}:"
+            f"the database is at revision {revision or 'nothing'}, this release needs {head()}:"
             f" {UPGRADE_HINT}"
         )
 
 
 async def check(engine: AsyncEngine) -> None:
-    """As `check_revision`, and its tables are really those that the migrations make."""
+    """Raise StartupError unless a database has the revision and the tables of this release."""
     await check_revision(engine)
     differences = await _run(
         engine, lambda connection: compare_metadata(_context(connection), Table.metadata)
     )
     if differences:
-        raise StartupError(f"the database is not as its migrations made it: {differences}")
+        raise StartupError(f"the tables differ from those of the migrations: {differences}")
 
 
-async def _known(engine: AsyncEngine) -> str | None:
-    """The revision of a database. Raises StartupError for one of a later release."""
-    found = await current(engine)
-    if found is not None and found not in {
-        each.revision for each in _scripts(MIGRATIONS).walk_revisions()
+async def _known_revision(engine: AsyncEngine, folder: Path) -> str | None:
+    """The revision of a database. Raises StartupError if it is unknown."""
+    revision = await current(engine)
+    if revision is not None and revision not in {
+        script.revision for script in _scripts(folder).walk_revisions()
     }:
         raise StartupError(
-            f"the database is at revision {found}, which this release does not know:"
+            f"the database is at revision {revision}, which this release does not know:"
             " it was made by a later one"
         )
-    return found
+    return revision
 
 
-def _upgrade(connection: Connection) -> None:
-    command.upgrade(configuration(connection), "head")
+def _upgrade(connection: Connection, folder: Path) -> None:
+    command.upgrade(configuration(connection, folder), "head")
     if connection.dialect.name == "sqlite":
-        # Foreign keys are off while tables are made anew; what they would have refused is undone.
+        # Foreign keys are off while tables are recreated; an error rolls the upgrade back.
         broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
         if broken:
             tables = ", ".join(sorted({row[0] for row in broken}))
-            raise StartupError(f"the upgrade would leave rows without their parents in {tables}")
+            raise StartupError(f"the upgrade would leave rows with missing parents in {tables}")
 
 
 def _context(connection: Connection) -> MigrationContext:
-    options = {"compare_server_default": True, "include_name": _is_ours}
+    options = {"compare_server_default": True, "include_name": _is_mapped}
     return MigrationContext.configure(connection, opts=options)
 
 
-def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Ignore the full-text index of chunks and the tables that FTS5 keeps beside it."""
+def _is_mapped(name: str | None, kind: str, _parents: object) -> bool:
+    """Whether to compare a table; not the full-text index of chunks and the tables of FTS5."""
     return kind != "table" or name is None or not name.startswith(_UNMAPPED_TABLE)
 
 

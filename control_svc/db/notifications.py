@@ -1,8 +1,8 @@
-"""Hints that something has changed: within a process by events, between processes by NOTIFY.
+"""Notifications of changes: by events within a process, by NOTIFY between processes.
 
-A notice is sent after the commit, never in it: PostgreSQL commits transactions that notify one
-after the other. Those of some milliseconds travel together. What gets lost on the way is found by
-polling.
+Notifications are sent after the commit, not in the transaction, since PostgreSQL serializes the
+commits of transactions that notify. Those of a few milliseconds are sent together. Delivery is not
+guaranteed: listeners also poll.
 """
 
 import asyncio
@@ -16,41 +16,41 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 
 class Notifications(Protocol):
-    """Hints, in every control process, that something has changed; one may get lost.
+    """Notifies listeners in every control process that a topic has changed.
 
-    Who listens looks for itself what it is, and now and then without a hint.
+    A notification can get lost, so listeners also poll. It has no content: they read what changed.
     """
 
     def send(self, topics: Collection[str]) -> None:
         """Notify listeners: at once in this process, soon in others."""
 
     def listen(self, topic: str) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set whenever the topic is announced; the listener clears it."""
+        """Return an event that is set whenever the topic changes; the listener clears it."""
 
 
 _log = logging.getLogger(__name__)
 _CHANNEL: Final = "corral"
-_COALESCED_S: Final = 0.02
+_COALESCE_S: Final = 0.02
 _RECONNECT_S: Final = 1.0
-_FAREWELL_S: Final = 1.0
-_TOPICS_AT_ONCE: Final = 100  # of at most 64 characters: a notification holds 8000
+_CLOSE_TIMEOUT_S: Final = 1.0
+_TOPICS_PER_MESSAGE: Final = 100  # topics have at most 64 characters, a NOTIFY payload 8000
 
 
 class LocalNotifications:
-    """Notices within a process: enough where no other one uses the database."""
+    """Notifications within a process, for databases that no other process uses."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, set[asyncio.Event]] = defaultdict(set)
 
     def send(self, topics: Collection[str]) -> None:
-        """Wake who listens."""
+        """Notify the listeners of these topics."""
         for topic in topics:
             for event in self._listeners.get(topic, ()):
                 event.set()
 
     @contextmanager
     def listen(self, topic: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the topic is announced; the listener clears it."""
+        """Return an event that is set whenever the topic changes; the listener clears it."""
         event = asyncio.Event()
         self._listeners[topic].add(event)
         try:
@@ -61,12 +61,12 @@ class LocalNotifications:
                 del self._listeners[topic]
 
     def send_all(self) -> None:
-        """Wake all listeners after a lost connection."""
+        """Notify all listeners, since notifications were lost with the connection."""
         self.send(tuple(self._listeners))
 
 
 class PostgresNotifications(LocalNotifications):
-    """Notices between all processes on a PostgreSQL, over one connection."""
+    """Notifications between all processes that use a PostgreSQL database, over one connection."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class PostgresNotifications(LocalNotifications):
         self._is_closing = False
 
     def send(self, topics: Collection[str]) -> None:
-        """Wake who listens here at once, and who listens elsewhere soon."""
+        """Notify the listeners in this process at once, and those in others soon."""
         super().send(topics)
         self._unsent.update(topics)
         if topics:
@@ -84,14 +84,14 @@ class PostgresNotifications(LocalNotifications):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Stay connected meanwhile; what is unsent at the end is sent, if that is soon."""
+        """Stay connected while the context is open; at the end, send what is unsent."""
         task = asyncio.create_task(self._run())
         try:
             yield
         finally:
             self._is_closing = True
             self._has_unsent.set()
-            await asyncio.wait([task], timeout=_FAREWELL_S)
+            await asyncio.wait([task], timeout=_CLOSE_TIMEOUT_S)
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
@@ -99,48 +99,48 @@ class PostgresNotifications(LocalNotifications):
     async def _run(self) -> None:
         while not self._is_closing:
             try:
-                await self._pass_on()
-            except Exception as error:  # a cut connection raises many things; polling goes on
-                _log.debug("no notices from other processes: %s", error)
+                await self._exchange()
+            except Exception as error:  # lost connections raise many types; listeners poll
+                _log.debug("no notifications from other processes: %s", error)
                 await asyncio.sleep(_RECONNECT_S)
 
-    async def _pass_on(self) -> None:
-        """Until the connection is lost."""
+    async def _exchange(self) -> None:
+        """Send and receive until the connection is lost."""
         async with self._engine.connect() as connection:
             raw: Any = (await connection.get_raw_connection()).driver_connection
             raw.add_termination_listener(lambda _: self._has_unsent.set())
-            await raw.add_listener(_CHANNEL, self._received)
+            await raw.add_listener(_CHANNEL, self._on_message)
             self.send_all()
             try:
                 while not raw.is_closed() and not self._is_closing:
                     await self._has_unsent.wait()
-                    await asyncio.sleep(_COALESCED_S)
+                    await asyncio.sleep(_COALESCE_S)
                     await self._send_unsent(raw)
             finally:
-                await connection.invalidate()  # nobody else should get one that listens
+                await connection.invalidate()  # the pool must not reuse a connection that listens
 
-    def _received(self, _connection: Any, _pid: int, _channel: str, topics: str) -> None:
+    def _on_message(self, _connection: Any, _pid: int, _channel: str, topics: str) -> None:
         super().send(topics.split())
 
     async def _send_unsent(self, raw: Any) -> None:
         self._has_unsent.clear()
         topics = sorted(self._unsent)
         self._unsent.clear()
-        for first in range(0, len(topics), _TOPICS_AT_ONCE):
-            part = " ".join(topics[first : first + _TOPICS_AT_ONCE])
-            await raw.execute("SELECT pg_notify($1, $2)", _CHANNEL, part)
+        for first in range(0, len(topics), _TOPICS_PER_MESSAGE):
+            message = " ".join(topics[first : first + _TOPICS_PER_MESSAGE])
+            await raw.execute("SELECT pg_notify($1, $2)", _CHANNEL, message)
 
 
-async def wait_for_notification(changed: asyncio.Event, at_most_s: float) -> bool:
-    """Wait for the next notification, at most so many seconds, since one may get lost; return
+async def wait_for_notification(changed: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for the next notification, or for the timeout, since notifications can get lost; return
     whether one came. `changed` comes from `Notifications.listen`.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(at_most_s):
+        async with asyncio.timeout(timeout_s):
             await changed.wait()
-    was_noticed = changed.is_set()
+    is_notified = changed.is_set()
     changed.clear()
-    return was_noticed
+    return is_notified
 
 
 ObjectT = TypeVar("ObjectT")
@@ -153,19 +153,17 @@ async def follow(
     is_final: Callable[[ObjectT], bool],
     interval_s: float,
 ) -> AsyncGenerator[ObjectT, None]:
-    """The object whenever it is another, until it is final; raises what `read` raises.
+    """Yield the object whenever it has changed, until it is final. Raises what `read` raises.
 
-    `interval_s` is how long a notice that got lost is missed.
+    `interval_s` is the poll interval, in case a notification gets lost.
     """
     with notifications.listen(topic) as changed:
-        seen: ObjectT | None = None
-        while seen is None or not is_final(seen):
+        last: ObjectT | None = None
+        while last is None or not is_final(last):
             changed.clear()
-            found = await read()
-            if found != seen:
-                yield found
-                seen = found
-            if not is_final(found):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(interval_s):
-                        await changed.wait()
+            current = await read()
+            if current != last:
+                yield current
+                last = current
+            if not is_final(current):
+                await wait_for_notification(changed, interval_s)

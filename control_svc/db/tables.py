@@ -1,4 +1,4 @@
-"""The base class of tables, types of columns, packed columns, tables of the installation."""
+"""Base class of tables, column types, packed columns, and tables of the whole installation."""
 
 import sys
 from array import array
@@ -25,37 +25,37 @@ NAMING = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     "pk": "pk_%(table_name)s",
 }
-"""A name for every constraint, so that a migration can drop what an earlier one made."""
+"""Names of all constraints, so that later migrations can drop them."""
 
 
 class Instant(TypeDecorator[datetime]):
-    """A time with its zone. SQLite has no zones: there it is UTC, and gets its zone back."""
+    """A time with a time zone. SQLite stores no time zones, so values are UTC there."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To UTC."""
+        """Convert to UTC."""
         return None if value is None else value.astimezone(UTC)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """From UTC."""
+        """Set the time zone UTC."""
         return None if value is None else value.replace(tzinfo=UTC)
 
 
-# Ids and keys are ordered by their bytes, as in SQLite; a database's own language may differ.
+# Ids and keys are ordered by their bytes, as in SQLite, whatever the collation of the database.
 Key = String(64).with_variant(String(64, collation="C"), "postgresql")
 Project = Text().with_variant(Text(collation="C"), "postgresql")
 
 
 class Table(DeclarativeBase):
-    """The root of all tables."""
+    """Base class of all tables."""
 
     metadata = MetaData(naming_convention=NAMING)
 
 
 class CounterRow(Table):
-    """Numbers that only grow, for all control processes."""
+    """Monotonic counters shared by all control processes."""
 
     __tablename__ = "counters"
 
@@ -64,7 +64,7 @@ class CounterRow(Table):
 
 
 class SecretRow(Table):
-    """Secrets that all control processes of an installation share."""
+    """Secrets shared by all control processes."""
 
     __tablename__ = "secrets"
 
@@ -73,12 +73,12 @@ class SecretRow(Table):
 
 
 def pack_texts(texts: Sequence[bytes]) -> bytes:
-    """The lengths, 4 bytes each, and then the texts."""
+    """Pack texts: their lengths, 4 bytes each, then the texts."""
     return pack_ints([len(text) for text in texts]) + b"".join(texts)
 
 
 def unpack_texts(packed: bytes, count: int) -> list[bytes]:
-    """The texts that were packed; their count is kept beside them."""
+    """Unpack texts; their count is stored separately."""
     start, texts = 4 * count, []
     for length in unpack_ints(packed[:start]):
         texts.append(packed[start : start + length])
@@ -87,19 +87,18 @@ def unpack_texts(packed: bytes, count: int) -> list[bytes]:
 
 
 def pack_ints(values: Sequence[int]) -> bytes:
-    """Numbers of 32 bits, little-endian. Raises OverflowError for larger ones."""
-    return _in_order(array("i", values)).tobytes()
+    """Pack integers of 32 bits, little-endian. Raises OverflowError for larger ones."""
+    return _swap_if_big_endian(array("i", values)).tobytes()
 
 
 def unpack_ints(packed: bytes) -> list[int]:
-    """The numbers that were packed."""
+    """Unpack integers."""
     values = array("i")
     values.frombytes(packed)
-    return _in_order(values).tolist()
+    return _swap_if_big_endian(values).tolist()
 
 
-def _in_order(values: "array[int]") -> "array[int]":
-    """Between this machine's byte order and the column's."""
+def _swap_if_big_endian(values: "array[int]") -> "array[int]":
     if sys.byteorder == "big":
         values.byteswap()
     return values

@@ -1,6 +1,6 @@
-"""Commits the events of all streams of a process together, at most once in `COMMIT_INTERVAL_S`.
+"""Commits the events of all streams of a process together, at most once per `COMMIT_INTERVAL_S`.
 
-A transaction for each event would be thousands a second, each of which waits for the disk.
+One transaction per event would mean thousands per second, each of which waits for the disk.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from control_svc.db.transaction import Transaction, Transactions
 from control_svc.event_log.model import Addition, StreamKey, StreamState
 from control_svc.event_log.queries import EventLogQueries, StreamQueries
 from control_svc.event_log.tail_cache import Tails
-from control_svc.event_log.writer import StreamWriter, pause_after
+from control_svc.event_log.writer import StreamWriter, retry_delay_s
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import lock_claimed
 from control_svc.jobs.model import LeaseLost
@@ -24,7 +24,7 @@ from svc_kit.metrics import StreamMetrics
 _log = logging.getLogger(__name__)
 COMMIT_INTERVAL_S: Final = 0.02
 GROUP_BYTES: Final = 8 * 1024 * 1024
-"""About the most that one transaction writes: after an outage everybody has much."""
+"""Approximate maximum size of a transaction; after an outage much is buffered."""
 
 
 class GroupCommitter:
@@ -64,7 +64,10 @@ class GroupCommitter:
 
     @asynccontextmanager
     async def writer(self, context: JobContext, stream_id: str) -> AsyncIterator[StreamWriter]:
-        """Open the writer of a stream, behind the committed events. Raises LeaseLost."""
+        """Open the writer of a stream, which continues after the committed events.
+
+        Raises LeaseLost.
+        """
         key = StreamKey(context.claim.project, stream_id)
         stream = await context.write(lambda tx: StreamQueries(tx).get(*key))
         if stream is None or stream.state is not StreamState.OPEN:
@@ -80,65 +83,62 @@ class GroupCommitter:
                 self._writers.remove(writer)
 
     async def commit(self) -> None:
-        """Commit what waits."""
+        """Commit the buffered events of all writers."""
         waiting = [writer for writer in self._writers if writer.is_waiting]
         for group in _groups(waiting, self._group_bytes):
-            # While the group before it was written, changes of rows may have begun. They commit
-            # their events themselves, and nobody waits for them: whose turn was held meanwhile
-            # could say what belongs to its next change.
-            free = [writer for writer in group if writer.is_waiting]
-            if free:
-                await self._write_group(free)
+            # Skip writers that began to change rows while earlier groups were written. The change
+            # commits their events itself. Waiting for their locks would let other writers add
+            # events that belong to a later change.
+            unlocked = [writer for writer in group if writer.is_waiting]
+            if unlocked:
+                await self._write_group(unlocked)
 
     async def _write_group(self, group: Sequence[StreamWriter]) -> None:
-        async with AsyncExitStack() as turns:
-            for writer in group:  # all are free, so what they have to say does not grow meanwhile
-                await turns.enter_async_context(writer.turn)
-            await self._write({writer: writer.addition() for writer in group})
+        async with AsyncExitStack() as locks:
+            for writer in group:  # does not block: no lock is taken
+                await locks.enter_async_context(writer.lock)
+            await self._write({writer: writer.seal() for writer in group})
 
     async def _write(self, additions: Mapping[StreamWriter, Addition]) -> None:
         try:
             with self._metrics.commit_seconds.time():
-                written = await self._transactions.write(lambda each: self._append(each, additions))
+                appended = await self._transactions.write(lambda tx: self._append(tx, additions))
         except Unavailable as error:
-            _log.warning("events are not written yet: %s", error)
-            await asyncio.sleep(pause_after(error))
+            _log.warning("events are not committed yet: %s", error)
+            await asyncio.sleep(retry_delay_s(error))
             self._ready.set()
-        except Exception as error:  # a defect that one of them meets; the others go on
-            _log.exception("events cannot be written")
-            await self._write_one_by_one(additions, error)
+        except Exception as error:  # a defect in one stream must not stop the others
+            _log.exception("events cannot be committed")
+            if len(additions) == 1:
+                next(iter(additions)).fail(error)
+                return
+            for writer, addition in additions.items():
+                await self._write({writer: addition})
         else:
-            self._notify(additions, written)
+            self._notify(additions, appended)
 
     async def _append(
         self, tx: Transaction, additions: Mapping[StreamWriter, Addition]
     ) -> set[StreamWriter]:
-        """Append events; return the claims whose events were written. A stream can briefly have two
-        writers here: one that has lost its job without knowing, and its successor.
+        """Append events; return the writers whose events were appended.
+
+        A stream can briefly have two writers here: one that has lost its job without knowing, and
+        its successor.
         """
         claims = await lock_claimed(tx, {writer.claim for writer in additions}, self._lease)
-        held = {writer: each for writer, each in additions.items() if writer.claim in claims}
-        had = await EventLogQueries(tx).append(held.values())
-        return {writer for writer in held if writer.key in had}
-
-    async def _write_one_by_one(
-        self, additions: Mapping[StreamWriter, Addition], error: Exception
-    ) -> None:
-        if len(additions) == 1:
-            next(iter(additions)).fail(error)
-            return
-        for writer, addition in additions.items():
-            await self._write({writer: addition})
+        valid = {writer: each for writer, each in additions.items() if writer.claim in claims}
+        keys = (await EventLogQueries(tx).append(valid.values())).keys()
+        return {writer for writer in valid if writer.key in keys}
 
     def _notify(
-        self, additions: Mapping[StreamWriter, Addition], written: Container[StreamWriter]
+        self, additions: Mapping[StreamWriter, Addition], appended: Container[StreamWriter]
     ) -> None:
         num_events = 0
         for writer, addition in additions.items():
-            if writer in written:
-                num_events += writer.written(addition)
+            if writer in appended:
+                num_events += writer.mark_committed(addition)
             else:
-                writer.fail(LeaseLost(f"{writer.claim.job_id} or its stream is not ours"))
+                writer.fail(LeaseLost(f"job {writer.claim.job_id} or its stream has ended"))
         self._metrics.events_per_commit.observe(num_events)
 
 

@@ -1,11 +1,11 @@
-"""Event streams of runs and responses, stored for clients that read them now or later.
+"""Durable event streams of runs and responses.
 
 A stream is an append-only list of opaque events; its id is that of its run or response. Events are
 numbered from 0 without gaps; the number is OpenAI's `sequence_number` and the `id:` of a
 server-sent event. Readers see committed events only, so a reader that reconnects after a crash sees
-the same bytes. A stream also stores the token ids that the model has sampled, by turn, so that a
-worker that takes over continues behind them. Its one writer holds the fence of the object's job, in
-a transaction that locks the job first, or, where there is no job, the lock of the object's row.
+the same bytes. A stream also stores the sampled token ids of each turn, so that a worker that takes
+over can continue the turn. A stream has one writer: the worker that has the object's job, or, if
+there is no job, the transaction that has locked the object's row.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,41 +16,42 @@ from typing import Final, NamedTuple, TypeVar
 from control_svc.db.transaction import Transaction
 
 BEFORE_FIRST: Final = -1
-"""The position of a reader that has seen no event."""
+"""`after` of a reader that reads from the first event."""
 MAX_CHUNK_EVENTS: Final = 256
-"""The most events of a chunk: a reader knows from it how far it has to look for the next one."""
+"""Maximum number of events in a chunk. Bounds the range in which a query finds the next event."""
 
 
 class StreamClosed(Exception):
-    """The stream has ended or does not exist, so nothing can be appended. Internal: the object was
-    ended or deleted by another worker.
+    """The stream has ended or does not exist, so nothing can be appended.
+
+    Internal: another worker has ended or deleted the object.
     """
 
 
 class StreamState(StrEnum):
-    """Where a stream is."""
+    """State of a stream."""
 
     OPEN = "open"
     ENDED = "ended"
-    """No event will follow."""
+    """Complete."""
     SWEPT = "swept"
-    """Its events are gone; its object is not."""
+    """Its events have been deleted, but its object exists."""
 
 
 class StreamKey(NamedTuple):
-    """A stream among those of all projects."""
+    """Primary key of a stream."""
 
     project: str
     stream_id: str
 
     @property
     def topic(self) -> str:
-        """What is announced when events of the stream have been committed, or it has ended."""
+        """Topic of notifications that events have been committed or the stream has ended."""
         return f"events/{self.stream_id}"
 
 
 class StreamPosition(NamedTuple):
-    """A place in a stream: before the event of a number."""
+    """A reader's position: the number of the next event to read."""
 
     key: StreamKey
     number: int
@@ -65,9 +66,9 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is appended at once: events, and the tokens of a turn that they were made from.
+    """Events that are stored in one row, with the tokens of a turn that produced them.
 
-    Either may be empty: the text of a token may be held back for a while.
+    Either may be empty, since the text of a token may be held back.
     """
 
     events: Sequence[bytes] = ()
@@ -76,7 +77,7 @@ class Chunk:
 
 
 def in_chunks(events: Sequence[bytes], turn: int = 0, token_ids: Sequence[int] = ()) -> list[Chunk]:
-    """Events and tokens as chunks of at most `MAX_CHUNK_EVENTS`; at least one chunk."""
+    """Split events into chunks of at most `MAX_CHUNK_EVENTS`; at least one chunk."""
     first, rest = events[:MAX_CHUNK_EVENTS], range(MAX_CHUNK_EVENTS, len(events), MAX_CHUNK_EVENTS)
     return [
         Chunk(first, turn, token_ids),
@@ -86,28 +87,28 @@ def in_chunks(events: Sequence[bytes], turn: int = 0, token_ids: Sequence[int] =
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """How far a stream is."""
+    """Length and state of a stream."""
 
     next_number: int
-    """Of the event that comes next: the number of those that are there."""
+    """Number of the next event, which is the count of events so far."""
     num_chunks: int
     state: StreamState
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What a writer appends to a stream whose state it knows."""
+    """Chunks that a writer appends at a known position."""
 
     key: StreamKey
     position: int
-    """How many chunks there are before. A chunk that is there already was committed by a try whose
-    answer got lost, and is not appended again."""
+    """Number of chunks before these. Chunks that are stored already were committed by a transaction
+    whose response got lost; they are not appended again."""
     chunks: Sequence[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The next events of a stream, and where the stream was when they were read."""
+    """The next events of a stream, and the stream when they were read."""
 
     stream: Stream
     events: Sequence[Event]
@@ -115,7 +116,7 @@ class ReadResult:
 
 ResultT = TypeVar("ResultT")
 Change = Callable[[Transaction], Awaitable[ResultT]]
-"""A change of rows. It may be run again from its start, as in every transaction."""
+"""A change of rows in a transaction, which may be retried from its start."""
 
 
 class FinalEvents(NamedTuple):
@@ -123,4 +124,4 @@ class FinalEvents(NamedTuple):
 
     events: Sequence[bytes]
     is_end: bool
-    """Whether they are the stream's last, too."""
+    """Whether the stream ends with them."""

@@ -54,26 +54,26 @@ from control_svc.event_log.model import (
 
 
 class StreamRow(Table):
-    """The events of an object, as a whole; its id is the object's."""
+    """A stream. Its id is that of its object."""
 
     __tablename__ = "streams"
     __table_args__ = (Index(None, "state", "ended_at"),)
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    # how far it is
     next_number: Mapped[int] = mapped_column(BigInteger)
     num_chunks: Mapped[int] = mapped_column(BigInteger)
-    # its life
+    # state
     state: Mapped[str] = mapped_column(String(16))
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
 class StreamChunkRow(Table):
-    """What one commit added to a stream.
+    """Events and tokens that one commit added to a stream.
 
-    The key begins with the number behind the chunk's events, so that a reader's next events are a
-    range of it, wherever the chunks begin. Chunks without events have the number of the one before.
+    `past` is the number after the last event of the chunk. It precedes `position` in the key, so
+    that the next events of a reader are a range of the key, wherever chunks begin. A chunk without
+    events has the `past` of the one before.
     """
 
     __tablename__ = "stream_chunks"
@@ -93,12 +93,12 @@ class StreamChunkRow(Table):
     token_ids: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-_PLACES_AT_ONCE: Final = 100
-"""A longer query would take too long to be put together."""
+_POSITIONS_PER_QUERY: Final = 100
+"""Longer queries take too long to compile."""
 
 
 class StreamQueries:
-    """The streams of a project, in one transaction."""
+    """The streams of a project."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
@@ -106,7 +106,7 @@ class StreamQueries:
         self._announce = tx.announce
 
     async def create(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
-        """Open a stream, with its first events."""
+        """Create a stream with its first events."""
         await self._session.execute(
             insert(StreamRow).values(
                 project=project, id=stream_id, next_number=0, num_chunks=0, state=StreamState.OPEN
@@ -116,16 +116,16 @@ class StreamQueries:
             await self.append(project, stream_id, events)
 
     async def get(self, project: str, stream_id: str) -> Stream | None:
-        """How far a stream is; None: there is none."""
+        """Return a stream; None if it does not exist."""
         key = StreamKey(project, stream_id)
         return (await _streams(self._session, [key])).get(key)
 
     async def oldest_open(self, project: str) -> str:
-        """The age of the stream that has been open longest; empty: none is."""
+        """The creation key of the stream that has been open longest; empty if none is open."""
         oldest = (
             select(func.min(StreamRow.id))
             .where(StreamRow.project == project, StreamRow.state == StreamState.OPEN)
-            .group_by(func.length(StreamRow.id))  # ids of one prefix are of one length
+            .group_by(func.length(StreamRow.id))  # ids with the same prefix have the same length
         )
         return min(map(creation_key, await self._session.scalars(oldest)), default="")
 
@@ -138,10 +138,12 @@ class StreamQueries:
         turn: int = 0,
         token_ids: Sequence[int] = (),
     ) -> int:
-        """Append events; the number of the first. Until the end of the transaction nobody else
-        appends. Raises StreamClosed."""
+        """Lock the stream, append events, and return the number of the first.
+
+        Raises StreamClosed.
+        """
         key = StreamKey(project, stream_id)
-        stream = await self._locked(key)
+        stream = await self._lock(key)
         if stream.state is not StreamState.OPEN:
             raise StreamClosed(stream_id)
         await _append(self._session, [(key, stream, in_chunks(events, turn, token_ids))])
@@ -149,10 +151,11 @@ class StreamQueries:
         return stream.next_number
 
     async def end(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
-        """Append the last events. What has ended is left as it is: the work that ends an object may
-        run again. Raises StreamClosed where there is no stream."""
+        """End a stream with its last events. Does nothing if it has ended already, since the
+        transaction may be a retry. Raises StreamClosed if the stream does not exist.
+        """
         key = StreamKey(project, stream_id)
-        if (await self._locked(key)).state is not StreamState.OPEN:
+        if (await self._lock(key)).state is not StreamState.OPEN:
             return
         if events:
             await self.append(project, stream_id, events)
@@ -166,16 +169,16 @@ class StreamQueries:
     async def read(
         self, project: str, stream_id: str, after: int, limit: int = MAX_CHUNK_EVENTS
     ) -> list[Event]:
-        """At most `limit` events beyond the one of a number. Empty: none yet, or none any more."""
+        """Read at most `limit` events with numbers greater than `after`."""
         past = StreamChunkRow.past
-        query = _events_of(project, stream_id).where(
+        query = _select_events(project, stream_id).where(
             past > after + 1, past <= after + limit + MAX_CHUNK_EVENTS
         )
-        events = _unpacked(await self._session.execute(query))
+        events = _unpack_rows(await self._session.execute(query))
         return [event for event in events if event.number > after][:limit]
 
     async def tokens(self, project: str, stream_id: str, turn: int) -> list[int]:
-        """The tokens of a turn, in their order."""
+        """Read the token ids of a turn, in order."""
         packed = await self._session.scalars(
             select(StreamChunkRow.token_ids)
             .where(
@@ -188,93 +191,84 @@ class StreamQueries:
         return unpack_ints(b"".join(packed))
 
     async def events_of_turn(self, project: str, stream_id: str, turn: int) -> list[Event]:
-        """The events that were appended for a turn, to rebuild from them what its writer knew."""
-        query = _events_of(project, stream_id).where(StreamChunkRow.turn == turn)
-        return _unpacked(await self._session.execute(query))
+        """Read the events of a turn, from which a worker restores the turn."""
+        query = _select_events(project, stream_id).where(StreamChunkRow.turn == turn)
+        return _unpack_rows(await self._session.execute(query))
 
     async def drop(self, project: str, stream_id: str) -> None:
-        """Forget a stream, with its object; one that is not there is no error."""
+        """Delete a stream if it exists."""
         await self._session.execute(
             delete(StreamRow).where(StreamRow.project == project, StreamRow.id == stream_id)
         )
         self._announce(StreamKey(project, stream_id).topic)
 
-    async def _locked(self, key: StreamKey) -> Stream:
-        found = await _streams(self._session, [key], locked=True)
-        if key not in found:
+    async def _lock(self, key: StreamKey) -> Stream:
+        streams = await _streams(self._session, [key], locked=True)
+        if key not in streams:
             raise StreamClosed(key.stream_id)
-        return found[key]
+        return streams[key]
 
 
 class EventLogQueries:
-    """The streams of all projects, for what writes and reads many of them at once."""
+    """The streams of all projects, for batched writes and reads."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
         self._announce = tx.announce
 
     async def append(self, additions: Collection[Addition]) -> dict[StreamKey, int]:
-        """Append events and return the number of the first; the stream stays locked until the end
-        of the transaction. Raises StreamClosed.
+        """Append chunks to streams, which stay locked until the end of the transaction.
+
+        Returns for each stream how many of the chunks were stored already. Streams that have ended
+        or that another writer has appended to are left out.
         """
         streams = await _streams(self._session, [each.key for each in additions], locked=True)
-        had: dict[StreamKey, int] = {}
+        num_stored: dict[StreamKey, int] = {}
         missing = []
         for addition in additions:
-            stream = streams.get(addition.key)
-            if stream is None or not _suits(addition, stream):
+            key, stream = addition.key, streams.get(addition.key)
+            if stream is None or stream.state is not StreamState.OPEN:
                 continue
-            had[addition.key] = stream.num_chunks - addition.position
-            missing.append((addition.key, stream, addition.chunks[had[addition.key] :]))
-            self._announce(addition.key.topic)
+            num_chunks = stream.num_chunks - addition.position
+            if not 0 <= num_chunks <= len(addition.chunks):
+                continue
+            num_stored[key] = num_chunks
+            missing.append((key, stream, addition.chunks[num_chunks:]))
+            self._announce(key.topic)
         await _append(self._session, missing)
-        return had
+        return num_stored
 
-    async def read(self, wanted: Collection[StreamPosition]) -> dict[StreamPosition, ReadResult]:
-        """What comes next at places in streams; those in streams that do not exist are left out.
+    async def read(self, positions: Collection[StreamPosition]) -> dict[StreamPosition, ReadResult]:
+        """Read the next events at positions; those of streams that do not exist are left out.
 
-        At most `MAX_CHUNK_EVENTS` events each, and at least one where there is one.
+        Returns at most `MAX_CHUNK_EVENTS` events per position, and at least one if there is one.
         """
-        # Others are not asked for: a database may refuse them, and all that is read beside them.
-        places = [place for place in wanted if place.key.stream_id.isprintable()]
-        streams = await _streams(self._session, {place.key for place in places})
-        found = {
-            place: ReadResult(streams[place.key], []) for place in places if place.key in streams
-        }
-        behind = [
-            place for place, reading in found.items() if place.number < reading.stream.next_number
-        ]
-        for first in range(0, len(behind), _PLACES_AT_ONCE):
-            some = behind[first : first + _PLACES_AT_ONCE]
-            for place, events in (await self._next_events(some)).items():
-                found[place] = ReadResult(streams[place.key], events)
-        return found
+        # PostgreSQL refuses some characters, and with them the whole query.
+        valid = [each for each in positions if each.key.stream_id.isprintable()]
+        streams = await _streams(self._session, {each.key for each in valid})
+        results = {each: ReadResult(streams[each.key], []) for each in valid if each.key in streams}
+        unread = [each for each in results if each.number < streams[each.key].next_number]
+        for first in range(0, len(unread), _POSITIONS_PER_QUERY):
+            group = unread[first : first + _POSITIONS_PER_QUERY]
+            for position, events in (await self._next_events(group)).items():
+                results[position] = ReadResult(streams[position.key], events)
+        return results
 
     async def _next_events(
-        self, places: Sequence[StreamPosition]
+        self, positions: Sequence[StreamPosition]
     ) -> dict[StreamPosition, list[Event]]:
-        rows = await self._session.execute(_chunks_at(places))
-        found: dict[StreamPosition, list[Event]] = {place: [] for place in places}
-        for project, stream_id, number, past, num_events, packed in rows:
-            first = past - num_events
-            place = StreamPosition(StreamKey(project, stream_id), number)
-            found[place].extend(
-                Event(first + index, data)
-                for index, data in enumerate(unpack_texts(packed, num_events))
-                if first + index >= number
-            )
-        return found
-
-
-def _suits(addition: Addition, stream: Stream) -> bool:
-    had = stream.num_chunks - addition.position
-    return stream.state is StreamState.OPEN and 0 <= had <= len(addition.chunks)
+        rows = await self._session.execute(_select_next_chunks(positions))
+        events: dict[StreamPosition, list[Event]] = {position: [] for position in positions}
+        for project, stream_id, number, *chunk in rows:
+            position = StreamPosition(StreamKey(project, stream_id), number)
+            events[position] += [each for each in _unpack_rows([chunk]) if each.number >= number]
+        return events
 
 
 async def _streams(
     session: AsyncSession, keys: Collection[StreamKey], *, locked: bool = False
 ) -> dict[StreamKey, Stream]:
-    """The existing streams, locked in one order to avoid deadlocks."""
+    """Select streams by key, in key order, to avoid deadlocks."""
     row = StreamRow
     query = (
         select(row.project, row.id, row.next_number, row.num_chunks, row.state)
@@ -291,28 +285,29 @@ async def _streams(
 async def _append(
     session: AsyncSession, additions: Sequence[tuple[StreamKey, Stream, Sequence[Chunk]]]
 ) -> None:
-    """Append chunks to locked streams, each named once."""
-    chunks: list[dict[str, Any]] = []
-    streams: list[dict[str, Any]] = []
-    for key, stream, added in additions:
+    """Append chunks to locked streams; each stream occurs once."""
+    chunk_rows: list[dict[str, Any]] = []
+    stream_updates: list[dict[str, Any]] = []
+    for key, stream, chunks in additions:
         number, position = stream.next_number, stream.num_chunks
-        for chunk in added:
+        for chunk in chunks:
             number += len(chunk.events)
-            chunks.append(_chunk_row(key, number, position, chunk))
+            chunk_rows.append(_chunk_row(key, number, position, chunk))
             position += 1
-        if added:
-            streams.append(
-                {"of": key.project, "named": key.stream_id, "number": number, "chunks": position}
+        if chunks:
+            stream_updates.append(
+                {"key_project": key.project, "key_id": key.stream_id}
+                | {"number": number, "chunks": position}
             )
-    if chunks:
-        await session.execute(insert(StreamChunkRow), chunks)
-        connection = await session.connection()  # many rows at once are no business of the session
-        await connection.execute(_ADVANCE, streams)
+    if chunk_rows:
+        await session.execute(insert(StreamChunkRow), chunk_rows)
+        connection = await session.connection()  # the session has no executemany for this update
+        await connection.execute(_UPDATE_STREAM, stream_updates)
 
 
-_ADVANCE: Final = (
+_UPDATE_STREAM: Final = (
     update(StreamRow)
-    .where(StreamRow.project == bindparam("of"), StreamRow.id == bindparam("named"))
+    .where(StreamRow.project == bindparam("key_project"), StreamRow.id == bindparam("key_id"))
     .values(next_number=bindparam("number"), num_chunks=bindparam("chunks"))
 )
 
@@ -330,7 +325,7 @@ def _chunk_row(key: StreamKey, past: int, position: int, chunk: Chunk) -> dict[s
     }
 
 
-def _events_of(project: str, stream_id: str) -> Select[int, int, bytes]:
+def _select_events(project: str, stream_id: str) -> Select[int, int, bytes]:
     chunk = StreamChunkRow
     return (
         select(chunk.past, chunk.num_events, chunk.events)
@@ -339,7 +334,7 @@ def _events_of(project: str, stream_id: str) -> Select[int, int, bytes]:
     )
 
 
-def _unpacked(rows: Any) -> list[Event]:
+def _unpack_rows(rows: Any) -> list[Event]:
     return [
         Event(past - num_events + index, data)
         for past, num_events, packed in rows
@@ -347,38 +342,37 @@ def _unpacked(rows: Any) -> list[Event]:
     ]
 
 
-def _chunks_at(places: Sequence[StreamPosition]) -> Select[Any]:
-    """The chunks with the next events at places, with the places.
+def _select_next_chunks(positions: Sequence[StreamPosition]) -> Select[Any]:
+    """Select the chunks with the next events at positions.
 
-    No chunk has more than `MAX_CHUNK_EVENTS`, so the one with the next event is within as many
-    numbers.
+    The `past` of the chunk with event n is at most n + `MAX_CHUNK_EVENTS`.
     """
-    wanted = (
+    position = (
         values(
             column("project", Project),
             column("stream_id", Key),
             column("number", BigInteger),
-            name="wanted",
+            name="positions",
         )
-        .data([(*place.key, place.number) for place in places])
-        .cte("wanted")
+        .data([(*each.key, each.number) for each in positions])
+        .cte("positions")
     )
     chunk = StreamChunkRow
     return (
         select(
             chunk.project,
             chunk.stream_id,
-            wanted.c.number,
+            position.c.number,
             chunk.past,
             chunk.num_events,
             chunk.events,
         )
         .join(
-            wanted,
-            (chunk.project == wanted.c.project)
-            & (chunk.stream_id == wanted.c.stream_id)
-            & (chunk.past > wanted.c.number)
-            & (chunk.past <= wanted.c.number + MAX_CHUNK_EVENTS),
+            position,
+            (chunk.project == position.c.project)
+            & (chunk.stream_id == position.c.stream_id)
+            & (chunk.past > position.c.number)
+            & (chunk.past <= position.c.number + MAX_CHUNK_EVENTS),
         )
         .order_by(chunk.past, chunk.position)
     )

@@ -1,7 +1,7 @@
-"""Reads streams as far as they are committed, in any process.
+"""Reads committed events of streams, in any process.
 
-In the process of the writer, readers are fed from `tail_cache.py`. Elsewhere a notification wakes
-them, and one query reads for all readers of the process.
+In the process of the writer, readers get new events from `tail_cache.py`. In other processes a
+notification wakes them, and one query reads for all readers of the process.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from typing import Final
 from control_svc.db.notifications import Notifications, wait_for_notification
 from control_svc.db.transaction import Transactions
 from control_svc.event_log.model import (
+    BEFORE_FIRST,
     Event,
     ReadResult,
-    Stream,
     StreamKey,
     StreamPosition,
     StreamState,
 )
 from control_svc.event_log.queries import EventLogQueries
-from control_svc.event_log.tail_cache import NewEvents, Tails
+from control_svc.event_log.tail_cache import EventBatch, Tails
 from svc_kit.errors import DomainError, OutOfRange, StreamExpired, Unavailable
 from svc_kit.metrics import StreamMetrics
 
@@ -29,7 +29,7 @@ READ_INTERVAL_S: Final = 0.02
 
 
 class GroupReader:
-    """Reads streams for all who ask at about the same time."""
+    """Combines the reads of all readers of a process."""
 
     def __init__(
         self,
@@ -38,48 +38,48 @@ class GroupReader:
         *,
         interval_s: float = READ_INTERVAL_S,
     ) -> None:
-        """`interval_s` is the least time between two reads."""
+        """`interval_s` is the minimum time between two reads."""
         self._transactions = transactions
         self._metrics = metrics
         self._interval_s = interval_s
-        self._wanted: dict[StreamPosition, asyncio.Future[ReadResult | None]] = {}
-        self._is_wanted = asyncio.Event()
+        self._pending: dict[StreamPosition, asyncio.Future[ReadResult | None]] = {}
+        self._has_pending = asyncio.Event()
 
     async def run(self) -> None:
-        """Answer until cancelled."""
+        """Read until cancelled."""
         while True:
-            await self._is_wanted.wait()
-            self._is_wanted.clear()
-            wanted, self._wanted = self._wanted, {}
-            await self._answer(wanted)
+            await self._has_pending.wait()
+            self._has_pending.clear()
+            pending, self._pending = self._pending, {}
+            await self._read_group(pending)
             await asyncio.sleep(self._interval_s)
 
-    async def read(self, place: StreamPosition) -> ReadResult | None:
-        """What comes next at a place; None: there is no such stream. Raises Unavailable."""
-        if place not in self._wanted:
-            self._wanted[place] = asyncio.get_running_loop().create_future()
-            self._is_wanted.set()
-        return await asyncio.shield(self._wanted[place])
+    async def read(self, position: StreamPosition) -> ReadResult | None:
+        """Read the next events; None if the stream does not exist. Raises Unavailable."""
+        if position not in self._pending:
+            self._pending[position] = asyncio.get_running_loop().create_future()
+            self._has_pending.set()
+        return await asyncio.shield(self._pending[position])
 
-    async def _answer(
-        self, wanted: Mapping[StreamPosition, asyncio.Future[ReadResult | None]]
+    async def _read_group(
+        self, pending: Mapping[StreamPosition, asyncio.Future[ReadResult | None]]
     ) -> None:
         self._metrics.reads.inc()
         try:
-            found = await self._transactions.read(
-                lambda each: EventLogQueries(each).read(wanted.keys())
+            results = await self._transactions.read(
+                lambda tx: EventLogQueries(tx).read(pending.keys())
             )
-        except Exception as error:  # it is theirs who asked, if they are still there
-            for future in wanted.values():
+        except Exception as error:  # raised by `read`
+            for future in pending.values():
                 future.set_exception(error)
-                future.exception()
+                future.exception()  # the reader may be gone: no warning then
         else:
-            for place, future in wanted.items():
-                future.set_result(found.get(place))
+            for position, future in pending.items():
+                future.set_result(results.get(position))
 
 
 class StreamReader:
-    """Reads streams, whichever process writes them."""
+    """Follows streams, whichever process writes them."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class StreamReader:
         metrics: StreamMetrics,
         poll_interval_s: float,
     ) -> None:
-        """`poll_interval_s` is how late an event may be whose notice got lost."""
+        """`poll_interval_s` is the maximum delay of an event whose notification was lost."""
         self._reader = reader
         self._tails = tails
         self._notifications = notifications
@@ -99,11 +99,11 @@ class StreamReader:
     async def follow(
         self, project: str, stream_id: str, after: int, *, missing: DomainError, field: str
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """The events beyond the one numbered `after`, those of a commit together, until the end.
+        """Yield the events with numbers greater than `after`, in batches, until the stream ends.
 
-        `BEFORE_FIRST`: all. Raises `missing` if there is no such stream or it is deleted meanwhile,
-        StreamExpired if its events have expired, and OutOfRange, naming `field`, for a number that
-        no event has yet.
+        `after` is `BEFORE_FIRST` for all events. Raises `missing` if the stream does not exist or
+        is deleted meanwhile, StreamExpired if its events have expired, and OutOfRange for `field`
+        if `after` is not the number of an event.
         """
         key, number = StreamKey(project, stream_id), after + 1
         with (
@@ -111,45 +111,41 @@ class StreamReader:
             self._notifications.listen(key.topic) as changed,
             self._tails.open_for_reader(key, changed) as tail,
         ):
-            reading = await self._read(StreamPosition(key, number), missing)
-            _check_number(after, reading.stream, field)
-            news = _news(reading, number)
+            result = await self._read(StreamPosition(key, number), missing)
+            newest = result.stream.next_number - 1
+            if not BEFORE_FIRST <= after <= newest:
+                raise OutOfRange(field=field, value=after, minimum=BEFORE_FIRST, maximum=newest)
+            batch = _event_batch(result, number)
             while True:
-                if news.events:
-                    yield news.events
-                    number += len(news.events)
-                if news.is_end:
+                if batch.events:
+                    yield batch.events
+                    number += len(batch.events)
+                if batch.is_end:
                     return
-                is_poll = news.is_newest and not await wait_for_notification(
+                is_poll = batch.is_newest and not await wait_for_notification(
                     changed, self._poll_interval_s
                 )
-                known = None if is_poll else tail.read_from(number)
-                news = known or await self._look(StreamPosition(key, number), missing)
+                cached = None if is_poll else tail.read_from(number)
+                batch = cached or await self._query(StreamPosition(key, number), missing)
 
-    async def _look(self, place: StreamPosition, missing: DomainError) -> NewEvents:
-        """What the database has; nothing new, while it is away."""
+    async def _query(self, position: StreamPosition, missing: DomainError) -> EventBatch:
+        """Read from the database; an empty batch while it is unavailable."""
         try:
-            return _news(await self._read(place, missing), place.number)
+            return _event_batch(await self._read(position, missing), position.number)
         except Unavailable as error:
-            _log.debug("events of %s cannot be read: %s", place.key.stream_id, error)
-            return NewEvents([], is_newest=True, is_end=False)
+            _log.debug("events of %s cannot be read: %s", position.key.stream_id, error)
+            return EventBatch([], is_newest=True, is_end=False)
 
-    async def _read(self, place: StreamPosition, missing: DomainError) -> ReadResult:
-        reading = await self._reader.read(place)
-        if reading is None:
+    async def _read(self, position: StreamPosition, missing: DomainError) -> ReadResult:
+        result = await self._reader.read(position)
+        if result is None:
             raise missing
-        if reading.stream.state is StreamState.SWEPT:
-            raise StreamExpired(stream=place.key.stream_id)
-        return reading
+        if result.stream.state is StreamState.SWEPT:
+            raise StreamExpired(stream=position.key.stream_id)
+        return result
 
 
-def _check_number(after: int, stream: Stream, field: str) -> None:
-    newest = stream.next_number - 1
-    if not -1 <= after <= newest:
-        raise OutOfRange(field=field, value=after, minimum=-1, maximum=newest)
-
-
-def _news(reading: ReadResult, number: int) -> NewEvents:
-    is_newest = number + len(reading.events) >= reading.stream.next_number
-    is_end = is_newest and reading.stream.state is StreamState.ENDED
-    return NewEvents(reading.events, is_newest, is_end)
+def _event_batch(result: ReadResult, number: int) -> EventBatch:
+    is_newest = number + len(result.events) >= result.stream.next_number
+    is_end = is_newest and result.stream.state is StreamState.ENDED
+    return EventBatch(result.events, is_newest, is_end)

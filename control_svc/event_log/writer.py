@@ -1,7 +1,7 @@
-"""The writer of one stream: numbers events and hands them to the group commit.
+"""The writer of one stream: numbers and buffers events for the group commit.
 
-Commits can be repeated: a writer knows how many segments there were before its own, so a commit
-whose answer got lost is recognized.
+Commits can be retried: a writer knows the position of its chunks in the stream, so chunks whose
+commit got no response are recognized.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from svc_kit.errors import Unavailable
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
-UNWRITTEN_BYTES: Final = 256 * 1024
-"""A writer with more than this waits until some of it is committed."""
+BUFFER_BYTES: Final = 256 * 1024
+"""A writer that has buffered more than this waits for a commit."""
 TOKEN_BYTES: Final = 4
-_PAUSE_S: Final = 1.0
+_RETRY_DELAY_S: Final = 1.0
 
 
 class _Write(Protocol):
@@ -43,11 +43,11 @@ class _Write(Protocol):
 
 
 class StreamWriter:
-    """The one writer of a stream, during one attempt of its job.
+    """The writer of a stream during one attempt of its job.
 
-    Events become visible in the order in which they are written, committed together with those of
-    other streams. While the database is unreachable, they are buffered. Methods raise LeaseLost
-    once the job belongs to another worker, or the stream has ended.
+    Events become visible in the order in which they are added, committed together with those of
+    other streams. They are buffered while the database is unavailable. Methods raise LeaseLost once
+    the job belongs to another worker or the stream has ended.
     """
 
     def __init__(
@@ -61,23 +61,24 @@ class StreamWriter:
         """`ready` is called when there is something to commit."""
         self.claim = context.claim
         self.key = key
-        self.turn = asyncio.Lock()
-        """Locked by commits of this stream: group commits and changes of rows."""
+        self.lock = asyncio.Lock()
+        """Held by commits of this stream: group commits and changes of rows."""
         self._context = context
         self._tail = tail
         self._ready = ready
         self._position = stream.num_chunks
-        self._committed = stream.next_number
+        self._num_committed = stream.next_number
         self._next_number = stream.next_number
-        self._unwritten: list[Chunk] = []
+        self._buffer: list[Chunk] = []
         self._num_sealed = 0
+        """Chunks at the start of the buffer that a commit in progress contains."""
         self._num_bytes = 0
         self._num_changes = 0
-        """Changes of rows that are under way or wait for their turn."""
+        """Changes of rows that are in progress or wait for the lock."""
         self._failure: Exception | None = None
         self._progress = asyncio.Event()
 
-    # ---- what a handler does
+    # ---- called by the job handler
 
     @property
     def next_number(self) -> int:
@@ -87,176 +88,175 @@ class StreamWriter:
     async def add(
         self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
     ) -> None:
-        """Append events, and tokens of a turn; they are visible after the next group commit.
+        """Append events and tokens of a turn, which the next group commit makes visible.
 
-        Returns at once, unless more than `UNWRITTEN_BYTES` is unwritten.
+        Returns at once unless more than `BUFFER_BYTES` is buffered.
         """
-        while self._num_bytes > UNWRITTEN_BYTES and self._failure is None:
-            await self._progressed()
+        while self._num_bytes > BUFFER_BYTES and self._failure is None:
+            await self._progress.wait()
         self._check()
         self._next_number += len(events)
         self._num_bytes += sum(map(len, events)) + TOKEN_BYTES * len(token_ids)
-        self._join(in_chunks(events, turn, token_ids))
+        self._append(in_chunks(events, turn, token_ids))
         self._ready()
 
     async def flush(self) -> None:
-        """Return once everything that was added is visible."""
-        while self._unwritten and self._failure is None:
-            await self._progressed()
+        """Wait until everything that was added is visible."""
+        while self._buffer and self._failure is None:
+            await self._progress.wait()
         self._check()
 
     async def commit(self, change: Change[ResultT], *, progress: bool = False) -> ResultT:
-        """Commit everything that was added, and a change of rows, in one transaction.
+        """Commit the buffered events and a change of rows in one transaction.
 
-        The change is committed once, even if the database's reply is lost. `progress`: as for
+        The change is committed once, even if the database's response is lost. `progress` as in
         `JobContext.write`.
         """
-        return await self._change(partial(self._context.write, progress=progress), change)
+        return await self._commit(partial(self._context.write, progress=progress), change)
 
     async def finish(self, change: Change[None]) -> None:
-        """As `commit`, and end the job and the stream."""
+        """Commit like `commit`, and finish the job and the stream."""
 
-        async def last(tx: Transaction) -> FinalEvents:
+        async def change_and_end(tx: Transaction) -> FinalEvents:
             await change(tx)
             return FinalEvents((), is_end=True)
 
-        await self.conclude(last)
+        await self.conclude(change_and_end)
 
     async def conclude(self, change: Change[FinalEvents]) -> None:
-        """As `commit`, and end the job. The change returns the last events, which may depend on
-        the rows that it reads.
+        """Commit like `commit`, and finish the job. `change` returns the last events, which may
+        depend on the rows that it reads.
         """
-        said: list[FinalEvents] = []
+        final: list[FinalEvents] = []
 
-        async def last(tx: Transaction) -> None:
-            said[:] = [await change(tx)]
-            events, is_end = said[0]
+        async def change_and_append(tx: Transaction) -> None:
+            final[:] = [await change(tx)]
+            events, is_end = final[0]
             if is_end:
                 await StreamQueries(tx).end(*self.key, events)
             elif events:
                 await StreamQueries(tx).append(*self.key, events)
 
-        await self._change(self._context.finish, last, said=said)
+        await self._commit(self._context.finish, change_and_append, final=final)
 
-    # ---- what a commit does, with `turn` held
+    # ---- called by commits, which hold `lock`
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are events to commit and no commit is running."""
-        is_free = not self._num_changes and not self.turn.locked()
-        return bool(self._unwritten) and is_free and self._failure is None
+        """Whether there are events to commit and no commit is in progress."""
+        is_unlocked = not self._num_changes and not self.lock.locked()
+        return bool(self._buffer) and is_unlocked and self._failure is None
 
     @property
     def num_bytes(self) -> int:
-        """How much is unwritten."""
+        """Size of the buffered events and tokens."""
         return self._num_bytes
 
-    def addition(self) -> Addition:
-        """Everything that is unwritten; from here on it is not put into other chunks."""
-        self._num_sealed = len(self._unwritten)
-        return Addition(self.key, self._position, tuple(self._unwritten))
+    def seal(self) -> Addition:
+        """Return all buffered chunks, which are not modified any more."""
+        self._num_sealed = len(self._buffer)
+        return Addition(self.key, self._position, tuple(self._buffer))
 
-    def written(self, addition: Addition, *, is_end: bool = False) -> int:
-        """It has been committed; how many events it had."""
+    def mark_committed(self, addition: Addition, *, is_end: bool = False) -> int:
+        """Remove committed chunks from the buffer and pass their events to readers.
+
+        Returns the number of events.
+        """
         texts = [text for chunk in addition.chunks for text in chunk.events]
-        events = [Event(self._committed + index, text) for index, text in enumerate(texts)]
-        del self._unwritten[: len(addition.chunks)]
+        events = [Event(self._num_committed + index, text) for index, text in enumerate(texts)]
+        del self._buffer[: len(addition.chunks)]
         self._num_sealed = 0
         self._position += len(addition.chunks)
-        self._committed += len(events)
-        self._num_bytes = sum(map(_size, self._unwritten))
+        self._num_committed += len(events)
+        self._num_bytes = sum(map(_size, self._buffer))
         self._tail.add(events, is_end=is_end)
         self._notify()
         return len(events)
 
     def fail(self, failure: Exception) -> None:
-        """Fail the writer: later writes raise the error."""
+        """Fail the writer: later calls raise the error."""
         self._failure = failure
         self._notify()
 
-    # ---- parts
+    # ----
 
-    async def _change(
-        self,
-        write: _Write,
-        change: Change[ResultT],
-        *,
-        said: Sequence[FinalEvents] = (),
+    async def _commit(
+        self, write: _Write, change: Change[ResultT], *, final: Sequence[FinalEvents] = ()
     ) -> ResultT:
-        """Commit a change with the events before it, retrying while the database is unreachable;
-        `said` are the events of the change itself. Its segment, perhaps empty, shows whether it was
-        committed.
+        """Commit the buffered events and a change, retrying while the database is unavailable.
+
+        There is always a chunk, if need be an empty one, that shows whether the change was
+        committed. `final` has the events that the change itself has appended.
         """
         results: list[ResultT] = []
-        async with self._changing():
+        async with self._lock_for_change():
             self._check()
-            if len(self._unwritten) == self._num_sealed:
-                self._unwritten.append(Chunk())
-            addition = self.addition()
+            if len(self._buffer) == self._num_sealed:
+                self._buffer.append(Chunk())
+            addition = self.seal()
 
-            async def work(tx: Transaction) -> None:
-                had = await EventLogQueries(tx).append([addition])
-                if self.key not in had:
+            async def append_and_change(tx: Transaction) -> None:
+                num_stored = await EventLogQueries(tx).append([addition])
+                if self.key not in num_stored:
                     raise LeaseLost(f"the stream {self.key.stream_id} is closed")
-                if had[self.key] < len(addition.chunks):
+                if num_stored[self.key] < len(addition.chunks):
                     results[:] = [await change(tx)]
 
-            await _as_soon_as_possible(partial(write, work), self.key)
-            events, is_end = said[0] if said else FinalEvents((), is_end=False)
-            own = in_chunks(events) if events else []
-            self.written(replace(addition, chunks=(*addition.chunks, *own)), is_end=is_end)
+            await _retry(partial(write, append_and_change), self.key)
+            events, is_end = final[0] if final else FinalEvents((), is_end=False)
+            final_chunks = in_chunks(events) if events else []
+            committed = replace(addition, chunks=(*addition.chunks, *final_chunks))
+            self.mark_committed(committed, is_end=is_end)
         return results[0]
 
     @asynccontextmanager
-    async def _changing(self) -> AsyncIterator[None]:
-        """Wait for the lock of a change; the group commit skips this stream meanwhile."""
+    async def _lock_for_change(self) -> AsyncIterator[None]:
+        """Take the lock; the group commit skips this stream from now on."""
         self._num_changes += 1
         try:
-            async with self.turn:
+            async with self.lock:
                 yield
         finally:
             self._num_changes -= 1
 
-    def _join(self, chunks: Sequence[Chunk]) -> None:
-        """Put chunks behind the others; small ones of a turn become one."""
+    def _append(self, chunks: Sequence[Chunk]) -> None:
+        """Append chunks to the buffer; merge the first with the last one of the same turn."""
         first, *rest = chunks
-        last = self._unwritten[-1] if len(self._unwritten) > self._num_sealed else None
-        if last is not None and _fit(last, first):
-            self._unwritten[-1] = Chunk(
+        last = self._buffer[-1] if len(self._buffer) > self._num_sealed else None
+        if last is not None and _can_merge(last, first):
+            self._buffer[-1] = Chunk(
                 [*last.events, *first.events], last.turn, [*last.token_ids, *first.token_ids]
             )
         else:
-            self._unwritten.append(first)
-        self._unwritten.extend(rest)
+            self._buffer.append(first)
+        self._buffer.extend(rest)
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    async def _progressed(self) -> None:
-        await self._progress.wait()
-
     def _notify(self) -> None:
-        """Let those who wait look again."""
+        """Wake the tasks that wait for progress."""
         self._progress.set()
         self._progress = asyncio.Event()
 
 
-async def _as_soon_as_possible(write: Callable[[], Awaitable[None]], key: StreamKey) -> None:
+async def _retry(write: Callable[[], Awaitable[None]], key: StreamKey) -> None:
+    """Write, retrying while the database is unavailable."""
     while True:
         try:
             return await write()
         except Unavailable as error:
-            _log.warning("events of %s are not written yet: %s", key.stream_id, error)
-            await asyncio.sleep(pause_after(error))
+            _log.warning("events of %s are not committed yet: %s", key.stream_id, error)
+            await asyncio.sleep(retry_delay_s(error))
 
 
-def pause_after(error: Unavailable) -> float:
-    """How long to wait before the next try, in seconds."""
-    return _PAUSE_S if error.retry_after is None else error.retry_after
+def retry_delay_s(error: Unavailable) -> float:
+    """Delay before the next try."""
+    return _RETRY_DELAY_S if error.retry_after is None else error.retry_after
 
 
-def _fit(one: Chunk, other: Chunk) -> bool:
+def _can_merge(one: Chunk, other: Chunk) -> bool:
     return one.turn == other.turn and len(one.events) + len(other.events) <= MAX_CHUNK_EVENTS
 
 

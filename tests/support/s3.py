@@ -1,4 +1,4 @@
-"""A bucket on a server that speaks S3, which can be stopped and started."""
+"""A bucket on an S3 server."""
 
 import contextlib
 import subprocess
@@ -25,21 +25,21 @@ class Bucket:
 
     endpoint: str
     client: Any
-    """Boto's, for what we do not do ourselves."""
+    """The client of boto3."""
 
     def url(self, prefix: str) -> str:
-        """As the settings have it."""
+        """The value of the setting `blobs_url`."""
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region={REGION}"
 
-    def unfinished(self) -> list[Any]:
-        """Uploads in parts that were neither completed nor aborted."""
+    def unfinished_uploads(self) -> list[Any]:
+        """Multipart uploads that were neither completed nor aborted."""
         uploads: list[Any] = self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
         return uploads
 
 
 @contextlib.contextmanager
 def a_bucket() -> Iterator[Bucket]:
-    """A bucket on a server of its own."""
+    """Run an S3 server with an empty bucket."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.s3_server"],
         stdout=subprocess.PIPE,

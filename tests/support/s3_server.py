@@ -1,6 +1,6 @@
-"""A server that speaks S3, as a process of its own: `python -m tests.support.s3_server`.
+"""`python -m tests.support.s3_server`: an S3 server in memory, which accepts any credentials.
 
-It says its port on a line of standard output, keeps everything in memory and knows no credentials.
+It writes its port to standard output.
 """
 
 import sys

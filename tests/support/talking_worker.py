@@ -1,6 +1,7 @@
-"""`python -m tests.support.talking_worker FOLDER [URL]`: writes the next job's stream for ever.
+"""`python -m tests.support.talking_worker FOLDER [URL]`: writes to the next job's stream forever.
 
-Each event is a token. It says when some of them are committed, and is there to be killed.
+The data of each event is a token id. It logs "talking" when some are committed, and runs until it
+is killed.
 """
 
 import asyncio
@@ -15,12 +16,12 @@ from tests.support.streams import claim, make_process
 
 log = logging.getLogger(__name__)
 
-_EVENTS_A_COMMIT = 10
-_ENOUGH = 50
+_EVENTS_PER_COMMIT = 10
+_LOGGED_EVENT = 50
 
 
 async def main(folder: Path, url: str | None) -> None:
-    """Talk until killed."""
+    """Write until killed."""
     async with (
         open_database(url, folder) as database,
         make_process(database, "talking").running() as process,
@@ -29,9 +30,9 @@ async def main(folder: Path, url: str | None) -> None:
         async with process.committer.writer(context, context.claim.subject) as writer:
             for number in count():
                 await writer.add([b"%d" % number], [number])
-                if number % _EVENTS_A_COMMIT == 0:
+                if number % _EVENTS_PER_COMMIT == 0:
                     await writer.flush()
-                if number == _ENOUGH:
+                if number == _LOGGED_EVENT:
                     log.info("talking")
 
 

@@ -97,7 +97,7 @@ async def test_many_writers_wait_for_each_other(running: RunningControl) -> None
 async def test_a_data_folder_has_one_process(tmp_path: Path) -> None:
     """A second one on the same SQLite file is refused in a line that says what to do."""
     async with a_control(tmp_path):
-        with pytest.raises(StartupError, match="another control process has the data folder"):
+        with pytest.raises(StartupError, match="another control process uses the data folder"):
             async with a_control(tmp_path):
                 pass
     async with a_control(tmp_path):

@@ -1,4 +1,4 @@
-"""Event streams: that every follower sees the same bytes, whatever becomes of their writers."""
+"""Event streams: followers read the same bytes despite failing writers; chunks and packing."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +11,8 @@ from tests.support.job_machine import BRIEF, OpenDatabase
 from tests.support.stream_machine import StreamMachine
 
 
-def test_every_follower_sees_the_same_bytes(on_sqlite: OpenDatabase) -> None:
-    """With writers that stall, die and come back late; see the machine for what is checked."""
+def test_all_followers_read_the_same_bytes(on_sqlite: OpenDatabase) -> None:
+    """With writers that stall, die and resume late; `StreamMachine` checks the invariants."""
 
     class OnSqlite(StreamMachine):
         pass
@@ -22,20 +22,20 @@ def test_every_follower_sees_the_same_bytes(on_sqlite: OpenDatabase) -> None:
 
 
 @given(st.lists(st.binary(max_size=50)))
-def test_texts_are_packed_and_unpacked(texts: list[bytes]) -> None:
-    """Each is what it was, empty ones too."""
+def test_packed_texts_are_unpacked(texts: list[bytes]) -> None:
+    """The round trip preserves each, empty ones included."""
     assert unpack_texts(pack_texts(texts), len(texts)) == texts
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)))
-def test_numbers_are_packed_and_unpacked(values: list[int]) -> None:
-    """Each is what it was."""
+def test_packed_integers_are_unpacked(values: list[int]) -> None:
+    """The round trip preserves each 32-bit integer."""
     assert unpack_ints(pack_ints(values)) == values
 
 
 @given(st.integers(0, 3 * MAX_CHUNK_EVENTS), st.lists(st.integers(0, 9), max_size=3))
-def test_chunks_are_bounded_and_keep_everything(count: int, token_ids: list[int]) -> None:
-    """In order, the tokens with the first events; there is always a chunk."""
+def test_chunks_are_bounded_and_complete(count: int, token_ids: list[int]) -> None:
+    """Events are in order, tokens in the first chunk; there is at least one chunk."""
     events = [b"%d" % index for index in range(count)]
     chunks = in_chunks(events, 2, token_ids)
 

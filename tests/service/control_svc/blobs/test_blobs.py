@@ -1,4 +1,4 @@
-"""What every store of bytes promises: the same tests for a folder and for a bucket."""
+"""Both blob stores: the folder and the bucket."""
 
 import asyncio
 import hashlib
@@ -22,18 +22,18 @@ LARGE = bytes(range(256)) * (2 * PART_BYTES // 256) + b"end"
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Bucket]:
-    """A bucket, empty but for the prefixes of other tests."""
+    """A bucket; each test has its own prefix."""
     with a_bucket() as bucket:
         yield bucket
 
 
 @pytest.fixture(params=["folder", "bucket"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
-    """Where a store is that nobody has used; None: in the folder."""
+    """The URL of an unused store; None for the folder."""
     if request.param == "folder":
         return None
-    found: Bucket = request.getfixturevalue("bucket")
-    return found.url(f"{tmp_path.name}/files")
+    bucket: Bucket = request.getfixturevalue("bucket")
+    return bucket.url(f"{tmp_path.name}/files")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def blobs(url: str | None, tmp_path: Path) -> BlobStore:
 
 
 async def store(blobs: BlobStore, *chunks: bytes) -> str:
-    """Complete bytes; their key."""
+    """Store a blob and return its key."""
     async with blobs.create() as sink:
         for chunk in chunks:
             await sink.write(chunk)
@@ -51,86 +51,68 @@ async def store(blobs: BlobStore, *chunks: bytes) -> str:
 
 
 async def read(blobs: BlobStore, key: str, offset: int, length: int) -> bytes:
-    """A range."""
+    """Read a range."""
     return b"".join([chunk async for chunk in blobs.read(key, offset, length)])
 
 
-async def everything(blobs: BlobStore) -> set[str]:
-    """All keys."""
+async def all_keys(blobs: BlobStore) -> set[str]:
+    """List all keys in a store."""
     groups = blobs.keys()
     return {stored.key async for group in groups for stored in group}
 
 
 @pytest.mark.parametrize("content", [b"", b"small", LARGE], ids=["empty", "small", "large"])
-async def test_what_is_stored_can_be_read_in_ranges(blobs: BlobStore, content: bytes) -> None:
-    """Size and digest are those of the bytes, however they were cut."""
+async def test_a_blob_is_read_in_ranges(blobs: BlobStore, content: bytes) -> None:
+    """Size and digest are those of the bytes, however they are split into chunks."""
     async with blobs.create() as sink:
         for start in range(0, len(content), 1_000_003):
             await sink.write(content[start : start + 1_000_003])
-        assert (sink.size_bytes, await sink.sha256()) == (
-            len(content),
-            hashlib.sha256(content).hexdigest(),
-        )
+        size_and_digest = (sink.size_bytes, await sink.sha256())
         blob = await sink.commit()
 
-    assert (blob.size_bytes, blob.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert size_and_digest == (len(content), hashlib.sha256(content).hexdigest())
+    assert (blob.size_bytes, blob.sha256) == size_and_digest
     assert await read(blobs, blob.key, 0, len(content)) == content
     middle = len(content) // 2
     assert await read(blobs, blob.key, middle, len(content) - middle) == content[middle:]
-    assert await everything(blobs) == {blob.key}
+    assert await all_keys(blobs) == {blob.key}
 
 
 @pytest.mark.parametrize("content", [b"small", LARGE], ids=["small", "large"])
-async def test_what_is_not_committed_leaves_nothing(
+async def test_an_uncommitted_blob_leaves_nothing(
     blobs: BlobStore, bucket: Bucket, content: bytes
 ) -> None:
-    """Neither a listed object nor parts of one."""
+    """Neither an object nor parts of one."""
 
-    async def give_up() -> None:
+    async def fail() -> None:
         async with blobs.create() as sink:
             await sink.write(content)
             await sink.write(content)
-            raise StorageFailed(problem="somebody stumbles")
+            raise StorageFailed(problem="failed")
 
     with pytest.raises(StorageFailed):
-        await give_up()
+        await fail()
 
-    assert await everything(blobs) == set()
-    assert bucket.unfinished() == []
-
-
-async def test_a_cancelled_writer_leaves_nothing(blobs: BlobStore, bucket: Bucket) -> None:
-    """As when a client goes away."""
-    written = asyncio.Event()
-
-    async def write() -> None:
-        async with blobs.create() as sink:
-            await sink.write(LARGE)
-            written.set()
-            await asyncio.Event().wait()
-
-    writer = asyncio.ensure_future(write())
-    await written.wait()
-    writer.cancel()
-    await asyncio.wait([writer])
-
-    assert await everything(blobs) == set()
-    assert bucket.unfinished() == []
+    assert await all_keys(blobs) == set()
+    assert bucket.unfinished_uploads() == []
 
 
-async def test_cleaning_up_outlives_a_cancellation(blobs: BlobStore, bucket: Bucket) -> None:
-    """A call that ends, and is cancelled while it does, may be cancelled once more."""
-    written = asyncio.Event()
+@pytest.mark.parametrize("num_cancellations", [1, 2])
+async def test_a_cancelled_writer_leaves_nothing(
+    blobs: BlobStore, bucket: Bucket, num_cancellations: int
+) -> None:
+    """Even if it is cancelled again during the cleanup."""
+    is_written = asyncio.Event()
 
     async def write() -> None:
         async with blobs.create() as sink:
             await sink.write(LARGE)
-            written.set()
+            is_written.set()
             await asyncio.Event().wait()
 
     writer = asyncio.ensure_future(write())
-    await written.wait()
-    for _ in range(2):
+    await is_written.wait()
+    for _ in range(num_cancellations):
         writer.cancel()
         await asyncio.sleep(0)
     await asyncio.wait([writer])
@@ -138,52 +120,51 @@ async def test_cleaning_up_outlives_a_cancellation(blobs: BlobStore, bucket: Buc
         if task is not asyncio.current_task():
             await asyncio.wait([task])
 
-    assert await everything(blobs) == set()
-    assert bucket.unfinished() == []
+    assert await all_keys(blobs) == set()
+    assert bucket.unfinished_uploads() == []
 
 
-async def test_bytes_are_seen_whole_or_not_at_all(blobs: BlobStore) -> None:
-    """Nobody finds them under their key before they are complete."""
+async def test_a_blob_appears_when_it_is_committed(blobs: BlobStore) -> None:
+    """Not before, except that the folder lists its incoming file."""
     async with blobs.create() as sink:
         await sink.write(LARGE)
-        unfinished = await everything(blobs)
+        unfinished = await all_keys(blobs)
         blob = await sink.commit()
 
-    assert await everything(blobs) == {blob.key}
-    for key in unfinished:  # the folder lists what is on its way, for the sweeper
-        assert key == blob.key
+    assert await all_keys(blobs) == {blob.key}
+    assert unfinished <= {blob.key}
 
 
 @pytest.mark.parametrize("length", [0, 1])
-async def test_missing_bytes_are_told(blobs: BlobStore, length: int) -> None:
-    """Before the first chunk, also where none was asked for."""
+async def test_a_missing_blob_raises_an_error(blobs: BlobStore, length: int) -> None:
+    """Even if no bytes are requested."""
     with pytest.raises(BlobMissing):
         await read(blobs, "0" * 32, 0, length)
 
 
-async def test_bytes_that_end_too_early_are_told(blobs: BlobStore) -> None:
-    """A row says how many there are."""
+async def test_a_blob_that_is_too_short_raises_an_error(blobs: BlobStore) -> None:
+    """The length of a blob is stored in the database."""
     key = await store(blobs, b"abc")
 
     with pytest.raises(BlobMissing):
         await read(blobs, key, 1, 3)
 
 
-async def test_deleting_what_is_not_there_is_no_error(blobs: BlobStore) -> None:
-    """Two may sweep at once."""
+async def test_deleting_missing_blobs_is_no_error(blobs: BlobStore) -> None:
+    """Two processes may sweep at the same time."""
     kept, gone = await store(blobs, b"a"), await store(blobs, b"b")
 
     await blobs.delete([gone, "0" * 32])
     await blobs.delete([gone])
     await blobs.delete([])
 
-    assert await everything(blobs) == {kept}
+    assert await all_keys(blobs) == {kept}
 
 
 async def test_a_store_belongs_to_one_database(
     url: str | None, tmp_path: Path, blobs: BlobStore
 ) -> None:
-    """The same one may come again; to another one everything there would be bytes without rows."""
+    """Another database would delete all of its blobs as orphans."""
     await store(blobs, b"kept")
 
     await open_blobs(url, CREDENTIALS, tmp_path / "blobs", "this")
@@ -191,41 +172,41 @@ async def test_a_store_belongs_to_one_database(
         await open_blobs(url, CREDENTIALS, tmp_path / "blobs", "another")
 
 
-async def test_a_used_bucket_without_an_owner_is_left_alone(bucket: Bucket, tmp_path: Path) -> None:
-    """Whose bytes they are a person must say. What is not named as ours does not count."""
+async def test_a_used_bucket_of_an_unknown_database_is_refused(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    """Objects that are not blobs do not count."""
     bucket.client.put_object(Bucket="corral-test", Key=f"{tmp_path.name}/notes.txt", Body=b"x")
     url = bucket.url(tmp_path.name)
     await open_blobs(url, CREDENTIALS, tmp_path, "this")
     await store(open_bucket(url, CREDENTIALS), b"kept")
     bucket.client.delete_object(Bucket="corral-test", Key=f"{tmp_path.name}/INSTALLATION")
 
-    with pytest.raises(StartupError, match="does not say of which database"):
+    with pytest.raises(StartupError, match="files of an unknown database"):
         await open_blobs(url, CREDENTIALS, tmp_path, "this")
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "problem"),
     [
-        ("https://bucket/x", "cannot be read"),
-        ("s3:///x", "cannot be read"),
-        ("s3://bucket?acl=public&endpoint=http://127.0.0.1:1", "not known: acl"),
+        ("https://bucket/x", "is not valid"),
+        ("s3:///x", "is not valid"),
+        ("s3://bucket?acl=public&endpoint=http://127.0.0.1:1", "unknown options: acl"),
         (
             "s3://bucket/x?endpoint=http://127.0.0.1:1&region=a",
-            "cannot keep files in s3://bucket/x",
+            "cannot store files in s3://bucket/x",
         ),
     ],
 )
-async def test_a_bucket_that_cannot_be_used_is_one_line(
-    tmp_path: Path, url: str, words: str
-) -> None:
-    """What is wrong, without a traceback."""
-    with pytest.raises(StartupError, match=words):
+async def test_an_unusable_bucket_raises_an_error(tmp_path: Path, url: str, problem: str) -> None:
+    """A StartupError with the problem."""
+    with pytest.raises(StartupError, match=problem):
         await open_blobs(url, CREDENTIALS, tmp_path, "this")
 
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[tuple[Client, Bucket]]:
-    """A control service that keeps its files in a bucket of its own, which a test may stop."""
+    """A control service with a bucket of its own."""
     with a_bucket() as bucket:
         settings = ControlSettings(
             listen="127.0.0.1:0",
@@ -242,8 +223,8 @@ async def client(tmp_path: Path) -> AsyncIterator[tuple[Client, Bucket]]:
             yield Client(channel), bucket
 
 
-async def test_files_live_in_a_bucket(client: tuple[Client, Bucket]) -> None:
-    """Stored, listed, read in ranges and deleted, with nothing left over."""
+async def test_files_are_stored_in_a_bucket(client: tuple[Client, Bucket]) -> None:
+    """Created, read in ranges, and deleted."""
     files, bucket = client
     file = await files.create(LARGE[: 3 * 1024 * 1024])
 
@@ -253,16 +234,16 @@ async def test_files_live_in_a_bucket(client: tuple[Client, Bucket]) -> None:
     assert len(bucket.client.list_objects_v2(Bucket="corral-test")["Contents"]) == 1
 
 
-async def test_a_bucket_that_is_gone_is_unavailable(client: tuple[Client, Bucket]) -> None:
-    """A clear error that may be tried again, and no file without its bytes."""
+async def test_a_missing_bucket_is_a_retryable_error(client: tuple[Client, Bucket]) -> None:
+    """No file is created without its bytes."""
     files, bucket = client
     for each in bucket.client.list_objects_v2(Bucket="corral-test")["Contents"]:
         bucket.client.delete_object(Bucket="corral-test", Key=each["Key"])
     bucket.client.delete_bucket(Bucket="corral-test")
 
-    with pytest.raises(StorageFailed) as refused:
+    with pytest.raises(StorageFailed) as error:
         await files.create(b"hello")
-    assert refused.value.retry_after is not None
+    assert error.value.retry_after is not None
     assert list((await files.page()).files) == []
 
     bucket.client.create_bucket(Bucket="corral-test")

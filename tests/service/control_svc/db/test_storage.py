@@ -1,7 +1,9 @@
-"""The database and the folder of bytes: that they belong together, and what each does alone."""
+"""The database and the blob folder: that they belong together, and how each fails."""
 
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from asyncpg import InternalClientError  # type: ignore[import-untyped]
@@ -11,7 +13,7 @@ from control_svc.app import build, upgrade_database
 from control_svc.blobs.local import FolderBlobs
 from control_svc.config import ControlSettings
 from control_svc.db.engine import open_database
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import Transaction, Transactions
 from control_svc.files.queries import delete_expired_files
 from control_svc.schema import BLOB_COLUMNS
 from control_svc.sweeper import Sweeper
@@ -21,7 +23,7 @@ from tests.support.control import SetClock
 
 
 async def start(data_dir: Path, url: str | None = None) -> None:
-    """Start a control service over its own folder of bytes, and stop it."""
+    """Start a control service with its own blob folder, and stop it."""
     settings = ControlSettings(
         listen="127.0.0.1:0", management_listen=None, data_dir=data_dir, database_url=url
     )
@@ -30,28 +32,28 @@ async def start(data_dir: Path, url: str | None = None) -> None:
 
 
 async def store(blobs: FolderBlobs, content: bytes = b"kept") -> str:
-    """Complete bytes; their key."""
+    """Store a blob and return its key."""
     async with blobs.create() as sink:
         await sink.write(content)
         return (await sink.commit()).key
 
 
-async def everything(blobs: FolderBlobs) -> list[str]:
-    """All keys in a store."""
+async def all_keys(blobs: FolderBlobs) -> list[str]:
+    """List all keys in a store."""
     groups = blobs.keys()
     return [stored.key async for group in groups for stored in group]
 
 
 @pytest.fixture
 def blobs(tmp_path: Path) -> FolderBlobs:
-    """An empty store, where a control service with `tmp_path` for its data has it."""
+    """The empty blob store of a control service whose data folder is `tmp_path`."""
     blobs = FolderBlobs(tmp_path / "control" / "blobs")
     blobs.prepare()
     return blobs
 
 
-async def test_a_folder_is_one_databases(tmp_path: Path, blobs: FolderBlobs) -> None:
-    """To another one all of its files would be orphans."""
+async def test_a_blob_folder_belongs_to_one_database(tmp_path: Path, blobs: FolderBlobs) -> None:
+    """Another one would delete all of its files as orphans."""
     await start(tmp_path)
     await store(blobs)
     await start(tmp_path)
@@ -60,19 +62,19 @@ async def test_a_folder_is_one_databases(tmp_path: Path, blobs: FolderBlobs) -> 
         await start(tmp_path, f"sqlite:///{tmp_path / 'other' / 'db.sqlite3'}")
 
 
-async def test_files_of_nobody_known_are_left_alone(tmp_path: Path, blobs: FolderBlobs) -> None:
-    """Until the operator says whose they are, in the words of the refusal."""
+async def test_files_of_an_unknown_database_are_refused(tmp_path: Path, blobs: FolderBlobs) -> None:
+    """Until the operator writes the installation id of the error message to a file."""
     await store(blobs)
-    with pytest.raises(StartupError, match="does not say of which database") as refusal:
+    with pytest.raises(StartupError, match="files of an unknown database") as error:
         await start(tmp_path)
 
-    installation = str(refusal.value).partition("write ")[2].split()[0]
+    installation = str(error.value).partition("write ")[2].split()[0]
     (tmp_path / "control" / "blobs" / "INSTALLATION").write_text(f"{installation}\n")
     await start(tmp_path)
 
 
-async def test_one_data_folder_is_one_process_s(tmp_path: Path) -> None:
-    """Also where each has a SQLite file of its own elsewhere."""
+async def test_a_data_folder_is_used_by_one_process(tmp_path: Path) -> None:
+    """Even if each process has its own SQLite file elsewhere."""
     one, two = (f"sqlite:///{tmp_path / name / 'db.sqlite3'}" for name in ("one", "two"))
     async with open_database(one, tmp_path / "data"):
         with pytest.raises(StartupError, match="another control process"):
@@ -80,95 +82,95 @@ async def test_one_data_folder_is_one_process_s(tmp_path: Path) -> None:
                 pass
 
 
-async def test_what_is_no_folder_holds_no_bytes(tmp_path: Path, blobs: FolderBlobs) -> None:
-    """File managers leave things of their own."""
+async def test_unknown_files_in_the_blob_folder_are_ignored(
+    tmp_path: Path, blobs: FolderBlobs
+) -> None:
+    """File managers create some."""
     key = await store(blobs)
     folder = tmp_path / "control" / "blobs"
     shard = "ab" if not key.startswith("ab") else "cd"  # keys are random
     for name in (".DS_Store", shard):
         (folder / name).write_bytes(b"")
 
-    assert await everything(blobs) == [key]
+    assert await all_keys(blobs) == [key]
 
 
-async def test_small_chunks_do_not_pile_up(tmp_path: Path, blobs: FolderBlobs) -> None:
-    """Each is an object many times its size; empty ones are nothing at all."""
+async def test_small_chunks_are_written_in_batches(tmp_path: Path, blobs: FolderBlobs) -> None:
+    """So that they do not fill the memory; empty chunks are skipped."""
 
-    def written() -> list[int]:
+    def written_sizes() -> list[int]:
         incoming = tmp_path / "control" / "blobs" / "incoming"
         return [path.stat().st_size for path in incoming.iterdir()]
 
     async with blobs.create() as sink:
         for _ in range(1000):
             await sink.write(b"")
-        assert written() == []
+        assert written_sizes() == []
         for _ in range(512):  # the second batch waits for the first
             await sink.write(b"x")
-        assert written()[0] >= 256
+        assert written_sizes()[0] >= 256
         assert sink.size_bytes == 512
 
 
-async def test_orphans_go_while_the_database_has_no_room(
-    tmp_path: Path, blobs: FolderBlobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are the room that the rest of the round needs."""
+class FullTransactions(Transactions):
+    """Transactions of a database whose disk is full."""
 
-    async def refuse(_: object) -> None:
+    async def write(self, work: object) -> NoReturn:
+        """Raise StorageFailed."""
         raise StorageFailed(problem="the database's disk is full")
 
+
+async def test_orphans_are_deleted_while_the_database_is_full(
+    tmp_path: Path, blobs: FolderBlobs
+) -> None:
+    """This frees the space that the rest of the round needs."""
     await upgrade_database(ControlSettings(data_dir=tmp_path))
     await store(blobs)
     clock = SetClock()
     clock.advance(days=1)
     async with open_database(None, tmp_path / "control") as database:
-        monkeypatch.setattr(database.transactions, "write", refuse)
-        sweeper = Sweeper(
-            database.transactions,
-            blobs,
-            clock,
-            timedelta(hours=1),
-            [delete_expired_files],
-            BLOB_COLUMNS,
+        transactions = FullTransactions(
+            database.writer, database.writer, nullcontext, database.notifications, clock
         )
+        steps = [delete_expired_files]
+        sweeper = Sweeper(transactions, blobs, clock, timedelta(hours=1), steps, BLOB_COLUMNS)
         with pytest.raises(StorageFailed):
             await sweeper.sweep()
 
-    assert await everything(blobs) == []
+    assert await all_keys(blobs) == []
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("options", "problem"),
     [
         ("sslmode=require", "cannot be used"),
-        ("sslmode=perhaps", "sslmode in database_url is one of disable"),
-        ("sslrootcert=a&connect_timeout=3", "not known: connect_timeout, sslrootcert"),
+        ("sslmode=perhaps", "sslmode in database_url must be one of disable"),
+        ("sslrootcert=a&connect_timeout=3", "unknown options: connect_timeout, sslrootcert"),
     ],
 )
-async def test_options_of_a_url_work_or_are_named(tmp_path: Path, query: str, words: str) -> None:
-    """Nobody listens there, so what is understood gets as far as that."""
-    with pytest.raises(StartupError, match=words):
-        await start(tmp_path, f"postgresql://nobody@127.0.0.1:1/x?{query}")
+async def test_options_of_a_url_are_checked(tmp_path: Path, options: str, problem: str) -> None:
+    """With valid options the connection is tried, and refused."""
+    with pytest.raises(StartupError, match=problem):
+        await start(tmp_path, f"postgresql://nobody@127.0.0.1:1/x?{options}")
 
 
 @pytest.mark.parametrize("state", ["55P03", "57014"])
-async def test_a_database_that_lets_us_wait_too_long_is_unavailable(
-    tmp_path: Path, state: str
-) -> None:
-    """A lock that was not to be had and a statement that ran out of time: come back later."""
+async def test_timeouts_of_the_database_are_unavailable(tmp_path: Path, state: str) -> None:
+    """Lock timeout and statement timeout."""
 
-    class Refusal(Exception):
+    class TimeoutExpired(Exception):
         sqlstate = state
 
     async def work(_: Transaction) -> None:
-        raise DBAPIError("UPDATE", {}, Refusal())
+        raise DBAPIError("UPDATE", {}, TimeoutExpired())
 
     async with open_database(None, tmp_path) as database:
         with pytest.raises(UpstreamUnavailable):
             await database.transactions.write(work)
 
 
-async def test_an_answer_that_was_cut_off_is_unavailable(tmp_path: Path) -> None:
-    """The driver of PostgreSQL then raises an error about itself."""
+async def test_a_connection_closed_during_a_response_is_unavailable(tmp_path: Path) -> None:
+    """asyncpg raises InternalClientError then."""
 
     async def work(_: Transaction) -> None:
         raise InternalClientError("got result for unknown protocol state 3")

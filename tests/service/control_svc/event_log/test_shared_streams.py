@@ -1,4 +1,4 @@
-"""Streams between processes: followed in one while another writes, and when a writer is killed."""
+"""Streams that one process writes and another follows, and streams of a killed writer."""
 
 import signal
 import sys
@@ -33,18 +33,18 @@ from tests.support.streams import (
 
 @contextmanager
 def talking_worker(folder: Path, url: str | None) -> Iterator[Program]:
-    """A process that writes the next job's stream until it is killed."""
-    of_url = [] if url is None else [url]
-    command = [sys.executable, "-m", "tests.support.talking_worker", str(folder), *of_url]
+    """Run a process that writes to the next job's stream until it is killed."""
+    arguments = [str(folder)] if url is None else [str(folder), url]
+    command = [sys.executable, "-m", "tests.support.talking_worker", *arguments]
     with Program(command, environment={}, directory=folder) as program:
         yield program
 
 
-def test_a_random_history_on_postgres(postgres_url: str, tmp_path: Path) -> None:
-    """What the property tests do on SQLite, a few times where rows are locked for real."""
+def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None:
+    """The state machine of the property tests, with real row locks."""
 
     @asynccontextmanager
-    async def opened(clock: SetClock) -> AsyncIterator[Database]:
+    async def open_empty(clock: SetClock) -> AsyncIterator[Database]:
         await execute(postgres_url, "TRUNCATE jobs, requests, streams, stream_chunks")
         async with open_database(postgres_url, tmp_path, clock) as database:
             yield database
@@ -52,14 +52,14 @@ def test_a_random_history_on_postgres(postgres_url: str, tmp_path: Path) -> None
     class OnPostgres(StreamMachine):
         pass
 
-    OnPostgres.open_database = opened
+    OnPostgres.open_database = open_empty
     run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(5)))
 
 
-async def test_a_follower_in_another_process_hears_of_each_commit(
+async def test_notifications_wake_followers_in_another_process(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    """Nobody polls; the notices of a commit pass between the processes."""
+    """Each commit is read without polling."""
     async with (
         a_database(tmp_path, postgres_url) as one,
         a_database(tmp_path, postgres_url) as two,
@@ -78,8 +78,8 @@ async def test_a_follower_in_another_process_hears_of_each_commit(
     assert follower.texts == numbered_events(20)
 
 
-async def test_a_lost_notice_is_made_up_for_by_a_look(postgres_url: str, tmp_path: Path) -> None:
-    """The processes cannot hear each other: the follower looks now and then."""
+async def test_polling_replaces_lost_notifications(postgres_url: str, tmp_path: Path) -> None:
+    """Without notifications between the processes, the follower polls."""
     async with (
         a_database(tmp_path, postgres_url) as one,
         a_database(tmp_path, postgres_url) as two,
@@ -99,12 +99,14 @@ async def test_a_lost_notice_is_made_up_for_by_a_look(postgres_url: str, tmp_pat
     assert follower.texts == numbered_events(1)
 
 
-async def test_a_reader_outlives_the_writer_s_process(postgres_url: str, tmp_path: Path) -> None:
-    """One that was there before the kill, and one that comes back after it, see the same bytes."""
+async def test_followers_continue_after_the_writer_is_killed(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """One that was attached before the kill and one that resumes after it read the same bytes."""
     async with a_database(tmp_path, postgres_url) as database:
         await create_stream(Jobs(database, IdSource(utc_now)), "run_1")
     async with (
-        a_database(tmp_path, postgres_url, in_an_hour) as database,
+        a_database(tmp_path, postgres_url, one_hour_later) as database,
         make_process(database).running() as process,
     ):
         with talking_worker(tmp_path, postgres_url) as program:
@@ -112,18 +114,18 @@ async def test_a_reader_outlives_the_writer_s_process(postgres_url: str, tmp_pat
             await attached.until(100)
             program.signal(signal.SIGKILL)
             program.wait()
-        seen = len(attached.events)
-        await go_on(process, "run_1")
+        num_before = len(attached.events)
+        await take_over_and_finish(process, "run_1")
         await attached.task
-        resumed = process.follow("run_1", seen // 2)
+        resumed = process.follow("run_1", num_before // 2)
         await resumed.task
 
-    assert resumed.events == attached.events[seen // 2 + 1 :]
-    assert len(attached.events) > seen
+    assert resumed.events == attached.events[num_before // 2 + 1 :]
+    assert len(attached.events) > num_before
 
 
-async def test_a_stream_on_sqlite_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """Nobody else has the file: the next process goes on behind what was committed."""
+async def test_a_stream_on_sqlite_continues_after_a_kill(tmp_path: Path) -> None:
+    """The next process continues after the committed events."""
     async with a_database(tmp_path) as database:
         await create_stream(Jobs(database, IdSource(utc_now)), "run_1")
     with talking_worker(tmp_path, None) as program:
@@ -131,30 +133,29 @@ async def test_a_stream_on_sqlite_goes_on_after_a_kill(tmp_path: Path) -> None:
         program.signal(signal.SIGKILL)
         program.wait()
     async with (
-        a_database(tmp_path, clock=in_an_hour) as database,
+        a_database(tmp_path, clock=one_hour_later) as database,
         make_process(database).running() as process,
     ):
-        await go_on(process, "run_1")
+        await take_over_and_finish(process, "run_1")
         follower = process.follow("run_1")
         await follower.task
 
     assert len(follower.events) > 50
 
 
-async def go_on(process: StreamProcess, stream_id: str) -> None:
-    """Take a dead worker's job over, check what it has left, and end its stream."""
-    (orphan,) = await process.leases.orphans()
-    await process.leases.take_over(orphan)
+async def take_over_and_finish(process: StreamProcess, stream_id: str) -> None:
+    """Take over a dead worker's job, check the stored tokens, and finish the stream."""
+    (_,) = await process.leases.take_over_all()
     async with process.committer.writer(await claim(process), stream_id) as writer:
         number = writer.next_number
         tokens = await process.transactions.read(
-            lambda each: StreamQueries(each).tokens(PROJECT, stream_id, 0)
+            lambda tx: StreamQueries(tx).tokens(PROJECT, stream_id, 0)
         )
         assert tokens == list(range(number))
         await writer.add([b"%d" % number], [number])
         await writer.finish(no_change)
 
 
-def in_an_hour() -> datetime:
-    """When the leases of today's dead have run out."""
+def one_hour_later() -> datetime:
+    """A clock by which the leases of killed processes have expired."""
     return utc_now() + timedelta(hours=1)

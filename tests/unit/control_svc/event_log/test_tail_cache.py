@@ -1,4 +1,4 @@
-"""Tails of streams with two writers here: one that has lost its job, and the one that goes on."""
+"""Tails with two writers in one process: a stale one that lost its job, and the current one."""
 
 import asyncio
 from contextlib import ExitStack
@@ -13,78 +13,78 @@ KEY = StreamKey("p", "run_1")
 
 @pytest.fixture
 def tails() -> Tails:
-    """Nothing is written or followed yet."""
+    """An empty cache."""
     return Tails()
 
 
-def written(tails: Tails, next_number: int = 0) -> tuple[Tail, ExitStack]:
-    """A writer's tail, and what lets the writer go."""
+def open_writer(tails: Tails) -> tuple[Tail, ExitStack]:
+    """Open a writer; return its tail and the stack that closes it."""
     stack = ExitStack()
-    return stack.enter_context(tails.open_for_writer(KEY, next_number)), stack
+    return stack.enter_context(tails.open_for_writer(KEY, 0)), stack
 
 
-def test_a_late_writer_leaves_the_tail_to_the_one_that_goes_on(tails: Tails) -> None:
-    """Followers are fed from memory before and after."""
-    with tails.open_for_reader(KEY, asyncio.Event()) as followed:
-        _, late = written(tails)
-        going_on, ours = written(tails)
-        late.close()
-        going_on.add([Event(0, b"a")])
-        news = followed.read_from(0)
-        ours.close()
+def test_the_tail_stays_live_when_the_stale_writer_closes(tails: Tails) -> None:
+    """Readers get the events of the current writer from memory."""
+    with tails.open_for_reader(KEY, asyncio.Event()) as tail:
+        _, stale = open_writer(tails)
+        current_tail, current = open_writer(tails)
+        stale.close()
+        current_tail.add([Event(0, b"a")])
+        batch = tail.read_from(0)
+        current.close()
 
-    assert news is not None
-    assert news.events == [Event(0, b"a")]
-
-
-def test_nothing_is_known_here_once_the_one_that_goes_on_has_left(tails: Tails) -> None:
-    """The late writer, which is still here, says nothing of what others commit."""
-    with tails.open_for_reader(KEY, asyncio.Event()) as followed:
-        _, late = written(tails)
-        _, ours = written(tails)
-        ours.close()
-        before = followed.read_from(0)
-        late.close()
-
-        assert before is followed.read_from(0) is None
+    assert batch is not None
+    assert batch.events == [Event(0, b"a")]
 
 
-def test_an_end_stays_the_end_when_a_late_writer_leaves(tails: Tails) -> None:
-    """Whoever follows hears of it, also after both have gone."""
-    with tails.open_for_reader(KEY, asyncio.Event()) as followed:
-        _, late = written(tails)
-        going_on, ours = written(tails)
-        going_on.add([Event(0, b"a")], is_end=True)
-        late.close()
-        first = followed.read_from(0)
-        ours.close()
-        second = followed.read_from(0)
+def test_the_tail_is_not_live_once_the_current_writer_closes(tails: Tails) -> None:
+    """The stale writer, still open, does not see what other processes commit."""
+    with tails.open_for_reader(KEY, asyncio.Event()) as tail:
+        _, stale = open_writer(tails)
+        _, current = open_writer(tails)
+        current.close()
+        before = tail.read_from(0)
+        stale.close()
+
+        assert before is tail.read_from(0) is None
+
+
+def test_the_end_of_a_stream_survives_its_writers(tails: Tails) -> None:
+    """Readers see the end after either writer has closed."""
+    with tails.open_for_reader(KEY, asyncio.Event()) as tail:
+        _, stale = open_writer(tails)
+        current_tail, current = open_writer(tails)
+        current_tail.add([Event(0, b"a")], is_end=True)
+        stale.close()
+        first = tail.read_from(0)
+        current.close()
+        second = tail.read_from(0)
 
     assert first is not None
     assert first.is_end
     assert first == second
 
 
-def test_a_late_writer_forgets_nobody_elses_tail(tails: Tails) -> None:
-    """The one after it has gone, and so has their tail; followers find the next one's."""
-    _, late = written(tails)
-    _, ours = written(tails)
-    ours.close()
-    newest, next_one = written(tails)
-    late.close()
-    with tails.open_for_reader(KEY, asyncio.Event()) as followed:
-        assert followed is newest
-    next_one.close()
+def test_a_stale_writer_does_not_remove_a_newer_tail(tails: Tails) -> None:
+    """Its own tail has been removed already; readers find the new one."""
+    _, stale = open_writer(tails)
+    _, current = open_writer(tails)
+    current.close()
+    newest_tail, newest = open_writer(tails)
+    stale.close()
+    with tails.open_for_reader(KEY, asyncio.Event()) as tail:
+        assert tail is newest_tail
+    newest.close()
 
 
-@pytest.mark.parametrize("is_late_first", [True, False])
-def test_what_nobody_writes_or_follows_is_forgotten(tails: Tails, is_late_first: bool) -> None:
-    """In whatever order its writers leave."""
-    first, late = written(tails)
-    _, ours = written(tails)
-    for stack in (late, ours) if is_late_first else (ours, late):
+@pytest.mark.parametrize("is_stale_first", [True, False])
+def test_unused_tails_are_removed(tails: Tails, is_stale_first: bool) -> None:
+    """In whatever order the writers close."""
+    first_tail, stale = open_writer(tails)
+    _, current = open_writer(tails)
+    for stack in (stale, current) if is_stale_first else (current, stale):
         stack.close()
-    again, stack = written(tails)
+    new_tail, stack = open_writer(tails)
     stack.close()
 
-    assert again is not first
+    assert new_tail is not first_tail
