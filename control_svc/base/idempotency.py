@@ -1,6 +1,7 @@
-"""Idempotency: a request that carries a request id is carried out once.
+"""Idempotency: a request with a request id is executed once.
 
-The table stores the fingerprint of each request and the id of what it created, for a day.
+The table stores the fingerprint of each request and the id of the resource that it created, for a
+day.
 """
 
 import hashlib
@@ -26,21 +27,21 @@ _VERSION: Final = "2:"
 
 @dataclass(frozen=True, kw_only=True)
 class IdempotencyRecord:
-    """A request that was carried out."""
+    """An executed request."""
 
     method: str
     request_id: str
     fingerprint: str
-    """The fingerprint of the contents of the request."""
+    """Fingerprint of the contents of the request."""
     resource_id: str
-    """What it made."""
+    """Id of the resource that it created."""
     created_at: datetime
 
     @classmethod
     def of(
         cls, method: str, request_id: str, resource_id: str, created_at: datetime, *facts: object
     ) -> Self:
-        """The record of a request with the contents `facts` that creates `resource_id`.
+        """The record of a request with contents `facts` that creates `resource_id`.
 
         Without a request id nothing is stored or compared, and no fingerprint is computed.
         """
@@ -53,10 +54,9 @@ class IdempotencyRecord:
         )
 
     def check_same(self, fingerprint: str) -> None:
-        """Raise RequestIdReused for a request with other contents.
+        """Raise RequestIdReused if the fingerprint differs.
 
-        Fingerprints of release 0.1 have no version and cannot be compared; for the day that they
-        are stored, the id decides.
+        Fingerprints of release 0.1 have no version and are not compared.
         """
         if self.fingerprint.startswith(_VERSION) and self.fingerprint != fingerprint:
             raise RequestIdReused(field="request_id", request_id=self.request_id)
@@ -65,17 +65,17 @@ class IdempotencyRecord:
 def fingerprint_of(*facts: object) -> str:
     """Return the fingerprint of a request, at most 64 characters.
 
-    It depends on stored names alone: those of fields and classes, or the `STORED_AS` that a class
-    or the metadata of a field has since it was renamed. Fields with their default value are left
-    out, so a request has the same fingerprint in a release that adds an optional field. Enums count
-    as their values. Raises TypeError for a value that has no stable form.
+    It depends on stored names: those of classes and fields, or `STORED_AS` of a renamed class or in
+    the metadata of a renamed field. Fields with their default value are left out, so a later
+    release can add optional fields. Enums are represented by their values. Raises TypeError for a
+    value without a stable form.
     """
     text = json.dumps([_stable_form(fact) for fact in facts], separators=(",", ":"))
     return _VERSION + hashlib.sha256(text.encode()).hexdigest()[: 64 - len(_VERSION)]
 
 
 def _stable_form(value: Any) -> Any:
-    """The value in types of JSON."""
+    """Convert a value to JSON types."""
     match value:
         case Enum():
             return value.value
@@ -95,7 +95,7 @@ def _stable_form(value: Any) -> Any:
         case tuple() | list():
             return [_stable_form(each) for each in value]
         case _:
-            raise TypeError(f"no stable form: {type(value).__name__}")
+            raise TypeError(f"{type(value).__name__} has no stable form")
 
 
 def _changed_fields(value: Any) -> dict[str, Any]:
@@ -114,12 +114,12 @@ def _changed_fields(value: Any) -> dict[str, Any]:
 
 
 def _default_of(field: Field[Any]) -> object:
-    """The default value of a field; MISSING, which equals no value, where it has none."""
+    """The default value of a field; MISSING, which equals no value, if it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 class RequestRow(Table):
-    """A request with an id of the caller's, remembered so that it is carried out once."""
+    """An executed request with a request id."""
 
     __tablename__ = "requests"
 
@@ -132,7 +132,7 @@ class RequestRow(Table):
 
 
 class IdempotencyQueries:
-    """Remembered requests in one transaction."""
+    """Executed requests with a request id."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
@@ -140,7 +140,7 @@ class IdempotencyQueries:
     async def find(
         self, project: str, method: str, request_id: str, since: datetime
     ) -> IdempotencyRecord | None:
-        """The request of this id that was carried out after `since`; an older one is forgotten."""
+        """Return the request with this id if it was executed after `since`; delete an older one."""
         await self._session.execute(
             delete(RequestRow).where(
                 RequestRow.project == project,
@@ -161,14 +161,13 @@ class IdempotencyQueries:
         )
 
     async def add(self, project: str, request: IdempotencyRecord) -> None:
-        """Remember a request."""
+        """Store a request."""
         await self._session.execute(insert(RequestRow).values(project=project, **asdict(request)))
 
 
 async def record_request(tx: Transaction, project: str, request: IdempotencyRecord) -> str:
-    """The id of what the first such request made; `request.resource_id` where this is the first.
-
-    Raises RequestIdReused.
+    """Record a request, and return the id of the resource that the first request with its id
+    created: `request.resource_id` if this is the first. Raises RequestIdReused.
     """
     first = await find_or_record(tx, project, request)
     return (first or request).resource_id
@@ -177,20 +176,20 @@ async def record_request(tx: Transaction, project: str, request: IdempotencyReco
 async def find_or_record(
     tx: Transaction, project: str, request: IdempotencyRecord
 ) -> IdempotencyRecord | None:
-    """The same request, carried out before; None: this is the first, and is remembered.
+    """Return an earlier request with the same id; None if this is the first, which is stored.
 
-    Two at the same moment meet in a unique key: one of the transactions is run again, and finds the
-    other. A request without an id is always the first. Raises RequestIdReused.
+    Of two concurrent requests one violates the primary key; its transaction is retried and finds
+    the other. A request without an id is always the first. Raises RequestIdReused.
     """
     if not request.request_id:
         return None
     since = request.created_at - RETENTION
-    found = await IdempotencyQueries(tx).find(project, request.method, request.request_id, since)
-    if found is None:
+    first = await IdempotencyQueries(tx).find(project, request.method, request.request_id, since)
+    if first is None:
         await IdempotencyQueries(tx).add(project, request)
         return None
-    found.check_same(request.fingerprint)
-    return found
+    first.check_same(request.fingerprint)
+    return first
 
 
 async def delete_old_requests(tx: Transaction, now: datetime) -> Deleted:

@@ -1,7 +1,6 @@
-"""Ids with a prefix for their type, random enough not to be guessed, and increasing with time.
+"""Time-ordered, unguessable ids with a prefix for their type.
 
-A list ordered by id is ordered by creation, and the id of a deleted object still marks a place in a
-list.
+A list ordered by id is ordered by creation time, and the id of a deleted object is a valid cursor.
 """
 
 import re
@@ -27,7 +26,7 @@ ASSISTANT: Final = "asst_"
 THREAD: Final = "thread_"
 CONVERSATION: Final = "conv_"
 MAX_KEY_CHARACTERS: Final = 64
-"""The longest id that any table takes."""
+"""Maximum length of an id in the database."""
 _TIME_DIGITS: Final = 14  # microseconds since 1970, until the year 4253
 _RANDOM_BYTES: Final = 9
 _SUFFIX_DIGITS: Final = _TIME_DIGITS + 2 * _RANDOM_BYTES
@@ -35,7 +34,7 @@ _SUFFIX: Final = re.compile(rf"[0-9a-f]{{{_SUFFIX_DIGITS}}}")
 
 
 class IdSource:
-    """Makes ids; those of one source are strictly increasing."""
+    """Generates ids, which are strictly increasing."""
 
     def __init__(
         self,
@@ -47,17 +46,17 @@ class IdSource:
         self._last = 0
 
     def new(self, prefix: str) -> str:
-        """A new id that begins with `prefix`."""
+        """Generate an id."""
         self._last = max(round(self._clock().timestamp() * 1_000_000), self._last + 1)
         return f"{prefix}{self._last:0{_TIME_DIGITS}x}{self._random(_RANDOM_BYTES).hex()}"
 
 
 def creation_key(object_id: str) -> str:
-    """What orders ids of different prefixes by time; empty for a text that is no id."""
+    """The part of an id that orders ids of all types by time; empty for an invalid id."""
     suffix = object_id[-_SUFFIX_DIGITS:]
     return suffix if _SUFFIX.fullmatch(suffix) else ""
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Whether a text has the form of an id with this prefix; the object need not exist."""
+    """Whether a text is a well-formed id with this prefix."""
     return text.startswith(prefix) and _SUFFIX.fullmatch(text, len(prefix)) is not None

@@ -1,4 +1,4 @@
-"""Temporary files on the service's disk that only it can open, for sandboxed child processes."""
+"""Temporary files that only this service can open, for sandboxed child processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,8 +10,10 @@ from svc_kit.local_files import PrivateFile, disk_errors
 
 @asynccontextmanager
 async def temporary_file(folder: Path) -> AsyncIterator[PrivateFile]:
-    """A file for as long as the block runs; one that a thread still opens for a caller who has
-    left is closed too. Raises StorageFailed."""
+    """Open a file that exists while the context is open. Raises StorageFailed.
+
+    If the caller is cancelled while a thread opens the file, the file is closed too.
+    """
     opening = asyncio.ensure_future(asyncio.to_thread(PrivateFile, folder))
     try:
         with disk_errors():

@@ -1,4 +1,4 @@
-"""Conversions that all servicers share: times, durations, page requests, field masks."""
+"""Conversions shared by all servicers: times, durations, page requests, field masks."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -14,20 +14,21 @@ from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from svc_kit.errors import InvalidField
 
 MessageT = TypeVar("MessageT", bound=Message)
-_EVERYTHING = "*"
+_ALL_FIELDS = "*"
+_MAX_DURATION_S: Final = 10**9  # about 31 years, well within the range of timedelta
 
 
 def check_mask(mask: FieldMask, changes: Message, editable: Collection[str]) -> FieldMask:
-    """The paths to take from `changes`; without any, those of what is set in it.
+    """Return the paths to copy from `changes`; if the mask is empty, those of its set fields.
 
-    `editable` are the fields of the resource that callers change. Raises InvalidField.
+    `editable` are the fields that callers can change. Raises InvalidField for other ones.
     """
-    if _EVERYTHING in mask.paths:
+    if _ALL_FIELDS in mask.paths:
         return FieldMask(paths=editable)
     if not mask.paths:
         fields = (field.name for field, _ in changes.ListFields())
         return FieldMask(paths=[name for name in fields if name in editable])
-    descriptor: Any = changes.DESCRIPTOR  # of one of two classes, only one of which is typed
+    descriptor: Any = changes.DESCRIPTOR  # two classes, of which one is not typed
     for path in mask.paths:
         is_known = FieldMask(paths=[path]).IsValidForDescriptor(descriptor)
         if not is_known or path.split(".")[0] not in editable:
@@ -35,33 +36,32 @@ def check_mask(mask: FieldMask, changes: Message, editable: Collection[str]) -> 
     return mask
 
 
-def apply_mask(there: MessageT, changes: MessageT, mask: FieldMask) -> MessageT:
-    """What there is, with the paths of a checked mask taken from `changes`.
+def apply_mask(current: MessageT, changes: MessageT, mask: FieldMask) -> MessageT:
+    """Return `current` with the paths of a checked mask replaced by those of `changes`.
 
-    A named field that is unset in `changes` is cleared, also where the messages around it are unset
-    there.
+    A path that is unset in `changes` is cleared, even if its parent messages are unset there.
     """
-    source, result = type(there)(), type(there)()
+    source, result = type(current)(), type(current)()
     source.CopyFrom(changes)
-    result.CopyFrom(there)
+    result.CopyFrom(current)
     for path in mask.paths:
-        around: Message = source
-        for step in path.split(".")[:-1]:
-            around = getattr(around, step)
-            around.SetInParent()
+        parent: Message = source
+        for name in path.split(".")[:-1]:
+            parent = getattr(parent, name)
+            parent.SetInParent()
     mask.MergeMessage(source, result, replace_message_field=True, replace_repeated_field=True)
     return result
 
 
 def is_newest_first(order: int) -> bool:
-    """Raises InvalidField for an order that this release does not know."""
+    """Convert a ListOrder. Raises InvalidField for an unknown one."""
     if order not in listing_pb2.ListOrder.values():
-        raise InvalidField(field="order", problem=f"{order} is no order")
+        raise InvalidField(field="order", problem=f"{order} is not a list order")
     return order != listing_pb2.LIST_ORDER_OLDEST_FIRST
 
 
 class _ListRequest(Protocol):
-    """What requests of lists have that take every cursor."""
+    """A list request with all cursors."""
 
     page_size: int
     page_token: str
@@ -71,7 +71,7 @@ class _ListRequest(Protocol):
 
 
 def page_request(request: _ListRequest) -> PageRequest:
-    """What a caller asks of a list. Raises InvalidField."""
+    """Convert the paging fields of a list request. Raises InvalidField."""
     return PageRequest(
         request.page_size or DEFAULT_PAGE,
         request.page_token,
@@ -82,22 +82,20 @@ def page_request(request: _ListRequest) -> PageRequest:
 
 
 def to_timedelta(field: str, duration: Duration) -> timedelta:
-    """Raises InvalidField for one that Python cannot hold."""
-    if abs(duration.seconds) > _MOST_SECONDS:
-        raise InvalidField(field=field, problem="it is longer than anybody lives")
+    """Convert a duration. Raises InvalidField if it is longer than `_MAX_DURATION_S`."""
+    if abs(duration.seconds) > _MAX_DURATION_S:
+        problem = f"duration must be at most {_MAX_DURATION_S} seconds"
+        raise InvalidField(field=field, problem=problem)
     return timedelta(seconds=duration.seconds, microseconds=duration.nanos // 1000)
 
 
 def timestamp(time: datetime) -> Timestamp:
-    """A time as protos have it."""
+    """Convert a time."""
     stamp = Timestamp()
     stamp.FromDatetime(time)
     return stamp
 
 
 def optional_timestamp(time: datetime | None) -> Timestamp | None:
-    """A time that may not have come, as protos have it."""
+    """Convert an optional time."""
     return None if time is None else timestamp(time)
-
-
-_MOST_SECONDS: Final = 10**9  # three decades; more would leave the range of Python's own type

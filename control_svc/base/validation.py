@@ -1,4 +1,4 @@
-"""Validation that several slices share; each check names the field that it refuses."""
+"""Validation shared by several slices. Errors name the invalid field."""
 
 import re
 from collections.abc import Mapping
@@ -12,32 +12,33 @@ MAX_REQUEST_ID_CHARACTERS: Final = 128
 MAX_METADATA_PAIRS: Final = 16
 MAX_METADATA_KEY_CHARACTERS: Final = 64
 MAX_METADATA_VALUE_CHARACTERS: Final = 512
-SHORTEST_TTL: Final = timedelta(hours=1)
-LONGEST_TTL: Final = timedelta(days=30)
+MIN_TTL: Final = timedelta(hours=1)
+MAX_TTL: Final = timedelta(days=30)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def check_text(field: str, text: str, limit: int = MAX_NAME_CHARACTERS) -> str:
-    """A short text for people, as it is. Raises MissingField, TooLong or InvalidField.
+    """Check and return a short text. Raises MissingField, TooLong or InvalidField.
 
-    Control characters are refused: a database may not store them, and a header must not.
+    Control characters are refused: PostgreSQL does not store all of them, and HTTP headers must not
+    contain them.
     """
     if not text:
         raise MissingField(field=field)
     if len(text) > limit:
         raise TooLong(field=field, length=len(text), limit=limit, unit="characters")
     if _CONTROL.search(text):
-        raise InvalidField(field=field, problem="it has control characters")
+        raise InvalidField(field=field, problem="it contains control characters")
     return text
 
 
 def check_request_id(request_id: str) -> str:
-    """The name of a request; empty is none. Raises TooLong or InvalidField."""
+    """Check and return a request id, which may be empty. Raises TooLong or InvalidField."""
     return request_id and check_text("request_id", request_id, MAX_REQUEST_ID_CHARACTERS)
 
 
 def check_metadata(metadata: Mapping[str, str], field: str = "metadata") -> None:
-    """What a caller attaches to an object. Raises MissingField, TooLong or InvalidField."""
+    """Check the metadata of an object. Raises MissingField, TooLong or InvalidField."""
     if len(metadata) > MAX_METADATA_PAIRS:
         raise TooLong(field=field, length=len(metadata), limit=MAX_METADATA_PAIRS)
     for key, value in metadata.items():
@@ -47,19 +48,19 @@ def check_metadata(metadata: Mapping[str, str], field: str = "metadata") -> None
 
 
 def check_ttl(ttl: timedelta | None, field: str = "ttl") -> timedelta | None:
-    """How long an object is kept. Raises OutOfRange, in seconds."""
-    if ttl is not None and not SHORTEST_TTL <= ttl <= LONGEST_TTL:
+    """Check and return a time to live. Raises OutOfRange, in seconds."""
+    if ttl is not None and not MIN_TTL <= ttl <= MAX_TTL:
         raise OutOfRange(
             field=field,
             value=int(ttl.total_seconds()),
-            minimum=int(SHORTEST_TTL.total_seconds()),
-            maximum=int(LONGEST_TTL.total_seconds()),
+            minimum=int(MIN_TTL.total_seconds()),
+            maximum=int(MAX_TTL.total_seconds()),
         )
     return ttl
 
 
 def check_digest(field: str, digest: str, digits: int) -> str:
-    """A digest in hex, in lower case; empty is none. Raises InvalidField."""
+    """Check a hex digest, which may be empty; return it in lower case. Raises InvalidField."""
     if digest and not re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", digest):
         raise InvalidField(field=field, problem=f"it is not {digits} hexadecimal digits")
     return digest.lower()
@@ -69,10 +70,7 @@ PROJECT_ID_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 def check_project_id(project_id: str) -> None:
-    """What is no id is not asked for: a database may refuse its characters.
-
-    Raises MissingField or ProjectNotFound.
-    """
+    """Raise MissingField or ProjectNotFound for a malformed id, before it is used in a query."""
     if not project_id:
         raise MissingField(field="project_id")
     if not PROJECT_ID_PATTERN.fullmatch(project_id):

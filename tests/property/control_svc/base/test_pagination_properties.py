@@ -1,6 +1,5 @@
-"""Lists and ids over all inputs."""
+"""Pagination and ids."""
 
-import bisect
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -17,23 +16,19 @@ BINDING = ("project", "files", "")
 
 
 class Item(NamedTuple):
-    """Something with an id."""
+    """A list item."""
 
     id: str
     text: str = ""
 
 
-def window_of(ids: list[str], window: Window) -> list[Item]:
-    """What a database would find."""
-    found = sorted(ids, reverse=window.newest_first)
+def read_window(ids: list[str], window: Window) -> list[Item]:
+    """The items that a database returns for a window."""
+    ordered = sorted(ids, reverse=window.newest_first)
     if window.after:
-        ascending = sorted(ids)
-        place = bisect.bisect_left(ascending, window.after)
-        if window.newest_first:
-            found = ascending[:place][::-1]
-        else:
-            found = ascending[bisect.bisect_right(ascending, window.after) :]
-    return [Item(each) for each in found[: window.limit]]
+        ordered = [each for each in ordered if (each < window.after) == window.newest_first]
+        ordered = [each for each in ordered if each != window.after]
+    return [Item(each) for each in ordered[: window.limit]]
 
 
 @given(
@@ -41,29 +36,31 @@ def window_of(ids: list[str], window: Window) -> list[Item]:
     size=st.integers(1, 12),
     newest_first=st.booleans(),
 )
-def test_pages_together_are_the_list(ids: list[str], size: int, newest_first: bool) -> None:
-    """Walking from token to token shows everything once, in order, and ends."""
-    walked: list[str] = []
+def test_the_pages_of_a_list_contain_all_items(
+    ids: list[str], size: int, newest_first: bool
+) -> None:
+    """Following the tokens returns each item once, in order, and ends."""
+    listed: list[str] = []
     token = ""
     for _ in range(len(ids) + 1):
-        asked = PageRequest(size, token, newest_first=newest_first)
-        window = TOKENS.window(asked, BINDING, most=1000)
-        page = TOKENS.page(window_of(ids, window), window, asked, BINDING)
-        walked += [item.id for item in page.items]
+        page_request = PageRequest(size, token, newest_first=newest_first)
+        window = TOKENS.window(page_request, BINDING, max_size=1000)
+        page = TOKENS.page(read_window(ids, window), window, page_request, BINDING)
+        listed += [item.id for item in page.items]
         assert len(page.items) == size or not page.next_token
         token = page.next_token
         if not token:
             break
 
-    assert walked == sorted(ids, reverse=newest_first)
+    assert listed == sorted(ids, reverse=newest_first)
 
 
 @given(st.text(max_size=60))
-def test_a_made_up_token_is_refused(token: str) -> None:
-    """Whatever is written there; nobody but the holder of the key makes one."""
+def test_a_forged_token_is_refused(token: str) -> None:
+    """Only the holder of the key can create one."""
     if token:
         with pytest.raises(InvalidField):
-            TOKENS.window(PageRequest(1, token), BINDING, most=10)
+            TOKENS.window(PageRequest(1, token), BINDING, max_size=10)
 
 
 @given(
@@ -71,20 +68,20 @@ def test_a_made_up_token_is_refused(token: str) -> None:
     st.lists(st.text(max_size=5), min_size=2, max_size=4),
 )
 def test_a_token_is_bound_to_all_parts_of_its_list(one: list[str], other: list[str]) -> None:
-    """However the parts are cut, two lists have no token in common."""
-    asked = PageRequest(1)
-    window = TOKENS.window(asked, one, most=10)
-    token = TOKENS.page([Item("a"), Item("b")], window, asked, one).next_token
+    """However the parts are split, two lists share no token."""
+    page_request = PageRequest(1)
+    window = TOKENS.window(page_request, one, max_size=10)
+    token = TOKENS.page([Item("a"), Item("b")], window, page_request, one).next_token
 
-    assert TOKENS.window(PageRequest(1, token), one, most=10).after == "a"
+    assert TOKENS.window(PageRequest(1, token), one, max_size=10).after == "a"
     if one != other:
         with pytest.raises(InvalidField):
-            TOKENS.window(PageRequest(1, token), other, most=10)
+            TOKENS.window(PageRequest(1, token), other, max_size=10)
 
 
 @given(st.lists(st.integers(-10_000, 10_000), min_size=2, max_size=50))
-def test_ids_grow_whatever_the_clock_does(steps: list[int]) -> None:
-    """A clock that stands still or goes back gives no id twice, and none out of order."""
+def test_ids_increase_even_if_the_clock_does_not(steps: list[int]) -> None:
+    """With a clock that stands still or goes back, ids are unique and in order."""
     now = datetime(2026, 11, 22, tzinfo=UTC)
     times = iter(now + timedelta(microseconds=step) for step in steps)
     source = IdSource(lambda: next(times))
@@ -100,25 +97,25 @@ def test_ids_grow_whatever_the_clock_does(steps: list[int]) -> None:
     size=st.integers(1, 12),
     backwards=st.booleans(),
 )
-def test_pages_have_room_for_their_texts(sizes: list[int], size: int, backwards: bool) -> None:
-    """However long they are: no object is left out, and a page that has too much has only one."""
-    most = 60
+def test_the_texts_of_a_page_are_limited(sizes: list[int], size: int, backwards: bool) -> None:
+    """No item is lost, and only a page with one item exceeds the limit."""
+    max_bytes = 60
     items = [Item(f"{number:04}", "x" * length) for number, length in enumerate(sizes)]
-    shown: list[Item] = []
+    listed: list[Item] = []
     before = "9999" if backwards else ""
     while True:
-        token_of = shown[-1].id if shown and not backwards else ""
-        asked = PageRequest(size, after=token_of, before=before, newest_first=False)
-        window = TOKENS.window(asked, BINDING, 12)
+        after = listed[-1].id if listed and not backwards else ""
+        page_request = PageRequest(size, after=after, before=before, newest_first=False)
+        window = TOKENS.window(page_request, BINDING, 12)
         if backwards:
-            found = [item for item in items if item.id < before][-window.limit :]
+            rows = [item for item in items if item.id < before][-window.limit :]
         else:
-            found = [item for item in items if item.id > token_of][: window.limit]
-        page = TOKENS.page(found, window, asked, BINDING, most)
-        assert len(page.items) <= 1 or sum(4 + len(each.text) for each in page.items) <= most
-        shown = [*page.items, *shown] if backwards else [*shown, *page.items]
+            rows = [item for item in items if item.id > after][: window.limit]
+        page = TOKENS.page(rows, window, page_request, BINDING, max_bytes)
+        assert len(page.items) <= 1 or sum(4 + len(each.text) for each in page.items) <= max_bytes
+        listed = [*page.items, *listed] if backwards else [*listed, *page.items]
         if not page.next_token:
             break
         before = page.items[0].id if backwards else ""
 
-    assert shown == items
+    assert listed == items
