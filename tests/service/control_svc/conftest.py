@@ -1,4 +1,4 @@
-"""The tests of the control service run on both databases."""
+"""Fixtures for tests of the control service, which run on both databases."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -18,11 +18,11 @@ from tests.support.runs import RunWorld, Worlds
 from tests.support.scripted_turns import ScriptedTurns
 
 FIRST_START_S = 120
-"""What the first test with PostgreSQL may take: it makes the server."""
+"""Timeout of tests with PostgreSQL, since the first one starts the server."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Allow for the server that the first of the tests starts."""
+    """Raise the timeout of tests with PostgreSQL."""
     for item in items:
         if "postgres" in item.name or "postgres_url" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(FIRST_START_S))
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """A database on PostgreSQL, with our tables; its URL."""
+    """The URL of a PostgreSQL database with all tables."""
     with a_postgres() as server:
         url = create_database(server)
         asyncio.run(upgrade_database(ControlSettings(database_url=url)))
@@ -39,20 +39,20 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres: str) -> str:
-    """The same, empty."""
+    """The URL of the PostgreSQL database, emptied."""
     empty(postgres)
     return postgres
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str | None:
-    """An empty database of each kind, with our tables; None: SQLite in the data folder."""
+    """The URL of an empty database of each kind; None for SQLite in the data folder."""
     return None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture
 def clock() -> SetClock:
-    """The database's time, which stands still unless told."""
+    """The manual clock of the database."""
     return SetClock()
 
 
@@ -61,25 +61,25 @@ async def database(
     tmp_path: Path, database_url: str | None, clock: SetClock
 ) -> AsyncIterator[Database]:
     """An empty database of each kind."""
-    async with a_database(tmp_path, database_url, clock) as opened:
-        yield opened
+    async with a_database(tmp_path, database_url, clock) as database:
+        yield database
 
 
 @pytest.fixture
 def jobs(database: Database, clock: SetClock) -> Jobs:
-    """Jobs of a project."""
+    """The jobs of a project."""
     return Jobs(database, IdSource(clock))
 
 
 @pytest.fixture
 def a_world(database: Database, clock: SetClock) -> Worlds:
-    """Makes what works on runs, for a model."""
+    """Creates a `RunWorld` for a model."""
     return lambda turns: RunWorld(database, turns, clock)
 
 
 @pytest.fixture
 def model() -> ScriptedTurns:
-    """What stands in for the inference service; a module may have a model of its own."""
+    """The scripted inference service, which test modules can override."""
     return ScriptedTurns(answer_or_call)
 
 

@@ -1,4 +1,4 @@
-"""What is left when a disk is full, a client leaves, a process dies or many write at once."""
+"""Full disks, cancelled clients, killed processes and concurrent writers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,16 +15,16 @@ WRITERS = 50
 
 
 async def test_a_full_disk_leaves_nothing_half_written(running: RunningControl) -> None:
-    """A clear error at each step; once there is room again, the same step succeeds."""
+    """Each step raises an error, and succeeds once there is space."""
     client, disk = running.client, running.blobs
     upload = await client.create_upload(6)
     disk.free_bytes = 3
-    with pytest.raises(errors.StorageFailed) as refused:
+    with pytest.raises(errors.StorageFailed) as error:
         await client.create(b"123456")
     with pytest.raises(errors.StorageFailed):
         await client.add_part(upload.id, b"123456")
     assert running.stored() == []
-    assert refused.value.retry_after is not None
+    assert error.value.retry_after is not None
 
     disk.free_bytes = None
     part = await client.add_part(upload.id, b"123456")
@@ -38,8 +38,8 @@ async def test_a_full_disk_leaves_nothing_half_written(running: RunningControl) 
     assert (await client.complete(upload.id, part)).file.size_bytes == 6
 
 
-async def test_a_client_that_leaves_leaves_nothing(running: RunningControl) -> None:
-    """Its bytes are removed when its call ends."""
+async def test_the_bytes_of_a_cancelled_call_are_removed(running: RunningControl) -> None:
+    """When the call ends."""
 
     async def half_a_file() -> AsyncIterator[file_service_pb2.CreateFileRequest]:
         header = file_pb2.FileHeader(filename="a", purpose=USER_DATA)
@@ -57,13 +57,13 @@ async def test_a_client_that_leaves_leaves_nothing(running: RunningControl) -> N
     assert running.stored() == []
 
 
-async def test_bytes_without_a_row_are_swept(running: RunningControl) -> None:
-    """What a crash leaves goes after the grace, complete or not; what has a row stays."""
+async def test_blobs_without_a_row_are_swept(running: RunningControl) -> None:
+    """After the grace period, complete or not."""
     file = await running.client.create(b"kept")
     async with running.blobs.create() as sink:
         await sink.write(b"orphan")
         await sink.commit()
-    (running.folder / "blobs" / "incoming" / "died").write_bytes(b"half")
+    (running.folder / "blobs" / "incoming" / "killed").write_bytes(b"half")
     running.clock.advance(minutes=5)
     assert (await running.control.sweeper.sweep()).orphans == 0
     running.clock.advance(hours=3)
@@ -73,8 +73,8 @@ async def test_bytes_without_a_row_are_swept(running: RunningControl) -> None:
     assert len(running.stored()) == 1
 
 
-async def test_lost_bytes_are_a_defect_and_no_missing_file(running: RunningControl) -> None:
-    """A file whose bytes somebody removed is not answered as if it had never been."""
+async def test_a_missing_blob_is_an_internal_error(running: RunningControl) -> None:
+    """The file is not reported as missing."""
     file = await running.client.create()
     (path,) = running.stored()
     path.unlink()
@@ -83,19 +83,19 @@ async def test_lost_bytes_are_a_defect_and_no_missing_file(running: RunningContr
         await running.client.read(file.id)
 
 
-async def test_many_writers_wait_for_each_other(running: RunningControl) -> None:
-    """Fifty at once: every one is served, and none is told that the database is locked."""
-    made = await asyncio.gather(
+async def test_concurrent_writers_succeed(running: RunningControl) -> None:
+    """None gets the error that the database is locked."""
+    files = await asyncio.gather(
         *(running.client.create(filename=str(number)) for number in range(WRITERS))
     )
-    await asyncio.gather(*(running.client.delete(file.id) for file in made[::2]))
+    await asyncio.gather(*(running.client.delete(file.id) for file in files[::2]))
 
-    left = (await running.client.page()).files
-    assert {file.id for file in left} == {file.id for file in made[1::2]}
+    remaining = (await running.client.page()).files
+    assert {file.id for file in remaining} == {file.id for file in files[1::2]}
 
 
-async def test_a_data_folder_has_one_process(tmp_path: Path) -> None:
-    """A second one on the same SQLite file is refused in a line that says what to do."""
+async def test_a_data_folder_is_used_by_one_process(tmp_path: Path) -> None:
+    """A second one does not start."""
     async with a_control(tmp_path):
         with pytest.raises(StartupError, match="another control process uses the data folder"):
             async with a_control(tmp_path):
@@ -104,8 +104,8 @@ async def test_a_data_folder_has_one_process(tmp_path: Path) -> None:
         pass
 
 
-async def test_several_processes_share_a_postgres(tmp_path: Path, postgres_url: str) -> None:
-    """What one has stored the other serves; page tokens of one fit the other."""
+async def test_processes_share_a_postgres_database(tmp_path: Path, postgres_url: str) -> None:
+    """Files and page tokens of one are valid in the other."""
     async with a_control(tmp_path, postgres_url) as one, a_control(tmp_path, postgres_url) as two:
         files = [await one.client.create(), await two.client.create()]
         page = await one.client.page(page_size=1)
@@ -115,8 +115,8 @@ async def test_several_processes_share_a_postgres(tmp_path: Path, postgres_url: 
         assert await two.client.read(files[0].id) == b"hello"
 
 
-async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
-    """Files, parts and the memory of requests."""
+async def test_data_survives_a_restart(tmp_path: Path) -> None:
+    """Files, parts and idempotency records."""
     async with a_control(tmp_path) as before:
         file = await before.client.create(b"kept", request_id="one")
         upload = await before.client.create_upload(4)
@@ -129,18 +129,16 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "problem"),
     [
-        ("mysql://localhost/x", "names mysql"),
-        ("nonsense", "cannot be read"),
+        ("mysql://localhost/x", "is of kind 'mysql'"),
+        ("nonsense", "is not a valid URL"),
         ("postgresql://nobody@127.0.0.1:1/x", "cannot be used"),
-        ("sqlite://", "names sqlite"),
+        ("sqlite://", "is of kind 'sqlite'"),
     ],
 )
-async def test_a_database_that_cannot_be_used_is_one_line(
-    tmp_path: Path, url: str, words: str
-) -> None:
-    """What is wrong, without a traceback."""
-    with pytest.raises(StartupError, match=words):
+async def test_an_unusable_database_raises_an_error(tmp_path: Path, url: str, problem: str) -> None:
+    """A StartupError with the problem."""
+    with pytest.raises(StartupError, match=problem):
         async with a_control(tmp_path, url):
             pass
