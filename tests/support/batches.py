@@ -18,7 +18,7 @@ from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError, EngineRestarting, InternalError
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import BATCH, Client, RunningControl, a_control, a_service_token
-from tests.support.loopback_gateway import an_inference_service
+from tests.support.loopback_gateway import run_inference_service
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.batch_service_pb2_grpc import BatchServiceAsyncStub
@@ -273,7 +273,7 @@ class RunningBatches:
 @asynccontextmanager
 async def serve_inference(folder: Path, fake: ScriptedInference) -> AsyncIterator[str]:
     """Serve the fake with the service token of `folder`. Yields its address."""
-    async with an_inference_service(fake, service_token_file=a_service_token(folder)) as server:
+    async with run_inference_service(fake, service_token_file=a_service_token(folder)) as server:
         yield str(server.address)
 
 

@@ -1,7 +1,7 @@
-"""A response service without a model or a database: it answers with the last text it was given."""
+"""A fake response service without a model or a database. It answers with the texts of the input."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,38 +23,39 @@ SERVICE = "corral.control.v1.ResponseService"
 
 @dataclass
 class FakeResponses(rpc.ResponseServiceServicer):
-    """Answers in words of one character, and keeps what is to be stored."""
+    """The servicer. It streams one character per delta."""
 
-    asked: list[response_pb2.NewResponse] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    """What requests were called by their callers."""
+    requests: list[response_pb2.NewResponse] = field(default_factory=list)
+    request_ids: list[str] = field(default_factory=list)
     stored: dict[str, response_pb2.Response] = field(default_factory=dict)
     refusal: DomainError | None = None
+    """Raised before the first event."""
     failure: DomainError | None = None
-    """Raised after the first piece of text."""
-    nonsense: bool = False
-    """Sends an event that says nothing."""
-    hold: asyncio.Event | None = None
-    """Awaited after the first piece of text."""
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
-    told: int = 0
+    """Raised after the first delta."""
+    sends_empty_event: bool = False
+    gate: asyncio.Event | None = None
+    """Awaited after each delta."""
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with the first delta."""
+    num_events: int = 0
     """Events of all streams."""
-    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a stream ends."""
 
-    def begin(self, asked: response_pb2.NewResponse) -> response_pb2.Response:
-        """A response that is under way. Raises the refusal."""
-        self.asked.append(asked)
-        previous = asked.previous_response_id
+    def begin(self, request: response_pb2.NewResponse) -> response_pb2.Response:
+        """Start a response. Raises the refusal."""
+        self.requests.append(request)
+        previous = request.previous_response_id
         if self.refusal is not None:
             raise self.refusal
         if previous and previous not in self.stored:
             raise InvalidField(field="previous_response_id", problem=f"'{previous}' is not there")
         response = response_pb2.Response(
-            id=f"resp_{len(self.asked)}",
+            id=f"resp_{len(self.requests)}",
             state=response_pb2.Response.STATE_IN_PROGRESS,
-            settings=asked.settings,
+            settings=request.settings,
             previous_response_id=previous,
-            conversation_id=asked.conversation_id,
+            conversation_id=request.conversation_id,
         )
         response.create_time.FromSeconds(1000)
         return response
@@ -62,111 +63,106 @@ class FakeResponses(rpc.ResponseServiceServicer):
     async def CreateResponse(
         self, request: pb.CreateResponseRequest, context: Context
     ) -> pb.CreateResponseResponse:
-        """The whole answer."""
-        self.names.append(request.request_id)
+        """Return the completed response."""
+        self.request_ids.append(request.request_id)
         events = [event async for event in self._events(request.new_response)]
         return pb.CreateResponseResponse(response=events[-1].completed)
 
     async def StreamResponse(
         self, request: pb.StreamResponseRequest, context: Context
     ) -> AsyncIterator[pb.StreamResponseResponse]:
-        """The answer's events."""
-        if self.nonsense:
+        """Stream the events of a response."""
+        if self.sends_empty_event:
             yield pb.StreamResponseResponse()
         try:
             async for event in self._events(request.new_response):
                 yield pb.StreamResponseResponse(event=event)
-                self.told += 1
+                self.num_events += 1
         finally:
-            self.abandoned.set()
+            self.ended.set()
 
     async def WatchResponse(
         self, request: pb.WatchResponseRequest, context: Context
     ) -> AsyncIterator[pb.WatchResponseResponse]:
-        """The events of a stored one."""
-        events = list(turn(self.stored[request.response_id]))
+        """Stream the events of a stored response."""
         first = request.after + 1 if request.HasField("after") else 0
-        for event in numbered(events)[first:]:
+        for event in turn_events(self.stored[request.response_id])[first:]:
             yield pb.WatchResponseResponse(event=event)
 
     async def GetResponse(
         self, request: pb.GetResponseRequest, context: Context
     ) -> pb.GetResponseResponse:
-        """A stored one."""
+        """Return a stored response."""
         return pb.GetResponseResponse(response=self.stored[request.response_id])
 
     async def DeleteResponse(
         self, request: pb.DeleteResponseRequest, context: Context
     ) -> pb.DeleteResponseResponse:
-        """Forget it."""
+        """Delete a stored response."""
         del self.stored[request.response_id]
         return pb.DeleteResponseResponse()
 
     async def CancelResponse(
         self, request: pb.CancelResponseRequest, context: Context
     ) -> pb.CancelResponseResponse:
-        """A stored one as it is."""
+        """Return a stored response unchanged."""
         return pb.CancelResponseResponse(response=self.stored[request.response_id])
 
     async def ListInputItems(
         self, request: pb.ListInputItemsRequest, context: Context
     ) -> pb.ListInputItemsResponse:
-        """The last input."""
-        items = self.asked[-1].input
+        """List the input of the last request."""
+        items = self.requests[-1].input
         return pb.ListInputItemsResponse(items=items, next_page_token="more")
 
     async def CountInputTokens(
         self, request: pb.CountInputTokensRequest, context: Context
     ) -> pb.CountInputTokensResponse:
-        """One for each item."""
+        """Count one token per item."""
         self.begin(request.new_response)
         return pb.CountInputTokensResponse(input_tokens=len(request.new_response.input))
 
     async def PrepareResponse(
         self, request: pb.PrepareResponseRequest, context: Context
     ) -> pb.PrepareResponseResponse:
-        """One for each item."""
+        """Count one token per item."""
         self.begin(request.new_response)
         return pb.PrepareResponseResponse(input_tokens=len(request.new_response.input))
 
     async def CompactResponse(
         self, request: pb.CompactResponseRequest, context: Context
     ) -> pb.CompactResponseResponse:
-        """The input, and an item for the rest."""
+        """Return the input and a compaction."""
         compaction = item_pb2.Item(id="cmp_1", compaction=item_pb2.CompactionItem(sealed="s"))
         return pb.CompactResponseResponse(id="resp_c", output=[*request.input, compaction])
 
     async def _events(
-        self, asked: response_pb2.NewResponse
+        self, request: response_pb2.NewResponse
     ) -> AsyncIterator[response_event_pb2.ResponseEvent]:
-        response = self.begin(asked)
-        text = answer_to(asked.input)
-        done = completed(response, text)
-        if not asked.settings.HasField("store") or asked.settings.store:
-            self.stored[response.id] = done
-        for event in numbered(list(turn(done))):
+        response = complete(self.begin(request), join_texts(request.input))
+        if not request.settings.HasField("store") or request.settings.store:
+            self.stored[response.id] = response
+        for event in turn_events(response):
             yield event
             if event.WhichOneof("event") == "output_text_delta":
-                self.begun.set()
+                self.started.set()
                 if self.failure is not None:
                     raise self.failure
-                if self.hold is not None:
-                    await self.hold.wait()
+                if self.gate is not None:
+                    await self.gate.wait()
 
 
-def answer_to(items: Sequence[item_pb2.Item]) -> str:
-    """All texts of the input, one after the other."""
+def join_texts(items: Sequence[item_pb2.Item]) -> str:
+    """Join the texts of the input with "+"."""
     return "+".join("".join(part.text.text for part in item.message.parts) for item in items)
 
 
-def completed(response: response_pb2.Response, text: str) -> response_pb2.Response:
-    """The response once its text is there."""
-    done = response_pb2.Response()
-    done.CopyFrom(response)
-    done.state = response_pb2.Response.STATE_COMPLETED
-    done.complete_time.FromSeconds(1001)
-    done.usage.input_tokens, done.usage.output_tokens = 3, len(text)
-    done.output.add(
+def complete(response: response_pb2.Response, text: str) -> response_pb2.Response:
+    """Complete a response with a text."""
+    response.state = response_pb2.Response.STATE_COMPLETED
+    response.complete_time.FromSeconds(1001)
+    response.usage.input_tokens, response.usage.output_tokens = 3, len(text)
+    response.output.add(
         id=f"msg_{response.id}",
         status=item_pb2.Item.STATUS_COMPLETED,
         message=item_pb2.MessageItem(
@@ -174,46 +170,44 @@ def completed(response: response_pb2.Response, text: str) -> response_pb2.Respon
             parts=[item_pb2.ItemPart(text=item_pb2.TextPart(text=text))],
         ),
     )
-    return done
+    return response
 
 
-def turn(done: response_pb2.Response) -> Iterator[response_event_pb2.ResponseEvent]:
-    """The events of a turn of one text, without numbers."""
+def turn_events(response: response_pb2.Response) -> list[response_event_pb2.ResponseEvent]:
+    """The numbered events of a completed response with one text."""
     Event = response_event_pb2.ResponseEvent
-    begun = response_pb2.Response()
-    begun.CopyFrom(done)
-    begun.state = response_pb2.Response.STATE_IN_PROGRESS
+    created = response_pb2.Response()
+    created.CopyFrom(response)
+    created.state = response_pb2.Response.STATE_IN_PROGRESS
     for name in ("output", "usage", "complete_time"):
-        begun.ClearField(name)
-    (item,) = done.output
+        created.ClearField(name)
+    (item,) = response.output
     (part,) = item.message.parts
-    opened = item_pb2.Item(id=item.id, status=item_pb2.Item.STATUS_IN_PROGRESS)
-    opened.message.role = item.message.role
+    added = item_pb2.Item(id=item.id, status=item_pb2.Item.STATUS_IN_PROGRESS)
+    added.message.role = item.message.role
     empty = item_pb2.ItemPart(text=item_pb2.TextPart())
-    yield Event(created=begun)
-    yield Event(in_progress=begun)
-    yield Event(output_item_added={"item": opened})
-    yield Event(content_part_added={"item_id": item.id, "part": empty})
-    for character in part.text.text:
-        yield Event(output_text_delta={"item_id": item.id, "text": character})
-    yield Event(output_text_done={"item_id": item.id, "text": part.text.text})
-    yield Event(content_part_done={"item_id": item.id, "part": part})
-    yield Event(output_item_done={"item": item})
-    yield Event(completed=done)
-
-
-def numbered(
-    events: Sequence[response_event_pb2.ResponseEvent],
-) -> list[response_event_pb2.ResponseEvent]:
-    """The events with their places as numbers."""
+    events = [
+        Event(created=created),
+        Event(in_progress=created),
+        Event(output_item_added={"item": added}),
+        Event(content_part_added={"item_id": item.id, "part": empty}),
+        *(
+            Event(output_text_delta={"item_id": item.id, "text": character})
+            for character in part.text.text
+        ),
+        Event(output_text_done={"item_id": item.id, "text": part.text.text}),
+        Event(content_part_done={"item_id": item.id, "part": part}),
+        Event(output_item_done={"item": item}),
+        Event(completed=response),
+    ]
     for number, event in enumerate(events):
         event.sequence_number = number
-    return list(events)
+    return events
 
 
 @asynccontextmanager
-async def a_response_service(fake: FakeResponses) -> AsyncIterator[str]:
-    """The fake as a gRPC server; where it listens."""
+async def run_response_service(fake: FakeResponses) -> AsyncIterator[str]:
+    """Run the fake as a gRPC server. Yields its address."""
     server = RpcServer(
         [Service(rpc.add_ResponseServiceServicer_to_server, fake, SERVICE)],
         listen=LOOPBACK,

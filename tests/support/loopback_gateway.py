@@ -1,4 +1,4 @@
-"""A gateway and a fake inference service on loopback ports that the system chose."""
+"""A gateway and a fake inference service on free loopback ports."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,13 +21,13 @@ from svc_kit.settings.groups import KeySettings
 
 LOOPBACK = "127.0.0.1:0"
 PATIENCE_S = 20.0
-"""When a test that waits for ever is ended: uvloop swallows what the test runner's alarm raises."""
+"""Timeout of a test. uvloop swallows the exception of pytest-timeout's alarm."""
 SERVICE = "corral.inference.v1.InferenceService"
 
 
 @dataclass(frozen=True)
 class Loopback:
-    """A running gateway with what stands behind it."""
+    """A running gateway and its inference service."""
 
     address: Address
     fake: FakeInference
@@ -36,22 +36,22 @@ class Loopback:
 
     @property
     def url(self) -> str:
-        """The base of the gateway's URLs."""
+        """The base URL of the gateway."""
         return f"http://{self.address}"
 
     def client(self, **options: Any) -> httpx.AsyncClient:
-        """A plain HTTP client; errors are answers like others."""
+        """An HTTP client. Error statuses do not raise."""
         return httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=20, **options)
 
 
 @asynccontextmanager
-async def an_inference_service(
+async def run_inference_service(
     fake: FakeInference,
     *,
     keys: tuple[KeySettings, ...] = (),
     service_token_file: Path | None = None,
 ) -> AsyncIterator[RpcServer]:
-    """The fake as a gRPC server with the whole interceptor stack."""
+    """Run the fake as a gRPC server with all interceptors."""
     add = inference_service_pb2_grpc.add_InferenceServiceServicer_to_server
     server = RpcServer(
         [Service(add, fake, SERVICE)],
@@ -70,18 +70,20 @@ async def an_inference_service(
 
 
 @asynccontextmanager
-async def a_gateway(
+async def run_gateway(
     fake: FakeInference | None = None,
     *,
     inference_keys: tuple[KeySettings, ...] = (),
     **settings: Any,
 ) -> AsyncIterator[Loopback]:
-    """A gateway in front of the fake; `settings` are the gateway's."""
+    """Run a gateway with these settings in front of the fake."""
     fake = fake or FakeInference()
     token_file = settings.get("service_token_file")
     async with (
         asyncio.timeout(PATIENCE_S),
-        an_inference_service(fake, keys=inference_keys, service_token_file=token_file) as inference,
+        run_inference_service(
+            fake, keys=inference_keys, service_token_file=token_file
+        ) as inference,
     ):
         defaults = {
             "listen": LOOPBACK,
@@ -94,21 +96,21 @@ async def a_gateway(
 
 
 @asynccontextmanager
-async def a_gateway_until(
+async def run_gateway_until(
     stop: asyncio.Event, fake: FakeInference, **settings: Any
 ) -> AsyncIterator[Loopback]:
-    """A gateway that begins to drain when `stop` is set."""
+    """Run a gateway that drains when `stop` is set."""
     started: asyncio.Future[Loopback] = asyncio.get_running_loop().create_future()
 
-    async def live() -> None:
-        async with a_gateway(fake, **settings) as gateway:
+    async def run() -> None:
+        async with run_gateway(fake, **settings) as gateway:
             started.set_result(gateway)
             await stop.wait()
 
-    life = asyncio.create_task(live())
+    task = asyncio.create_task(run())
     try:
         async with asyncio.timeout(PATIENCE_S):
             yield await started
     finally:
         stop.set()
-        await life
+        await task

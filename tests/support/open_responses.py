@@ -1,5 +1,5 @@
-"""The published rules of Open Responses (2026-04-24) and what OpenAI's clients read, as a check of
-objects and events. Every answer that a test gets passes it."""
+"""Checks objects and events against the rules of Open Responses (2026-04-24) and of OpenAI's
+clients."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -27,33 +27,26 @@ STATUSES: Final = frozenset(
 ITEMS: Final = frozenset(
     {"message", "function_call", "function_call_output", "reasoning", "compaction"}
 )
-"""What Open Responses knows; others are there only where a request had tools of the server's."""
+"""Item types of Open Responses. Other types occur only with hosted tools."""
 HOSTED: Final = frozenset({"file_search_call", "mcp_list_tools", "mcp_call"})
-OF_EVENTS: Final[Mapping[str, frozenset[str]]] = {
+POSITION: Final = frozenset({"item_id", "output_index"})
+CONTENT: Final = POSITION | {"content_index"}
+SUMMARY: Final = POSITION | {"summary_index"}
+EVENT_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "response.output_item.added": frozenset({"output_index", "item"}),
     "response.output_item.done": frozenset({"output_index", "item"}),
-    "response.content_part.added": frozenset({"item_id", "output_index", "content_index", "part"}),
-    "response.content_part.done": frozenset({"item_id", "output_index", "content_index", "part"}),
-    "response.output_text.delta": frozenset({"item_id", "output_index", "content_index", "delta"}),
-    "response.output_text.done": frozenset({"item_id", "output_index", "content_index", "text"}),
-    "response.refusal.delta": frozenset({"item_id", "output_index", "content_index", "delta"}),
-    "response.refusal.done": frozenset({"item_id", "output_index", "content_index", "refusal"}),
-    "response.function_call_arguments.delta": frozenset({"item_id", "output_index", "delta"}),
-    "response.function_call_arguments.done": frozenset(
-        {"item_id", "output_index", "arguments", "name"}
-    ),
-    "response.reasoning_summary_part.added": frozenset(
-        {"item_id", "output_index", "summary_index", "part"}
-    ),
-    "response.reasoning_summary_part.done": frozenset(
-        {"item_id", "output_index", "summary_index", "part"}
-    ),
-    "response.reasoning_summary_text.delta": frozenset(
-        {"item_id", "output_index", "summary_index", "delta"}
-    ),
-    "response.reasoning_summary_text.done": frozenset(
-        {"item_id", "output_index", "summary_index", "text"}
-    ),
+    "response.content_part.added": CONTENT | {"part"},
+    "response.content_part.done": CONTENT | {"part"},
+    "response.output_text.delta": CONTENT | {"delta"},
+    "response.output_text.done": CONTENT | {"text"},
+    "response.refusal.delta": CONTENT | {"delta"},
+    "response.refusal.done": CONTENT | {"refusal"},
+    "response.function_call_arguments.delta": POSITION | {"delta"},
+    "response.function_call_arguments.done": POSITION | {"arguments", "name"},
+    "response.reasoning_summary_part.added": SUMMARY | {"part"},
+    "response.reasoning_summary_part.done": SUMMARY | {"part"},
+    "response.reasoning_summary_text.delta": SUMMARY | {"delta"},
+    "response.reasoning_summary_text.done": SUMMARY | {"text"},
 }
 LIFECYCLE: Final = frozenset(
     f"response.{word}"
@@ -63,7 +56,7 @@ FINAL: Final = frozenset({"response.completed", "response.incomplete", "response
 
 
 def check_response(response: Mapping[str, Any]) -> None:
-    """Fails for an object that one of the dialects would not read."""
+    """Check a response object."""
     assert response.keys() >= REQUIRED, REQUIRED - response.keys()
     nulls = {name for name in REQUIRED if response[name] is None}
     assert nulls <= NULLABLE, nulls - NULLABLE
@@ -90,7 +83,7 @@ def check_response(response: Mapping[str, Any]) -> None:
 
 
 def check_item(item: Mapping[str, Any]) -> None:
-    """Fails for an output item that one of the dialects would not read."""
+    """Check an output item."""
     kind = item["type"]
     assert kind in ITEMS | HOSTED | {"custom_tool_call", "mcp_approval_request"}, kind
     assert item["id"]
@@ -109,7 +102,7 @@ def check_item(item: Mapping[str, Any]) -> None:
 
 
 def check_part(part: Mapping[str, Any]) -> None:
-    """Fails for a part that one of the dialects would not read."""
+    """Check a content part."""
     if part["type"] == "output_text":
         assert isinstance(part["text"], str)
         assert isinstance(part["annotations"], list)
@@ -118,7 +111,7 @@ def check_part(part: Mapping[str, Any]) -> None:
 
 
 def check_event(event: Mapping[str, Any]) -> None:
-    """Fails for an event that one of the dialects would not read."""
+    """Check an event."""
     kind = event["type"]
     assert type(event["sequence_number"]) is int
     if kind == "error":
@@ -128,7 +121,7 @@ def check_event(event: Mapping[str, Any]) -> None:
     if kind in LIFECYCLE:
         check_response(event["response"])
         return
-    assert event.keys() >= OF_EVENTS.get(kind, frozenset({"item_id", "output_index"})), event
+    assert event.keys() >= EVENT_KEYS.get(kind, POSITION), event
     if "item" in event:
         check_item(event["item"])
     if "part" in event and kind.startswith("response.content_part"):
@@ -136,7 +129,7 @@ def check_event(event: Mapping[str, Any]) -> None:
 
 
 def check_stream(events: Sequence[Mapping[str, Any]], first: int = 0) -> None:
-    """Fails for a stream whose events are not in an order that helpers follow."""
+    """Check the events of a stream and their order."""
     assert [event["sequence_number"] for event in events] == list(range(first, first + len(events)))
     for event in events:
         check_event(event)
@@ -149,16 +142,16 @@ def check_stream(events: Sequence[Mapping[str, Any]], first: int = 0) -> None:
 
 
 def _check_items(events: Sequence[Mapping[str, Any]]) -> None:
-    """Each place of the output begins once; what ends is what began; texts are their deltas."""
-    begun: dict[int, Mapping[str, Any]] = {}
+    """Check that items are added once and done with the same id, and that deltas add up."""
+    added: dict[int, Mapping[str, Any]] = {}
     texts: dict[tuple[str, int], str] = {}
     for event in events:
         match event["type"]:
             case "response.output_item.added":
-                assert event["output_index"] not in begun
-                begun[event["output_index"]] = event["item"]
+                assert event["output_index"] not in added
+                added[event["output_index"]] = event["item"]
             case "response.output_item.done":
-                first = begun[event["output_index"]]
+                first = added[event["output_index"]]
                 assert (event["item"]["id"], event["item"]["type"]) == (first["id"], first["type"])
             case "response.content_part.added":
                 texts[event["item_id"], event["content_index"]] = ""

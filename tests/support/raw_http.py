@@ -1,4 +1,4 @@
-"""HTTP by hand: a socket that shows what was written to it, and when it is left unread."""
+"""HTTP over a plain socket, to test framing, disconnects and slow clients."""
 
 import asyncio
 import json
@@ -10,19 +10,6 @@ from typing import Any
 from svc_kit.network import Address
 
 
-def a_post(path: str, body: Any, *headers: str) -> bytes:
-    """A request with a JSON body."""
-    raw = json.dumps(body).encode()
-    lines = [
-        f"POST {path} HTTP/1.1",
-        "host: localhost",
-        "content-type: application/json",
-        f"content-length: {len(raw)}",
-        *headers,
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + raw
-
-
 class RawConnection:
     """A client connection without a client library."""
 
@@ -31,59 +18,72 @@ class RawConnection:
         self._writer = writer
 
     async def send(self, raw: bytes) -> None:
-        """Sends bytes as they are."""
+        """Send bytes."""
         self._writer.write(raw)
         await self._writer.drain()
 
+    async def post(self, path: str, body: Any) -> None:
+        """Send a request with a JSON body."""
+        raw = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(raw)}\r\n\r\n"
+        )
+        await self.send(head.encode() + raw)
+
+    async def request(self, path: str, body: Any) -> tuple[int, dict[str, str]]:
+        """Send a request with a JSON body; read status and headers of the response."""
+        await self.post(path, body)
+        return await self.head()
+
     async def head(self) -> tuple[int, dict[str, str]]:
-        """Reads the status and the headers of an answer."""
+        """Read the status and the headers of a response."""
         raw = (await self._reader.readuntil(b"\r\n\r\n")).decode()
         status, *lines = raw.rstrip().split("\r\n")
         pairs = (line.partition(": ") for line in lines)
         return int(status.split()[1]), {name.lower(): value for name, _, value in pairs}
 
     async def chunk(self) -> bytes:
-        """Reads one chunk of a body: what the server passed to one write. Empty at the end."""
+        """Read one chunk of a body, which is one write of the server. Empty at the end."""
         size = int((await self._reader.readuntil(b"\r\n")).strip(), 16)
         data = await self._reader.readexactly(size + 2)
         return data[:-2]
 
     async def chunks(self) -> list[bytes]:
-        """Reads the chunks of a body to its end."""
-        found = []
+        """Read the remaining chunks of a body."""
+        chunks = []
         while chunk := await self.chunk():
-            found.append(chunk)
-        return found
+            chunks.append(chunk)
+        return chunks
 
     async def body(self, headers: dict[str, str]) -> bytes:
-        """Reads a body of known length."""
+        """Read a body with a content length."""
         return await self._reader.readexactly(int(headers["content-length"]))
 
     async def rest(self) -> bytes:
-        """Reads until the server closes."""
+        """Read until the server closes the connection."""
         return await self._reader.read()
 
     def leave(self) -> None:
-        """Closes without a word, as a killed client does."""
+        """Abort the connection, as a killed client does."""
         self._writer.transport.abort()
 
 
 @asynccontextmanager
-async def a_connection(
+async def open_connection(
     address: Address, *, receive_buffer: int | None = None
 ) -> AsyncIterator[RawConnection]:
-    """Connects; a small receive buffer makes an unread answer fill up soon."""
-    plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    """Connect. With a small receive buffer, few unread bytes block the server."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if receive_buffer is not None:
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    plain.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.setblocking(False)
     try:
-        await asyncio.get_running_loop().sock_connect(plain, (address.host, address.port))
+        await asyncio.get_running_loop().sock_connect(sock, (address.host, address.port))
     except OSError:
-        plain.close()
+        sock.close()
         raise
-    limit = 2**16 if receive_buffer is None else receive_buffer
-    reader, writer = await asyncio.open_connection(sock=plain, limit=limit)
+    reader, writer = await asyncio.open_connection(sock=sock, limit=receive_buffer or 2**16)
     try:
         yield RawConnection(reader, writer)
     finally:
@@ -91,4 +91,4 @@ async def a_connection(
         try:
             await writer.wait_closed()
         except OSError:
-            pass  # the server has cut it, which is what some tests want
+            pass  # the server has closed the connection

@@ -26,7 +26,7 @@ from svc_kit.rpc.client import translate_errors
 from svc_kit.sandbox.jobs import JobRunner
 from tests.support.batches import MODEL
 from tests.support.control import Client, RunningControl, a_control, a_service_token
-from tests.support.loopback_gateway import an_inference_service
+from tests.support.loopback_gateway import run_inference_service
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.vector_store_file_service_pb2_grpc import (
@@ -255,7 +255,7 @@ async def running_vectors(
     fake = fake or WordInference()
     settings = {"embedding_model": MODEL, **settings}
     async with (
-        an_inference_service(fake, service_token_file=a_service_token(folder)) as server,
+        run_inference_service(fake, service_token_file=a_service_token(folder)) as server,
         a_control(
             folder, database_url, sandbox, inference_target=str(server.address), **settings
         ) as control,

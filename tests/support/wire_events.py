@@ -1,4 +1,4 @@
-"""Builders of stream events, as an inference service would send them."""
+"""Builders of stream events of the inference service."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ ChatEvent = inference_service_pb2.ChatResponse
 TextEvent = inference_service_pb2.GenerateResponse
 
 
-def an_envelope(answer_id: str = "chatcmpl-1") -> Envelope:
-    """The identity of an answer."""
-    return Envelope(id=answer_id, created=1700000000, model="asked", system_fingerprint="fp")
+def make_envelope(object_id: str = "chatcmpl-1") -> Envelope:
+    """The identity of a response."""
+    return Envelope(id=object_id, created=1700000000, model="asked", system_fingerprint="fp")
 
 
 def accepted(model: str = "m") -> generation_pb2.Accepted:
-    """The event that a request holds a place."""
+    """The event that a request was accepted."""
     return generation_pb2.Accepted(request_id="r", prompt_tokens=3, model=model)
 
 
@@ -26,7 +26,7 @@ def chat_accepted(model: str = "m") -> ChatEvent:
 
 
 def text_accepted(model: str = "m") -> TextEvent:
-    """The first event of a generation."""
+    """The first event of a text completion."""
     return TextEvent(accepted=accepted(model))
 
 
@@ -38,7 +38,7 @@ def chat_delta(
     calls: Sequence[chat_pb2.ToolCallDelta] = (),
     logprobs: Sequence[generation_pb2.ChosenLogprob] = (),
 ) -> ChatEvent:
-    """A new piece of a turn."""
+    """A delta of a chat."""
     return ChatEvent(
         delta=inference_service_pb2.ChatDelta(
             index=index, content=content, reasoning=reasoning, tool_calls=calls, logprobs=logprobs
@@ -52,7 +52,7 @@ def text_delta(
     index: int = 0,
     logprobs: Sequence[generation_pb2.ChosenLogprob] = (),
 ) -> TextEvent:
-    """A new piece of a text."""
+    """A delta of a text completion."""
     return TextEvent(
         delta=inference_service_pb2.TextDelta(index=index, text=text, logprobs=logprobs)
     )
@@ -62,14 +62,14 @@ def finished(
     index: int = 0,
     reason: generation_pb2.FinishReason = generation_pb2.FINISH_REASON_STOP,
 ) -> generation_pb2.ChoiceFinished:
-    """The end of one choice."""
+    """The last event of a choice."""
     return generation_pb2.ChoiceFinished(index=index, reason=reason)
 
 
 def done(
     prompt: int = 3, completion: int = 2, *, cached_tokens: int = 0, reasoning_tokens: int = 0
 ) -> generation_pb2.Done:
-    """The last event."""
+    """The last event of a call."""
     usage = generation_pb2.Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -79,10 +79,10 @@ def done(
     return generation_pb2.Done(usage=usage)
 
 
-def a_token(
+def make_token(
     token: bytes, logprob: float = -0.5, top: Sequence[tuple[bytes, float]] = ()
 ) -> generation_pb2.ChosenLogprob:
-    """A token with its log probability and the alternatives to it."""
+    """A token with its log probability and alternatives."""
     return generation_pb2.ChosenLogprob(
         chosen=generation_pb2.TokenLogprob(token=token, logprob=logprob),
         top=[generation_pb2.TokenLogprob(token=name, logprob=value) for name, value in top],

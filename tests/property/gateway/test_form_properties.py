@@ -1,4 +1,4 @@
-"""Forms and ranges over all inputs."""
+"""Parsers of forms and byte ranges, for all inputs."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ HEADERS = [(b"content-type", b"multipart/form-data; boundary=frontier")]
 CONTENT = st.binary(max_size=200) | st.sampled_from([b"\r\n--frontier", b"--frontier--", b"\r\n\r"])
 
 
-def a_request(chunks: Sequence[bytes]) -> Request:
+def make_request(chunks: Sequence[bytes]) -> Request:
     """A request whose body arrives in these chunks."""
     waiting = [*chunks]
 
@@ -28,7 +28,7 @@ def a_request(chunks: Sequence[bytes]) -> Request:
     return Request({"type": "http", "headers": HEADERS, "method": "POST"}, receive)
 
 
-def a_form(content: bytes) -> bytes:
+def make_form(content: bytes) -> bytes:
     """A purpose, then a file with these bytes."""
     return (
         b'--frontier\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -43,10 +43,10 @@ def read(chunks: Sequence[bytes]) -> list[FormPiece]:
     async def gather(pieces: AsyncIterator[FormPiece]) -> list[FormPiece]:
         return [piece async for piece in pieces]
 
-    return asyncio.run(gather(read_form(a_request(chunks), 5)))
+    return asyncio.run(gather(read_form(make_request(chunks), 5)))
 
 
-def cut(raw: bytes, places: Sequence[int]) -> list[bytes]:
+def split(raw: bytes, places: Sequence[int]) -> list[bytes]:
     """The bytes in chunks."""
     ends = sorted({place % len(raw) for place in places})
     starts = [0, *ends]
@@ -54,22 +54,21 @@ def cut(raw: bytes, places: Sequence[int]) -> list[bytes]:
 
 
 @given(CONTENT, st.lists(st.integers(0, 10_000), max_size=12))
-def test_a_form_is_the_same_however_it_is_cut(content: bytes, places: list[int]) -> None:
-    """Chunks may end anywhere; a file's bytes come out as they went in, a boundary in them too
-    long as no line begins with it."""
+def test_forms_can_be_split_anywhere(content: bytes, places: list[int]) -> None:
+    """Files are unchanged, also with a boundary inside a line."""
     if b"\r\n--frontier" in b"\r\n" + content:
         return
-    pieces = read(cut(a_form(content), places))
+    pieces = read(split(make_form(content), places))
 
     assert pieces[:2] == [FormField("purpose", "batch"), FormFile("file", "a")]
     assert b"".join(piece for piece in pieces[2:] if isinstance(piece, bytes)) == content
 
 
 @given(st.binary(min_size=1, max_size=300), st.lists(st.integers(0, 10_000), max_size=5))
-def test_what_is_no_form_is_refused(raw: bytes, places: list[int]) -> None:
-    """Any bytes: pieces or a typed error, and nothing else."""
+def test_arbitrary_bytes_raise_only_domain_errors(raw: bytes, places: list[int]) -> None:
+    """Or are parsed."""
     with contextlib.suppress(DomainError):
-        read(cut(raw, places))
+        read(split(raw, places))
 
 
 @given(
@@ -77,8 +76,8 @@ def test_what_is_no_form_is_refused(raw: bytes, places: list[int]) -> None:
     st.none() | st.integers(0, 60),
     st.none() | st.integers(0, 60),
 )
-def test_a_range_is_what_slicing_gives(size: int, first: int | None, last: int | None) -> None:
-    """Python's slices are the model; what begins beyond the end is not satisfiable."""
+def test_ranges_equal_python_slices(size: int, first: int | None, last: int | None) -> None:
+    """A range after the end is not satisfiable."""
     content = bytes(range(size))
     header = f"bytes={'' if first is None else first}-{'' if last is None else last}"
     if first is None:

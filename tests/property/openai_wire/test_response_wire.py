@@ -1,4 +1,4 @@
-"""Responses, items and events between protos and JSON, over all of them."""
+"""Responses, items and events: round trips between protos and JSON."""
 
 import orjson
 import pytest
@@ -26,28 +26,30 @@ from openai_wire.responses.objects import response_object
 from openai_wire.responses.output_items import item_object
 from openai_wire.responses.tools import tool_object, tools_to_proto
 from tests.support.examples import examples
-from tests.support.fake_responses import completed, numbered, turn
+from tests.support.fake_responses import complete, turn_events
 from tests.support.items import contents_of_kind, items_with
 from tests.support.open_responses import check_event, check_response, check_stream
 
 _ID = st.text(min_size=1)
 _TEXTS = st.builds(Text, text=st.text())
-_GIVEN = st.one_of(
+_INPUT_PARTS = st.one_of(
     _TEXTS,
     st.builds(Image, url=_ID, detail=st.sampled_from(["auto", "low", "high"])),
     st.builds(Image, file_id=_ID, detail=st.just("auto")),
     st.builds(FileInput, file_id=_ID, filename=st.text()),
     st.builds(FileInput, data_url=_ID),
 )
-_WRITTEN = st.one_of(_TEXTS, st.builds(Refusal, refusal=st.text()))
+_OUTPUT_PARTS = st.one_of(_TEXTS, st.builds(Refusal, refusal=st.text()))
 _CONTENTS: st.SearchStrategy[Content] = st.one_of(
     st.builds(
         Message,
         role=st.sampled_from([Role.USER, Role.SYSTEM, Role.DEVELOPER]),
-        content=st.lists(_GIVEN, max_size=3).map(tuple),
+        content=st.lists(_INPUT_PARTS, max_size=3).map(tuple),
     ),
     st.builds(
-        Message, role=st.just(Role.ASSISTANT), content=st.lists(_WRITTEN, max_size=3).map(tuple)
+        Message,
+        role=st.just(Role.ASSISTANT),
+        content=st.lists(_OUTPUT_PARTS, max_size=3).map(tuple),
     ),
     st.builds(FunctionCall, call_id=_ID, name=_ID, arguments=st.text()),
     st.builds(Reasoning, text=_ID, sealed=st.text()),
@@ -56,21 +58,21 @@ _CONTENTS: st.SearchStrategy[Content] = st.one_of(
 
 @settings(max_examples=examples(100))
 @given(item=items_with(_CONTENTS))
-def test_an_item_that_was_shown_is_read_as_what_it_was(item: object) -> None:
-    """Clients send back what they got: nothing of it may change on the way."""
-    sent = item_to_pb(item)  # type: ignore[arg-type]
+def test_items_are_the_same_after_a_round_trip(item: object) -> None:
+    """Clients send items back as received."""
+    proto = item_to_pb(item)  # type: ignore[arg-type]
 
-    shown = orjson.loads(orjson.dumps(item_object(sent)))
-    read = item_to_proto(shown, "input[0]")
+    written = orjson.loads(orjson.dumps(item_object(proto)))
+    parsed = item_to_proto(written, "input[0]")
 
-    assert input_item(read, "x").content == input_item(sent, "x").content
+    assert input_item(parsed, "x").content == input_item(proto, "x").content
 
 
 @pytest.mark.parametrize("kind", ITEM_PREFIXES)
 @settings(max_examples=examples(10))
 @given(data=st.data())
-def test_items_of_every_kind_can_be_shown(kind: type[Content], data: st.DataObject) -> None:
-    """Whatever a service keeps, also JSON of others that is none."""
+def test_items_of_every_type_are_converted(kind: type[Content], data: st.DataObject) -> None:
+    """Including invalid JSON of third parties."""
     shown = item_object(item_to_pb(data.draw(items_with(contents_of_kind(kind)))))
 
     orjson.dumps(shown)
@@ -85,14 +87,14 @@ def test_items_of_every_kind_can_be_shown(kind: type[Content], data: st.DataObje
     parameters=st.none() | st.dictionaries(st.text(), st.integers(0, 9), max_size=2),
     mode=st.sampled_from(["auto", "none", "required"]),
 )
-def test_tools_and_choices_are_shown_as_they_were_asked_for(
+def test_tools_and_choices_are_the_same_after_a_round_trip(
     name: str,
     description: str | None,
     strict: bool | None,
     parameters: dict[str, int] | None,
     mode: str,
 ) -> None:
-    """With every key that a strict reader wants."""
+    """With every key that strict clients require."""
     tool = {
         "type": "function",
         "name": name,
@@ -109,20 +111,19 @@ def test_tools_and_choices_are_shown_as_they_were_asked_for(
 
 @settings(max_examples=examples(50))
 @given(text=st.text(max_size=20), state=st.sampled_from(response_pb2.Response.State.values()[1:]))
-def test_a_turn_satisfies_both_dialects(text: str, state: int) -> None:
-    """Object and events, in whatever state the object is."""
-    begun = response_pb2.Response(id="resp_1", state=response_pb2.Response.STATE_IN_PROGRESS)
-    done = completed(begun, text)
-    events = [event_object(event) for event in numbered(list(turn(done)))]
+def test_a_turn_is_valid_open_responses(text: str, state: int) -> None:
+    """Object and events, in every state."""
+    response = complete(response_pb2.Response(id="resp_1"), text)
+    events = [event_object(event) for event in turn_events(response)]
 
     check_stream(events)
-    done.state = response_pb2.Response.State.Name(state)  # type: ignore[assignment]
-    check_response(response_object(done))
+    response.state = response_pb2.Response.State.Name(state)  # type: ignore[assignment]
+    check_response(response_object(response))
 
 
 @pytest.mark.parametrize("field", EVENT_TYPES)
 def test_every_event_has_a_type_and_a_frame(field: str) -> None:
-    """Also those that no model of ours causes yet, empty as they may be."""
+    """Including events that are not used yet."""
     event = response_event_pb2.ResponseEvent(sequence_number=7)
     getattr(event, field).SetInParent()
     if EVENT_TYPES[field].count(".") == 1:

@@ -1,4 +1,4 @@
-"""A stream and a whole answer say the same."""
+"""The chunks of a stream add up to the object of the response."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +13,12 @@ from openai_wire.chat.objects import ChatCompletion, TextCompletion
 from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
-    a_token,
-    an_envelope,
     chat_accepted,
     chat_delta,
     done,
     finished,
+    make_envelope,
+    make_token,
     text_accepted,
     text_delta,
 )
@@ -27,12 +27,12 @@ NUM_CHOICES = 3
 indexes = st.integers(0, NUM_CHOICES - 1)
 texts = st.text(max_size=8)
 tokens = st.lists(
-    st.builds(a_token, st.binary(min_size=1, max_size=4), st.floats(-10, 0)), max_size=2
+    st.builds(make_token, st.binary(min_size=1, max_size=4), st.floats(-10, 0)), max_size=2
 )
 
 
 @st.composite
-def call_pieces(draw: st.DrawFn) -> list[chat_pb2.ToolCallDelta]:
+def tool_call_deltas(draw: st.DrawFn) -> list[chat_pb2.ToolCallDelta]:
     """Pieces of calls; the first piece of each names it, as the proto demands."""
     number = draw(st.integers(0, 2))
     head = chat_pb2.ToolCallDelta(
@@ -47,7 +47,7 @@ def call_pieces(draw: st.DrawFn) -> list[chat_pb2.ToolCallDelta]:
 
 chat_deltas = st.lists(
     st.builds(
-        chat_delta, texts, index=indexes, reasoning=texts, calls=call_pieces(), logprobs=tokens
+        chat_delta, texts, index=indexes, reasoning=texts, calls=tool_call_deltas(), logprobs=tokens
     ),
     max_size=8,
 )
@@ -60,16 +60,16 @@ text_deltas = st.lists(
 
 @given(chat_deltas)
 def test_the_chunks_of_a_chat_add_up_to_its_object(deltas: list[ChatEvent]) -> None:
-    """Whatever the pieces, a client that adds up the chunks has the whole answer."""
+    """For all deltas."""
     ends = [ChatEvent(finished=finished(index)) for index in range(NUM_CHOICES)]
     events = [chat_accepted(), *deltas, *ends, ChatEvent(done=done())]
-    whole = ChatCompletion(an_envelope(), num_choices=NUM_CHOICES, logprobs=True)
-    chunks = ChatChunks(an_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=True)
+    whole = ChatCompletion(make_envelope(), num_choices=NUM_CHOICES, logprobs=True)
+    chunks = ChatChunks(make_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=True)
     payloads: list[bytes] = []
     for event in events:
         whole.add(event)
         payloads.extend(chunks.payloads(event))
-    added = added_up([*payloads, *chunks.final_payloads()])
+    added = add_up([*payloads, *chunks.final_payloads()])
 
     answer: Any = whole.as_object()
     for choice, sums in zip(answer["choices"], added["choices"], strict=True):
@@ -86,7 +86,7 @@ def test_the_chunks_of_a_chat_add_up_to_its_object(deltas: list[ChatEvent]) -> N
 def test_the_chunks_of_a_completion_add_up_to_its_object(
     deltas: list[tuple[int, TextEvent]],
 ) -> None:
-    """Also for several prompts with several choices each."""
+    """For several prompts with several choices."""
     ends = [
         (call, TextEvent(finished=finished(index)))
         for call in range(2)
@@ -94,10 +94,10 @@ def test_the_chunks_of_a_completion_add_up_to_its_object(
     ]
     events = [(0, text_accepted()), (1, text_accepted()), *deltas, *ends]
     whole = TextCompletion(
-        an_envelope(), num_prompts=2, best_of=NUM_CHOICES, n=NUM_CHOICES, logprobs=True
+        make_envelope(), num_prompts=2, best_of=NUM_CHOICES, n=NUM_CHOICES, logprobs=True
     )
     chunks = CompletionChunks(
-        an_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=False
+        make_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=False
     )
     payloads: list[bytes] = []
     for call, event in events:
@@ -115,7 +115,7 @@ def test_the_chunks_of_a_completion_add_up_to_its_object(
             assert choice["logprobs"][key] == [item for each in lists for item in each[key]]
 
 
-def added_up(payloads: Sequence[bytes]) -> Any:
+def add_up(payloads: Sequence[bytes]) -> Any:
     """What a client has after reading all chunks."""
     choices: list[dict[str, Any]] = [
         {"content": "", "reasoning": "", "calls": {}, "logprobs": [], "finish_reason": None}

@@ -16,7 +16,7 @@ from control_svc.config import ControlSettings
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from tests.support.batches import RunningBatches, chat_line, running_batches, state_name
 from tests.support.control import RunningControl, a_control
-from tests.support.loopback_gateway import a_gateway
+from tests.support.loopback_gateway import run_gateway
 from tests.support.postgres import Postgres, a_postgres_server, create_database
 
 MIB = 1024 * 1024
@@ -133,7 +133,7 @@ async def test_over_http_a_stopped_database_is_a_503_with_a_time(
     routes = ("/v1/files", "/v1/files/file-1", "/v1/batches", "/v1/adapters")
     async with (
         a_control(tmp_path, url) as running,
-        a_gateway(control_target=running.target) as gateway,
+        run_gateway(control_target=running.target) as gateway,
         gateway.client() as http,
     ):
         form: dict[str, Any] = {"data": {"purpose": "user_data"}, "files": {"file": ("a", b"kept")}}

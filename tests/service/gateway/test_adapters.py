@@ -1,4 +1,4 @@
-"""/v1/adapters and its kin over HTTP, with a real control service behind the gateway."""
+"""Routes of adapters, with a real control service."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ import pytest
 from corral.control.v1 import adapter_pb2
 
 from tests.support.control import RunningControl, a_control
-from tests.support.loopback_gateway import a_gateway
+from tests.support.loopback_gateway import run_gateway
 from tests.support.registry import Registry, an_adapter
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A client, and the control service behind what it talks to."""
+    """A client of a gateway, and its control service."""
 
     http: httpx.AsyncClient
     control: RunningControl
@@ -27,8 +27,8 @@ class Scene:
         about = {"name": "voice", **fields}
         return await self.http.post("/v1/adapters", data=about, files={"file": ("a", content)})
 
-    async def served(self, **fields: Any) -> None:
-        """Say of every adapter what a frontend would."""
+    async def report(self, **fields: Any) -> None:
+        """Report the state of every adapter, as a frontend does."""
         registry = Registry.of(self.control.client, self.control.service_metadata)
         reports = [
             adapter_pb2.AdapterReport(
@@ -41,17 +41,17 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """Nothing is registered."""
+    """A gateway without adapters."""
     async with (
         a_control(tmp_path, adapters={"file_bytes": 8000}) as control,
-        a_gateway(control_target=control.target) as gateway,
+        run_gateway(control_target=control.target) as gateway,
         gateway.client() as http,
     ):
         yield Scene(http, control)
 
 
 async def test_an_adapter_is_registered_changed_and_deleted(scene: Scene) -> None:
-    """By its id or its name; an update by either method."""
+    """By id or name; updates by POST or PATCH."""
     made = (await scene.create(description="Arr", default_scale="0.5")).json()
     found = (await scene.http.get("/v1/adapters/voice")).json()
     patched = await scene.http.patch(f"/v1/adapters/{made['id']}", json={"default_scale": 0.25})
@@ -71,8 +71,8 @@ async def test_an_adapter_is_registered_changed_and_deleted(scene: Scene) -> Non
     assert (await scene.http.get("/v1/adapters/voice")).status_code == 404
 
 
-async def test_lists_are_openais(scene: Scene) -> None:
-    """Newest first, with cursors."""
+async def test_adapters_are_listed_in_pages(scene: Scene) -> None:
+    """Newest first."""
     ids = [(await scene.create(name=name)).json()["id"] for name in ("one", "two", "three")]
     page = (await scene.http.get("/v1/adapters", params={"limit": 2})).json()
     rest = await scene.http.get("/v1/adapters", params={"after": page["last_id"]})
@@ -83,10 +83,10 @@ async def test_lists_are_openais(scene: Scene) -> None:
     assert [each["id"] for each in rest.json()["data"]] == [ids[0]]
 
 
-async def test_engines_are_shown_with_what_they_say(scene: Scene) -> None:
-    """Also why one cannot use it; a retry is asked for by a path."""
+async def test_an_adapter_has_the_reports_of_engines(scene: Scene) -> None:
+    """Including why one failed to load it."""
     await scene.create()
-    await scene.served(state="STATE_FAILED", reason="ADAPTER_BASE_MISMATCH", problem="it")
+    await scene.report(state="STATE_FAILED", reason="ADAPTER_BASE_MISMATCH", problem="it")
     (engine,) = (await scene.http.get("/v1/adapters/voice", params={"wait": 5})).json()["engines"]
     again = await scene.http.post("/v1/adapters/voice/retry")
 
@@ -113,10 +113,10 @@ async def test_engines_are_shown_with_what_they_say(scene: Scene) -> None:
         ({"content": b"x", "headers": {"content-type": "text/plain"}}, 415, None),
     ],
 )
-async def test_bad_registrations_are_refused(
+async def test_bad_registrations_are_rejected(
     scene: Scene, request_: Any, status: int, param: str | None
 ) -> None:
-    """With the caller's name for what is wrong, and nothing kept."""
+    """Nothing is stored."""
     answer = await scene.http.post("/v1/adapters", **request_)
 
     assert answer.status_code == status
@@ -124,13 +124,13 @@ async def test_bad_registrations_are_refused(
     assert scene.control.stored() == []
 
 
-async def test_what_engines_refuse_is_no_load(scene: Scene) -> None:
-    """vLLM's clients hear that it failed, and the name is free again."""
+async def test_a_failed_load_is_reported(scene: Scene) -> None:
+    """An adapter that replaced another one is kept."""
     folder = scene.control.folder / "adapters"
     folder.mkdir()
     (folder / "v.gguf").write_bytes(an_adapter())
     await scene.create()
-    await scene.served(state="STATE_FAILED", reason="X", problem="it does not fit")
+    await scene.report(state="STATE_FAILED", reason="X", problem="it does not fit")
     body = {"name": "voice", "path": "v.gguf"}
     refused = await scene.http.post("/admin/loras", json=body)
     names = (await scene.http.get("/admin/loras")).json()["loras"]
@@ -140,9 +140,9 @@ async def test_what_engines_refuse_is_no_load(scene: Scene) -> None:
     assert names == ["voice"], "it replaced one, which stays as it was asked for"
 
 
-async def test_without_a_control_service_nothing_is_registered(tmp_path: Path) -> None:
-    """503, to be tried again."""
-    async with a_gateway(control_target="127.0.0.1:1") as gateway, gateway.client() as http:
+async def test_without_a_control_service_adapters_return_503(tmp_path: Path) -> None:
+    """The error can be retried."""
+    async with run_gateway(control_target="127.0.0.1:1") as gateway, gateway.client() as http:
         answer = await http.get("/v1/adapters")
 
     assert answer.status_code == 503

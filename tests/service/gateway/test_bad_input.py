@@ -1,21 +1,23 @@
-"""Whatever is wrong with a request gets OpenAI's envelope, before the service sees anything."""
+"""Invalid requests get OpenAI's error envelope and do not reach the service."""
 
 from typing import Any
 
 import pytest
+from httpx import AsyncClient
 
 from gateway.fake_inference import FakeInference
-from tests.support.loopback_gateway import a_gateway
-from tests.support.raw_http import a_connection
+from tests.support.loopback_gateway import run_gateway
+from tests.support.raw_http import RawConnection, open_connection
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-USER = {"role": "user", "content": "hi"}
+USER: dict[str, Any] = {"role": "user", "content": "hi"}
+BODY: dict[str, Any] = {"model": "fake", "messages": [USER]}
 JSON = {"content-type": "application/json"}
 UNPARSED = "We could not parse the JSON body of your request."
 
 
 def assert_envelope(body: Any, *, code: str | None, param: str | None = None) -> None:
-    """All four keys are there, and these two are right."""
+    """Check the keys, the code and the param of an error."""
     assert body.keys() == {"error"}
     assert body["error"].keys() == {"message", "type", "param", "code"}
     assert (body["error"]["code"], body["error"]["param"]) == (code, param)
@@ -24,53 +26,28 @@ def assert_envelope(body: Any, *, code: str | None, param: str | None = None) ->
 BAD_FIELDS: list[tuple[str, Any, str, str]] = [
     (CHAT, {}, "missing_required_parameter", "model"),
     (CHAT, {"model": "fake"}, "missing_required_parameter", "messages"),
-    (CHAT, {"model": "fake", "messages": []}, "empty_array", "messages"),
-    (
-        CHAT,
-        {"model": "fake", "messages": [{"role": "user", "content": 5}]},
-        "invalid_type",
-        "messages[0].content",
-    ),
-    (
-        CHAT,
-        {"model": "fake", "messages": [USER], "temperature": 101},
-        "integer_above_max_value",
-        "temperature",
-    ),
-    (
-        CHAT,
-        {"model": "fake", "messages": [USER], "stop": ["x"] * 17},
-        "array_above_max_length",
-        "stop",
-    ),
-    (
-        CHAT,
-        {"model": "fake", "messages": [USER], "functions": [{"name": "f"}]},
-        "unsupported_parameter",
-        "functions",
-    ),
-    (
-        CHAT,
-        {"model": "fake", "messages": [USER], "nonsense": 1, "stream": True},
-        "unknown_parameter",
-        "nonsense",
-    ),
+    (CHAT, BODY | {"messages": []}, "empty_array", "messages"),
+    (CHAT, BODY | {"messages": [USER | {"content": 5}]}, "invalid_type", "messages[0].content"),
+    (CHAT, BODY | {"temperature": 101}, "integer_above_max_value", "temperature"),
+    (CHAT, BODY | {"stop": ["x"] * 17}, "array_above_max_length", "stop"),
+    (CHAT, BODY | {"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
+    (CHAT, BODY | {"nonsense": 1, "stream": True}, "unknown_parameter", "nonsense"),
     (TEXT, {"model": "fake"}, "missing_required_parameter", "prompt"),
     (TEXT, {"model": "fake", "prompt": [1, "a"]}, "invalid_type", "prompt[1]"),
     (TEXT, {"model": "fake", "prompt": "a", "suffix": "b"}, "unsupported_parameter", "suffix"),
 ]
 
 
-async def test_a_bad_field_is_named(subtests: pytest.Subtests) -> None:
-    """Status 400, the field, the kind of the problem; nothing reaches the service."""
-    fake = FakeInference()
-    async with a_gateway(fake) as gateway, gateway.client() as client:
-        for path, body, code, param in BAD_FIELDS:
-            with subtests.test(body=body):
-                answer = await client.post(path, json=body)
-                assert answer.status_code == 400
-                assert_envelope(answer.json(), code=code, param=param)
-                assert answer.json()["error"]["type"] == "invalid_request_error"
+async def test_an_invalid_field_is_rejected(
+    fake: FakeInference, client: AsyncClient, subtests: pytest.Subtests
+) -> None:
+    """The error has the path of the field and OpenAI's code."""
+    for path, body, code, param in BAD_FIELDS:
+        with subtests.test(body=body):
+            answer = await client.post(path, json=body)
+            assert answer.status_code == 400
+            assert_envelope(answer.json(), code=code, param=param)
+            assert answer.json()["error"]["type"] == "invalid_request_error"
 
     assert fake.calls.requests == []
 
@@ -88,53 +65,49 @@ NO_JSON_OBJECTS = [
 ]
 
 
-async def test_a_body_that_is_no_json_object_is_refused(subtests: pytest.Subtests) -> None:
-    """Malformed, not finite, not text, too deep: OpenAI's words for it, no field."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        for raw in NO_JSON_OBJECTS:
-            with subtests.test(raw=raw[:20]):
-                answer = await client.post(CHAT, content=raw, headers=JSON)
-                assert answer.status_code == 400
-                assert_envelope(answer.json(), code=None)
-                assert answer.json()["error"]["message"].startswith(UNPARSED)
+async def test_invalid_json_is_rejected(client: AsyncClient, subtests: pytest.Subtests) -> None:
+    """With OpenAI's message and without a field."""
+    for raw in NO_JSON_OBJECTS:
+        with subtests.test(raw=raw[:20]):
+            answer = await client.post(CHAT, content=raw, headers=JSON)
+            assert answer.status_code == 400
+            assert_envelope(answer.json(), code=None)
+            assert answer.json()["error"]["message"].startswith(UNPARSED)
 
 
-async def test_an_empty_body_is_an_empty_object() -> None:
-    """Clients send a content type without content; what is missing is named."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        answer = await client.post(CHAT, content=b"", headers=JSON)
+async def test_an_empty_body_is_an_empty_object(client: AsyncClient) -> None:
+    """Clients send no body if they have no arguments."""
+    answer = await client.post(CHAT, content=b"", headers=JSON)
 
     assert answer.status_code == 400
     assert_envelope(answer.json(), code="missing_required_parameter", param="model")
 
 
-async def test_only_json_is_taken() -> None:
-    """Types that a browser sends to other sites without asking are refused with 415."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        text = await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
-        none = await client.post(CHAT, content=b"{}")
-        json = await client.post(
-            CHAT, content=b"{}", headers={"content-type": "application/json; charset=utf-8"}
-        )
+async def test_only_json_is_accepted(client: AsyncClient) -> None:
+    """Other types get 415, since browsers send them to any site."""
+    text = await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
+    none = await client.post(CHAT, content=b"{}")
+    json = await client.post(
+        CHAT, content=b"{}", headers={"content-type": "application/json; charset=utf-8"}
+    )
 
     assert (text.status_code, none.status_code, json.status_code) == (415, 415, 400)
     assert_envelope(text.json(), code="unsupported_media_type")
 
 
-async def test_compressed_bodies_are_refused() -> None:
-    """A small body could become a large one."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        headers = JSON | {"content-encoding": "gzip"}
-        answer = await client.post(CHAT, content=b"{}", headers=headers)
+async def test_compressed_bodies_are_rejected(client: AsyncClient) -> None:
+    """They could expand to a large body."""
+    headers = JSON | {"content-encoding": "gzip"}
+    answer = await client.post(CHAT, content=b"{}", headers=headers)
 
     assert answer.status_code == 415
 
 
-async def test_a_declared_body_over_the_limit_is_refused_unread() -> None:
-    """413 by Content-Length, before a byte of it is read."""
+async def test_a_large_content_length_is_rejected() -> None:
+    """With 413, before the body is read."""
     async with (
-        a_gateway(body_limit_bytes=2048) as gateway,
-        a_connection(gateway.address) as connection,
+        run_gateway(body_limit_bytes=2048) as gateway,
+        open_connection(gateway.address) as connection,
     ):
         await connection.send(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
@@ -146,11 +119,11 @@ async def test_a_declared_body_over_the_limit_is_refused_unread() -> None:
     assert headers["connection"] == "close"
 
 
-async def test_a_body_that_grows_over_the_limit_is_refused() -> None:
-    """413 while reading, where the length was not declared."""
+async def test_a_large_chunked_body_is_rejected() -> None:
+    """With 413, while it is read."""
     async with (
-        a_gateway(body_limit_bytes=64 * 1024) as gateway,
-        a_connection(gateway.address) as connection,
+        run_gateway(body_limit_bytes=64 * 1024) as gateway,
+        open_connection(gateway.address) as connection,
     ):
         await connection.send(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
@@ -165,11 +138,11 @@ async def test_a_body_that_grows_over_the_limit_is_refused() -> None:
     assert b"request_too_large" in body
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    """A client that stops in the middle of its body is answered after the limit."""
+async def test_a_body_has_a_timeout() -> None:
+    """The client gets 504."""
     async with (
-        a_gateway(receive_timeout_s=0.05) as gateway,
-        a_connection(gateway.address) as connection,
+        run_gateway(receive_timeout_s=0.05) as gateway,
+        open_connection(gateway.address) as connection,
     ):
         await connection.send(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
@@ -191,29 +164,26 @@ WRONG_URLS = [
 ]
 
 
-async def test_unknown_urls_have_the_envelope_too(subtests: pytest.Subtests) -> None:
-    """404 and 405 look like every other failure."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        for method, path, status, code in WRONG_URLS:
-            with subtests.test(method=method, path=path):
-                answer = await client.request(method, path)
-                assert answer.status_code == status
-                assert_envelope(answer.json(), code=code)
-                assert answer.headers["x-request-id"].startswith("req_")
+async def test_unknown_urls_are_rejected(client: AsyncClient, subtests: pytest.Subtests) -> None:
+    """404 and 405."""
+    for method, path, status, code in WRONG_URLS:
+        with subtests.test(method=method, path=path):
+            answer = await client.request(method, path)
+            assert answer.status_code == status
+            assert_envelope(answer.json(), code=code)
+            assert answer.headers["x-request-id"].startswith("req_")
 
 
-async def test_a_wrong_method_is_told_the_right_one() -> None:
-    """405 carries Allow."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        answer = await client.delete("/v1/models/fake")
+async def test_405_has_an_allow_header(client: AsyncClient) -> None:
+    """With the allowed method."""
+    answer = await client.delete("/v1/models/fake")
 
     assert answer.headers["allow"] == "GET"
 
 
-async def test_unknown_query_parameters_are_ignored() -> None:
-    """Newer clients add flags to URLs."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        answer = await client.get("/v1/models?beta=true")
+async def test_unknown_query_parameters_are_ignored(client: AsyncClient) -> None:
+    """Newer clients may send more."""
+    answer = await client.get("/v1/models?beta=true")
 
     assert answer.status_code == 200
 
@@ -221,22 +191,21 @@ async def test_unknown_query_parameters_are_ignored() -> None:
 @pytest.mark.parametrize(
     "raw", [b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02"]
 )
-async def test_what_is_no_http_has_the_envelope_too(raw: bytes) -> None:
-    """Also a TLS handshake on a plain port gets a readable answer."""
-    async with a_gateway() as gateway, a_connection(gateway.address) as connection:
-        await connection.send(raw)
-        answer = await connection.rest()
+async def test_invalid_http_gets_the_error_envelope(connection: RawConnection, raw: bytes) -> None:
+    """Including a TLS handshake."""
+    await connection.send(raw)
+    answer = await connection.rest()
 
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'"error":{"message":' in answer
 
 
-async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
-    """A connection that says nothing, or stops within a head, is closed after the limit."""
+async def test_a_head_has_a_timeout() -> None:
+    """The connection is closed."""
     async with (
-        a_gateway(receive_timeout_s=0.05) as gateway,
-        a_connection(gateway.address) as silent,
-        a_connection(gateway.address) as slow,
+        run_gateway(receive_timeout_s=0.05) as gateway,
+        open_connection(gateway.address) as silent,
+        open_connection(gateway.address) as slow,
     ):
         await slow.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea")
         _, headers = await slow.head()
@@ -246,21 +215,20 @@ async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
     assert ends == (b"", b"")
 
 
-async def test_an_endless_head_is_refused() -> None:
-    """A head over the limit gets 431, and nothing is kept of it."""
-    async with a_gateway() as gateway, a_connection(gateway.address) as connection:
-        await connection.send(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 70_000)
-        answer = await connection.rest()
+async def test_a_large_head_is_rejected(connection: RawConnection) -> None:
+    """With 431."""
+    await connection.send(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 70_000)
+    answer = await connection.rest()
 
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
-async def test_too_many_requests_at_a_time_are_refused() -> None:
-    """Over the bound 429 with advice; probes are still answered."""
+async def test_concurrent_requests_are_limited() -> None:
+    """Further requests get 429, except probes."""
     async with (
-        a_gateway(max_requests=1) as gateway,
+        run_gateway(max_requests=1) as gateway,
         gateway.client() as client,
-        a_connection(gateway.address) as slow,
+        open_connection(gateway.address) as slow,
     ):
         await slow.send(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"

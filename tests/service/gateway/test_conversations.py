@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
+from httpx import AsyncClient
 
 from tests.support.control import a_control
-from tests.support.loopback_gateway import a_gateway
+from tests.support.loopback_gateway import run_gateway
 
 EVERY_KIND: list[dict[str, Any]] = [
     {"role": "user", "content": "hello"},
@@ -44,18 +44,18 @@ EVERY_KIND: list[dict[str, Any]] = [
 
 @dataclass
 class Setup:
-    """Two views of one gateway."""
+    """Two clients of one gateway."""
 
-    http: httpx.AsyncClient
+    http: AsyncClient
     sdk: openai.AsyncOpenAI
 
 
 @asynccontextmanager
-async def a_setup(folder: Path) -> AsyncIterator[Setup]:
-    """A gateway before a control service on SQLite."""
+async def run_setup(folder: Path) -> AsyncIterator[Setup]:
+    """Run a gateway in front of a control service on SQLite."""
     async with (
         a_control(folder) as control,
-        a_gateway(control_target=control.target) as gateway,
+        run_gateway(control_target=control.target) as gateway,
         gateway.client() as http,
         openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as sdk,
     ):
@@ -64,13 +64,13 @@ async def a_setup(folder: Path) -> AsyncIterator[Setup]:
 
 @pytest.fixture
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
-    """Both views."""
-    async with a_setup(tmp_path) as opened:
+    """Both clients."""
+    async with run_setup(tmp_path) as opened:
         yield opened
 
 
-async def test_the_official_client_keeps_a_conversation(setup: Setup) -> None:
-    """Create, update, list page by page, take an item out, delete."""
+async def test_the_official_client_manages_a_conversation(setup: Setup) -> None:
+    """Create, update, list, remove an item, delete."""
     conversations = setup.sdk.conversations
     made = await conversations.create(
         metadata={"a": "b"}, items=[{"role": "user", "content": str(n)} for n in range(5)]
@@ -90,8 +90,8 @@ async def test_the_official_client_keeps_a_conversation(setup: Setup) -> None:
         await conversations.retrieve(made.id)
 
 
-async def test_items_of_every_kind_are_shown_as_they_were_written(setup: Setup) -> None:
-    """And what is shown is taken as input again, item by item and whole."""
+async def test_items_of_every_type_are_returned_as_sent(setup: Setup) -> None:
+    """They can be sent again."""
     made = (await setup.http.post("/v1/conversations", json={})).json()
     path = f"/v1/conversations/{made['id']}/items?include[]=message.input_image.image_url"
 
@@ -110,16 +110,16 @@ async def test_items_of_every_kind_are_shown_as_they_were_written(setup: Setup) 
     assert answered["approval_request_id"] == asked["id"]
     assert listed["data"][0]["content"] == [{"type": "input_text", "text": "hello"}]
     assert listed["data"][2]["content"] == EVERY_KIND[2]["content"]
-    assert unnamed(again.json()["data"]) == unnamed(listed["data"])
+    assert without_ids(again.json()["data"]) == without_ids(listed["data"])
 
 
-def unnamed(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items without their ids, and without the id that an answer is about."""
+def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items without their ids and references to ids."""
     return [{**item, "id": "", "approval_request_id": ""} for item in items]
 
 
-async def test_a_reference_shares_an_item(setup: Setup) -> None:
-    """By its id alone, with or without its type."""
+async def test_an_item_reference_shares_the_item(setup: Setup) -> None:
+    """By id, with or without a type."""
     first = (await setup.http.post("/v1/conversations", json={"items": EVERY_KIND[:1]})).json()
     (item,) = (await setup.http.get(f"/v1/conversations/{first['id']}/items")).json()["data"]
 
@@ -142,18 +142,18 @@ async def test_a_reference_shares_an_item(setup: Setup) -> None:
          "items[0].content[0].file_url", "unsupported_parameter"),
     ],
 )  # fmt: skip
-async def test_what_is_wrong_is_named(
+async def test_invalid_conversations_are_rejected(
     setup: Setup, body: dict[str, Any], param: str, code: str
 ) -> None:
-    """By the caller's path to it."""
+    """The error has the path of the field."""
     answer = await setup.http.post("/v1/conversations", json=body)
 
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
 
 
-async def test_a_request_sent_again_makes_one_conversation(setup: Setup) -> None:
-    """Where it has an Idempotency-Key."""
+async def test_an_idempotency_key_prevents_a_second_conversation(setup: Setup) -> None:
+    """The replies are equal."""
     headers, body = {"Idempotency-Key": "k"}, {"items": EVERY_KIND[:1]}
     first = await setup.http.post("/v1/conversations", json=body, headers=headers)
     second = await setup.http.post("/v1/conversations", json=body, headers=headers)

@@ -5,17 +5,18 @@ from typing import Any
 
 import openai
 import pytest
+from httpx import AsyncClient
 
 from gateway.fake_inference import FakeInference, Script
 from svc_kit.errors import ContextLengthExceeded, ModelCannot
-from tests.support.loopback_gateway import Loopback, a_gateway, a_gateway_until
-from tests.support.raw_http import a_connection, a_post
+from tests.support.loopback_gateway import Loopback, run_gateway, run_gateway_until
+from tests.support.raw_http import RawConnection
 
 PATH = "/v1/embeddings"
 BODY: dict[str, Any] = {"model": "fake", "input": "hi"}
 
 
-def the_sdk(gateway: Loopback) -> openai.AsyncOpenAI:
+def make_sdk(gateway: Loopback) -> openai.AsyncOpenAI:
     """The official client without retries."""
     http = openai.DefaultAsyncHttpxClient(trust_env=False)
     return openai.AsyncOpenAI(
@@ -23,9 +24,9 @@ def the_sdk(gateway: Loopback) -> openai.AsyncOpenAI:
     )
 
 
-async def test_the_sdk_gets_the_same_vectors_packed_and_as_numbers() -> None:
-    """It asks for Base64 unless told otherwise, and unpacks it."""
-    async with a_gateway() as gateway, the_sdk(gateway) as client:
+async def test_the_sdk_gets_the_same_vectors_in_both_encodings() -> None:
+    """Its default is base64."""
+    async with run_gateway() as gateway, make_sdk(gateway) as client:
         packed = await client.embeddings.create(model="fake", input=["four", "to"])
         plain = await client.embeddings.create(
             model="fake", input=["four", "to"], encoding_format="float"
@@ -39,19 +40,17 @@ async def test_the_sdk_gets_the_same_vectors_packed_and_as_numbers() -> None:
     assert tokens.data[0].embedding == [3, 0.5]
 
 
-async def test_refusals_name_the_input_as_the_caller_wrote_it() -> None:
-    """The service's error, with OpenAI's status and field name."""
-    fake = FakeInference()
-    async with a_gateway(fake) as gateway, gateway.client() as client:
-        fake.script = Script(
-            refusal=ContextLengthExceeded(field="inputs[1]", prompt_tokens=9, context_tokens=8)
-        )
-        long = await client.post(PATH, json=BODY)
-        fake.script = Script(
-            refusal=ModelCannot(model="fake", model_class="reranker", operation="embed")
-        )
-        wrong = await client.post(PATH, json=BODY)
-        empty = await client.post(PATH, json=BODY | {"input": []})
+async def test_errors_have_the_callers_field(fake: FakeInference, client: AsyncClient) -> None:
+    """And OpenAI's status."""
+    fake.script = Script(
+        refusal=ContextLengthExceeded(field="inputs[1]", prompt_tokens=9, context_tokens=8)
+    )
+    long = await client.post(PATH, json=BODY)
+    fake.script = Script(
+        refusal=ModelCannot(model="fake", model_class="reranker", operation="embed")
+    )
+    wrong = await client.post(PATH, json=BODY)
+    empty = await client.post(PATH, json=BODY | {"input": []})
 
     assert (long.status_code, long.json()["error"]["param"]) == (400, "input[1]")
     assert long.json()["error"]["code"] == "context_length_exceeded"
@@ -60,26 +59,24 @@ async def test_refusals_name_the_input_as_the_caller_wrote_it() -> None:
     assert len(fake.calls.requests) == 2
 
 
-async def test_leaving_cancels_the_call() -> None:
-    """A client that goes away while its vectors are computed costs nothing more."""
-    fake = FakeInference()
+async def test_a_disconnect_cancels(fake: FakeInference, connection: RawConnection) -> None:
+    """The service stops computing."""
     fake.script = Script(gate=asyncio.Event(), gate_at=0)
-    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
-        await connection.send(a_post(PATH, BODY))
-        await fake.calls.arrived.wait()
-        connection.leave()
-        await fake.calls.ended.wait()
+    await connection.post(PATH, BODY)
+    await fake.calls.arrived.wait()
+    connection.leave()
+    await fake.calls.ended.wait()
 
     assert fake.calls.num_cancelled == 1
 
 
-async def test_a_drain_waits_for_vectors_and_then_ends_the_call() -> None:
-    """What outlives the grace is told so with 503."""
+async def test_a_drain_cancels_the_call_after_the_grace_period() -> None:
+    """The client gets 503."""
     fake = FakeInference()
     fake.script = Script(gate=asyncio.Event(), gate_at=0)
     stop = asyncio.Event()
     async with (
-        a_gateway_until(stop, fake, drain_grace_s=0.2) as gateway,
+        run_gateway_until(stop, fake, drain_grace_s=0.2) as gateway,
         gateway.client() as client,
     ):
         asked = asyncio.create_task(client.post(PATH, json=BODY))
@@ -92,9 +89,8 @@ async def test_a_drain_waits_for_vectors_and_then_ends_the_call() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_only_posts_are_taken(method: str) -> None:
-    """Another method is named in the refusal."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        answer = await client.request(method, PATH)
+async def test_only_post_is_allowed(client: AsyncClient, method: str) -> None:
+    """Other methods get 405."""
+    answer = await client.request(method, PATH)
 
     assert answer.status_code == 405

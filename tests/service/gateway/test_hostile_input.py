@@ -1,7 +1,6 @@
-"""Every route, told nonsense in every place: an answer, or OpenAI's envelope, and never a defect.
+"""Hostile requests to every route: they succeed or get the error envelope, never 500.
 
-The routes and their fields come from the API's own description, so that one which is added is tried
-as well.
+Routes and fields are read from the OpenAPI document, so that new ones are tested too.
 """
 
 import itertools
@@ -19,13 +18,13 @@ from gateway.http.docs import describe_api
 from tests.support.batches import ScriptedInference, serve_inference
 from tests.support.control import a_control
 from tests.support.hostile_http import Call, Document
-from tests.support.loopback_gateway import LOOPBACK, a_gateway
+from tests.support.loopback_gateway import LOOPBACK, run_gateway
 from tests.support.response_client import a_model
 from tests.support.scripted_turns import ScriptedTurns, says
 
 ROUTES = ("/v1/", "/lora-adapters", "/admin/")
 BARE = {"/docs", "/openapi.json", "/health", "/ready"}
-"""What has neither fields nor parameters."""
+"""Routes without fields and parameters."""
 MODEL = "fake"
 KNOWN = {
     "model": MODEL,
@@ -44,9 +43,9 @@ KNOWN = {
     "items": [{"type": "message", "role": "user", "content": "hi"}],
     "store": False,
 }
-"""Good values that no schema can tell."""
-WANTED = ("content", "input", "model", "store")
-"""What good requests need although their schemas do not say so; what is stored costs more."""
+"""Valid values that cannot be derived from the schemas."""
+REQUIRED = ("content", "input", "model", "store")
+"""Fields of valid requests that the schemas do not require."""
 OBJECTS = {
     "assistant_id": ("/v1/assistants", {"model": MODEL}),
     "thread_id": ("/v1/threads", {}),
@@ -54,36 +53,36 @@ OBJECTS = {
     "response_id": ("/v1/responses", {"model": MODEL, "input": "hi"}),
     "store_id": ("/v1/vector_stores", {}),
 }
-"""What is made before, so that nonsense beside its id gets as far as it can."""
+"""Objects that are created first, so that requests with their ids are processed further."""
 DEFECTS = (500, 502)
 SHARES = 6
-"""Of all requests, each with servers of its own."""
+"""Number of test cases among which the requests are divided."""
 
 
 @pytest.fixture
 async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A gateway before a real control service, and fake inference services behind both."""
+    """A client of a gateway with a real control service and fake inference services."""
     model = a_model(ScriptedTurns(lambda _: says("Hello")))
     async with (
         serve_inference(tmp_path, ScriptedInference()) as target,
         a_control(tmp_path, model=model, inference_target=target, embedding_model=MODEL) as control,
-        a_gateway(control_target=control.target) as gateway,
+        run_gateway(control_target=control.target) as gateway,
         gateway.client() as client,
     ):
         yield client
 
 
 async def known_values(http: httpx.AsyncClient) -> dict[str, Any]:
-    """Good values, with the ids of objects that are there."""
-    made = {
+    """Valid values, including ids of existing objects."""
+    ids = {
         name: (await http.post(path, json=body)).raise_for_status().json()["id"]
         for name, (path, body) in OBJECTS.items()
     }
-    return KNOWN | made
+    return KNOWN | ids
 
 
 def is_clear(answer: httpx.Response) -> bool:
-    """Whether it is an answer, or an error with the four keys and a type."""
+    """Whether it is a success, or an error in the envelope."""
     if answer.status_code < 400:
         return True
     error = answer.json()["error"]
@@ -92,10 +91,10 @@ def is_clear(answer: httpx.Response) -> bool:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_nonsense_is_answered_by_a_clear_error(http: httpx.AsyncClient, share: int) -> None:
-    """Missing, of a wrong type, huge and hostile: in each field, and in each part of the path."""
+async def test_hostile_requests_get_a_valid_response(http: httpx.AsyncClient, share: int) -> None:
+    """Success, or the error envelope with a status other than 500 and 502."""
     content = (await http.get("/openapi.json")).json()
-    document = Document(content, await known_values(http), WANTED)
+    document = Document(content, await known_values(http), REQUIRED)
     unclear: list[tuple[Call, int, str]] = []
     for call in itertools.islice(document.hostile(ROUTES), share, None, SHARES):
         answer = await http.request(call.method, call.url, **call.options())
@@ -106,7 +105,7 @@ async def test_nonsense_is_answered_by_a_clear_error(http: httpx.AsyncClient, sh
 
 
 def table(routes: Iterable[Any]) -> Iterator[APIRoute]:
-    """The routes of HTTP, those of included routers too."""
+    """The HTTP routes, including those of included routers."""
     for route in routes:
         if isinstance(route, APIRoute):
             yield route
@@ -114,10 +113,10 @@ def table(routes: Iterable[Any]) -> Iterator[APIRoute]:
             yield from table(route.original_router.routes)
 
 
-async def test_no_route_and_no_field_is_left_out() -> None:
-    """Nonsense is put into every one that the gateway has."""
+async def test_hostile_requests_cover_every_route_and_field() -> None:
+    """As in the OpenAPI document."""
     async with build(GatewaySettings(listen=LOOPBACK, management_listen=None)) as gateway:
-        document = Document(describe_api(gateway.api, BODIES), KNOWN, WANTED)
+        document = Document(describe_api(gateway.api, BODIES), KNOWN, REQUIRED)
         calls = list(document.hostile(ROUTES))
         every = {
             (method, route.path_format)

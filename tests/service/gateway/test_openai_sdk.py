@@ -1,7 +1,7 @@
 """The official OpenAI client, unmodified, in front of the gateway."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,14 +17,24 @@ from svc_kit.errors import (
     GrammarInvalid,
     QueueFull,
 )
-from tests.support.loopback_gateway import Loopback, a_gateway
+from tests.support.loopback_gateway import Loopback, run_gateway
 
 USER: Any = {"role": "user", "content": "hi"}
 TOOLS: Any = [{"type": "function", "function": {"name": "look"}}]
 
 
-def an_async_client(gateway: Loopback, max_retries: int = 0) -> openai.AsyncOpenAI:
-    """The asynchronous client, without retries unless a test wants them."""
+Client = openai.AsyncOpenAI
+
+
+@pytest.fixture
+async def client(gateway: Loopback) -> AsyncIterator[Client]:
+    """The asynchronous client without retries."""
+    async with make_async_client(gateway) as opened:
+        yield opened
+
+
+def make_async_client(gateway: Loopback, max_retries: int = 0) -> Client:
+    """The asynchronous client."""
     http = openai.DefaultAsyncHttpxClient(trust_env=False)
     url = f"{gateway.url}/v1"
     return openai.AsyncOpenAI(
@@ -33,7 +43,7 @@ def an_async_client(gateway: Loopback, max_retries: int = 0) -> openai.AsyncOpen
 
 
 @contextmanager
-def a_sync_client(gateway: Loopback) -> Iterator[openai.OpenAI]:
+def make_sync_client(gateway: Loopback) -> Iterator[openai.OpenAI]:
     """The synchronous client."""
     http = openai.DefaultHttpxClient(trust_env=False)
     url = f"{gateway.url}/v1"
@@ -41,10 +51,9 @@ def a_sync_client(gateway: Loopback) -> Iterator[openai.OpenAI]:
         yield client
 
 
-async def test_a_chat_is_answered() -> None:
-    """A plain request gets the whole answer with its usage."""
-    async with a_gateway() as gateway, an_async_client(gateway) as client:
-        answer = await client.chat.completions.create(model="fake", messages=[USER])
+async def test_a_chat_completion(client: Client) -> None:
+    """With usage and request id."""
+    answer = await client.chat.completions.create(model="fake", messages=[USER])
 
     (choice,) = answer.choices
     assert (choice.message.content, choice.finish_reason) == ("Hello world", "stop")
@@ -55,13 +64,12 @@ async def test_a_chat_is_answered() -> None:
     assert answer._request_id.startswith("req_")
 
 
-async def test_a_chat_is_streamed() -> None:
-    """Chunks add up, and the last one has the usage."""
-    async with a_gateway() as gateway, an_async_client(gateway) as client:
-        stream = await client.chat.completions.create(
-            model="fake", messages=[USER], stream=True, stream_options={"include_usage": True}
-        )
-        chunks = [chunk async for chunk in stream]
+async def test_a_streamed_chat_completion(client: Client) -> None:
+    """The last chunk has the usage."""
+    stream = await client.chat.completions.create(
+        model="fake", messages=[USER], stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
 
     assert [chunk.choices[0].delta.content for chunk in chunks[:-1]] == [
         "", "Hello", " ", "world", None
@@ -72,7 +80,7 @@ async def test_a_chat_is_streamed() -> None:
 
 
 async def test_the_stream_helper_accepts_the_chunks() -> None:
-    """The client's own accumulator builds the whole answer, tool calls included."""
+    """It builds the whole message with tool calls."""
     fake = FakeInference()
     fake.script = Script(
         pieces=(),
@@ -84,8 +92,8 @@ async def test_the_stream_helper_accepts_the_chunks() -> None:
         ],
     )
     async with (
-        a_gateway(fake) as gateway,
-        an_async_client(gateway) as client,
+        run_gateway(fake) as gateway,
+        make_async_client(gateway) as client,
         client.chat.completions.stream(model="fake", messages=[USER], tools=TOOLS) as stream,
     ):
         answer = await stream.get_final_completion()
@@ -100,11 +108,11 @@ async def test_the_stream_helper_accepts_the_chunks() -> None:
 
 
 async def test_the_synchronous_client_works() -> None:
-    """Whole and streamed answers through blocking sockets."""
-    async with a_gateway() as gateway:
+    """With and without streaming."""
+    async with run_gateway() as gateway:
 
         def use() -> tuple[str | None, str]:
-            with a_sync_client(gateway) as client:
+            with make_sync_client(gateway) as client:
                 whole = client.chat.completions.create(model="fake", messages=[USER])
                 stream = client.chat.completions.create(model="fake", messages=[USER], stream=True)
                 text = "".join(
@@ -115,25 +123,21 @@ async def test_the_synchronous_client_works() -> None:
         assert await asyncio.to_thread(use) == ("Hello world", "Hello world")
 
 
-async def test_several_choices_are_told_apart() -> None:
-    """n choices, each with its index, whole and streamed."""
-    async with a_gateway() as gateway, an_async_client(gateway) as client:
-        whole = await client.chat.completions.create(model="fake", messages=[USER], n=2)
-        stream = await client.chat.completions.create(
-            model="fake", messages=[USER], n=2, stream=True
-        )
-        ends = [chunk.choices[0].index async for chunk in stream if chunk.choices[0].finish_reason]
+async def test_several_choices_have_indexes(client: Client) -> None:
+    """With and without streaming."""
+    whole = await client.chat.completions.create(model="fake", messages=[USER], n=2)
+    stream = await client.chat.completions.create(model="fake", messages=[USER], n=2, stream=True)
+    ends = [chunk.choices[0].index async for chunk in stream if chunk.choices[0].finish_reason]
 
     assert [choice.message.content for choice in whole.choices] == ["Hello world"] * 2
     assert ends == [0, 1]
 
 
-async def test_logprobs_are_typed() -> None:
-    """Chat log probabilities arrive in the client's types."""
-    async with a_gateway() as gateway, an_async_client(gateway) as client:
-        answer = await client.chat.completions.create(
-            model="fake", messages=[USER], logprobs=True, top_logprobs=1
-        )
+async def test_logprobs_are_parsed_by_the_client(client: Client) -> None:
+    """With alternatives."""
+    answer = await client.chat.completions.create(
+        model="fake", messages=[USER], logprobs=True, top_logprobs=1
+    )
 
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
@@ -142,12 +146,11 @@ async def test_logprobs_are_typed() -> None:
     assert logprobs.content[0].top_logprobs[0].logprob == -0.5
 
 
-async def test_a_completion_of_several_prompts_is_answered() -> None:
-    """Prompts of token ids are echoed as text; choices follow the order of the prompts."""
-    async with a_gateway() as gateway, an_async_client(gateway) as client:
-        answer = await client.completions.create(
-            model="fake", prompt=[[104, 105], [111]], echo=True, n=2
-        )
+async def test_a_text_completion_of_several_prompts(client: Client) -> None:
+    """Echoed token ids are text; choices are in the order of prompts."""
+    answer = await client.completions.create(
+        model="fake", prompt=[[104, 105], [111]], echo=True, n=2
+    )
 
     assert [choice.text for choice in answer.choices] == [
         "hiHello world", "hiHello world", "oHello world", "oHello world"
@@ -157,13 +160,12 @@ async def test_a_completion_of_several_prompts_is_answered() -> None:
     assert answer.usage.prompt_tokens == 6
 
 
-async def test_a_completion_of_several_prompts_is_streamed() -> None:
-    """The chunks of each prompt carry its index, and one usage counts all."""
-    async with a_gateway() as gateway, an_async_client(gateway) as client:
-        stream = await client.completions.create(
-            model="fake", prompt=["a", "b"], stream=True, stream_options={"include_usage": True}
-        )
-        chunks = [chunk async for chunk in stream]
+async def test_a_streamed_text_completion_of_several_prompts(client: Client) -> None:
+    """Usage is summed."""
+    stream = await client.completions.create(
+        model="fake", prompt=["a", "b"], stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
 
     texts = ["", ""]
     for chunk in chunks[:-1]:
@@ -173,12 +175,10 @@ async def test_a_completion_of_several_prompts_is_streamed() -> None:
     assert chunks[-1].usage.prompt_tokens == 6
 
 
-async def test_best_of_sends_the_most_probable() -> None:
-    """The choice the model thinks most of is sent alone, without log probabilities."""
-    fake = FakeInference()
+async def test_best_of_returns_the_most_probable(fake: FakeInference, client: Client) -> None:
+    """Without log probabilities."""
     fake.script = Script(logprobs=(-2.0, -1.0, -3.0))
-    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
-        answer = await client.completions.create(model="fake", prompt="a", best_of=3)
+    answer = await client.completions.create(model="fake", prompt="a", best_of=3)
 
     (choice,) = answer.choices
     assert (choice.index, choice.text, choice.logprobs) == (0, "Hello world", None)
@@ -187,71 +187,63 @@ async def test_best_of_sends_the_most_probable() -> None:
     assert answer.usage.completion_tokens == 9
 
 
-async def test_models_are_listed_and_found() -> None:
-    """All pages of models, and one whose name has a slash and a colon."""
-    async with a_gateway() as gateway, an_async_client(gateway) as client:
-        names = [model.id async for model in client.models.list()]
-        model = await client.models.retrieve("org/other:1b")
+async def test_models_are_listed_and_retrieved(client: Client) -> None:
+    """Names may contain slashes and colons."""
+    names = [model.id async for model in client.models.list()]
+    model = await client.models.retrieve("org/other:1b")
 
     assert names == ["fake", "org/other:1b"]
     assert model.id == "org/other:1b"
 
 
-async def test_an_unknown_model_is_not_found() -> None:
-    """The client raises its NotFoundError with OpenAI's code."""
-    async with a_gateway() as gateway, an_async_client(gateway) as client:
-        with pytest.raises(openai.NotFoundError) as caught:
-            await client.chat.completions.create(model="nope", messages=[USER], stream=True)
+async def test_an_unknown_model_is_not_found(client: Client) -> None:
+    """The client raises NotFoundError."""
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.chat.completions.create(model="nope", messages=[USER], stream=True)
 
     assert caught.value.code == "model_not_found"
 
 
-async def test_a_prompt_that_is_too_long_names_both_numbers() -> None:
-    """Agents look for this text, and the field is the one the caller wrote."""
-    fake = FakeInference()
+async def test_long_prompts_are_rejected(fake: FakeInference, client: Client) -> None:
+    """Agents parse this message."""
     fake.script = Script(
         refusal=ContextLengthExceeded(field="prompt", prompt_tokens=5000, context_tokens=4096)
     )
-    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="fake", messages=[USER])
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model="fake", messages=[USER])
 
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
     assert "maximum context length is 4096 tokens" in caught.value.message
     assert "5000 tokens" in caught.value.message
 
 
-async def test_a_full_queue_says_when_to_come_back() -> None:
-    """429 with Retry-After in both of its forms."""
-    fake = FakeInference()
+async def test_a_full_queue_returns_429(fake: FakeInference, client: Client) -> None:
+    """With Retry-After in both forms."""
     fake.script = Script(refusal=QueueFull(bound="requests", depth=8, limit=8, retry_after=2.5))
-    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
-        with pytest.raises(openai.RateLimitError) as caught:
-            await client.chat.completions.create(model="fake", messages=[USER], stream=True)
+    with pytest.raises(openai.RateLimitError) as caught:
+        await client.chat.completions.create(model="fake", messages=[USER], stream=True)
 
     headers = caught.value.response.headers
     assert (headers["retry-after"], headers["retry-after-ms"]) == ("3", "2500")
 
 
-async def test_the_client_retries_what_is_transient() -> None:
-    """A restarting engine is a 503 that the client's own retry gets over."""
-    fake = FakeInference()
+async def test_a_restarting_engine_returns_503(fake: FakeInference, client: Client) -> None:
+    """The next request succeeds."""
     fake.script = Script(refusal=EngineRestarting(retry_after=0.01))
-    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
-        with pytest.raises(openai.InternalServerError) as caught:
-            await client.chat.completions.create(model="fake", messages=[USER])
-        fake.script = Script()
-        answer = await client.chat.completions.create(model="fake", messages=[USER])
+    with pytest.raises(openai.InternalServerError) as caught:
+        await client.chat.completions.create(model="fake", messages=[USER])
+    fake.script = Script()
+    answer = await client.chat.completions.create(model="fake", messages=[USER])
 
     assert caught.value.status_code == 503
     assert answer.choices[0].message.content == "Hello world"
 
 
-async def test_the_client_does_not_retry_what_will_not_change() -> None:
-    """A feature that is not there is refused once, although it is a 5xx."""
+async def test_the_client_does_not_retry_501() -> None:
+    """x-should-retry is false."""
     fake = FakeInference()
     fake.script = Script(refusal=FeatureUnsupported(feature="constrained output"))
-    async with a_gateway(fake) as gateway, an_async_client(gateway, max_retries=2) as client:
+    async with run_gateway(fake) as gateway, make_async_client(gateway, max_retries=2) as client:
         with pytest.raises(openai.APIStatusError) as caught:
             await client.chat.completions.create(
                 model="fake", messages=[USER], response_format={"type": "json_object"}
@@ -271,45 +263,41 @@ async def test_the_client_does_not_retry_what_will_not_change() -> None:
     ],
     ids=["openai", "llama-server", "vllm"],
 )
-async def test_a_bad_form_is_named_as_it_was_sent(fields: dict[str, Any], param: str) -> None:
-    """Three kinds of fields mean one constraint; the error names the one that was used."""
-    fake = FakeInference()
+async def test_constraint_errors_have_the_callers_field(
+    fake: FakeInference, client: Client, fields: dict[str, Any], param: str
+) -> None:
+    """In the formats of OpenAI, llama-server and vLLM."""
     fake.script = Script(refusal=GrammarInvalid(field="constraint.regex", problem="no"))
-    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
-        with pytest.raises(openai.BadRequestError) as chat:
-            await client.chat.completions.create(model="fake", messages=[USER], extra_body=fields)
-        with pytest.raises(openai.BadRequestError) as text:
-            await client.completions.create(model="fake", prompt="x", extra_body=fields)
+    with pytest.raises(openai.BadRequestError) as chat:
+        await client.chat.completions.create(model="fake", messages=[USER], extra_body=fields)
+    with pytest.raises(openai.BadRequestError) as text:
+        await client.completions.create(model="fake", prompt="x", extra_body=fields)
 
     assert (chat.value.param, text.value.param) == (param, param)
 
 
-async def test_a_failure_within_a_stream_is_raised() -> None:
-    """The client raises the error that ends the stream, after the text before it."""
-    fake = FakeInference()
+async def test_an_error_event_is_raised(fake: FakeInference, client: Client) -> None:
+    """After the text before it."""
     fake.script = Script(failure=EngineRestarting(), failure_at=2)
-    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
-        stream = await client.chat.completions.create(model="fake", messages=[USER], stream=True)
-        texts: list[str | None] = []
+    stream = await client.chat.completions.create(model="fake", messages=[USER], stream=True)
+    texts: list[str | None] = []
 
-        async def read() -> None:
-            async for chunk in stream:
-                texts.append(chunk.choices[0].delta.content)
+    async def read() -> None:
+        async for chunk in stream:
+            texts.append(chunk.choices[0].delta.content)
 
-        with pytest.raises(openai.APIError, match="being restarted") as caught:
-            await read()
+    with pytest.raises(openai.APIError, match="being restarted") as caught:
+        await read()
 
     assert texts == ["", "Hello", " "]
     assert caught.value.type == "server_error"
 
 
-async def test_extensions_travel_in_the_extra_body() -> None:
-    """Local sampling settings reach the service."""
-    fake = FakeInference()
-    async with a_gateway(fake) as gateway, an_async_client(gateway) as client:
-        await client.chat.completions.create(
-            model="fake", messages=[USER], extra_body={"top_k": 3, "min_p": 0.5}
-        )
+async def test_extensions_are_sent_as_extra_body(fake: FakeInference, client: Client) -> None:
+    """They reach the service."""
+    await client.chat.completions.create(
+        model="fake", messages=[USER], extra_body={"top_k": 3, "min_p": 0.5}
+    )
 
     sampling = fake.calls.requests[0].options.sampling
     assert (sampling.top_k, sampling.min_p, sampling.temperature) == (3, 0.5, 1.0)

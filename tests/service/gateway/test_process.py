@@ -1,4 +1,4 @@
-"""The gateway as its own process."""
+"""The gateway as a process."""
 
 import asyncio
 import json
@@ -10,16 +10,16 @@ from contextlib import asynccontextmanager
 
 from gateway.fake_inference import FakeInference, Script
 from svc_kit.network import Address, parse_address
-from tests.support.loopback_gateway import LOOPBACK, PATIENCE_S, an_inference_service
-from tests.support.raw_http import a_connection, a_post
+from tests.support.loopback_gateway import LOOPBACK, PATIENCE_S, run_inference_service
+from tests.support.raw_http import open_connection
 
 BODY = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 ANNOUNCEMENT = "serving HTTP on http://"
 
 
 @asynccontextmanager
-async def a_process(**environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m gateway` with these settings; killed at the end where it still runs."""
+async def run_process(**environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run `python -m gateway` with these settings; kill it at the end."""
     own = {f"CORRAL_GATEWAY_{name.upper()}": value for name, value in environment.items()}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway"),
@@ -35,8 +35,8 @@ async def a_process(**environment: str) -> AsyncIterator[asyncio.subprocess.Proc
             await process.wait()
 
 
-async def announced(process: asyncio.subprocess.Process) -> Address:
-    """Where the process says that it listens."""
+async def read_address(process: asyncio.subprocess.Process) -> Address:
+    """The address in the log of the process."""
     assert process.stderr is not None
     async for line in process.stderr:
         message = json.loads(line)["message"]
@@ -45,19 +45,18 @@ async def announced(process: asyncio.subprocess.Process) -> Address:
     raise AssertionError("the process ended before it served")
 
 
-async def test_sigterm_under_load_ends_with_zero() -> None:
-    """A running stream gets its end, then the process exits with 0 and without a traceback."""
+async def test_sigterm_lets_streams_finish() -> None:
+    """The exit code is 0."""
     fake, gate = FakeInference(), asyncio.Event()
     fake.script = Script(gate=gate, gate_at=1)
     async with (
-        an_inference_service(fake) as inference,
-        a_process(
+        run_inference_service(fake) as inference,
+        run_process(
             listen=LOOPBACK, management_listen=LOOPBACK, inference_target=str(inference.address)
         ) as process,
-        a_connection(await announced(process)) as connection,
+        open_connection(await read_address(process)) as connection,
     ):
-        await connection.send(a_post("/v1/chat/completions", BODY))
-        await connection.head()
+        await connection.request("/v1/chat/completions", BODY)
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         while json.loads(await process.stderr.readline())["message"] != "draining":
@@ -72,9 +71,9 @@ async def test_sigterm_under_load_ends_with_zero() -> None:
     assert b"Traceback" not in log
 
 
-async def test_what_keeps_it_from_starting_is_one_line() -> None:
-    """Wrong settings end the process with a message for people and a status."""
-    async with a_process(listen="127.0.0.1", nonsense="1") as process:
+async def test_invalid_settings_are_reported() -> None:
+    """Without a traceback; the exit code is 2."""
+    async with run_process(listen="127.0.0.1", nonsense="1") as process:
         _, text = await process.communicate()
 
     assert process.returncode == 2

@@ -7,60 +7,55 @@ from typing import Any
 
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
+from httpx import AsyncClient
 
 from gateway.calls import PARALLEL_PROMPTS
 from gateway.fake_inference import FakeInference, Script
 from svc_kit.errors import ContextLengthExceeded, DecodeFailed, MissingField, QueueFull
-from tests.support.loopback_gateway import a_gateway
-from tests.support.raw_http import a_connection, a_post
+from tests.support.loopback_gateway import run_gateway
+from tests.support.raw_http import RawConnection
 
 TEXT = "/v1/completions"
 
 
-async def test_many_prompts_are_all_answered() -> None:
-    """A long list loses nothing and keeps its order."""
-    fake = FakeInference()
+async def test_many_prompts_are_all_answered(client: AsyncClient) -> None:
+    """In order."""
     prompts = [str(number) for number in range(3 * PARALLEL_PROMPTS)]
-    async with a_gateway(fake) as gateway, gateway.client() as client:
-        answer = await client.post(TEXT, json={"model": "fake", "prompt": prompts, "echo": True})
+    answer = await client.post(TEXT, json={"model": "fake", "prompt": prompts, "echo": True})
 
     texts = [choice["text"] for choice in answer.json()["choices"]]
     assert texts == [f"{prompt}Hello world" for prompt in prompts]
 
 
-async def test_the_stream_opens_with_the_first_round() -> None:
-    """Only so many calls run at a time, and the stream does not wait for the others."""
-    fake, gate = FakeInference(), asyncio.Event()
+async def test_streams_need_only_some_calls(fake: FakeInference, connection: RawConnection) -> None:
+    """At most PARALLEL_PROMPTS calls run at a time."""
+    gate = asyncio.Event()
     fake.script = Script(gate=gate, gate_at=1)
     body = {"model": "fake", "prompt": ["a"] * (PARALLEL_PROMPTS + 4), "stream": True}
-    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
-        await connection.send(a_post(TEXT, body))
-        await connection.head()
-        gate.set()
-        events = await connection.chunks()
+    await connection.request(TEXT, body)
+    gate.set()
+    events = await connection.chunks()
 
     assert fake.calls.peak_running == PARALLEL_PROMPTS
     assert sum(b'"finish_reason":"stop"' in event for event in events) == PARALLEL_PROMPTS + 4
 
 
-async def test_a_refused_prompt_refuses_the_request() -> None:
-    """One answer for all: the first refusal is the request's, with its own status."""
-    fake = FakeInference()
+async def test_one_rejected_prompt_rejects_all(fake: FakeInference, client: AsyncClient) -> None:
+    """With the status of the first rejection."""
     fake.script = Script(refusal=QueueFull(bound="requests", depth=1, limit=1))
     body = {"model": "fake", "prompt": ["a", "b"], "stream": True}
-    async with a_gateway(fake) as gateway, gateway.client() as client:
-        answer = await client.post(TEXT, json=body)
+    answer = await client.post(TEXT, json=body)
 
     assert answer.status_code == 429
 
 
-class Particular(FakeInference):
-    """Refuses some texts, as the service does."""
+class RejectingInference(FakeInference):
+    """Rejects the prompts "" and "long", as the service does."""
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Any
     ) -> AsyncIterator[pb.GenerateResponse]:
-        """Answers with the script."""
+        """Answer according to the script."""
         if not request.text:
             raise MissingField(field="prompt")
         if request.text == "long":
@@ -80,12 +75,12 @@ class Particular(FakeInference):
     ],
     ids=["long", "empty", "late", "alone"],
 )
-async def test_a_wrong_prompt_of_several_is_named(
+async def test_prompt_errors_have_the_index_of_the_prompt(
     prompts: Any, param: str, code: str, *, stream: bool
 ) -> None:
-    """By its number, also where the stream has begun when it is sent."""
+    """Also if the stream has started."""
     body = {"model": "fake", "prompt": prompts, "stream": stream}
-    async with a_gateway(Particular()) as gateway, gateway.client() as client:
+    async with run_gateway(RejectingInference()) as gateway, gateway.client() as client:
         answer = await client.post(TEXT, json=body)
     text = answer.text.split("data: ")[-1]
     error = json.loads(text)["error"]
@@ -93,34 +88,32 @@ async def test_a_wrong_prompt_of_several_is_named(
     assert (error["param"], error["code"]) == (param, code)
 
 
-async def test_a_failed_prompt_ends_the_others() -> None:
-    """When one call fails, the stream ends with its error and no call goes on."""
-    fake, gate = FakeInference(), asyncio.Event()
+async def test_a_failure_cancels_all_prompts(
+    fake: FakeInference, connection: RawConnection
+) -> None:
+    """The stream ends with the error."""
+    gate = asyncio.Event()
     fake.script = Script(failure=DecodeFailed(request_id="r"), failure_at=2, gate=gate)
     body = {"model": "fake", "prompt": ["a", "b", "c"], "stream": True}
-    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
-        await connection.send(a_post(TEXT, body))
-        await connection.head()
-        gate.set()
-        *_, last = await connection.chunks()
-        while fake.calls.num_running:
-            fake.calls.ended.clear()
-            await fake.calls.ended.wait()
+    await connection.request(TEXT, body)
+    gate.set()
+    *_, last = await connection.chunks()
+    while fake.calls.num_running:
+        fake.calls.ended.clear()
+        await fake.calls.ended.wait()
 
     assert b"decode_failed" in last
 
 
-async def test_prompts_are_streamed_side_by_side() -> None:
-    """No prompt waits for the end of another one's answer."""
-    fake, gate = FakeInference(), asyncio.Event()
+async def test_prompts_run_concurrently(fake: FakeInference, connection: RawConnection) -> None:
+    """A prompt does not wait for another one."""
+    gate = asyncio.Event()
     fake.script = Script(gate=gate, gate_at=1)
     body = {"model": "fake", "prompt": ["a", "b"], "stream": True}
-    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
-        await connection.send(a_post(TEXT, body))
-        await connection.head()
-        first = [await connection.chunk(), await connection.chunk()]
-        gate.set()
-        rest = await connection.chunks()
+    await connection.request(TEXT, body)
+    first = [await connection.chunk(), await connection.chunk()]
+    gate.set()
+    rest = await connection.chunks()
 
     assert sorted(b'"index":1' in chunk for chunk in first) == [False, True]
     assert rest[-1] == b"data: [DONE]\n\n"

@@ -1,4 +1,4 @@
-"""Responses over HTTP, with a service behind the gateway that needs no model."""
+"""Responses over HTTP, with a fake response service."""
 
 import asyncio
 import json
@@ -22,8 +22,8 @@ from svc_kit.errors import (
     ToolOutputMissing,
     UpstreamUnavailable,
 )
-from tests.support.fake_responses import FakeResponses, a_response_service, answer_to
-from tests.support.loopback_gateway import Loopback, a_gateway
+from tests.support.fake_responses import FakeResponses, join_texts, run_response_service
+from tests.support.loopback_gateway import Loopback, run_gateway
 from tests.support.open_responses import check_response, check_stream
 
 MODEL = "m"
@@ -31,18 +31,18 @@ MODEL = "m"
 
 @dataclass
 class Setup:
-    """A gateway, the service behind it, and a client."""
+    """A gateway, its fake response service, and a client."""
 
     gateway: Loopback
     fake: FakeResponses
     http: httpx.AsyncClient
 
     async def post(self, path: str = "", **body: Any) -> httpx.Response:
-        """A request with a body."""
+        """Send a request with a JSON body."""
         return await self.http.post(f"/v1/responses{path}", json=body)
 
     async def frames(self, method: str, path: str, **options: Any) -> list[bytes]:
-        """The pieces of an answer as they were written."""
+        """The SSE frames of a response."""
         async with self.http.stream(method, path, **options) as answer:
             assert answer.status_code == 200, await answer.aread()
             assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -53,18 +53,18 @@ class Setup:
 
 @pytest.fixture
 async def setup() -> AsyncIterator[Setup]:
-    """Both, on loopback."""
+    """A gateway in front of a fake response service."""
     fake = FakeResponses()
     async with (
-        a_response_service(fake) as target,
-        a_gateway(control_target=target) as gateway,
+        run_response_service(fake) as target,
+        run_gateway(control_target=target) as gateway,
         gateway.client() as http,
     ):
         yield Setup(gateway, fake, http)
 
 
-def event_of(frame: bytes) -> dict[str, Any]:
-    """The event of a frame, which says its number and its name outside, too."""
+def parse_frame(frame: bytes) -> dict[str, Any]:
+    """The event of a frame. Checks `id` and `event` of the frame."""
     number, name, data = frame.decode().strip().split("\n")
     event: dict[str, Any] = json.loads(data.removeprefix("data: "))
     assert number == f"id: {event['sequence_number']}"
@@ -72,8 +72,8 @@ def event_of(frame: bytes) -> dict[str, Any]:
     return event
 
 
-async def test_a_whole_response_satisfies_both_dialects(setup: Setup) -> None:
-    """All keys that Open Responses wants, and what was asked for shown again."""
+async def test_a_response_object_is_valid_open_responses(setup: Setup) -> None:
+    """It contains the settings of the request."""
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
     answer = await setup.post(
         model=MODEL,
@@ -99,19 +99,19 @@ async def test_a_whole_response_satisfies_both_dialects(setup: Setup) -> None:
     assert response["metadata"] == {"a": "b"}
 
 
-async def test_each_event_is_named_and_numbered_and_the_stream_says_its_end(setup: Setup) -> None:
-    """What the helpers of both dialects follow."""
+async def test_events_have_a_type_and_a_number(setup: Setup) -> None:
+    """The stream ends with [DONE]."""
     body = {"model": MODEL, "input": "hey", "stream": True}
     *frames, end = await setup.frames("POST", "/v1/responses", json=body)
 
-    events = [event_of(frame) for frame in frames]
+    events = [parse_frame(frame) for frame in frames]
     check_stream(events)
     assert end == b"data: [DONE]\n\n"
     assert "".join(event.get("delta", "") for event in events) == "hey"
 
 
-async def test_a_stored_stream_is_read_again_from_any_event(setup: Setup) -> None:
-    """What follows a number is what the first reader saw after it."""
+async def test_a_stored_stream_can_be_resumed_from_any_event(setup: Setup) -> None:
+    """The events are the same."""
     body = {"model": MODEL, "input": "hello", "stream": True}
     first = await setup.frames("POST", "/v1/responses", json=body)
 
@@ -120,12 +120,12 @@ async def test_a_stored_stream_is_read_again_from_any_event(setup: Setup) -> Non
         assert await setup.frames("GET", path) == first[seen + 1 :]
 
 
-async def test_a_failure_within_a_stream_is_told_in_both_forms(setup: Setup) -> None:
-    """Flat for OpenAI's clients, nested for those of Open Responses."""
+async def test_an_error_event_has_both_formats(setup: Setup) -> None:
+    """Flat for OpenAI's clients, nested for Open Responses."""
     setup.fake.failure = EngineRestarting(phase="running")
     body = {"model": MODEL, "input": "hello", "stream": True}
 
-    events = [event_of(each) for each in await setup.frames("POST", "/v1/responses", json=body)]
+    events = [parse_frame(each) for each in await setup.frames("POST", "/v1/responses", json=body)]
 
     check_stream(events)
     assert events[-1]["code"] == events[-1]["error"]["code"] == "engine_restarting"
@@ -136,8 +136,8 @@ async def test_a_failure_within_a_stream_is_told_in_both_forms(setup: Setup) -> 
                 pass
 
 
-async def test_a_refusal_is_a_status_with_names_that_the_caller_knows(setup: Setup) -> None:
-    """Before the first event, whether streamed or not."""
+async def test_a_rejection_has_a_status_and_the_callers_field(setup: Setup) -> None:
+    """Whether streamed or not."""
     setup.fake.refusal = InvalidField(
         field="new_response.settings.options.sampling.temperature", problem="too hot"
     )
@@ -164,10 +164,10 @@ async def test_a_refusal_is_a_status_with_names_that_the_caller_knows(setup: Set
          "context_length_exceeded", "maximum context length is 5 tokens"),
     ],
 )  # fmt: skip
-async def test_the_documented_errors_have_the_documented_words(
+async def test_documented_errors(
     setup: Setup, refusal: DomainError, param: str, code: str | None, message: str
 ) -> None:
-    """All of them 400, which no client tries again by itself."""
+    """All have status 400, which clients do not retry."""
     setup.fake.refusal = refusal
     answer = await setup.post(model=MODEL, input="x")
     error = answer.json()["error"]
@@ -176,18 +176,18 @@ async def test_the_documented_errors_have_the_documented_words(
     assert message in error["message"]
 
 
-async def test_a_client_that_leaves_ends_the_call(setup: Setup) -> None:
-    """What is stored goes on in the service; the gateway has no reason to read it."""
-    setup.fake.hold = asyncio.Event()
+async def test_a_disconnect_ends_the_stream_call(setup: Setup) -> None:
+    """The service continues stored responses."""
+    setup.fake.gate = asyncio.Event()
     body = {"model": MODEL, "input": "hello", "stream": True}
     async with setup.http.stream("POST", "/v1/responses", json=body):
-        await setup.fake.begun.wait()
+        await setup.fake.started.wait()
 
-    await setup.fake.abandoned.wait()
+    await setup.fake.ended.wait()
 
 
-async def test_the_companion_routes(setup: Setup) -> None:
-    """Get, input items, counting, compaction, cancel and delete, in OpenAI's shapes."""
+async def test_other_routes_of_responses(setup: Setup) -> None:
+    """Get, input items, token count, compaction, cancel and delete."""
     made = (await setup.post(model=MODEL, input="hello")).json()
     path = f"/v1/responses/{made['id']}"
 
@@ -201,7 +201,7 @@ async def test_the_companion_routes(setup: Setup) -> None:
     assert compacted["object"] == "response.compaction"
     again = await setup.post(model=MODEL, input=compacted["output"])
     assert again.status_code == 200
-    assert setup.fake.asked[-1].input[-1].compaction.sealed == "s"
+    assert setup.fake.requests[-1].input[-1].compaction.sealed == "s"
     assert (await setup.http.post(f"{path}/cancel")).json() == made
     deleted = (await setup.http.delete(path)).json()
     assert deleted == {"id": made["id"], "object": "response", "deleted": True}
@@ -230,31 +230,31 @@ async def test_the_companion_routes(setup: Setup) -> None:
          "tools[0].server_url", "unsupported_parameter"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_done_is_refused_by_name(
+async def test_unsupported_requests_are_rejected(
     setup: Setup, body: dict[str, Any], param: str, code: str
 ) -> None:
-    """Nothing is left out in silence, and nothing reaches the service."""
+    """Before they reach the service."""
     answer = await setup.post(model=MODEL, **body)
 
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
-    assert setup.fake.asked == []
+    assert setup.fake.requests == []
 
 
-async def test_a_request_is_named_only_where_it_is_remembered(setup: Setup) -> None:
-    """What is stored nowhere is done anew each time."""
+async def test_only_stored_responses_have_an_idempotency_key(setup: Setup) -> None:
+    """Others are generated again on a retry."""
     for body, names in (({}, ["k"]), ({"store": False}, [""])):
-        setup.fake.names.clear()
+        setup.fake.request_ids.clear()
         await setup.http.post(
             "/v1/responses",
             json={"model": MODEL, "input": "x", **body},
             headers={"Idempotency-Key": "k"},
         )
-        assert setup.fake.names == names
+        assert setup.fake.request_ids == names
 
 
-async def test_what_changes_nothing_is_let_through(setup: Setup) -> None:
-    """Fields that OpenAI's clients send by themselves."""
+async def test_fields_without_effect_are_accepted_in_responses(setup: Setup) -> None:
+    """As OpenAI's clients send them."""
     answer = await setup.post(
         model=MODEL,
         input=[{"role": "user", "content": "x"}],
@@ -270,16 +270,16 @@ async def test_what_changes_nothing_is_let_through(setup: Setup) -> None:
     )
 
     check_response(answer.json())
-    assert setup.fake.asked[0].settings.options.cache.affinity == "k"
+    assert setup.fake.requests[0].settings.options.cache.affinity == "k"
 
 
 def sdk(setup: Setup) -> openai.AsyncOpenAI:
-    """The official client, unmodified."""
+    """The official client without retries."""
     return openai.AsyncOpenAI(base_url=f"{setup.gateway.url}/v1", api_key="none", max_retries=0)
 
 
-async def test_the_official_client_reads_everything(setup: Setup) -> None:
-    """Create, stream with its helper, retrieve with a stream, list, count, compact, delete."""
+async def test_the_official_client_uses_every_route(setup: Setup) -> None:
+    """Create, stream, retrieve, list, count, compact and delete."""
     async with sdk(setup) as client:
         made = await client.responses.create(model=MODEL, input="hello")
         assert made.output_text == "hello"
@@ -303,9 +303,9 @@ async def test_the_official_client_reads_everything(setup: Setup) -> None:
         await client.responses.delete(made.id)
 
 
-def test_the_fake_says_what_it_was_told() -> None:
-    """Else the tests above would prove little."""
+def test_the_fake_joins_the_input_texts() -> None:
+    """The tests above depend on it."""
     part = item_pb2.ItemPart(text=item_pb2.TextPart(text="x"))
     item = item_pb2.Item(message=item_pb2.MessageItem(parts=[part]))
 
-    assert answer_to(response_pb2.NewResponse(input=[item, item]).input) == "x+x"
+    assert join_texts(response_pb2.NewResponse(input=[item, item]).input) == "x+x"

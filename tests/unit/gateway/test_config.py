@@ -9,8 +9,8 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import load_settings
 
 
-def test_the_defaults_are_for_one_machine() -> None:
-    """Loopback addresses, no keys, nothing foreign allowed."""
+def test_defaults() -> None:
+    """Loopback addresses and no keys."""
     settings = load_settings(GatewaySettings, environment={})
 
     assert settings.listen == "127.0.0.1:8080"
@@ -20,7 +20,7 @@ def test_the_defaults_are_for_one_machine() -> None:
 
 
 def test_the_environment_sets_lists_and_groups() -> None:
-    """Lists by commas, groups by two underscores."""
+    """Lists are separated by commas, groups by two underscores."""
     settings = load_settings(
         GatewaySettings,
         environment={
@@ -36,8 +36,8 @@ def test_the_environment_sets_lists_and_groups() -> None:
     assert settings.inference_tls.server_name == "inference"
 
 
-def test_a_table_of_the_file_sets_keys(tmp_path: Path) -> None:
-    """Keys are an array of tables under [gateway]."""
+def test_keys_are_read_from_the_file(tmp_path: Path) -> None:
+    """An array of tables under [gateway]."""
     path = tmp_path / "corral.toml"
     digest = "0" * 64
     path.write_text(f'[[gateway.keys]]\nname = "k"\nsha256 = "{digest}"\n', encoding="utf-8")
@@ -48,7 +48,7 @@ def test_a_table_of_the_file_sets_keys(tmp_path: Path) -> None:
 
 
 def test_every_problem_is_reported_at_once() -> None:
-    """A typing error and a bad value are both in the one message."""
+    """In one message."""
     with pytest.raises(StartupError) as caught:
         load_settings(
             GatewaySettings,

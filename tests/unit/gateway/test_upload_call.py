@@ -1,4 +1,4 @@
-"""Client-streaming calls that end while they are written to."""
+"""Client-streaming calls that fail during a write."""
 
 from collections.abc import Generator
 from typing import Any
@@ -12,7 +12,7 @@ from svc_kit.errors import InternalError, UpstreamUnavailable
 
 
 class BrokenCall:
-    """A call whose write fails, and which ends with a status."""
+    """A call whose writes and reply fail with status INTERNAL."""
 
     def __init__(self, *trailers: tuple[str, str]) -> None:
         self._status = grpc.aio.AioRpcError(
@@ -30,15 +30,15 @@ class BrokenCall:
         yield
 
 
-async def test_a_write_that_meets_a_lost_connection_finds_the_service_away() -> None:
-    """gRPC calls it internal where it has not yet heard that the connection is gone."""
+async def test_a_write_on_a_lost_connection_raises_upstream_unavailable() -> None:
+    """gRPC reports it as INTERNAL."""
     call: Any = BrokenCall()
     with pytest.raises(UpstreamUnavailable, match="control"):
         await UploadCall[bytes, bytes](call, "control").write(b"x")
 
 
-async def test_an_internal_error_of_the_service_stays_one() -> None:
-    """A server that fails says under which id its log knows of it."""
+async def test_an_internal_error_of_the_service_is_raised() -> None:
+    """It has a request id."""
     call: Any = BrokenCall(("x-request-id", "req_1"))
     with pytest.raises(InternalError):
         await UploadCall[bytes, bytes](call, "control").write(b"x")

@@ -33,7 +33,7 @@ from svc_kit.errors import (
     ],
 )
 def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
-    """Clients read all of them, null or not."""
+    """message, type, param and code."""
     body = error_body(error)
 
     assert body.keys() == {"error"}
@@ -76,15 +76,13 @@ def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
         ("template.enable_thinking", CHAT_PARAMS, "enable_thinking"),
     ],
 )
-def test_fields_of_the_proto_get_the_callers_name(
-    field: str, names: ParamNames, expected: str
-) -> None:
-    """An error names what the caller wrote, not what it was turned into."""
+def test_proto_field_names_are_translated(field: str, names: ParamNames, expected: str) -> None:
+    """To the field names of the HTTP API."""
     assert openai_name(field, names) == expected
 
 
-def test_a_renamed_error_keeps_everything_else() -> None:
-    """The class, the numbers and the text that agents look for stay."""
+def test_a_translated_error_keeps_everything_else() -> None:
+    """Class, parameters and message."""
     error = ContextLengthExceeded(field="prompt", prompt_tokens=5000, context_tokens=4096)
 
     renamed = with_openai_names(error, CHAT_PARAMS)
@@ -106,15 +104,15 @@ def test_a_renamed_error_keeps_everything_else() -> None:
         ("prompt_cache_key", "prompt_cache_key"),
     ],
 )
-def test_an_error_says_which_prompt_it_is_about(field: str, name: str) -> None:
-    """One of several; what is about all of them stays."""
+def test_prompt_errors_contain_the_index_of_the_prompt(field: str, name: str) -> None:
+    """Errors about other fields are unchanged."""
     error = with_prompt_number(OutOfRange(field=field, value=1), 1)
 
     assert with_openai_names(error, COMPLETION_PARAMS) == OutOfRange(field=name, value=1)
 
 
-def test_a_prompt_of_several_is_not_missing_but_empty() -> None:
-    """It is there; only fields that are not are missing. Errors without a field stay."""
+def test_a_missing_prompt_of_several_is_reported_as_empty() -> None:
+    """Other missing fields are unchanged."""
     empty = TooShort(field="prompt[1]", length=0, minimum=1, unit="characters")
     gone = ModelNotFound(model="m")
 
@@ -123,8 +121,8 @@ def test_a_prompt_of_several_is_not_missing_but_empty() -> None:
     assert with_prompt_number(gone, 1) is gone
 
 
-def test_an_error_of_another_release_is_renamed_too() -> None:
-    """A reason without a class here keeps its reason and text."""
+def test_an_unknown_reason_is_translated() -> None:
+    """It keeps reason and message."""
     error = InvalidArgument.with_reason(
         reason="NEW_THING", message="New.", metadata={"field": "options.num_choices"}
     )
@@ -134,8 +132,8 @@ def test_an_error_of_another_release_is_renamed_too() -> None:
     assert (renamed.reason, renamed.message, renamed.field) == ("NEW_THING", "New.", "n")
 
 
-def test_an_error_without_a_field_stays_as_it_is() -> None:
-    """There is nothing to rename."""
+def test_an_error_without_a_field_is_unchanged() -> None:
+    """The same object is returned."""
     error = ModelNotFound(model="m")
 
     assert with_openai_names(error, CHAT_PARAMS) is error

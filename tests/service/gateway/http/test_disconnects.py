@@ -1,4 +1,4 @@
-"""A client that goes away, or stops reading."""
+"""Clients that disconnect or stop reading."""
 
 import asyncio
 from typing import Any
@@ -10,85 +10,78 @@ from uvicorn.protocols.utils import ClientDisconnected
 from gateway.fake_inference import FakeInference, Script
 from gateway.http.listener import run_listener
 from svc_kit.network import Address, open_listener
-from tests.support.fake_responses import FakeResponses, a_response_service
-from tests.support.loopback_gateway import a_gateway
-from tests.support.raw_http import a_connection, a_post
+from tests.support.fake_responses import FakeResponses, run_response_service
+from tests.support.loopback_gateway import run_gateway
+from tests.support.raw_http import RawConnection, open_connection
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_leaving_before_the_acceptance_cancels(stream: bool) -> None:
-    """The call ends while it still waits for its place, streamed or not."""
-    fake = FakeInference()
-    fake.script = Script(acceptance_gate=asyncio.Event())
-    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
-        await connection.send(a_post(CHAT, BODY | {"stream": stream}))
-        await fake.calls.arrived.wait()
-        connection.leave()
-        await fake.calls.ended.wait()
-
-    assert fake.calls.num_cancelled == 1
+def before_acceptance() -> Script:
+    """A call that is never accepted."""
+    return Script(acceptance_gate=asyncio.Event())
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_leaving_during_the_answer_cancels(stream: bool) -> None:
-    """The call ends between two tokens, streamed or not."""
-    fake = FakeInference()
-    fake.script = Script(endless=True)
-    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
-        await connection.send(a_post(CHAT, BODY | {"stream": stream}))
-        await fake.calls.arrived.wait()
-        if stream:
-            await connection.head()
-        connection.leave()
-        await fake.calls.ended.wait()
-
-    assert fake.calls.num_cancelled == 1
+def before_first_token() -> Script:
+    """A call without a token."""
+    return Script(gate=asyncio.Event(), gate_at=0)
 
 
-async def test_leaving_in_a_silent_phase_cancels() -> None:
-    """No token has to come for the departure to be noticed."""
-    fake = FakeInference()
-    fake.script = Script(gate=asyncio.Event(), gate_at=0)
-    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
-        await connection.send(a_post(CHAT, BODY | {"stream": True}))
+def during_generation() -> Script:
+    """A call with tokens until it is cancelled."""
+    return Script(endless=True)
+
+
+@pytest.mark.parametrize(
+    ("script", "stream", "has_head"),
+    [
+        (before_acceptance, True, False),
+        (before_acceptance, False, False),
+        (before_first_token, True, True),
+        (during_generation, True, True),
+        (during_generation, False, False),
+    ],
+)
+async def test_a_disconnect_cancels(
+    fake: FakeInference, connection: RawConnection, script: Any, stream: bool, has_head: bool
+) -> None:
+    """In every phase, also without a write to notice it."""
+    fake.script = script()
+    await connection.post(CHAT, BODY | {"stream": stream})
+    await fake.calls.arrived.wait()
+    if has_head:
         await connection.head()
-        connection.leave()
-        await fake.calls.ended.wait()
+    connection.leave()
+    await fake.calls.ended.wait()
 
     assert fake.calls.num_cancelled == 1
 
 
-async def test_leaving_cancels_every_prompt() -> None:
-    """All calls of one request end together."""
-    fake = FakeInference()
+async def test_every_prompt_is_cancelled(fake: FakeInference, connection: RawConnection) -> None:
+    """All calls of the request."""
     fake.script = Script(gate=asyncio.Event(), gate_at=1)
     body = {"model": "fake", "prompt": ["a", "b", "c"], "stream": True}
-    async with a_gateway(fake) as gateway, a_connection(gateway.address) as connection:
-        await connection.send(a_post("/v1/completions", body))
-        await connection.head()
-        connection.leave()
-        while fake.calls.num_running:
-            fake.calls.ended.clear()
-            await fake.calls.ended.wait()
+    await connection.request("/v1/completions", body)
+    connection.leave()
+    while fake.calls.num_running:
+        fake.calls.ended.clear()
+        await fake.calls.ended.wait()
 
     assert fake.calls.num_cancelled == 3
 
 
-async def test_an_unread_stream_stops_the_service() -> None:
-    """Nothing is read ahead: what one client leaves unread stays a bounded amount, others go on."""
+async def test_an_unread_stream_stops_generation() -> None:
+    """The unread amount is bounded; other requests are served."""
     fake = FakeInference()
     fake.script = Script(pieces=("x" * 8192,), endless=True)
     async with (
-        a_gateway(fake) as gateway,
-        a_connection(gateway.address, receive_buffer=8192) as connection,
+        run_gateway(fake) as gateway,
+        open_connection(gateway.address, receive_buffer=8192) as connection,
         gateway.client() as client,
     ):
-        await connection.send(a_post(CHAT, BODY | {"stream": True}))
-        await connection.head()
-        produced = await settled(fake)
+        await connection.request(CHAT, BODY | {"stream": True})
+        produced = await wait_until_blocked(fake)
         fake.script = Script()
         other = await client.post(CHAT, json=BODY)
 
@@ -97,32 +90,32 @@ async def test_an_unread_stream_stops_the_service() -> None:
 
 
 async def test_a_client_that_never_reads_is_cut_off() -> None:
-    """After the limit the connection is lost, and with it the call."""
+    """The call is cancelled."""
     fake = FakeInference()
     fake.script = Script(pieces=("x" * 8192,), endless=True)
     async with (
-        a_gateway(fake, unread_limit_s=0.5) as gateway,
-        a_connection(gateway.address, receive_buffer=8192) as connection,
+        run_gateway(fake, unread_limit_s=0.5) as gateway,
+        open_connection(gateway.address, receive_buffer=8192) as connection,
     ):
-        await connection.send(a_post(CHAT, BODY | {"stream": True}))
+        await connection.post(CHAT, BODY | {"stream": True})
         await fake.calls.ended.wait()
 
     assert fake.calls.num_cancelled == 1
 
 
-async def test_a_response_that_is_never_read_ends_its_call() -> None:
-    """As soon as the limit is over: nothing behind the gateway is read ahead, or waits for ever."""
+async def test_an_unread_response_ends_its_call() -> None:
+    """After the limit."""
     fake = FakeResponses()
     body = {"model": "m", "input": "x" * 50_000, "stream": True}
     async with (
-        a_response_service(fake) as target,
-        a_gateway(control_target=target, unread_limit_s=0.5) as gateway,
-        a_connection(gateway.address, receive_buffer=8192) as connection,
+        run_response_service(fake) as target,
+        run_gateway(control_target=target, unread_limit_s=0.5) as gateway,
+        open_connection(gateway.address, receive_buffer=8192) as connection,
     ):
-        await connection.send(a_post("/v1/responses", body))
-        await fake.abandoned.wait()
+        await connection.post("/v1/responses", body)
+        await fake.ended.wait()
 
-    assert fake.told < 25_000
+    assert fake.num_events < 25_000
 
 
 UPGRADE = (
@@ -132,9 +125,8 @@ UPGRADE = (
 
 
 @pytest.mark.parametrize("request_head", [b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", UPGRADE])
-async def test_the_limit_needs_no_help_of_the_kernel(request_head: bytes) -> None:
-    """Not every system has a limit for sockets: a full write buffer counts, over HTTP and over a
-    WebSocket."""
+async def test_the_limit_does_not_depend_on_socket_options(request_head: bytes) -> None:
+    """Over HTTP and over a WebSocket."""
     ended = asyncio.Event()
     with open_listener(Address("127.0.0.1", 0)) as bound:
         bound.setblocking(False)
@@ -150,7 +142,7 @@ async def test_the_limit_needs_no_help_of_the_kernel(request_head: bytes) -> Non
                 unread_limit_s=0.2,
                 frame_bytes=1024,
             ),
-            a_connection(address, receive_buffer=8192) as connection,
+            open_connection(address, receive_buffer=8192) as connection,
         ):
             await connection.send(request_head)
             await ended.wait()
@@ -180,16 +172,15 @@ def endless(ended: asyncio.Event) -> ASGIApp:
 
 
 async def test_a_slow_reader_gets_everything() -> None:
-    """A stream that was left unread for a while goes on where it was."""
+    """A stream continues after a pause."""
     fake = FakeInference()
     fake.script = Script(pieces=["x" * 8192] * 1000)
     async with (
-        a_gateway(fake) as gateway,
-        a_connection(gateway.address, receive_buffer=8192) as connection,
+        run_gateway(fake) as gateway,
+        open_connection(gateway.address, receive_buffer=8192) as connection,
     ):
-        await connection.send(a_post(CHAT, BODY | {"stream": True}))
-        await connection.head()
-        await settled(fake)
+        await connection.request(CHAT, BODY | {"stream": True})
+        await wait_until_blocked(fake)
         assert fake.calls.num_pieces < 1000
         events = 0
         while event := await connection.chunk():
@@ -199,7 +190,7 @@ async def test_a_slow_reader_gets_everything() -> None:
     assert last == b"data: [DONE]\n\n"
 
 
-async def settled(fake: FakeInference) -> int:
+async def wait_until_blocked(fake: FakeInference) -> int:
     """How many pieces were handed out when no more are taken for a while."""
     while True:
         before = fake.calls.num_pieces

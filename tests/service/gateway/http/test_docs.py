@@ -1,17 +1,16 @@
-"""The description of the API."""
+"""The OpenAPI document and its page."""
 
 import re
 
+from httpx import AsyncClient
 from pydantic.json_schema import models_json_schema
 
 from gateway.app import BODIES
-from tests.support.loopback_gateway import a_gateway
 
 
-async def test_the_page_needs_no_other_host() -> None:
-    """A machine without internet shows the same page: nothing in it points elsewhere."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        page = await client.get("/docs")
+async def test_the_page_has_no_external_references(client: AsyncClient) -> None:
+    """It works without internet access."""
+    page = await client.get("/docs")
 
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
@@ -19,10 +18,9 @@ async def test_the_page_needs_no_other_host() -> None:
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
-async def test_the_document_has_every_route_and_field() -> None:
-    """Each route with its body, each body with all its fields and what they mean."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        document = (await client.get("/openapi.json")).json()
+async def test_the_document_has_every_route_and_field(client: AsyncClient) -> None:
+    """With request bodies and their fields."""
+    document = (await client.get("/openapi.json")).json()
 
     assert document["paths"].keys() == {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
@@ -68,21 +66,20 @@ async def test_the_document_has_every_route_and_field() -> None:
     assert "text/event-stream" in chat["responses"]["200"]["content"]
 
 
-async def test_every_reference_of_the_document_resolves() -> None:
-    """Generators of clients need all the types that are named."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        answer = await client.get("/openapi.json")
+async def test_every_reference_resolves(client: AsyncClient) -> None:
+    """For generators of clients."""
+    answer = await client.get("/openapi.json")
 
     known = answer.json()["components"]["schemas"].keys()
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', answer.text))
     assert named <= known
 
 
-NOT_LOOKED_AT = {"MessageToolCall.index", "UnloadLoraBody.lora_int_id"}
+IGNORED_FIELDS = {"MessageToolCall.index", "UnloadLoraBody.lora_int_id"}
 
 
-def test_every_whole_number_has_a_bound() -> None:
-    """The messages that bodies become have room for no larger ones."""
+def test_every_integer_has_a_maximum() -> None:
+    """The fields of protos are limited."""
     _, schemas = models_json_schema([(body, "validation") for body in BODIES])
     unbounded = {
         f"{model}.{name}"
@@ -92,4 +89,4 @@ def test_every_whole_number_has_a_bound() -> None:
         if each.get("type") == "integer" and "maximum" not in each
     }
 
-    assert unbounded == NOT_LOOKED_AT
+    assert unbounded == IGNORED_FIELDS

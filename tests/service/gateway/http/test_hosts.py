@@ -1,13 +1,14 @@
-"""Foreign hosts and origins, on the wire."""
+"""Foreign hosts and origins over HTTP."""
 
 import pytest
+from httpx import AsyncClient
 
-from tests.support.loopback_gateway import a_gateway
+from tests.support.loopback_gateway import run_gateway
 
 
-async def test_a_foreign_host_is_refused_on_every_route() -> None:
-    """A name that resolves here by trickery opens nothing, not even the documentation."""
-    async with a_gateway() as gateway, gateway.client(headers={"host": "evil.example"}) as client:
+async def test_a_foreign_host_is_rejected_on_every_route() -> None:
+    """Including the documentation."""
+    async with run_gateway() as gateway, gateway.client(headers={"host": "evil.example"}) as client:
         answers = [
             await client.get(path) for path in ("/v1/models", "/health", "/docs", "/nothing")
         ]
@@ -17,17 +18,16 @@ async def test_a_foreign_host_is_refused_on_every_route() -> None:
     assert answers[0].headers["x-request-id"].startswith("req_")
 
 
-async def test_a_foreign_origin_is_refused() -> None:
-    """A page of another site cannot use this server through its visitor's browser."""
-    async with a_gateway() as gateway, gateway.client() as client:
-        answer = await client.get("/v1/models", headers={"origin": "https://evil.example"})
-        preflight = await client.options(
-            "/v1/models",
-            headers={
-                "origin": "https://evil.example",
-                "access-control-request-method": "GET",
-            },
-        )
+async def test_a_foreign_origin_is_rejected(client: AsyncClient) -> None:
+    """Also in a preflight request."""
+    answer = await client.get("/v1/models", headers={"origin": "https://evil.example"})
+    preflight = await client.options(
+        "/v1/models",
+        headers={
+            "origin": "https://evil.example",
+            "access-control-request-method": "GET",
+        },
+    )
 
     assert answer.status_code == preflight.status_code == 403
     assert answer.json()["error"]["code"] == "origin_not_allowed"
@@ -35,10 +35,10 @@ async def test_a_foreign_origin_is_refused() -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:3000", "https://chat.example"])
-async def test_an_allowed_origin_may_read_the_answers(origin: str) -> None:
-    """Pages on loopback and of the sites allowed get what browsers ask for."""
+async def test_an_allowed_origin_gets_cors_headers(origin: str) -> None:
+    """Loopback pages and configured sites."""
     async with (
-        a_gateway(allowed_origins=["https://chat.example"]) as gateway,
+        run_gateway(allowed_origins=["https://chat.example"]) as gateway,
         gateway.client(headers={"origin": origin}) as client,
     ):
         preflight = await client.options(
@@ -53,9 +53,9 @@ async def test_an_allowed_origin_may_read_the_answers(origin: str) -> None:
         assert each.headers["access-control-allow-origin"] == origin
 
 
-async def test_further_names_can_be_allowed() -> None:
-    """A server behind a name of its own answers to it."""
-    async with a_gateway(allowed_hosts=["llm.example"]) as gateway, gateway.client() as client:
+async def test_additional_hosts_can_be_allowed() -> None:
+    """In any case and with a port."""
+    async with run_gateway(allowed_hosts=["llm.example"]) as gateway, gateway.client() as client:
         answer = await client.get("/v1/models", headers={"host": "LLM.example:443"})
 
     assert answer.status_code == 200

@@ -1,18 +1,18 @@
-"""HTTPS, with a certificate made for the test."""
+"""HTTPS with a self-signed certificate."""
 
 import shutil
 import ssl
 import subprocess
 from pathlib import Path
 
-import httpx
 import pytest
+from httpx import AsyncClient
 
 from gateway.app import running
 from gateway.config import GatewaySettings
 from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import TlsSettings
-from tests.support.loopback_gateway import LOOPBACK, a_gateway
+from tests.support.loopback_gateway import LOOPBACK, run_gateway
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="the openssl command makes the certificate"
@@ -35,21 +35,19 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsSettings:
 
 
 async def test_https_is_served(tls: TlsSettings) -> None:
-    """A client that trusts the certificate talks to the gateway as over plain HTTP."""
+    """With a self-signed certificate."""
     trusting = ssl.create_default_context(cafile=tls.certificate_file)
     async with (
-        a_gateway(tls=tls) as gateway,
-        httpx.AsyncClient(verify=trusting, trust_env=False) as client,
+        run_gateway(tls=tls) as gateway,
+        AsyncClient(verify=trusting, trust_env=False) as client,
     ):
         answer = await client.get(f"https://{gateway.address}/v1/models")
 
     assert answer.status_code == 200
 
 
-async def test_files_that_do_not_belong_together_keep_it_from_starting(
-    tls: TlsSettings, tmp_path: Path
-) -> None:
-    """One clear line instead of handshakes that fail."""
+async def test_invalid_tls_files_raise_startup_error(tls: TlsSettings, tmp_path: Path) -> None:
+    """With a clear message."""
     broken = tmp_path / "broken.key"
     broken.write_text("no key", encoding="utf-8")
     settings = GatewaySettings(

@@ -1,4 +1,4 @@
-"""Which hosts and origins a policy serves."""
+"""Allowed hosts and origins."""
 
 import pytest
 
@@ -30,7 +30,7 @@ OPEN = HostPolicy.create("127.0.0.1", ["*"], ["*"])
         (OPEN, "evil.example"),
     ],
 )
-def test_these_hosts_are_served(policy: HostPolicy, host: str) -> None:
+def test_allowed_hosts(policy: HostPolicy, host: str) -> None:
     """Loopback, the listen address and configured names, with any port and in any case."""
     policy.check(host, None)
 
@@ -55,8 +55,8 @@ def test_these_hosts_are_served(policy: HostPolicy, host: str) -> None:
         (OPEN, "two words"),
     ],
 )
-def test_these_hosts_are_refused(policy: HostPolicy, host: str | None) -> None:
-    """Foreign names, names that only look like ours, malformed ones."""
+def test_rejected_hosts(policy: HostPolicy, host: str | None) -> None:
+    """Foreign, similar and malformed names."""
     with pytest.raises(HostNotAllowed):
         policy.check(host, None)
 
@@ -74,8 +74,8 @@ def test_these_hosts_are_refused(policy: HostPolicy, host: str | None) -> None:
         (OPEN, "localhost", "null"),
     ],
 )
-def test_these_origins_are_served(policy: HostPolicy, host: str, origin: str) -> None:
-    """The server's own pages, loopback pages and configured sites."""
+def test_allowed_origins(policy: HostPolicy, host: str, origin: str) -> None:
+    """The server itself, loopback pages and configured sites."""
     policy.check(host, origin)
 
 
@@ -94,7 +94,7 @@ def test_these_origins_are_served(policy: HostPolicy, host: str, origin: str) ->
         (NAMED, "localhost", "http://chat.example"),
     ],
 )
-def test_these_origins_are_refused(policy: HostPolicy, host: str, origin: str) -> None:
+def test_rejected_origins(policy: HostPolicy, host: str, origin: str) -> None:
     """Other sites, other ports of a public name, opaque and malformed origins."""
     with pytest.raises(OriginNotAllowed):
         policy.check(host, origin)

@@ -7,7 +7,7 @@ from svc_kit.errors import UnsupportedMediaType
 
 
 @pytest.mark.parametrize(
-    "given",
+    "content_type",
     [
         "application/json",
         "APPLICATION/JSON",
@@ -17,13 +17,13 @@ from svc_kit.errors import UnsupportedMediaType
         "application/json; version=1",
     ],
 )
-def test_json_passes(given: str) -> None:
-    """JSON in UTF-8, however it is written."""
-    check_media_type(given)
+def test_json_is_accepted(content_type: str) -> None:
+    """In UTF-8."""
+    check_media_type(content_type)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "content_type",
     [
         "",
         "text/plain",
@@ -36,9 +36,9 @@ def test_json_passes(given: str) -> None:
         "application/json, text/plain",
     ],
 )
-def test_everything_else_is_refused(given: str) -> None:
-    """The refusal names what was sent."""
+def test_other_media_types_are_rejected(content_type: str) -> None:
+    """The error has the content type."""
     with pytest.raises(UnsupportedMediaType) as caught:
-        check_media_type(given)
+        check_media_type(content_type)
 
-    assert caught.value.media_type == given
+    assert caught.value.media_type == content_type

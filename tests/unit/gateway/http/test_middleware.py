@@ -1,4 +1,4 @@
-"""What happens once to every request."""
+"""The outermost middleware: errors, headers, metrics and the access log."""
 
 import logging
 from typing import Any
@@ -16,21 +16,21 @@ from svc_kit.metrics import HttpMetrics
 SECRET = "the prompt of somebody"
 
 
-def a_client(app: ASGIApp, *, registry: CollectorRegistry | None = None) -> httpx.AsyncClient:
-    """A client of an application inside an Edge whose clock ticks once a look."""
+def make_client(app: ASGIApp, *, registry: CollectorRegistry | None = None) -> httpx.AsyncClient:
+    """A client of an application in the middleware. Its clock advances 1 s per reading."""
     ticks = iter(range(1000))
-    edge = RequestMiddleware(
+    middleware = RequestMiddleware(
         app,
         HttpMetrics(registry or CollectorRegistry()),
         max_requests=10,
         clock=lambda: float(next(ticks)),
         request_ids=lambda: "req_1",
     )
-    return httpx.AsyncClient(transport=httpx.ASGITransport(edge), base_url="http://localhost")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(middleware), base_url="http://localhost")
 
 
 def failing(error: Exception) -> ASGIApp:
-    """An application that raises."""
+    """An application that raises `error`."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise error
@@ -38,9 +38,11 @@ def failing(error: Exception) -> ASGIApp:
     return app
 
 
-async def test_a_defect_is_answered_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
-    """The client gets the request id, the log gets the cause."""
-    async with a_client(failing(RuntimeError(SECRET))) as client:
+async def test_an_unexpected_error_is_not_shown_to_the_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client gets the request id; the log has the cause."""
+    async with make_client(failing(RuntimeError(SECRET))) as client:
         answer = await client.get("/")
 
     assert answer.status_code == 500
@@ -49,9 +51,9 @@ async def test_a_defect_is_answered_without_its_text(caplog: pytest.LogCaptureFi
     assert SECRET in caplog.text
 
 
-async def test_a_domain_error_keeps_its_status() -> None:
-    """Failures outside the routes look like those inside."""
-    async with a_client(failing(ModelNotFound(model="m"))) as client:
+async def test_a_domain_error_outside_of_routes_keeps_its_status() -> None:
+    """The body is the usual envelope."""
+    async with make_client(failing(ModelNotFound(model="m"))) as client:
         answer = await client.get("/")
 
     assert answer.status_code == 404
@@ -59,9 +61,9 @@ async def test_a_domain_error_keeps_its_status() -> None:
     assert answer.headers["x-request-id"] == "req_1"
 
 
-async def test_every_answer_says_how_long_it_took() -> None:
-    """In milliseconds, from the arrival to the head of the answer."""
-    async with a_client(Response("x")) as client:
+async def test_responses_have_a_processing_time() -> None:
+    """In milliseconds, until the start of the response."""
+    async with make_client(Response("x")) as client:
         answer = await client.get("/")
 
     assert answer.headers["openai-processing-ms"] == "1000"
@@ -71,26 +73,24 @@ async def test_every_answer_says_how_long_it_took() -> None:
     ("error", "advice"),
     [(AdapterExists(adapter="a"), "false"), (StaleGeneration(resource="r"), None)],
 )
-async def test_lasting_conflicts_are_not_to_be_retried(
-    error: Exception, advice: str | None
-) -> None:
-    """Clients retry every 409; only a transient one is worth it."""
-    async with a_client(failing(error)) as client:
+async def test_permanent_conflicts_are_not_retried(error: Exception, advice: str | None) -> None:
+    """Clients retry every 409 by default."""
+    async with make_client(failing(error)) as client:
         answer = await client.get("/")
 
     assert answer.status_code == 409
     assert answer.headers.get("x-should-retry") == advice
 
 
-async def test_a_departure_is_counted_as_one() -> None:
-    """A stream whose client left is no success, although it began as one."""
+async def test_a_disconnect_is_counted_with_status_499() -> None:
+    """Although the response started with 200."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         mark_disconnected(scope)
         await Response("x")(scope, receive, send)
 
     registry = CollectorRegistry()
-    async with a_client(app, registry=registry) as client:
+    async with make_client(app, registry=registry) as client:
         await client.get("/")
 
     labels = {"method": "GET", "route": "unmatched", "status": "499"}
@@ -98,9 +98,9 @@ async def test_a_departure_is_counted_as_one() -> None:
 
 
 async def test_bytes_and_running_requests_are_counted() -> None:
-    """What went out, by route; nothing runs afterwards."""
+    """By route; none is running afterwards."""
     registry = CollectorRegistry()
-    async with a_client(Response("four"), registry=registry) as client:
+    async with make_client(Response("four"), registry=registry) as client:
         await client.get("/")
 
     sent = registry.get_sample_value("corral_http_server_sent_bytes_total", {"route": "unmatched"})
@@ -108,10 +108,10 @@ async def test_bytes_and_running_requests_are_counted() -> None:
     assert registry.get_sample_value("corral_http_server_in_flight") == 0
 
 
-async def test_the_log_has_no_content(caplog: pytest.LogCaptureFixture) -> None:
-    """Method, path, status, time and size; no query and no body."""
+async def test_the_access_log_has_no_content(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither query nor body."""
     caplog.set_level(logging.INFO, "gateway.access")
-    async with a_client(Response(SECRET)) as client:
+    async with make_client(Response(SECRET)) as client:
         await client.post(f"/v1/x?q={SECRET}", content=SECRET)
 
     (record,) = [record for record in caplog.records if record.name == "gateway.access"]

@@ -1,4 +1,4 @@
-"""A long list of files is converted beside the event loop, which streams depend on."""
+"""Long lists of files are converted outside of the event loop."""
 
 import threading
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from gateway.routes import files
 
 
-class NotedFiles(list[file_pb2.File]):
-    """Files that note the threads which read them."""
+class RecordingFiles(list[file_pb2.File]):
+    """Files that record the threads that iterate over them."""
 
     def __init__(self, count: int) -> None:
         super().__init__([file_pb2.File(id="file-x")] * count)
@@ -25,10 +25,10 @@ class NotedFiles(list[file_pb2.File]):
         return super().__iter__()
 
 
-@pytest.mark.parametrize(("count", "beside"), [(files.SMALL_PAGE, False), (10_000, True)])
-async def test_a_long_list_does_not_hold_up_the_event_loop(count: int, beside: bool) -> None:
-    """A short one is not worth a thread."""
-    page = SimpleNamespace(files=NotedFiles(count), next_page_token="")
+@pytest.mark.parametrize(("count", "in_thread"), [(files.SMALL_PAGE, False), (10_000, True)])
+async def test_a_long_list_is_converted_in_a_thread(count: int, in_thread: bool) -> None:
+    """A short one is not."""
+    page = SimpleNamespace(files=RecordingFiles(count), next_page_token="")
 
     async def call(*_: object) -> SimpleNamespace:
         return page
@@ -45,4 +45,6 @@ async def test_a_long_list_does_not_hold_up_the_event_loop(count: int, beside: b
         answer = await client.get("/v1/files")
 
     assert len(answer.json()["data"]) == count
-    assert [thread is not threading.current_thread() for thread in page.files.threads] == [beside]
+    assert [thread is not threading.current_thread() for thread in page.files.threads] == [
+        in_thread
+    ]

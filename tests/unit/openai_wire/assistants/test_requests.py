@@ -39,7 +39,7 @@ IGNORED = {"user", "safety_identifier", "service_tier", "etag"}
 """Fields without an effect on an assistant, and what a change rests on."""
 
 
-def mask_of(**fields: Any) -> list[str]:
+def update_paths(**fields: Any) -> list[str]:
     """What an update takes."""
     return list(update_assistant_request("asst_x", fields).update_mask.paths)
 
@@ -47,33 +47,33 @@ def mask_of(**fields: Any) -> list[str]:
 @pytest.mark.parametrize(
     "name", sorted(AssistantUpdateBody.model_fields.keys() - IGNORED - ASSISTANT_UNSUPPORTED.keys())
 )
-def test_a_change_of_any_field_has_an_effect(name: str) -> None:
-    """Each field that an assistant takes has its place in the contract; null clears it."""
-    paths = mask_of(**{name: None})
+def test_every_field_can_be_updated(name: str) -> None:
+    """Its path is valid for the proto; null resets it."""
+    paths = update_paths(**{name: None})
 
     assert paths
     descriptor: Any = assistant_pb2.Assistant.DESCRIPTOR
     assert FieldMask(paths=paths).IsValidForDescriptor(descriptor)
 
 
-def test_a_change_of_nothing_names_nothing() -> None:
-    """An empty mask means what is set: nothing is, although an assistant has defaults."""
+def test_an_empty_update_has_an_empty_mask() -> None:
+    """No defaults are set in the assistant."""
     request = update_assistant_request("asst_x", {"etag": "e"})
 
     assert request.assistant == assistant_pb2.Assistant(id="asst_x", etag="e")
     assert not request.update_mask.paths
 
 
-def test_a_change_of_one_option_leaves_the_others() -> None:
-    """A temperature says nothing about top_p, which has a default all the same."""
+def test_an_update_of_one_option_keeps_the_others() -> None:
+    """The mask has only its path."""
     request = update_assistant_request("asst_x", {"temperature": 0.5})
 
     assert list(request.update_mask.paths) == ["options.sampling.temperature"]
     assert request.assistant.options.sampling.temperature == 0.5
 
 
-def test_an_assistant_takes_openais_defaults() -> None:
-    """As chat completions do, so that a run answers as they would."""
+def test_an_assistant_has_openais_defaults() -> None:
+    """As chat completions do."""
     request = create_assistant_request({"model": "m", "top_k": 5}, "key")
     shown = assistant_object(request.assistant)
 
@@ -107,10 +107,10 @@ def test_an_assistant_takes_openais_defaults() -> None:
         ({"banana": 1}, UnknownField, "banana"),
     ],
 )
-def test_what_an_assistant_cannot_have_is_refused_by_its_name(
+def test_invalid_assistants_are_rejected(
     fields: dict[str, Any], error: type[DomainError], field: str
 ) -> None:
-    """In the words of the body."""
+    """The error has the body's field name."""
     model = {} if field == "model" else {"model": "m"}
     with pytest.raises(error) as refused:
         create_assistant_request({**model, **fields}, "")
@@ -118,8 +118,8 @@ def test_what_an_assistant_cannot_have_is_refused_by_its_name(
     assert refused.value.field == field
 
 
-def test_a_store_is_made_where_an_object_is() -> None:
-    """Of assistants and threads, with a run too; a change makes none."""
+def test_vector_stores_are_created_only_with_new_objects() -> None:
+    """Assistants, threads and runs; updates reject them."""
     store = {"file_ids": ["file-1"], "metadata": {"k": "v"}}
     resources = {"file_search": {"vector_stores": [store]}}
     assistant = create_assistant_request({"model": "m", "tool_resources": resources}, "")
@@ -135,8 +135,8 @@ def test_a_store_is_made_where_an_object_is() -> None:
             change("x", {"tool_resources": resources})
 
 
-def test_resources_that_ask_for_nothing_are_taken() -> None:
-    """Clients send what they have read."""
+def test_empty_resources_are_accepted() -> None:
+    """Clients send them back as received."""
     resources: dict[str, Any] = {
         "code_interpreter": {"file_ids": []},
         "file_search": {"vector_stores": []},
@@ -154,16 +154,16 @@ def test_resources_that_ask_for_nothing_are_taken() -> None:
         ([{"type": "image_file"}], "content[0].image_file"),
     ],
 )
-def test_a_part_without_its_content_is_refused(content: list[Any], field: str) -> None:
-    """By the field that is missing."""
+def test_a_part_without_content_is_rejected(content: list[Any], field: str) -> None:
+    """The error has the missing field."""
     with pytest.raises(MissingField) as refused:
         create_message_request("thread_x", {"role": "user", "content": content}, "")
 
     assert refused.value.field == field
 
 
-def test_a_file_for_the_interpreter_is_refused() -> None:
-    """Attachments go to file_search alone."""
+def test_attachments_for_code_interpreter_are_rejected() -> None:
+    """Only file_search is supported."""
     attachment = {"file_id": "file-1", "tools": [{"type": "code_interpreter"}]}
     message = {"role": "user", "content": "x", "attachments": [attachment]}
 
@@ -172,8 +172,8 @@ def test_a_file_for_the_interpreter_is_refused() -> None:
     assert refused.value.field == "messages[0].attachments[0].tools[0].type"
 
 
-def test_a_change_of_a_thread_names_what_the_body_names() -> None:
-    """Null clears, what is not there stays."""
+def test_a_thread_update_contains_the_fields_of_the_body() -> None:
+    """Null resets a field."""
     cleared = update_thread_request("thread_x", {"metadata": None})
     nothing = update_thread_request("thread_x", {})
 
@@ -181,8 +181,8 @@ def test_a_change_of_a_thread_names_what_the_body_names() -> None:
     assert not nothing.update_mask.paths
 
 
-def test_a_message_that_was_broken_off_says_why() -> None:
-    """With its citations, as OpenAI writes both."""
+def test_an_incomplete_message_has_its_reason() -> None:
+    """Content includes citations and refusals."""
     citation = item_pb2.FileCitation(file_id="file-1", marker="[1]", start=3, end=6)
     text = item_pb2.TextPart(text="see[1]", citations=[citation])
     message = message_pb2.Message(
@@ -218,8 +218,8 @@ def test_a_message_that_was_broken_off_says_why() -> None:
     ]
 
 
-def test_an_empty_list_has_no_ends() -> None:
-    """Clients stop at it."""
+def test_an_empty_list() -> None:
+    """first_id and last_id are null."""
     assert list_object([], message_object, has_more=False) == {
         "object": "list",
         "data": [],
@@ -230,16 +230,16 @@ def test_an_empty_list_has_no_ends() -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "x", "-1"])
-def test_a_limit_outside_the_list_is_refused(limit: str) -> None:
-    """1 to 100, as at OpenAI."""
+def test_an_invalid_limit_is_rejected(limit: str) -> None:
+    """1 to 100 are allowed."""
     with pytest.raises((OutOfRange, InvalidType)) as refused:
         parse_page_query(PageQuery, {"limit": limit})
 
     assert refused.value.field == "limit"
 
 
-def test_an_error_within_a_stream_is_raised_by_the_sdks() -> None:
-    """They look for the envelope; OpenAI's own clients for a flat one."""
+def test_an_error_event_is_flat_and_nested() -> None:
+    """SDKs raise only the nested form."""
     frame = error_frame(UpstreamUnavailable(service="inference"))
     data = orjson.loads(frame.split(b"data: ")[1])
     assert frame.startswith(b"event: error\n")

@@ -9,27 +9,35 @@ from openai_wire.chat.chat_request import chat_request, parse_chat
 from openai_wire.errors import error_body
 from svc_kit.errors import DomainError
 
-USER = {"role": "user", "content": "hi"}
+USER: dict[str, Any] = {"role": "user", "content": "hi"}
+ASSISTANT: dict[str, Any] = {"role": "assistant"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"z": 1, "a": 2}}}
+NAMED = {"type": "function", "function": {"name": "look"}}
 PIXEL = "data:image/png;base64,iVBORw=="
+PART = "messages[0].content[0]"
 
 
-def a_request(**fields: Any) -> inference_service_pb2.ChatRequest:
-    """The request that a body with these fields becomes."""
+def user_part(part: dict[str, Any]) -> dict[str, Any]:
+    """A user message with one content part."""
+    return {"role": "user", "content": [part]}
+
+
+def make_request(**fields: Any) -> inference_service_pb2.ChatRequest:
+    """Convert a body with these fields."""
     return chat_request(parse_chat({"model": "m", "messages": [USER]} | fields))
 
 
-def refusal_of(**fields: Any) -> tuple[str, str]:
-    """The param and code that a body with these fields is refused with."""
+def rejection(**fields: Any) -> tuple[str, str]:
+    """The param and code of the error for a body with these fields."""
     with pytest.raises(DomainError) as caught:
-        a_request(**fields)
+        make_request(**fields)
     error: Any = error_body(caught.value)["error"]
     return error["param"], error["code"]
 
 
-def test_nothing_given_means_openai_defaults() -> None:
-    """Temperature 1, top_p 1 and no other filter; everything else is left to the model."""
-    request = a_request()
+def test_defaults_are_openais() -> None:
+    """Temperature 1, top_p 1 and no other filter; other fields are unset."""
+    request = make_request()
 
     sampling = request.options.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (1, 1, 0, 0)
@@ -41,17 +49,17 @@ def test_nothing_given_means_openai_defaults() -> None:
     assert not request.conversation.HasField("tool_choice")
 
 
-def test_determinism_is_passed_on() -> None:
-    """A local extension: unset leaves it unset."""
-    assert a_request(deterministic=True).options.deterministic
-    assert not a_request().options.HasField("deterministic")
+def test_deterministic_is_passed_on() -> None:
+    """If unset, it stays unset."""
+    assert make_request(deterministic=True).options.deterministic
+    assert not make_request().options.HasField("deterministic")
 
 
 def test_null_means_not_given() -> None:
-    """A null is the same as an absent field, for fields that are not supported too."""
-    plain = a_request()
+    """Also for unsupported and unknown fields."""
+    plain = make_request()
 
-    assert a_request(temperature=None, stop=None, functions=None, nonsense=None) == plain
+    assert make_request(temperature=None, stop=None, functions=None, nonsense=None) == plain
 
 
 @pytest.mark.parametrize(
@@ -64,30 +72,14 @@ def test_null_means_not_given() -> None:
         ({"messages": [{}]}, "messages[0].role", "missing_required_parameter"),
         ({"messages": [{"role": "bob"}]}, "messages[0].role", "invalid_value"),
         ({"messages": [{"role": 1}]}, "messages[0].role", "invalid_type"),
-        (
-            {"messages": [{"role": "function", "content": "x"}]},
-            "messages[0].role",
-            "unsupported_value",
-        ),
+        ({"messages": [USER | {"role": "function"}]}, "messages[0].role", "unsupported_value"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
+        ({"messages": [USER, USER | {"content": 5}]}, "messages[1].content", "invalid_type"),
+        ({"messages": [user_part({"type": "text"})]}, f"{PART}.text", "missing_required_parameter"),
+        ({"messages": [user_part({"type": "video"})]}, f"{PART}.type", "invalid_value"),
         (
-            {"messages": [USER, {"role": "user", "content": 5}]},
-            "messages[1].content",
-            "invalid_type",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            "messages[0].content[0].text",
-            "missing_required_parameter",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "video"}]}]},
-            "messages[0].content[0].type",
-            "invalid_value",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]},
-            "messages[0].content[0].type",
+            {"messages": [user_part({"type": "file", "file": {}})]},
+            f"{PART}.type",
             "unsupported_value",
         ),
         ({"messages": [USER | {"extra": 1}]}, "messages[0].extra", "unknown_parameter"),
@@ -97,13 +89,9 @@ def test_null_means_not_given() -> None:
             "missing_required_parameter",
         ),
         ({"messages": [USER | {"refusal": "no"}]}, "messages[0].refusal", "invalid_value"),
+        ({"messages": [ASSISTANT]}, "messages[0].content", "missing_required_parameter"),
         (
-            {"messages": [{"role": "assistant"}]},
-            "messages[0].content",
-            "missing_required_parameter",
-        ),
-        (
-            {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]},
+            {"messages": [ASSISTANT | {"function_call": {"name": "f"}}]},
             "messages[0].function_call",
             "unsupported_parameter",
         ),
@@ -215,34 +203,28 @@ def test_null_means_not_given() -> None:
         ({"add_generation_prompt": False}, "add_generation_prompt", "unsupported_value"),
     ],
 )
-def test_a_bad_field_is_named(fields: dict[str, Any], param: str, code: str) -> None:
-    """Each problem is refused with the path of its field and OpenAI's code for its kind."""
-    assert refusal_of(**fields) == (param, code)
+def test_an_invalid_field_is_rejected(fields: dict[str, Any], param: str, code: str) -> None:
+    """The error has the path of the field and OpenAI's code."""
+    assert rejection(**fields) == (param, code)
 
 
 @pytest.mark.parametrize("url", ["http://host/x.png", "https://host/x.png", "file:///etc/passwd"])
-def test_images_are_never_fetched(url: str) -> None:
-    """No URL but a data URL is accepted, because no request may make the server connect."""
-    part = {"type": "image_url", "image_url": {"url": url}}
+def test_images_are_not_downloaded(url: str) -> None:
+    """Only data URLs are accepted."""
+    message = user_part({"type": "image_url", "image_url": {"url": url}})
 
-    assert refusal_of(messages=[{"role": "user", "content": [part]}]) == (
-        "messages[0].content[0].image_url.url",
-        "unsupported_value",
-    )
+    assert rejection(messages=[message]) == (f"{PART}.image_url.url", "unsupported_value")
 
 
-def test_bad_base64_is_refused() -> None:
-    """A data URL must hold base64."""
-    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,???"}}
+def test_invalid_base64_is_rejected() -> None:
+    """In a data URL."""
+    message = user_part({"type": "image_url", "image_url": {"url": "data:image/png;base64,???"}})
 
-    assert refusal_of(messages=[{"role": "user", "content": [part]}]) == (
-        "messages[0].content[0].image_url.url",
-        "invalid_value",
-    )
+    assert rejection(messages=[message]) == (f"{PART}.image_url.url", "invalid_value")
 
 
-def test_known_metadata_is_ignored() -> None:
-    """Fields that cannot change the answer are accepted and leave no trace."""
+def test_fields_without_effect_are_accepted() -> None:
+    """The request is the same."""
     metadata = {
         "user": "u",
         "metadata": {"a": "b"},
@@ -254,30 +236,32 @@ def test_known_metadata_is_ignored() -> None:
         "modalities": ["text"],
     }
 
-    assert a_request(**metadata) == a_request()
+    assert make_request(**metadata) == make_request()
 
 
-def test_a_prediction_is_one_text() -> None:
-    """Its parts are joined; null is none."""
+def test_parts_of_a_prediction_are_joined() -> None:
+    """Null means no prediction."""
     parts = [{"type": "text", "text": "def "}, {"type": "text", "text": "f():"}]
-    said = [
-        a_request(prediction={"type": "content", "content": content}).options.speculation.prediction
+    predictions = [
+        make_request(
+            prediction={"type": "content", "content": content}
+        ).options.speculation.prediction
         for content in ("def f():", parts)
     ]
 
-    assert said == ["def f():", "def f():"]
-    assert a_request(prediction=None) == a_request()
+    assert predictions == ["def f():", "def f():"]
+    assert make_request(prediction=None) == make_request()
 
 
-def test_values_that_ask_for_nothing_pass() -> None:
-    """Unsupported extensions pass while their value is the one without effect."""
+def test_neutral_values_of_unsupported_fields_are_accepted() -> None:
+    """The request is the same."""
     neutral = {"n_probs": 0, "id_slot": -1, "suffix": "", "echo": False, "use_beam_search": False}
 
-    assert a_request(**neutral) == a_request()
+    assert make_request(**neutral) == make_request()
 
 
-def test_a_message_of_ours_can_be_sent_back() -> None:
-    """A turn as this server answers it is a valid turn of the history, reasoning included."""
+def test_an_answer_can_be_sent_back() -> None:
+    """The assistant message of a response is a valid request message."""
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     turn = {
         "role": "assistant",
@@ -291,7 +275,7 @@ def test_a_message_of_ours_can_be_sent_back() -> None:
     }
     answer = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "42"}]}
 
-    messages = a_request(messages=[USER, turn, answer]).conversation.messages
+    messages = make_request(messages=[USER, turn, answer]).conversation.messages
 
     assert messages[1] == chat_pb2.ChatMessage(
         role=chat_pb2.ROLE_ASSISTANT,
@@ -305,24 +289,24 @@ def test_a_message_of_ours_can_be_sent_back() -> None:
     )
 
 
-def test_media_become_bytes() -> None:
-    """Data URLs and base64 sounds travel as bytes with their type."""
+def test_media_are_decoded() -> None:
+    """Images and audio are bytes with a media type."""
     parts = [
         {"type": "text", "text": "what?"},
         {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
         {"type": "input_audio", "input_audio": {"data": "AAEC", "format": "wav"}},
     ]
 
-    (message,) = a_request(messages=[{"role": "user", "content": parts}]).conversation.messages
+    (message,) = make_request(messages=[{"role": "user", "content": parts}]).conversation.messages
 
     image, audio = message.parts[1].image, message.parts[2].audio
     assert (image.data, image.media_type, image.detail) == (b"\x89PNG", "image/png", "low")
     assert (audio.data, audio.media_type) == (b"\x00\x01\x02", "audio/wav")
 
 
-def test_tools_keep_the_order_of_their_schema() -> None:
-    """A schema travels as JSON text with its keys in the caller's order."""
-    (tool,) = a_request(tools=[TOOL]).conversation.tools
+def test_schemas_keep_the_order_of_keys() -> None:
+    """Parameters are JSON text."""
+    (tool,) = make_request(tools=[TOOL]).conversation.tools
 
     assert (tool.name, tool.parameters_json) == ("look", '{"z":1,"a":2}')
 
@@ -333,39 +317,29 @@ def test_tools_keep_the_order_of_their_schema() -> None:
         ("none", chat_pb2.ToolChoice.MODE_NONE, []),
         ("auto", chat_pb2.ToolChoice.MODE_AUTO, []),
         ("required", chat_pb2.ToolChoice.MODE_REQUIRED, []),
+        (NAMED, chat_pb2.ToolChoice.MODE_REQUIRED, ["look"]),
         (
-            {"type": "function", "function": {"name": "look"}},
-            chat_pb2.ToolChoice.MODE_REQUIRED,
-            ["look"],
-        ),
-        (
-            {
-                "type": "allowed_tools",
-                "allowed_tools": {
-                    "mode": "auto",
-                    "tools": [{"type": "function", "function": {"name": "look"}}],
-                },
-            },
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}},
             chat_pb2.ToolChoice.MODE_AUTO,
             ["look"],
         ),
     ],
 )
-def test_every_tool_choice_is_typed(
+def test_tool_choices_are_converted(
     choice: Any, mode: chat_pb2.ToolChoice.Mode, names: list[str]
 ) -> None:
-    """All of OpenAI's forms become a mode and the tools allowed."""
-    typed = a_request(tools=[TOOL], tool_choice=choice).conversation.tool_choice
+    """To a mode and allowed names."""
+    proto = make_request(tools=[TOOL], tool_choice=choice).conversation.tool_choice
 
-    assert (typed.mode, list(typed.allowed_names)) == (mode, names)
+    assert (proto.mode, list(proto.allowed_names)) == (mode, names)
 
 
-def test_parallel_tool_calls_travel() -> None:
-    """A limit to one call at a time reaches the service."""
-    typed = a_request(tools=[TOOL], parallel_tool_calls=False).conversation.tool_choice
+def test_parallel_tool_calls_are_passed_on() -> None:
+    """False limits the answer to one call at a time."""
+    proto = make_request(tools=[TOOL], parallel_tool_calls=False).conversation.tool_choice
 
-    assert typed.HasField("parallel")
-    assert not typed.parallel
+    assert proto.HasField("parallel")
+    assert not proto.parallel
 
 
 @pytest.mark.parametrize(
@@ -388,17 +362,17 @@ def test_parallel_tool_calls_travel() -> None:
         ({"structured_outputs": {"json": {"a": 1}}}, "json_schema", '{"a":1}'),
     ],
 )
-def test_every_constraint_is_typed(fields: dict[str, Any], form: str, text: object) -> None:
-    """OpenAI's, llama-server's and vLLM's forms become one constraint."""
-    constraint = a_request(**fields).options.constraint
+def test_constraints_are_converted(fields: dict[str, Any], form: str, text: object) -> None:
+    """In the formats of OpenAI, llama-server and vLLM."""
+    constraint = make_request(**fields).options.constraint
 
     assert constraint.WhichOneof("form") == form
     assert getattr(constraint, form) == text
 
 
-def test_text_is_no_constraint() -> None:
-    """The format "text" asks for nothing."""
-    assert not a_request(response_format={"type": "text"}).options.HasField("constraint")
+def test_the_format_text_is_not_a_constraint() -> None:
+    """The constraint is unset."""
+    assert not make_request(response_format={"type": "text"}).options.HasField("constraint")
 
 
 @pytest.mark.parametrize(
@@ -411,26 +385,26 @@ def test_text_is_no_constraint() -> None:
     ],
 )
 def test_the_output_limit_has_three_names(fields: dict[str, Any], limit: int) -> None:
-    """Each name sets the limit, and names that agree may stand together."""
-    stopping = a_request(**fields).options.stopping
+    """Several names are allowed if they agree."""
+    stopping = make_request(**fields).options.stopping
 
     assert stopping.HasField("max_tokens")
     assert stopping.max_tokens == limit
 
 
-def test_a_negative_limit_of_llama_server_means_none() -> None:
-    """n_predict -1 leaves the limit to the context."""
-    assert not a_request(n_predict=-1).options.stopping.HasField("max_tokens")
+def test_a_negative_limit_means_no_limit() -> None:
+    """As n_predict -1 in llama-server."""
+    assert not make_request(n_predict=-1).options.stopping.HasField("max_tokens")
 
 
-def test_logprobs_ask_for_the_chosen_token_alone() -> None:
-    """logprobs without top_logprobs asks for no alternatives; without logprobs nothing is asked."""
-    asked = a_request(logprobs=True).options.output
+def test_logprobs_have_no_alternatives_by_default() -> None:
+    """top_logprobs requests alternatives."""
+    output = make_request(logprobs=True).options.output
 
-    assert asked.HasField("top_logprobs")
-    assert asked.top_logprobs == 0
-    assert a_request(logprobs=True, top_logprobs=3).options.output.top_logprobs == 3
-    assert not a_request(logprobs=False).options.output.HasField("top_logprobs")
+    assert output.HasField("top_logprobs")
+    assert output.top_logprobs == 0
+    assert make_request(logprobs=True, top_logprobs=3).options.output.top_logprobs == 3
+    assert not make_request(logprobs=False).options.output.HasField("top_logprobs")
 
 
 @pytest.mark.parametrize(
@@ -448,62 +422,63 @@ def test_logprobs_ask_for_the_chosen_token_alone() -> None:
         ),
     ],
 )
-def test_thinking_reaches_the_template(
+def test_thinking_is_passed_to_the_template(
     fields: dict[str, Any], thinking: bool | None, kwargs: str
 ) -> None:
-    """Every way to ask for, or against, thinking becomes the template's options."""
-    template = a_request(**fields).conversation.template
+    """From three fields of the body."""
+    template = make_request(**fields).conversation.template
 
-    given = template.enable_thinking if template.HasField("enable_thinking") else None
-    assert (given, template.kwargs_json) == (thinking, kwargs)
+    enabled = template.enable_thinking if template.HasField("enable_thinking") else None
+    assert (enabled, template.kwargs_json) == (thinking, kwargs)
 
 
-def test_reasoning_may_stay_in_the_content() -> None:
-    """The format "none" leaves thinking where the model wrote it."""
-    assert a_request(reasoning_format="none").reasoning_format == (chat_pb2.REASONING_FORMAT_INLINE)
-    assert a_request(reasoning_format="auto").reasoning_format == (
+def test_reasoning_format_none_keeps_reasoning_in_the_content() -> None:
+    """Other formats separate it."""
+    assert make_request(reasoning_format="none").reasoning_format == (
+        chat_pb2.REASONING_FORMAT_INLINE
+    )
+    assert make_request(reasoning_format="auto").reasoning_format == (
         chat_pb2.REASONING_FORMAT_SEPARATE
     )
 
 
-def test_a_template_and_continuation_travel() -> None:
-    """The caller's template and its wish to continue reach the service, which decides."""
-    template = a_request(
+def test_template_options_are_passed_on() -> None:
+    """The chat template and continuation."""
+    template = make_request(
         chat_template="T", continue_final_message=True, add_generation_prompt=False
     ).conversation.template
 
     assert (template.template, template.continue_final_message) == ("T", True)
 
 
-def test_long_cache_hints_become_digests() -> None:
-    """A hint over the proto's limit still tells equal keys from different ones."""
-    short = a_request(prompt_cache_key="k", cache_salt="s", cache_prompt=False).options.cache
-    long = a_request(prompt_cache_key="k" * 500).options.cache
+def test_long_cache_hints_are_hashed() -> None:
+    """Equal keys have equal digests."""
+    short = make_request(prompt_cache_key="k", cache_salt="s", cache_prompt=False).options.cache
+    long = make_request(prompt_cache_key="k" * 500).options.cache
 
     assert (short.affinity, short.salt, short.reuse) == ("k", "s", False)
     assert len(long.affinity) == 64
-    assert long == a_request(prompt_cache_key="k" * 500).options.cache
+    assert long == make_request(prompt_cache_key="k" * 500).options.cache
 
 
-def test_adapters_keep_their_order_and_scales() -> None:
-    """LoRA adapters are named in order; an absent scale is left to the adapter."""
-    first, second = a_request(lora=[{"id": "a", "scale": 0.5}, {"id": "b"}]).options.adapters
+def test_adapters_are_passed_on_in_order() -> None:
+    """An absent scale stays unset."""
+    first, second = make_request(lora=[{"id": "a", "scale": 0.5}, {"id": "b"}]).options.adapters
 
     assert (first.adapter, first.scale) == ("a", 0.5)
     assert second.adapter == "b"
     assert not second.HasField("scale")
 
 
-def test_speculation_is_switched_and_bounded() -> None:
-    """An extension with the names of the proto; left out, the server decides."""
-    asked = a_request(speculation={"enabled": False, "max_draft_tokens": 4}).options.speculation
+def test_speculation_is_passed_on() -> None:
+    """Unset fields stay unset."""
+    full = make_request(speculation={"enabled": False, "max_draft_tokens": 4}).options.speculation
+    partial = make_request(speculation={"max_draft_tokens": 4}).options.speculation
 
-    assert (asked.enabled, asked.max_draft_tokens) == (False, 4)
-    assert asked.HasField("enabled")
-    assert not a_request(speculation={"max_draft_tokens": 4}).options.speculation.HasField(
-        "enabled"
-    )
-    assert not a_request().options.HasField("speculation")
+    assert (full.enabled, full.max_draft_tokens) == (False, 4)
+    assert full.HasField("enabled")
+    assert not partial.HasField("enabled")
+    assert not make_request().options.HasField("speculation")
 
 
 @pytest.mark.parametrize(
@@ -514,9 +489,9 @@ def test_speculation_is_switched_and_bounded() -> None:
         ({"model": "m"}, "speculation.model"),
     ],
 )
-def test_wrong_speculation_is_refused_by_its_field(speculation: object, field: str) -> None:
-    """As everything else is."""
+def test_invalid_speculation_is_rejected(speculation: object, field: str) -> None:
+    """The error has the path of the field."""
     with pytest.raises(DomainError) as caught:
-        a_request(speculation=speculation)
+        make_request(speculation=speculation)
 
     assert caught.value.metadata["field"] == field

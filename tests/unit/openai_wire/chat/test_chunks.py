@@ -11,12 +11,12 @@ from openai_wire.chat.chunks import DONE, ChatChunks, CompletionChunks
 from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
-    a_token,
-    an_envelope,
     chat_accepted,
     chat_delta,
     done,
     finished,
+    make_envelope,
+    make_token,
     text_accepted,
     text_delta,
 )
@@ -29,12 +29,12 @@ def chat_chunks(
     logprobs: bool = False,
     include_usage: bool = False,
 ) -> list[Any]:
-    """The chunks of a chat, read back; [DONE] as text."""
+    """The decoded chunks of a chat; [DONE] as text."""
     chunks = ChatChunks(
-        an_envelope(), num_choices=num_choices, logprobs=logprobs, include_usage=include_usage
+        make_envelope(), num_choices=num_choices, logprobs=logprobs, include_usage=include_usage
     )
     payloads = [payload for event in events for payload in chunks.payloads(event, 0)]
-    return read_back([*payloads, *chunks.final_payloads()])
+    return decode([*payloads, *chunks.final_payloads()])
 
 
 def text_chunks(
@@ -45,25 +45,25 @@ def text_chunks(
     include_usage: bool = False,
     echoes: tuple[str, ...] = (),
 ) -> list[Any]:
-    """The chunks of a completion, read back; [DONE] as text."""
+    """The decoded chunks of a text completion; [DONE] as text."""
     chunks = CompletionChunks(
-        an_envelope("cmpl-1"),
+        make_envelope("cmpl-1"),
         num_choices=num_choices,
         logprobs=logprobs,
         include_usage=include_usage,
         echoes=echoes,
     )
     payloads = [payload for call, event in events for payload in chunks.payloads(event, call)]
-    return read_back([*payloads, *chunks.final_payloads()])
+    return decode([*payloads, *chunks.final_payloads()])
 
 
-def read_back(payloads: Iterable[bytes]) -> list[Any]:
-    """Payloads as objects."""
+def decode(payloads: Iterable[bytes]) -> list[Any]:
+    """Decode payloads."""
     return [payload.decode() if payload == DONE else orjson.loads(payload) for payload in payloads]
 
 
-def a_chunk(delta: Any, *, index: int = 0, finish: str | None = None) -> dict[str, Any]:
-    """A chat chunk as OpenAI sends it."""
+def chat_chunk(delta: Any, *, index: int = 0, finish: str | None = None) -> dict[str, Any]:
+    """A chunk as OpenAI sends it."""
     choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
     return {
         "id": "chatcmpl-1",
@@ -78,24 +78,24 @@ def a_chunk(delta: Any, *, index: int = 0, finish: str | None = None) -> dict[st
 ROLE = {"role": "assistant", "content": "", "refusal": None}
 
 
-def test_a_chat_stream_has_openai_order() -> None:
-    """Role, content, finish, [DONE]; the same identity in each chunk."""
+def test_the_chunks_of_a_chat_are_in_order() -> None:
+    """Role, content, finish reason, [DONE], all with the same id."""
     chunks = chat_chunks(
         [chat_accepted(), chat_delta("Hel"), chat_delta("lo"), ChatEvent(finished=finished()),
          ChatEvent(done=done())]
     )  # fmt: skip
 
     assert chunks == [
-        a_chunk(ROLE),
-        a_chunk({"content": "Hel"}),
-        a_chunk({"content": "lo"}),
-        a_chunk({}, finish="stop"),
+        chat_chunk(ROLE),
+        chat_chunk({"content": "Hel"}),
+        chat_chunk({"content": "lo"}),
+        chat_chunk({}, finish="stop"),
         "[DONE]",
     ]
 
 
-def test_usage_is_null_until_its_own_chunk() -> None:
-    """With include_usage every chunk has the key, and one without choices has the counts."""
+def test_include_usage_adds_a_last_chunk_with_the_usage() -> None:
+    """Other chunks have the key with null."""
     *chunks, usage, end = chat_chunks(
         [chat_accepted(), chat_delta("a"), ChatEvent(finished=finished()),
          ChatEvent(done=done(3, 2, cached_tokens=1))],
@@ -109,15 +109,15 @@ def test_usage_is_null_until_its_own_chunk() -> None:
     assert end == "[DONE]"
 
 
-def test_without_include_usage_no_chunk_has_the_key() -> None:
-    """Usage is absent where it was not asked for."""
+def test_without_include_usage_chunks_have_no_usage() -> None:
+    """The key is absent."""
     chunks = chat_chunks([chat_accepted(), chat_delta("a"), ChatEvent(done=done())])
 
     assert not any("usage" in chunk for chunk in chunks[:-1])
 
 
-def test_every_choice_has_its_role_and_finish() -> None:
-    """n > 1: one role chunk and one finish chunk an index, deltas between them by index."""
+def test_every_choice_has_a_role_and_a_finish_chunk() -> None:
+    """With n > 1, deltas are identified by index."""
     chunks = chat_chunks(
         [chat_accepted(), chat_delta("b", index=1), chat_delta("a"),
          ChatEvent(finished=finished(1)),
@@ -126,17 +126,17 @@ def test_every_choice_has_its_role_and_finish() -> None:
     )  # fmt: skip
 
     assert chunks[:-1] == [
-        a_chunk(ROLE),
-        a_chunk(ROLE, index=1),
-        a_chunk({"content": "b"}, index=1),
-        a_chunk({"content": "a"}),
-        a_chunk({}, index=1, finish="stop"),
-        a_chunk({}, finish="length"),
+        chat_chunk(ROLE),
+        chat_chunk(ROLE, index=1),
+        chat_chunk({"content": "b"}, index=1),
+        chat_chunk({"content": "a"}),
+        chat_chunk({}, index=1, finish="stop"),
+        chat_chunk({}, finish="length"),
     ]
 
 
-def test_reasoning_goes_before_content() -> None:
-    """A delta with both becomes two chunks, reasoning first."""
+def test_reasoning_precedes_content() -> None:
+    """A delta with both becomes two chunks."""
     chunks = chat_chunks([chat_accepted(), chat_delta("so", reasoning="hm")])
 
     assert [chunk["choices"][0]["delta"] for chunk in chunks[1:-1]] == [
@@ -145,8 +145,8 @@ def test_reasoning_goes_before_content() -> None:
     ]
 
 
-def test_a_tool_call_begins_without_arguments() -> None:
-    """The first fragment names the call, later ones carry index and arguments only."""
+def test_the_first_delta_of_a_tool_call_has_no_arguments() -> None:
+    """It has id and name; later deltas have the arguments."""
     first = chat_pb2.ToolCallDelta(index=1, id="c1", name="look", arguments_json='{"a"')
     second = chat_pb2.ToolCallDelta(index=1, arguments_json=":1}")
     end = finished(0, generation_pb2.FINISH_REASON_TOOL_CALLS)
@@ -173,14 +173,14 @@ def test_a_tool_call_begins_without_arguments() -> None:
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_a_delta_without_text_makes_no_chunk() -> None:
-    """Tokens whose text is held back are not seen."""
-    assert chat_chunks([chat_accepted(), chat_delta("")]) == [a_chunk(ROLE), "[DONE]"]
+def test_a_delta_without_text_has_no_chunk() -> None:
+    """The detokenizer may hold back the text of a token."""
+    assert chat_chunks([chat_accepted(), chat_delta("")]) == [chat_chunk(ROLE), "[DONE]"]
 
 
-def test_logprobs_ride_on_the_chunk_of_their_tokens() -> None:
-    """Also where the text of a token is still held back, and only where they were asked for."""
-    token = a_token(b"\xe2\x82", -0.5, [(b"a", -0.25)])
+def test_logprobs_are_sent_with_their_tokens() -> None:
+    """Also if the text is held back, and only if requested."""
+    token = make_token(b"\xe2\x82", -0.5, [(b"a", -0.25)])
     events = [chat_accepted(), chat_delta("", logprobs=[token])]
 
     choice = chat_chunks(events, logprobs=True)[1]["choices"][0]
@@ -197,13 +197,13 @@ def test_logprobs_ride_on_the_chunk_of_their_tokens() -> None:
         ],
         "refusal": None,
     }
-    assert chat_chunks(events) == [a_chunk(ROLE), "[DONE]"]
+    assert chat_chunks(events) == [chat_chunk(ROLE), "[DONE]"]
 
 
 @pytest.mark.parametrize("text", ['"\\\n\t', "\u2028", "日本語 🦙", "\x00\x1f", "</script>"])
-def test_every_text_survives(text: str) -> None:
-    """What JSON must escape is escaped, on one line."""
-    chunks = ChatChunks(an_envelope(), num_choices=1, logprobs=False, include_usage=False)
+def test_text_is_escaped(text: str) -> None:
+    """The payload has no line break and decodes to the same text."""
+    chunks = ChatChunks(make_envelope(), num_choices=1, logprobs=False, include_usage=False)
     chunks.payloads(chat_accepted(), 0)
 
     (payload,) = chunks.payloads(chat_delta(text), 0)
@@ -212,13 +212,13 @@ def test_every_text_survives(text: str) -> None:
     assert orjson.loads(payload)["choices"][0]["delta"]["content"] == text
 
 
-def test_the_requested_name_stands_where_the_server_names_no_model() -> None:
-    """The chunks always name a model."""
+def test_the_requested_model_is_the_default() -> None:
+    """Chunks always have a model."""
     assert chat_chunks([chat_accepted("")])[0]["model"] == "asked"
 
 
-def test_a_completion_stream_has_openai_order() -> None:
-    """Text chunks, a finish chunk an index, [DONE]; the object is text_completion."""
+def test_the_chunks_of_a_text_completion_are_in_order() -> None:
+    """Text, then a finish chunk per choice, then [DONE]."""
     chunks = text_chunks(
         [(0, text_accepted()), (0, text_delta("Hel")), (0, text_delta("")),
          (0, TextEvent(finished=finished())), (0, TextEvent(done=done()))]
@@ -231,8 +231,8 @@ def test_a_completion_stream_has_openai_order() -> None:
     ]
 
 
-def test_several_prompts_number_their_choices_in_order() -> None:
-    """The index of a choice is prompt * n + choice, the usage the sum."""
+def test_choices_of_several_prompts_are_numbered() -> None:
+    """The index is prompt * n + choice; usage is summed."""
     *chunks, usage, _ = text_chunks(
         [(0, text_accepted()), (1, text_accepted()), (1, text_delta("d", index=1)),
          (0, text_delta("a")), (1, TextEvent(finished=finished(1))),
@@ -250,28 +250,21 @@ def test_several_prompts_number_their_choices_in_order() -> None:
 
 
 def test_echo_sends_the_prompt_first() -> None:
-    """Each choice of each prompt begins with its prompt."""
+    """Each choice starts with its prompt."""
     chunks = text_chunks(
         [(1, text_accepted()), (0, text_accepted())], num_choices=2, echoes=("p", "q")
     )
 
-    assert [
-        (chunk["choices"][0]["index"], chunk["choices"][0]["text"]) for chunk in chunks[:-1]
-    ] == [
-        (2, "q"),
-        (3, "q"),
-        (0, "p"),
-        (1, "p"),
-    ]
+    choices = [chunk["choices"][0] for chunk in chunks[:-1]]
+    assert [choice["index"] for choice in choices] == [2, 3, 0, 1]
+    assert [choice["text"] for choice in choices] == ["q", "q", "p", "p"]
 
 
-def test_offsets_go_on_over_chunks() -> None:
-    """text_offset counts characters from the start of the answer, a split one once."""
-    chunks = text_chunks(
-        [(0, text_accepted()), (0, text_delta("a", logprobs=[a_token(b"a"), a_token(b"\xe2\x82")])),
-         (0, text_delta("€b", logprobs=[a_token(b"\xac"), a_token(b"b")]))],
-        logprobs=True,
-    )  # fmt: skip
+def test_text_offsets_continue_over_chunks() -> None:
+    """They count characters; one split over tokens counts once."""
+    first = text_delta("a", logprobs=[make_token(b"a"), make_token(b"\xe2\x82")])
+    second = text_delta("€b", logprobs=[make_token(b"\xac"), make_token(b"b")])
+    chunks = text_chunks([(0, text_accepted()), (0, first), (0, second)], logprobs=True)
 
     offsets = [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in chunks[:-1]]
     assert offsets == [[0, 1], [2, 2]]

@@ -10,7 +10,7 @@ from openai_wire.errors import error_body
 from svc_kit.errors import DomainError
 
 
-def the_requests(**fields: Any) -> list[inference_service_pb2.GenerateRequest]:
+def make_requests(**fields: Any) -> list[inference_service_pb2.GenerateRequest]:
     """The requests that a body with these fields becomes."""
     return prompt_requests(parse_completion({"model": "m"} | fields))
 
@@ -26,10 +26,10 @@ def the_requests(**fields: Any) -> list[inference_service_pb2.GenerateRequest]:
     ],
 )
 def test_prompts_have_four_forms(prompt: Any, sent: list[Any]) -> None:
-    """Texts and token ids, one or several; each prompt is a request."""
+    """Each prompt becomes a request."""
     found = [
         request.text if request.WhichOneof("prompt") == "text" else list(request.token_ids.ids)
-        for request in the_requests(prompt=prompt)
+        for request in make_requests(prompt=prompt)
     ]
 
     assert found == sent
@@ -63,10 +63,10 @@ def test_prompts_have_four_forms(prompt: Any, sent: list[Any]) -> None:
         ({"prompt": "a", "best_of": 2, "stream": True}, "best_of", "invalid_value"),
     ],
 )
-def test_a_bad_field_is_named(fields: dict[str, Any], param: str, code: str) -> None:
-    """Each problem is refused with the path of its field and OpenAI's code for its kind."""
+def test_an_invalid_field_is_rejected(fields: dict[str, Any], param: str, code: str) -> None:
+    """The error has the path of the field and OpenAI's code."""
     with pytest.raises(DomainError) as caught:
-        the_requests(**fields)
+        make_requests(**fields)
 
     error: Any = error_body(caught.value)["error"]
     assert (error["param"], error["code"]) == (param, code)
@@ -76,47 +76,47 @@ def test_a_bad_field_is_named(fields: dict[str, Any], param: str, code: str) -> 
     ("fields", "limit"),
     [({}, 16), ({"max_tokens": 0}, 0), ({"max_tokens": 99}, 99), ({"n_predict": 7}, 7)],
 )
-def test_sixteen_tokens_are_the_default(fields: dict[str, Any], limit: int) -> None:
-    """Completions end after 16 tokens unless the caller says otherwise."""
-    (request,) = the_requests(prompt="a", **fields)
+def test_max_tokens_defaults_to_16(fields: dict[str, Any], limit: int) -> None:
+    """As in OpenAI's API."""
+    (request,) = make_requests(prompt="a", **fields)
 
     assert request.options.stopping.max_tokens == limit
 
 
-def test_llama_server_may_ask_for_no_limit() -> None:
-    """n_predict -1 goes on to the end of the context."""
-    (request,) = the_requests(prompt="a", n_predict=-1)
+def test_n_predict_minus_one_means_no_limit() -> None:
+    """max_tokens is unset."""
+    (request,) = make_requests(prompt="a", n_predict=-1)
 
     assert not request.options.stopping.HasField("max_tokens")
 
 
-def test_control_tokens_in_prompts_are_read() -> None:
-    """Callers of this endpoint render their own templates."""
-    (request,) = the_requests(prompt="<|im_start|>user")
+def test_control_tokens_in_prompts_are_parsed() -> None:
+    """Callers apply the chat template themselves."""
+    (request,) = make_requests(prompt="<|im_start|>user")
 
     assert request.parse_special
     assert not request.HasField("add_special")
 
 
-def test_best_of_asks_for_more_choices_and_their_probabilities() -> None:
-    """The choices are ranked by what the model thought of them."""
-    (request,) = the_requests(prompt="a", n=2, best_of=3)
+def test_best_of_requests_more_choices_with_logprobs() -> None:
+    """They are needed for ranking."""
+    (request,) = make_requests(prompt="a", n=2, best_of=3)
 
     assert request.options.num_choices == 3
     assert request.options.output.HasField("top_logprobs")
 
 
-def test_best_of_equal_to_n_asks_for_nothing_more() -> None:
-    """The default needs no ranking."""
-    (request,) = the_requests(prompt="a", n=2, best_of=2)
+def test_best_of_equal_to_n_has_no_effect() -> None:
+    """No ranking is needed."""
+    (request,) = make_requests(prompt="a", n=2, best_of=2)
 
     assert request.options.num_choices == 2
     assert not request.options.output.HasField("top_logprobs")
 
 
-def test_logprobs_are_a_number_of_alternatives() -> None:
-    """Zero asks for the chosen token alone."""
-    none, three = (the_requests(prompt="a", logprobs=n)[0].options.output for n in (0, 3))
+def test_logprobs_is_the_number_of_alternatives() -> None:
+    """0 requests only the chosen token."""
+    none, three = (make_requests(prompt="a", logprobs=n)[0].options.output for n in (0, 3))
 
     assert none.HasField("top_logprobs")
     assert (none.top_logprobs, three.top_logprobs) == (0, 3)

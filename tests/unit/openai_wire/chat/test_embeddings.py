@@ -1,16 +1,23 @@
-"""Embedding bodies to EmbedRequests, and vectors back."""
+"""Request bodies and response objects of embeddings and reranking."""
 
 from typing import Any
 
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from openai_wire.chat.embeddings import EmbeddingList, embed_request, parse_embedding
+from openai_wire.chat.embeddings import (
+    EmbeddingList,
+    RankedList,
+    embed_request,
+    parse_embedding,
+    parse_rerank,
+    rerank_request,
+)
 from openai_wire.errors import EMBEDDING_PARAMS, error_body, openai_name
 from svc_kit.errors import DomainError
 
 
-def the_request(**fields: Any) -> pb.EmbedRequest:
+def make_request(**fields: Any) -> pb.EmbedRequest:
     """The request that a body with these fields becomes."""
     return embed_request(parse_embedding({"model": "m"} | fields))
 
@@ -20,15 +27,15 @@ def the_request(**fields: Any) -> pb.EmbedRequest:
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])],
 )
 def test_inputs_have_four_forms(given: Any, sent: list[Any]) -> None:
-    """Texts and token ids, one or several."""
-    inputs = the_request(input=given).inputs
+    """A text, texts, token ids, or lists of token ids."""
+    inputs = make_request(input=given).inputs
 
     assert [each.text or list(each.token_ids.ids) for each in inputs] == sent
 
 
-def test_settings_stay_unset_unless_given() -> None:
-    """Defaults are the service's; what is given travels."""
-    bare, full = the_request(input="a"), the_request(input="a", dimensions=3, normalize=False)
+def test_unset_fields_stay_unset() -> None:
+    """The defaults are the service's."""
+    bare, full = make_request(input="a"), make_request(input="a", dimensions=3, normalize=False)
 
     assert not bare.HasField("dimensions")
     assert not bare.HasField("normalize")
@@ -55,25 +62,25 @@ def test_settings_stay_unset_unless_given() -> None:
         ({"input": "a", "stream": True}, "stream", "unknown_parameter"),
     ],
 )
-def test_bad_bodies_are_refused_by_name(fields: dict[str, Any], param: str, code: str) -> None:
-    """OpenAI's field name and code."""
+def test_invalid_bodies_are_rejected(fields: dict[str, Any], param: str, code: str) -> None:
+    """The error has OpenAI's field name and code."""
     with pytest.raises(DomainError) as caught:
-        the_request(**fields)
+        make_request(**fields)
     body: Any = error_body(caught.value)
 
     assert (body["error"]["param"], body["error"]["code"]) == (param, code)
 
 
-def test_errors_about_inputs_name_what_the_caller_wrote() -> None:
-    """The proto's field has another name than the body's."""
+def test_the_proto_name_of_inputs_is_translated() -> None:
+    """The body's field is `input`."""
     assert openai_name("inputs[3]", EMBEDDING_PARAMS) == "input[3]"
 
 
 @pytest.mark.parametrize(
     ("is_base64", "sent"), [(False, [1.5, -2.0]), (True, "AADAPwAAAMA=")]
 )  # fmt: skip
-def test_vectors_are_numbers_or_packed(is_base64: bool, sent: object) -> None:
-    """Little-endian 32-bit floats in Base64 where asked for; usage counts the tokens."""
+def test_vectors_are_numbers_or_base64(is_base64: bool, sent: object) -> None:
+    """Usage has the token count."""
     vectors = EmbeddingList("asked", is_base64=is_base64)
     vectors.add(
         pb.EmbedResponse(
@@ -87,3 +94,62 @@ def test_vectors_are_numbers_or_packed(is_base64: bool, sent: object) -> None:
         "data": [{"object": "embedding", "index": 0, "embedding": sent}],
         "usage": {"prompt_tokens": 7, "total_tokens": 7},
     }
+
+
+RERANK_BODY: dict[str, Any] = {"model": "m", "query": "q", "documents": ["a", {"text": "b"}]}
+
+
+def test_a_rerank_body_is_converted() -> None:
+    """Unset fields stay unset."""
+    bare = rerank_request(parse_rerank(RERANK_BODY))
+    full = rerank_request(parse_rerank(RERANK_BODY | {"top_n": 1, "return_documents": True}))
+
+    assert (bare.model, bare.query, list(bare.documents)) == ("m", "q", ["a", "b"])
+    assert not bare.HasField("top_n")
+    assert full.top_n == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"query": None}, "query", "missing_required_parameter"),
+        ({"query": ""}, "query", "empty_string"),
+        ({"documents": []}, "documents", "empty_array"),
+        ({"documents": ["a", ""]}, "documents[1]", "empty_string"),
+        ({"documents": ["a", 5]}, "documents[1]", "invalid_type"),
+        ({"documents": "a"}, "documents", "invalid_type"),
+        ({"documents": ["a"] * 2049}, "documents", "array_above_max_length"),
+        ({"top_n": 0}, "top_n", "integer_below_min_value"),
+        ({"truncation": True}, "truncation", "unsupported_parameter"),
+        ({"nonsense": 1}, "nonsense", "unknown_parameter"),
+    ],
+)
+def test_invalid_rerank_bodies_are_rejected(fields: dict[str, Any], param: str, code: str) -> None:
+    """The error has OpenAI's field name and code."""
+    with pytest.raises(DomainError) as caught:
+        rerank_request(parse_rerank(RERANK_BODY | fields))
+    body: Any = error_body(caught.value)
+
+    assert (body["error"]["param"], body["error"]["code"]) == (param, code)
+
+
+@pytest.mark.parametrize("documents", [None, ("a", "b")])
+def test_results_contain_documents_only_on_request(documents: tuple[str, ...] | None) -> None:
+    """Best first, with the index of the document in the request."""
+    ranked = RankedList("rerank-1", "asked", documents)
+    results = [
+        pb.RerankResult(index=1, score=2, relevance=0.75),
+        pb.RerankResult(index=0, score=-2, relevance=0.25),
+    ]
+    ranked.add(pb.RerankResponse(results=results, prompt_tokens=9, model="answered"))
+    answer: Any = ranked.as_object()
+
+    assert [(r["index"], r["relevance_score"], r["score"]) for r in answer["results"]] == [
+        (1, 0.75, 2),
+        (0, 0.25, -2),
+    ]
+    assert [r.get("document") for r in answer["results"]] == (
+        [{"text": "b"}, {"text": "a"}] if documents else [None, None]
+    )
+    assert (answer["id"], answer["model"]) == ("rerank-1", "answered")
+    assert answer["usage"] == {"prompt_tokens": 9, "total_tokens": 9}

@@ -15,28 +15,27 @@ from openai_wire.chat.objects import (
 from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
-    a_token,
-    an_envelope,
     chat_accepted,
     chat_delta,
     done,
     finished,
+    make_envelope,
+    make_token,
     text_accepted,
     text_delta,
 )
 
 
-def a_chat(*events: ChatEvent, num_choices: int = 1, logprobs: bool = False) -> Any:
+def chat_object(*events: ChatEvent, num_choices: int = 1, logprobs: bool = False) -> Any:
     """The chat.completion of these events."""
-    completion = ChatCompletion(an_envelope(), num_choices=num_choices, logprobs=logprobs)
+    completion = ChatCompletion(make_envelope(), num_choices=num_choices, logprobs=logprobs)
     for event in events:
         completion.add(event, 0)
     return completion.as_object()
 
 
-def test_timings_say_where_the_time_went() -> None:
-    """In llama-server's names, which its clients know, and ours; sums over calls would mean
-    nothing."""
+def test_timings_of_a_single_call() -> None:
+    """Several calls have no timings."""
     event = done(10, 5, cached_tokens=6)
     event.usage.cache_source = generation_pb2.CACHE_SOURCE_LIVE
     event.usage.draft_tokens, event.usage.accepted_draft_tokens = 4, 3
@@ -67,8 +66,8 @@ def test_timings_say_where_the_time_went() -> None:
 
 
 def test_a_chat_completion_has_every_field() -> None:
-    """The object is OpenAI's, field by field; only the timings are ours."""
-    answer = a_chat(
+    """The object equals OpenAI's, except for `timings`."""
+    answer = chat_object(
         chat_accepted(), chat_delta("Hel"), chat_delta("lo"), ChatEvent(finished=finished()),
         ChatEvent(done=done(3, 2, cached_tokens=1, reasoning_tokens=1)),
     )  # fmt: skip
@@ -108,23 +107,23 @@ def test_a_chat_completion_has_every_field() -> None:
     }
 
 
-def test_an_empty_answer_is_an_empty_text() -> None:
-    """Content is null only beside tool calls."""
-    message = a_chat(chat_accepted(), ChatEvent(finished=finished()))["choices"][0]["message"]
+def test_an_empty_answer_has_empty_content() -> None:
+    """Content is null only with tool calls."""
+    message = chat_object(chat_accepted(), ChatEvent(finished=finished()))["choices"][0]["message"]
 
     assert message["content"] == ""
 
 
-def test_tool_calls_are_put_together() -> None:
-    """Pieces of calls become whole calls in their order; the content is then null."""
+def test_tool_call_deltas_are_joined() -> None:
+    """In order of their index; content is null."""
     pieces = [
         chat_pb2.ToolCallDelta(index=1, id="c2", name="g", arguments_json="{}"),
         chat_pb2.ToolCallDelta(index=0, id="c1", name="f", arguments_json='{"a"'),
         chat_pb2.ToolCallDelta(index=0, arguments_json=":1}"),
     ]
-    message = a_chat(chat_accepted(), *(chat_delta(calls=[piece]) for piece in pieces))["choices"][
-        0
-    ]["message"]
+    message = chat_object(chat_accepted(), *(chat_delta(calls=[piece]) for piece in pieces))[
+        "choices"
+    ][0]["message"]
 
     assert message["content"] is None
     assert message["tool_calls"] == [
@@ -133,29 +132,29 @@ def test_tool_calls_are_put_together() -> None:
     ]
 
 
-def test_reasoning_and_tool_calls_are_absent_where_there_are_none() -> None:
-    """Empty fields that would confuse agents are left out."""
-    message = a_chat(chat_accepted(), chat_delta("x"))["choices"][0]["message"]
+def test_empty_reasoning_and_tool_calls_are_omitted() -> None:
+    """Only non-empty fields are present."""
+    message = chat_object(chat_accepted(), chat_delta("x"))["choices"][0]["message"]
 
     assert message.keys() == {"role", "content", "refusal", "annotations"}
-    thought = a_chat(chat_accepted(), chat_delta("x", reasoning="hm"))["choices"][0]["message"]
+    thought = chat_object(chat_accepted(), chat_delta("x", reasoning="hm"))["choices"][0]["message"]
     assert thought["reasoning_content"] == "hm"
 
 
-def test_chat_logprobs_are_finite() -> None:
-    """Minus infinity, which JSON lacks, becomes OpenAI's lowest number."""
-    token = a_token(b"a", float("-inf"), [(b"b", float("nan"))])
-    answer = a_chat(chat_accepted(), chat_delta("a", logprobs=[token]), logprobs=True)
+def test_infinite_logprobs_are_clamped() -> None:
+    """JSON has no infinity and no NaN."""
+    token = make_token(b"a", float("-inf"), [(b"b", float("nan"))])
+    answer = chat_object(chat_accepted(), chat_delta("a", logprobs=[token]), logprobs=True)
 
     (entry,) = answer["choices"][0]["logprobs"]["content"]
     assert entry["logprob"] == -9999.0
     assert entry["top_logprobs"][0]["logprob"] == -9999.0
 
 
-def test_a_completion_puts_its_prompts_in_order() -> None:
-    """Choices are numbered prompt by prompt; usage is the sum."""
+def test_choices_are_in_the_order_of_prompts() -> None:
+    """Usage is summed."""
     completion = TextCompletion(
-        an_envelope("cmpl-1"), num_prompts=2, best_of=1, n=1, logprobs=False, echoes=["p", "q"]
+        make_envelope("cmpl-1"), num_prompts=2, best_of=1, n=1, logprobs=False, echoes=["p", "q"]
     )
     events = [
         (1, text_accepted()),
@@ -178,13 +177,13 @@ def test_a_completion_puts_its_prompts_in_order() -> None:
     assert answer["usage"]["total_tokens"] == 14
 
 
-def test_best_of_keeps_the_most_probable() -> None:
-    """The choices with the highest mean log probability are sent, best first, without it."""
+def test_best_of_returns_the_most_probable_choices() -> None:
+    """By mean log probability, best first."""
     completion = TextCompletion(
-        an_envelope("cmpl-1"), num_prompts=1, best_of=3, n=2, logprobs=False
+        make_envelope("cmpl-1"), num_prompts=1, best_of=3, n=2, logprobs=False
     )
     for index, (text, logprob) in enumerate([("bad", -3.0), ("best", -1.0), ("good", -2.0)]):
-        completion.add(text_delta(text, index=index, logprobs=[a_token(b"x", logprob)]))
+        completion.add(text_delta(text, index=index, logprobs=[make_token(b"x", logprob)]))
     answer: Any = completion.as_object()
 
     assert [(c["index"], c["text"], c["logprobs"]) for c in answer["choices"]] == [
@@ -194,9 +193,14 @@ def test_best_of_keeps_the_most_probable() -> None:
 
 
 def test_completion_logprobs_are_parallel_lists() -> None:
-    """Tokens that are no text get a name of their own, so that alternatives do not collide."""
-    completion = TextCompletion(an_envelope("cmpl-1"), num_prompts=1, best_of=1, n=1, logprobs=True)
-    tokens = [a_token(b"a", -0.5, [(b"\xe2", -1.0), (b"\xe3", -2.0)]), a_token(b"\xe2\x82", -0.25)]
+    """Invalid UTF-8 gets the `bytes:` notation."""
+    completion = TextCompletion(
+        make_envelope("cmpl-1"), num_prompts=1, best_of=1, n=1, logprobs=True
+    )
+    tokens = [
+        make_token(b"a", -0.5, [(b"\xe2", -1.0), (b"\xe3", -2.0)]),
+        make_token(b"\xe2\x82", -0.25),
+    ]
     completion.add(text_delta("a", logprobs=tokens))
     answer: Any = completion.as_object()
 
@@ -208,8 +212,8 @@ def test_completion_logprobs_are_parallel_lists() -> None:
     }
 
 
-def test_a_model_is_openai_shaped() -> None:
-    """OpenAI's fields, and what local clients look for."""
+def test_a_model_object() -> None:
+    """OpenAI's fields and extensions."""
     model = model_pb2.Model(
         name="m",
         aliases=["n"],

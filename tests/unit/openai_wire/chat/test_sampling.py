@@ -9,7 +9,7 @@ from openai_wire.chat.sampling import SamplingFields, sampling_params
 from openai_wire.shared.fields import validate
 
 
-def params_of(**fields: Any) -> sampling_pb2.SamplingParams:
+def make_params(**fields: Any) -> sampling_pb2.SamplingParams:
     """The params that these fields become."""
     return sampling_params(validate(SamplingFields, fields))
 
@@ -46,9 +46,9 @@ def params_of(**fields: Any) -> sampling_pb2.SamplingParams:
         ("seed", 42, "seed"),
     ],
 )
-def test_every_field_reaches_its_place(field: str, value: Any, path: str) -> None:
-    """Each field sets the proto's field of its meaning."""
-    found: Any = params_of(**{field: value})
+def test_every_field_is_converted(field: str, value: Any, path: str) -> None:
+    """To the corresponding field of the proto."""
+    found: Any = make_params(**{field: value})
     for step in path.split("."):
         found = getattr(found, step)
 
@@ -56,8 +56,8 @@ def test_every_field_reaches_its_place(field: str, value: Any, path: str) -> Non
 
 
 def test_every_sampling_field_of_the_proto_can_be_set() -> None:
-    """No field of the proto is out of reach for an HTTP caller."""
-    everything = params_of(
+    """No field is missing in the HTTP API."""
+    everything = make_params(
         temperature=1.0, top_p=1.0, top_k=1, min_p=0.5, typical_p=0.5, top_n_sigma=1.0,
         xtc_probability=0.5, xtc_threshold=0.5, dynatemp_range=0.5, dynatemp_exponent=1.0,
         min_keep=1, repeat_penalty=1.5, repeat_last_n=1, frequency_penalty=1.0,
@@ -73,36 +73,36 @@ def test_every_sampling_field_of_the_proto_can_be_set() -> None:
     ("seed", "sent"), [(-1, None), (0, 0), (-2, 2**64 - 2), (2**63, 2**63), (None, None)]
 )
 def test_negative_seeds_keep_their_bits(seed: int | None, sent: int | None) -> None:
-    """-1 draws a new seed as in llama.cpp; OpenAI's other negative seeds stay distinct."""
-    params = params_of(seed=seed)
+    """-1 means a random seed."""
+    params = make_params(seed=seed)
 
     assert (params.seed if params.HasField("seed") else None) == sent
 
 
 @pytest.mark.parametrize("biases", [{"5": -2, "9": -100}, [[5, -2], [9, False]]])
 def test_biases_have_two_forms(biases: Any) -> None:
-    """OpenAI's map and llama-server's pairs say the same; false forbids a token."""
-    sent = params_of(logit_bias=biases).logit_bias
+    """OpenAI's map and llama-server's pairs."""
+    sent = make_params(logit_bias=biases).logit_bias
 
     assert [(bias.token_id, bias.bias) for bias in sent] == [(5, -2.0), (9, -100.0)]
 
 
-def test_minus_one_keeps_all_tokens() -> None:
-    """top_k -1 is vLLM's word for no limit."""
-    assert params_of(top_k=-1).top_k == 0
+def test_top_k_minus_one_means_no_limit() -> None:
+    """As in vLLM."""
+    assert make_params(top_k=-1).top_k == 0
 
 
-def test_mirostat_settings_need_mirostat() -> None:
-    """Mirostat's numbers are sent only where it is on."""
-    on = params_of(mirostat=2, mirostat_tau=4.0, mirostat_eta=0.25).mirostat
+def test_mirostat_settings_require_mirostat() -> None:
+    """They are ignored if it is off."""
+    on = make_params(mirostat=2, mirostat_tau=4.0, mirostat_eta=0.25).mirostat
 
     assert (on.version, on.tau, on.eta) == (2, 4.0, 0.25)
-    assert not params_of(mirostat=0, mirostat_tau=4.0).HasField("mirostat")
+    assert not make_params(mirostat=0, mirostat_tau=4.0).HasField("mirostat")
 
 
 def test_samplers_keep_their_order() -> None:
-    """The order of the filters is the caller's."""
-    assert list(params_of(samplers=["min_p", "typ_p", "infill", "temperature"]).samplers) == [
+    """The caller's order is passed on."""
+    assert list(make_params(samplers=["min_p", "typ_p", "infill", "temperature"]).samplers) == [
         sampling_pb2.SAMPLER_KIND_MIN_P,
         sampling_pb2.SAMPLER_KIND_TYPICAL_P,
         sampling_pb2.SAMPLER_KIND_INFILL,
@@ -110,9 +110,9 @@ def test_samplers_keep_their_order() -> None:
     ]
 
 
-def test_adaptive_p_may_be_named_among_the_filters() -> None:
-    """It comes last wherever llama.cpp's list names it, and is turned on by its target."""
-    params = params_of(samplers=["adaptive_p", "min_p"], adaptive_target=0.5)
+def test_adaptive_p_is_ignored_in_samplers() -> None:
+    """It is always last and enabled by adaptive_target."""
+    params = make_params(samplers=["adaptive_p", "min_p"], adaptive_target=0.5)
 
     assert list(params.samplers) == [sampling_pb2.SAMPLER_KIND_MIN_P]
     assert params.adaptive.target == 0.5

@@ -19,8 +19,8 @@ from openai_wire.shared.json_body import parse_array
 from svc_kit import errors
 
 
-def test_a_form_has_texts_only() -> None:
-    """Numbers and truths are read from them."""
+def test_form_fields_are_parsed() -> None:
+    """Numbers and booleans."""
     form = {"name": "voice", "default_scale": "0.5", "replace": "true", "model": "tiny"}
     header = header_from_form(form, "id")
 
@@ -29,15 +29,15 @@ def test_a_form_has_texts_only() -> None:
     assert not header_from_form({"name": "voice"}, "").HasField("default_scale")
 
 
-def test_a_body_names_its_file() -> None:
-    """What is null is not given."""
+def test_a_json_body_has_a_file_id() -> None:
+    """Null means not given."""
     header = header_from_json({"name": "voice", "file_id": "file-1", "model": None}, "")
 
     assert (header.file_id, header.replace) == ("file-1", False)
 
 
-def test_other_servers_bodies_name_a_path() -> None:
-    """vLLM's refuses a name that is taken unless told otherwise; the other one takes it."""
+def test_bodies_of_other_servers_have_a_path() -> None:
+    """vLLM replaces an adapter only with load_inplace."""
     body = {"lora_name": "voice", "lora_path": "v.gguf", "base_model_name": "tiny"}
     load = header_from_load(body, "")
 
@@ -69,16 +69,16 @@ def test_other_servers_bodies_name_a_path() -> None:
         (header_from_path, {"name": "", "path": "x"}, errors.DomainError, "name"),
     ],
 )
-def test_the_first_problem_is_named(read: Any, fields: Any, error: Any, field: str) -> None:
-    """By the caller's own word for the field."""
+def test_invalid_registrations_are_rejected(read: Any, fields: Any, error: Any, field: str) -> None:
+    """The error has the caller's field name."""
     with pytest.raises(error) as refused:
         read(fields, "")
 
     assert refused.value.field == field
 
 
-def test_an_update_changes_what_it_names() -> None:
-    """A zero is a value; nothing is nothing."""
+def test_an_update_contains_only_given_fields() -> None:
+    """Zero is a value."""
     request = update_request("voice", {"standing_scale": 0, "etag": "1"})
 
     assert request.HasField("standing_scale")
@@ -86,16 +86,16 @@ def test_an_update_changes_what_it_names() -> None:
     assert request.etag == "1"
 
 
-def test_scales_that_are_not_listed_are_zero() -> None:
-    """As llama-server has it; a place that is none is refused."""
+def test_omitted_scales_are_zero() -> None:
+    """Unknown indexes and invalid scales are rejected."""
     assert scales_by_index([{"id": 1, "scale": 0.5}], 3) == {0: 0.0, 1: 0.5, 2: 0.0}
     for items in ([{"id": 3, "scale": 1}], [{"id": 0, "scale": 99}], [{"scale": 1}], [1]):
         with pytest.raises(errors.DomainError):
             scales_by_index(items, 3)
 
 
-def test_queries_are_read() -> None:
-    """Lists as OpenAI's; a wait in whole seconds."""
+def test_queries_are_parsed() -> None:
+    """`wait` is 0 to 60 whole seconds."""
     request = list_adapters_request({"limit": "2", "order": "asc", "after": "adapter_1"})
 
     assert (request.page_size, request.order, request.after) == (2, 2, "adapter_1")
@@ -106,8 +106,8 @@ def test_queries_are_read() -> None:
             parse_wait({"wait": text})
 
 
-def test_an_array_is_an_array() -> None:
-    """An object is none, and neither is half of one."""
+def test_only_arrays_are_parsed_as_arrays() -> None:
+    """Other JSON is rejected."""
     assert parse_array(b"[1]") == [1]
     for raw in (b"", b"{}", b"[1"):
         with pytest.raises(errors.InvalidJson):
@@ -115,8 +115,8 @@ def test_an_array_is_an_array() -> None:
 
 
 @pytest.mark.parametrize("lora", ["voice", [{"id": "voice"}], [{"name": "voice"}]])
-def test_a_request_names_adapters_in_several_ways(lora: Any) -> None:
-    """A name alone, or lists under either word."""
+def test_lora_has_several_formats(lora: Any) -> None:
+    """A name, or objects with `id` or `name`."""
     messages = [{"role": "user", "content": "Hi."}]
     body = parse_chat({"model": "m", "messages": messages, "lora": lora})
 

@@ -16,8 +16,8 @@ from svc_kit.errors import DomainError
 BODY = {"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"}
 
 
-def test_a_body_becomes_a_request() -> None:
-    """With what is optional, and the name of the request."""
+def test_a_body_is_converted() -> None:
+    """Unset fields stay unset."""
     request = create_batch_request(
         {
             **BODY,
@@ -51,16 +51,16 @@ def test_a_body_becomes_a_request() -> None:
         ({"prompt": "x"}, "prompt"),
     ],
 )
-def test_a_bad_body_names_its_field(changed: dict[str, Any], field: str) -> None:
-    """As the caller wrote it."""
+def test_invalid_batches_are_rejected(changed: dict[str, Any], field: str) -> None:
+    """The error has the body's field name."""
     with pytest.raises(DomainError) as refused:
         create_batch_request({**BODY, **changed}, "")
 
     assert refused.value.field == field
 
 
-def test_a_query_becomes_a_page() -> None:
-    """What is not known is ignored."""
+def test_a_list_query_is_converted() -> None:
+    """Unknown parameters are ignored."""
     request = list_batches_request({"limit": "5", "after": "batch_1", "order": "asc"})
 
     assert (request.page_size, request.after) == (5, "batch_1")
@@ -69,7 +69,7 @@ def test_a_query_becomes_a_page() -> None:
 
 
 def test_a_new_batch_has_every_key() -> None:
-    """What is not known yet is null."""
+    """Unknown values are null."""
     batch = batch_pb2.Batch(id="batch_1", state=batch_pb2.Batch.STATE_VALIDATING)
     batch.completion_window.seconds = 3600
     shown = batch_object(batch)
@@ -85,7 +85,7 @@ def test_a_new_batch_has_every_key() -> None:
 
 
 def test_a_failed_batch_has_its_errors() -> None:
-    """One of the file as a whole has no line."""
+    """Errors of the whole file have no line."""
     errors = [
         batch_pb2.BatchError(code="invalid_url", message="m", param="url", line=2),
         batch_pb2.BatchError(code="empty_file", message="m"),
@@ -101,8 +101,8 @@ def test_a_failed_batch_has_its_errors() -> None:
     }
 
 
-def test_a_page_has_its_ends() -> None:
-    """Null where it is empty."""
+def test_a_page_has_first_and_last_id() -> None:
+    """Null if it is empty."""
     batches = [batch_pb2.Batch(id="batch_2"), batch_pb2.Batch(id="batch_1")]
     page = list_object(batches, batch_object, has_more=True)
     empty = list_object([], batch_object, has_more=False)

@@ -7,8 +7,8 @@ from openai_wire.resources.files import list_files_request
 from svc_kit.errors import InvalidField, OutOfRange
 
 
-def test_a_list_is_of_any_purpose_a_file_can_have() -> None:
-    """Also of those that only the server writes."""
+def test_files_can_be_listed_by_any_purpose() -> None:
+    """Including those of output files."""
     for purpose, expected in (
         ("batch", file_pb2.FILE_PURPOSE_BATCH),
         ("batch_output", file_pb2.FILE_PURPOSE_BATCH_OUTPUT),
@@ -16,8 +16,8 @@ def test_a_list_is_of_any_purpose_a_file_can_have() -> None:
         assert list_files_request({"purpose": purpose}).purpose == expected
 
 
-def test_an_unknown_purpose_is_the_purposes_fault() -> None:
-    """Its error says which there are, all of them."""
+def test_an_unknown_purpose_is_rejected() -> None:
+    """The error lists the supported values."""
     with pytest.raises(InvalidField) as caught:
         list_files_request({"purpose": "nope"})
 
@@ -26,8 +26,8 @@ def test_an_unknown_purpose_is_the_purposes_fault() -> None:
     assert "'batch_output'" in caught.value.message
 
 
-def test_a_number_below_the_least_is_a_number() -> None:
-    """In a query as in a body."""
+def test_a_negative_limit_is_out_of_range() -> None:
+    """It is parsed as a number."""
     with pytest.raises(OutOfRange) as caught:
         list_files_request({"limit": "-1"})
 

@@ -32,10 +32,10 @@ def named(*names: str) -> dict[str, Any]:
         ({}, ALWAYS, []),
     ],
 )
-def test_in_doubt_a_call_waits_for_a_word(
+def test_calls_require_approval_by_default(
     asked: object, approval: tool_pb2.McpTool.Approval, exempt: list[str]
 ) -> None:
-    """A tool that both lists name waits, and a list without names allows nothing."""
+    """Also those in both lists; an empty list exempts nothing."""
     [tool] = tools_to_proto([{"type": "mcp", "server_label": "shop", "require_approval": asked}])
 
     assert (tool.mcp.approval, list(tool.mcp.approval_exempt)) == (approval, exempt)
@@ -48,10 +48,8 @@ def test_in_doubt_a_call_waits_for_a_word(
         ({"type": "function", "name": "f", "defer_loading": True}, "defer_loading"),
     ],
 )
-def test_a_field_that_a_tool_may_not_have_is_named_with_its_tool(
-    tool: dict[str, Any], field: str
-) -> None:
-    """There may be many tools."""
+def test_an_unsupported_field_of_a_tool_is_rejected(tool: dict[str, Any], field: str) -> None:
+    """The error has the index of the tool."""
     with pytest.raises(UnsupportedField) as caught:
         tools_to_proto([{"type": "mcp", "server_label": "till"}, tool])
 

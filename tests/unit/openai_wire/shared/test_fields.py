@@ -26,8 +26,8 @@ def schemas(value: object) -> Iterator[dict[str, object]]:
             yield from schemas(inner)
 
 
-def test_no_union_is_tried_member_by_member() -> None:
-    """Errors of such a union name its members as if they were fields of the caller's."""
+def test_unions_are_discriminated() -> None:
+    """Errors of other unions have member names in the field path."""
     for found in pkgutil.walk_packages(openai_wire.__path__, "openai_wire."):
         importlib.import_module(found.name)
 

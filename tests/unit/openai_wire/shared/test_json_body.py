@@ -8,7 +8,7 @@ from svc_kit.errors import InvalidJson
 
 @pytest.mark.parametrize("raw", [b"", b"  \n"])
 def test_an_empty_body_is_an_empty_object(raw: bytes) -> None:
-    """SDKs send an empty body for calls without arguments."""
+    """Clients send no body if they have no arguments."""
     assert parse_object(raw) == {}
 
 
@@ -29,16 +29,16 @@ def test_an_empty_body_is_an_empty_object(raw: bytes) -> None:
         b'{"a":' * 2000,
     ],
 )
-def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
-    """Malformed JSON, numbers that JSON does not have, broken text and other values are refused."""
+def test_invalid_json_objects_are_rejected(raw: bytes) -> None:
+    """Malformed JSON, invalid numbers and text, and other types."""
     with pytest.raises(InvalidJson) as caught:
         parse_object(raw)
 
     assert caught.value.field is None
 
 
-def test_nesting_is_allowed_up_to_the_limit_and_not_beyond() -> None:
-    """The deepest body allowed passes, one level more does not."""
+def test_nesting_is_limited() -> None:
+    """MAX_DEPTH levels are accepted, one more is not."""
 
     def nested(levels: int) -> bytes:
         return b'{"a":' * levels + b"1" + b"}" * levels
@@ -48,8 +48,8 @@ def test_nesting_is_allowed_up_to_the_limit_and_not_beyond() -> None:
         parse_object(nested(MAX_DEPTH + 1))
 
 
-def test_depth_is_counted_through_arrays() -> None:
-    """Arrays inside objects count as levels too."""
+def test_arrays_count_as_levels() -> None:
+    """Like objects."""
     raw = b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
 
     with pytest.raises(InvalidJson, match="nested deeper"):
