@@ -1,5 +1,4 @@
-"""A remote server (Model Context Protocol) on loopback, by the protocol's own package, that
-remembers what its tools were called with."""
+"""An MCP server on loopback, built with the `mcp` package, that records the calls of its tools."""
 
 import asyncio
 import socket
@@ -16,24 +15,24 @@ from mcp.server.mcpserver.exceptions import ToolError
 LABEL = "shop"
 SECRET = "Bearer hush"
 Ware = Literal["tea", "coffee"]
-"""What can be ordered. A model that may write any text here may write one without an end."""
+"""Values of the argument. A model that may write any text here may never end it."""
 
 
 @dataclass
 class Shop:
-    """The server, as a test sees it."""
+    """State of the server."""
 
     url: str = ""
     ordered: list[str] = field(default_factory=list)
-    """What was ordered, in order."""
+    """Ordered wares, in order."""
     small_print: str = ""
-    """What stands under the word that something was ordered."""
+    """Text appended to the result of `order`."""
     began: threading.Event = field(default_factory=threading.Event)
     """Set once `wait` was called."""
     authorizations: list[str] = field(default_factory=list)
 
     def app(self) -> MCPServer:
-        """Its tools."""
+        """The server with its tools."""
         server = MCPServer("shop")
 
         @server.tool()
@@ -46,7 +45,7 @@ class Shop:
 
         @server.tool()
         async def wait(ware: Ware) -> str:
-            """Orders a ware, and never says so."""
+            """Orders a ware, and never returns."""
             self.ordered.append(ware)
             self.began.set()
             await asyncio.Event().wait()
@@ -59,7 +58,7 @@ class Shop:
 
         @server.tool()
         def flood() -> str:
-            """Says too much."""
+            """Returns a long text."""
             return "x" * 100_000
 
         return server
@@ -67,7 +66,7 @@ class Shop:
 
 @contextmanager
 def a_shop() -> Iterator[Shop]:
-    """The server, in a thread of this process, with a loop of its own."""
+    """Run the server in a thread of this process, with its own event loop."""
     shop = Shop()
     listener = socket.create_server(("127.0.0.1", 0))
     shop.url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"

@@ -1,6 +1,6 @@
-"""Runs under workers that stall, die and come back late, callers who cancel and answer at any
-token, and a clock that lets waits expire: over a real database. Hypothesis chooses what happens;
-what must hold of a run is checked beside every step, and once all of them have ended.
+"""A state machine test of runs on a real database: workers stall, die and lose leases, callers
+cancel and submit outputs at any token, and waits expire. Hypothesis chooses the steps; invariants
+are checked after each step and once all runs have ended.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from svc_kit.errors import RunActive, RunNotCancellable, ToolOutputsNotAccepted
 from tests.support.control import SetClock
 from tests.support.job_machine import START, OpenDatabase
 from tests.support.jobs import LEASE, PROJECT
-from tests.support.runs import FUNCTION, WAIT, RunProcess, RunWorld, begun, now
+from tests.support.runs import FUNCTION, WAIT, RunProcess, RunWorld, create_run, get_run
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
 
 ResultT = TypeVar("ResultT")
@@ -44,7 +44,7 @@ ALWAYS = 1 << 30
 
 
 class Step(StrEnum):
-    """What may happen."""
+    """A step of the state machine."""
 
     ASK = "ask"
     CANCEL = "cancel"
@@ -63,7 +63,7 @@ STEPS = st.sampled_from([*OFTEN, *Step])
 
 @dataclass(eq=False)
 class Attempt:
-    """A worker's attempt at a run, which says as many tokens as it is allowed to."""
+    """A worker's attempt at a run, which produces `num_allowed` tokens and then blocks."""
 
     process: "Process"
     context: JobContext
@@ -76,7 +76,7 @@ class Attempt:
         self.work = asyncio.create_task(handler.run(self.context.claim, self.context))
 
     async def hold(self) -> None:
-        """Wait for the leave to say a token."""
+        """Wait until the next token is allowed."""
         while not self.num_allowed:
             self.goes_on.clear()
             self.is_held.set()
@@ -84,7 +84,7 @@ class Attempt:
         self.num_allowed -= 1
 
     async def settle(self, num_tokens: int = 0) -> None:
-        """Say some tokens, and come to rest: before the next one, or at the end."""
+        """Produce tokens, and wait until the attempt blocks or ends."""
         if num_tokens:
             self.num_allowed = num_tokens
             self.is_held.clear()
@@ -96,7 +96,7 @@ class Attempt:
 
 @dataclass(eq=False)
 class Process:
-    """A process, with what is lost when it dies."""
+    """A control process with its attempts."""
 
     parts: RunProcess
     stack: AsyncExitStack
@@ -105,20 +105,20 @@ class Process:
 
 @dataclass
 class Known:
-    """What must be so of a run."""
+    """Expected state of a run."""
 
     run: Run
-    """As it was seen last."""
-    is_given_up: bool = False
-    """Somebody was told that it will be cancelled."""
+    """The run as last read."""
+    is_cancelled_by_caller: bool = False
+    """Whether a cancellation succeeded."""
     is_answered: bool = False
-    """Somebody was told that its outputs have been taken."""
+    """Whether outputs were accepted."""
     num_lost: int = 0
-    """How often its worker was lost: a job is given up after some."""
+    """How often its worker lost the lease; a job dies after `MAX_ATTEMPTS`."""
 
 
 class RunMachine(RuleBasedStateMachine):
-    """Two processes and two threads: the runs of the first call a function before they answer."""
+    """Two processes and two threads; runs on the first thread call a function and then answer."""
 
     open_database: OpenDatabase
 
@@ -141,31 +141,31 @@ class RunMachine(RuleBasedStateMachine):
         self.processes = {name: self.do(self.start(name)) for name in "ab"}
 
     def do(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a step to its end."""
+        """Run a coroutine to its end."""
         return self.loop.run(step)
 
     async def start(self, name: str) -> Process:
-        """A process begins."""
+        """Start a process."""
         self.lives += 1
         parts, stack = self.world.process(f"{name}{self.lives}"), AsyncExitStack()
         await stack.enter_async_context(parts.streams.running())
         return Process(parts, stack)
 
     async def before_token(self, _request: TurnRequest, _index: int) -> None:
-        """A worker waits for its leave to go on."""
+        """Block the current attempt until its next token is allowed."""
         task = asyncio.current_task()
         await next(each for each in self.attempts() if each.work is task).hold()
 
     def attempts(self) -> list[Attempt]:
-        """Those that have not ended, some of them late."""
+        """The attempts that have not ended, including those without a lease."""
         return [each for process in self.processes.values() for each in process.attempts]
 
-    # ---- what happens
+    # ---- steps
 
     @rule(step=STEPS, name=PROCESSES, data=st.data())
     def happen(self, step: Step, name: str, data: st.DataObject) -> None:
-        """The next step. One rule for all: of several, Hypothesis leaves some out of a history, and
-        none has a weight."""
+        """Execute a step. There is one rule for all steps, because Hypothesis disables some rules
+        in each example and cannot weight rules."""
         match step:
             case Step.ASK:
                 self.ask(data.draw(THREADS), name)
@@ -189,15 +189,15 @@ class RunMachine(RuleBasedStateMachine):
     # ---- callers
 
     def ask(self, thread: int, name: str) -> None:
-        """Somebody wants a run: it is begun exactly if the last one of the thread has ended."""
+        """Create a run; it is refused exactly if a run of the thread is active."""
         last = self.latest.get(thread)
         is_active = last is not None and not self.known[last.id].run.state.is_final
-        said = NewMessage(role=Role.USER, content=(Text(text="Hi"),))
-        runs = begun(
+        message = NewMessage(role=Role.USER, content=(Text(text="Hi"),))
+        runs = create_run(
             self.processes[name].parts,
             self.assistants[thread],
             self.threads[thread],
-            additional_messages=(said,),
+            additional_messages=(message,),
         )
         try:
             run = self.do(runs)
@@ -209,7 +209,7 @@ class RunMachine(RuleBasedStateMachine):
             self.known[run.id] = Known(run)
 
     def cancel(self, thread: int, name: str) -> None:
-        """Somebody has had enough; that is refused exactly if the run has ended."""
+        """Cancel the last run of a thread; it is refused exactly if the run has ended."""
         run = self.latest.get(thread)
         if run is None:
             return
@@ -220,10 +220,10 @@ class RunMachine(RuleBasedStateMachine):
             assert known.run.state.is_final
         else:
             assert not known.run.state.is_final
-            known.is_given_up = True
+            known.is_cancelled_by_caller = True
 
     def submit(self, thread: int, name: str) -> None:
-        """Outputs come; they are taken exactly if the run waits for them."""
+        """Submit outputs; they are accepted exactly if the run waits for them."""
         run = self.latest.get(thread)
         if run is None:
             return
@@ -239,11 +239,11 @@ class RunMachine(RuleBasedStateMachine):
     # ---- workers
 
     def work(self, name: str) -> None:
-        """A process takes the next run, and stands before its first token."""
-        self.do(self.claimed(self.processes[name]))
+        """A process claims the next run, and blocks before its first token."""
+        self.do(self.claim(self.processes[name]))
 
-    async def claimed(self, process: Process) -> Attempt | None:
-        """The next run that is to be worked on."""
+    async def claim(self, process: Process) -> Attempt | None:
+        """Claim the next run and start an attempt; None if there is none."""
         job = await process.parts.leases.claim([KIND])
         if job is None:
             return None
@@ -253,7 +253,7 @@ class RunMachine(RuleBasedStateMachine):
         return attempt
 
     async def advance(self, attempt: Attempt, num_tokens: int) -> None:
-        """Some tokens; a late worker hears with the first thing that it keeps that it is late."""
+        """Produce tokens. A worker without a lease fails with its first commit."""
         await attempt.settle(num_tokens)
         if not attempt.work.done():
             return
@@ -270,7 +270,7 @@ class RunMachine(RuleBasedStateMachine):
             assert attempt.context.is_finished or not attempt.context.is_finishing
 
     def speak(self, data: st.DataObject, name: str) -> None:
-        """The model says something to a worker, perhaps all that there is to say."""
+        """Produce one, two or all tokens of an attempt."""
         if not self.attempts():
             self.work(name)
         if attempts := self.attempts():
@@ -278,12 +278,12 @@ class RunMachine(RuleBasedStateMachine):
             self.do(self.advance(attempt, data.draw(st.sampled_from([1, 2, ALWAYS]))))
 
     def hear(self, data: st.DataObject) -> None:
-        """A worker looks whether its run is to be cancelled."""
+        """A worker checks whether its run is to be cancelled."""
         if attempts := self.attempts():
-            self.do(self.heard(data.draw(st.sampled_from(attempts))))
+            self.do(self.check_cancel(data.draw(st.sampled_from(attempts))))
 
-    async def heard(self, attempt: Attempt) -> None:
-        """If so, it ends."""
+    async def check_cancel(self, attempt: Attempt) -> None:
+        """Cancel the attempt if that was requested."""
         job = await self.world.database.transactions.read(
             lambda each: JobQueries(each).get(PROJECT, attempt.context.claim.job_id)
         )
@@ -295,12 +295,12 @@ class RunMachine(RuleBasedStateMachine):
             await self.advance(attempt, 0)
 
     def die(self, name: str) -> None:
-        """A process is killed, and started again."""
-        self.do(self.end(self.processes[name]))
+        """Kill a process and start a new one."""
+        self.do(self.kill(self.processes[name]))
         self.processes[name] = self.do(self.start(name))
 
-    async def end(self, process: Process) -> None:
-        """Nothing more comes of it."""
+    async def kill(self, process: Process) -> None:
+        """Cancel all attempts of a process."""
         works = [attempt.work for attempt in process.attempts]
         for work in works:
             work.cancel()
@@ -309,56 +309,56 @@ class RunMachine(RuleBasedStateMachine):
         await process.stack.aclose()
 
     def take_over(self, name: str, heir: str) -> None:
-        """Everybody stalls for a lease, a process finds whose runs are nobody's any more, and one
-        goes on with them, perhaps the one that had them."""
-        self.do(self.orphans_taken(self.processes[name]))
-        while self.do(self.claimed(self.processes[heir])) is not None:
+        """Let all leases expire; one process releases the orphans, and another one (perhaps the
+        same) claims them."""
+        self.do(self.release_orphans(self.processes[name]))
+        while self.do(self.claim(self.processes[heir])) is not None:
             pass
 
-    async def orphans_taken(self, process: Process) -> None:
-        """What no worker has, and what has waited long enough, is there for the next one."""
+    async def release_orphans(self, process: Process) -> None:
+        """Release the jobs whose leases have expired, and wait for the longest backoff."""
         self.clock.advance(seconds=LEASE.total_seconds())
         for orphan in await process.parts.leases.orphans():
-            with suppress(LeaseLost):  # its worker has just committed what it said
+            with suppress(LeaseLost):  # its worker has just committed
                 await process.parts.leases.take_over(orphan)
                 self.known[orphan.subject].num_lost += 1
         self.clock.advance(seconds=LONGEST_BACKOFF.total_seconds())
 
     def time_passes(self, name: str, share: float) -> None:
-        """What has waited for its client for too long expires."""
+        """Advance the clock; runs that waited too long expire."""
         self.clock.advance(seconds=share * WAIT.total_seconds())
-        self.do(self.expired(self.processes[name]))
+        self.do(self.run_expiry(self.processes[name]))
 
-    async def expired(self, process: Process) -> None:
-        """The jobs that are due by now."""
+    async def run_expiry(self, process: Process) -> None:
+        """Execute the expiry jobs that are due."""
         leases, expiry = process.parts.leases, RunExpiry(RunEventDocuments())
         while (job := await leases.claim([EXPIRY_KIND])) is not None:
             await expiry.run(job.claim, JobContext(job, leases))
 
-    # ---- what must hold
+    # ---- invariants
 
     @invariant()
-    def an_end_is_the_end(self) -> None:
-        """Each run ends once, its log with it, as those were told who changed it; until then, and
-        no longer, it has its thread."""
+    def each_run_ends_once(self) -> None:
+        """Its state agrees with its events and with what callers were told. It locks its thread
+        exactly until it ends."""
         for known in self.known.values():
-            before, run = known.run, self.do(now(self.processes["a"].parts, known.run))
+            before, run = known.run, self.do(get_run(self.processes["a"].parts, known.run))
             assert run == before or not before.state.is_final
             known.run = run
             assert run.state is not RunState.FAILED or known.num_lost >= MAX_ATTEMPTS
             is_cancelled = run.state in (RunState.CANCELLING, RunState.CANCELLED)
-            assert is_cancelled == known.is_given_up
+            assert is_cancelled == known.is_cancelled_by_caller
             if known.is_answered:
                 assert run.state not in (RunState.REQUIRES_ACTION, RunState.EXPIRED)
-            ends = [each for each in self.do(self.told(run)) if each.run.state.is_final]
+            ends = [each for each in self.do(self.run_changes(run)) if each.run.state.is_final]
             assert [end.run.state for end in ends] == [run.state] * run.state.is_final
         for number, run in self.latest.items():
             holder = self.do(self.world.thread_now(self.threads[number].id)).active_run_id
-            is_over = self.known[run.id].run.state.is_final
-            assert holder == ("" if is_over else run.id)
+            is_final = self.known[run.id].run.state.is_final
+            assert holder == ("" if is_final else run.id)
 
-    async def told(self, run: Run) -> Sequence[RunChanged]:
-        """What readers have been told of a run's states."""
+    async def run_changes(self, run: Run) -> Sequence[RunChanged]:
+        """The events of a run's states."""
         events = await self.world.database.transactions.read(
             lambda each: StreamQueries(each).read(PROJECT, run.id, BEFORE_FIRST, ALWAYS)
         )
@@ -366,41 +366,41 @@ class RunMachine(RuleBasedStateMachine):
         return [each for each in decoded if isinstance(each, RunChanged)]
 
     def teardown(self) -> None:
-        """One healthy process and a patient client end everything."""
+        """One healthy process and a client end all runs."""
         try:
             self.do(self.end_everything())
-            self.an_end_is_the_end()
+            self.each_run_ends_once()
             for known in self.known.values():
-                self.do(self.check_whole(known.run))
+                self.do(self.check_ended(known.run))
         finally:
             for process in self.processes.values():
-                self.do(self.end(process))
+                self.do(self.kill(process))
             self.do(self.stack.aclose())
             self.loop.close()
 
     async def end_everything(self) -> None:
-        """Whatever happened before, every run ends."""
+        """End every run, whatever happened before."""
         for process in self.processes.values():
-            await self.end(process)
+            await self.kill(process)
         self.processes |= {name: await self.start(name) for name in "ab"}
         last = self.processes["a"]
-        await self.orphans_taken(last)
+        await self.release_orphans(last)
         while True:
-            while (attempt := await self.claimed(last)) is not None:
+            while (attempt := await self.claim(last)) is not None:
                 if attempt in last.attempts:
                     await self.advance(attempt, ALWAYS)
             waiting = [
                 run
                 for known in self.known.values()
-                if (run := await now(last.parts, known.run)).state is RunState.REQUIRES_ACTION
+                if (run := await get_run(last.parts, known.run)).state is RunState.REQUIRES_ACTION
             ]
             if not waiting:
                 return
             for run in waiting:
                 await last.parts.runs.submit(PROJECT, run.thread_id, run.id, OUTPUTS, "")
 
-    async def check_whole(self, run: Run) -> None:
-        """All has ended; a completed run has one whole message, and each token counts once."""
+    async def check_ended(self, run: Run) -> None:
+        """No message is in progress. A completed run has one message; each token counts once."""
         assert run.state.is_final
         messages = await self.world.messages(run)
         assert all(each.item.status is not ItemStatus.IN_PROGRESS for each in messages)
@@ -412,6 +412,6 @@ class RunMachine(RuleBasedStateMachine):
 
 
 def _script(request: TurnRequest) -> Script:
-    """A call where there is a function, and the user spoke last."""
+    """A call if the run has a function and the last message is the user's, else the answer."""
     is_asked = request.messages[-1].role is TurnRole.USER
     return CALL if request.tools and is_asked else ANSWER

@@ -1,4 +1,4 @@
-"""What the tenancy test knows of runs: one has ended, another one waits for its caller for ever."""
+"""Runs for the tenancy test: one has ended, another one waits for tool outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,23 +21,21 @@ RUN_ANSWERS = {
     "CancelRun": "FailedPrecondition",
     "SubmitToolOutputs": "FailedPrecondition",
 }
-"""What a good call is answered with: its thread is busy, or its run has ended."""
+"""Errors of valid requests, because the thread is busy or the run has ended."""
 
 
 async def create_run(client: Client, canary: str) -> Ids:
-    """A run that has ended, and a thread with one that waits for the output of a function."""
+    """Create a run that ends, and one that waits for the output of a function."""
     assistant = await ThreadClient(client).new_assistant(name=canary)
     options = pb.RunOptions(
         assistant_id=assistant.id, instructions=canary, metadata={"canary": canary}
     )
-    ended = await _carried_out(client, options, canary)
+    ended = await _execute(client, options, canary)
     options.tools.tools.append(Tool(function=FunctionTool(name=canary)))
-    busy = await _carried_out(client, options, canary)
-    named: dict[str, Any] = {"thread_id": ended.thread_id, "run_id": ended.id}
+    busy = await _execute(client, options, canary)
+    request = pb.ListRunStepsRequest(thread_id=ended.thread_id, run_id=ended.id)
     with translate_errors():
-        steps = await RunServiceStub(client.channel).ListRunSteps(
-            pb.ListRunStepsRequest(**named), metadata=client.metadata
-        )
+        steps = await RunServiceStub(client.channel).ListRunSteps(request, metadata=client.metadata)
     return {
         "run": ended.id,
         "run_thread": ended.thread_id,
@@ -47,33 +45,32 @@ async def create_run(client: Client, canary: str) -> Ids:
     }
 
 
-async def _carried_out(client: Client, options: pb.RunOptions, text: str) -> run_pb2.Run:
-    """A run on a thread of its own that nobody works on any more."""
+async def _execute(client: Client, options: pb.RunOptions, text: str) -> run_pb2.Run:
+    """Create a run with its thread, and wait until it ends or waits for outputs."""
     stub = RunServiceStub(client.channel)
-    asked = pb.CreateThreadAndRunRequest(run=options, messages=[saying(text)])
+    request = pb.CreateThreadAndRunRequest(run=options, messages=[saying(text)])
     with translate_errors():
-        run = (await stub.CreateThreadAndRun(asked, metadata=client.metadata)).run
-        named: dict[str, Any] = {"thread_id": run.thread_id, "run_id": run.id}
-        async for _ in stub.WatchRun(pb.WatchRunRequest(**named), metadata=client.metadata):
+        run = (await stub.CreateThreadAndRun(request, metadata=client.metadata)).run
+        watch = pb.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
+        async for _ in stub.WatchRun(watch, metadata=client.metadata):
             pass
     return run
 
 
 async def observe_run(client: Client, ids: Ids) -> object:
-    """The run that has ended, its steps and the list it stands in."""
+    """Read the ended run, its steps and the list of runs."""
     stub = RunServiceStub(client.channel)
-    thread: dict[str, Any] = {"thread_id": ids["run_thread"]}
-    named = {**thread, "run_id": ids["run"]}
+    list_runs = pb.ListRunsRequest(thread_id=ids["run_thread"])
     with translate_errors():
         return [
-            await stub.GetRun(pb.GetRunRequest(**named), metadata=client.metadata),
-            await stub.ListRuns(pb.ListRunsRequest(**thread), metadata=client.metadata),
-            await stub.ListRunSteps(pb.ListRunStepsRequest(**named), metadata=client.metadata),
+            await stub.GetRun(pb.GetRunRequest(**_run(ids)), metadata=client.metadata),
+            await stub.ListRuns(list_runs, metadata=client.metadata),
+            await stub.ListRunSteps(pb.ListRunStepsRequest(**_run(ids)), metadata=client.metadata),
         ]
 
 
 def run_calls() -> dict[str, Call]:
-    """A good call of each RPC of RunService."""
+    """A valid request for each RPC of RunService."""
     return {
         "CreateRun": lambda ids: [
             pb.CreateRunRequest(
@@ -84,20 +81,20 @@ def run_calls() -> dict[str, Call]:
         "CreateThreadAndRun": lambda ids: [
             pb.CreateThreadAndRunRequest(run=pb.RunOptions(assistant_id=ids["run_assistant"]))
         ],
-        "GetRun": lambda ids: [pb.GetRunRequest(**_named(ids))],
+        "GetRun": lambda ids: [pb.GetRunRequest(**_run(ids))],
         "ListRuns": lambda ids: [pb.ListRunsRequest(thread_id=ids["run_thread"])],
-        "UpdateRun": lambda ids: [pb.UpdateRunRequest(**_named(ids), metadata={"x": "y"})],
-        "CancelRun": lambda ids: [pb.CancelRunRequest(**_named(ids))],
+        "UpdateRun": lambda ids: [pb.UpdateRunRequest(**_run(ids), metadata={"x": "y"})],
+        "CancelRun": lambda ids: [pb.CancelRunRequest(**_run(ids))],
         "SubmitToolOutputs": lambda ids: [
             pb.SubmitToolOutputsRequest(
-                **_named(ids), outputs=[pb.ToolOutput(call_id="call", output="x")]
+                **_run(ids), outputs=[pb.ToolOutput(call_id="call", output="x")]
             )
         ],
-        "GetRunStep": lambda ids: [pb.GetRunStepRequest(**_named(ids), step_id=ids["run_step"])],
-        "ListRunSteps": lambda ids: [pb.ListRunStepsRequest(**_named(ids))],
-        "WatchRun": lambda ids: [pb.WatchRunRequest(**_named(ids))],
+        "GetRunStep": lambda ids: [pb.GetRunStepRequest(**_run(ids), step_id=ids["run_step"])],
+        "ListRunSteps": lambda ids: [pb.ListRunStepsRequest(**_run(ids))],
+        "WatchRun": lambda ids: [pb.WatchRunRequest(**_run(ids))],
     }
 
 
-def _named(ids: Ids) -> dict[str, Any]:
+def _run(ids: Ids) -> dict[str, Any]:
     return {"thread_id": ids["run_thread"], "run_id": ids["run"]}

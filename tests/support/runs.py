@@ -1,10 +1,9 @@
-"""Runs at work in a test: a database, a model that follows scripts, and control processes that come
-and go."""
+"""Runs in tests: a database, a scripted model, and control processes that start and stop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -43,33 +42,25 @@ WAIT = timedelta(seconds=600)
 FUNCTION = "get_weather"
 
 
-async def _one_a_word(request: TurnRequest) -> int:
-    texts = (getattr(part, "text", "") for message in request.messages for part in message.parts)
-    return sum(len(text.split()) for text in texts)
-
-
-@dataclass
 class WordCounter:
     """A `TokenCounter` for which each word is a token."""
 
-    counted: list[TurnRequest] = field(default_factory=list)
-
     async def count(self, request: TurnRequest) -> int:
-        """The words of all messages."""
-        self.counted.append(request)
-        return await _one_a_word(request)
+        """The number of words of all messages."""
+        texts = (getattr(part, "text", "") for each in request.messages for part in each.parts)
+        return sum(len(text.split()) for text in texts)
 
 
 class FixedSearch:
-    """A `Search` that finds the same, whatever it is asked."""
+    """A `Search` with fixed results, which records queries and filters."""
 
     def __init__(self, *hits: SearchHit) -> None:
         self.hits = list(hits)
-        self.asked: list[Sequence[str]] = []
+        self.queries: list[Sequence[str]] = []
         self.filters: list[Filter | None] = []
 
     def check_model(self) -> None:
-        """There is one."""
+        """Do nothing: there is an embedding model."""
 
     async def search(
         self,
@@ -80,17 +71,17 @@ class FixedSearch:
         filters: Filter | None,
         ranking: Ranking,
     ) -> list[SearchHit]:
-        """The passages."""
-        self.asked.append(queries)
+        """Return the fixed results."""
+        self.queries.append(queries)
         self.filters.append(filters)
         return self.hits
 
 
-NOTHING_FOUND = FixedSearch()
+EMPTY_SEARCH = FixedSearch()
 
 
 class RunProcess:
-    """A control process that works on runs."""
+    """A control process that executes runs."""
 
     def __init__(
         self,
@@ -100,7 +91,7 @@ class RunProcess:
         clock: Clock,
         owner: str = "a",
         *,
-        search: Search = NOTHING_FOUND,
+        search: Search = EMPTY_SEARCH,
         counter: WordCounter | None = None,
         concurrency: int = 8,
     ) -> None:
@@ -137,7 +128,7 @@ class RunProcess:
 
     @asynccontextmanager
     async def working(self, patience_s: float = 25) -> AsyncIterator["RunProcess"]:
-        """Work meanwhile, for at most so long; what is left then is given back."""
+        """Execute jobs meanwhile, for at most `patience_s`; release the remaining jobs then."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.streams.running())
             working = asyncio.create_task(self.dispatcher.run(NEVER_S))
@@ -148,110 +139,123 @@ class RunProcess:
                 self.dispatcher.stop()
                 await working
 
-    async def an_end(self) -> Job:
-        """The next job whose attempt ends."""
+    async def next_end(self) -> Job:
+        """Wait for the next end of an attempt at a job."""
         return await self.leases.ended.get()
 
 
 @dataclass
 class RunWorld:
-    """An assistant, threads and their runs in a database."""
+    """Creates assistants, threads and messages in a database."""
 
     database: Database
     turns: Any
     clock: SetClock
-    """The database's too."""
+    """The clock of the database too."""
 
     def __post_init__(self) -> None:
         self.ids = IdSource(self.clock)
 
-    def process(self, owner: str = "a", **about: Any) -> RunProcess:
-        """A control process."""
-        return RunProcess(self.database, self.turns, self.ids, self.clock, owner, **about)
+    def process(self, owner: str = "a", **options: Any) -> RunProcess:
+        """A new control process."""
+        return RunProcess(self.database, self.turns, self.ids, self.clock, owner, **options)
 
-    async def assistant(self, **about: Any) -> Assistant:
-        """A new assistant."""
-        made = Assistant(
+    async def assistant(self, **settings: Any) -> Assistant:
+        """Create an assistant."""
+        assistant = Assistant(
             id=self.ids.new(ASSISTANT),
-            settings=AssistantSettings(**{"model": "m", **about}),
+            settings=AssistantSettings(**{"model": "m", **settings}),
             created_at=self.clock(),
         )
         await self.database.transactions.write(
-            lambda each: AssistantQueries(each).add(PROJECT, made)
+            lambda tx: AssistantQueries(tx).add(PROJECT, assistant)
         )
-        return made
+        return assistant
 
     async def thread(self, *texts: str) -> Thread:
-        """A new thread, with what its user says."""
-        made = Thread(id=self.ids.new(THREAD), settings=ThreadSettings(), created_at=self.clock())
-        await self.database.transactions.write(lambda each: ThreadQueries(each).add(PROJECT, made))
-        await self.say(made.id, *texts)
-        return made
+        """Create a thread with user messages."""
+        thread = Thread(id=self.ids.new(THREAD), settings=ThreadSettings(), created_at=self.clock())
+        await self.database.transactions.write(lambda tx: ThreadQueries(tx).add(PROJECT, thread))
+        await self.say(thread.id, *texts)
+        return thread
 
     async def say(self, thread_id: str, *texts: str) -> None:
-        """The user says something."""
+        """Append user messages to a thread."""
         messages = [
             NewMessage(role=Role.USER, content=(Text(text=text),)).make(
                 self.ids.new("msg_"), thread_id, self.clock()
             )
             for text in texts
         ]
-        await self.database.transactions.write(
-            lambda each: MessageQueries(each).add(PROJECT, messages)
-        )
+        await self.database.transactions.write(lambda tx: MessageQueries(tx).add(PROJECT, messages))
 
     def pass_time(self, **by: float) -> None:
-        """Let time pass, and what has become due begin."""
+        """Advance the clock, and start the jobs that are due."""
         self.clock.advance(**by)
         self.database.notifications.send([JOBS_TOPIC])
 
     async def messages(self, run: Run) -> list[ThreadMessage]:
-        """What a run has written."""
+        """The messages that a run created."""
         return await self.database.transactions.read(
-            lambda each: MessageQueries(each).created_by_run(PROJECT, run.thread_id, run.id)
+            lambda tx: MessageQueries(tx).created_by_run(PROJECT, run.thread_id, run.id)
         )
 
     async def items(self, thread_id: str) -> list[Item]:
-        """Everything of a thread."""
-        placed = await self.database.transactions.read(
-            lambda each: TimelineQueries(each).read(PROJECT, thread_id)
+        """All items of a thread."""
+        entries = await self.database.transactions.read(
+            lambda tx: TimelineQueries(tx).read(PROJECT, thread_id)
         )
-        return [each.item for each in placed]
+        return [entry.item for entry in entries]
 
     async def thread_now(self, thread_id: str) -> Thread:
-        """A thread as it is."""
+        """The current state of a thread."""
         return await self.database.transactions.read(
-            lambda each: ThreadQueries(each).get(PROJECT, thread_id)
+            lambda tx: ThreadQueries(tx).get(PROJECT, thread_id)
         )
 
 
 Worlds = Callable[[Any], RunWorld]
-"""Makes one, for a model."""
+"""Creates a `RunWorld` for a model."""
 
 
-async def begun(process: RunProcess, assistant: Assistant, thread: Thread, **about: Any) -> Run:
-    """A run, created."""
-    return await process.runs.create(PROJECT, thread.id, NewRun(assistant_id=assistant.id, **about))
+async def create_run(
+    process: RunProcess, assistant: Assistant, thread: Thread, **options: Any
+) -> Run:
+    """Create a run."""
+    return await process.runs.create(
+        PROJECT, thread.id, NewRun(assistant_id=assistant.id, **options)
+    )
 
 
-async def told(process: RunProcess, run: Run, after: int = BEFORE_FIRST) -> list[NumberedEvent]:
-    """All events of a run, until it has ended or waits."""
+async def execute_run(
+    process: RunProcess, assistant: Assistant, thread: Thread, **options: Any
+) -> tuple[Run, list[NumberedEvent]]:
+    """Create a run and wait until it ends or waits for outputs; return it with its events."""
+    run = await create_run(process, assistant, thread, **options)
+    events = await read_events(process, run)
+    return await get_run(process, run), events
+
+
+async def read_events(
+    process: RunProcess, run: Run, after: int = BEFORE_FIRST
+) -> list[NumberedEvent]:
+    """Read the events of a run until it ends or waits for outputs."""
     return [event async for event in process.runs.watch(PROJECT, run.thread_id, run.id, after)]
 
 
-async def now(process: RunProcess, run: Run) -> Run:
-    """A run as it is."""
+async def get_run(process: RunProcess, run: Run) -> Run:
+    """The current state of a run."""
     return await process.runs.get(PROJECT, run.thread_id, run.id)
 
 
-async def steps_of(process: RunProcess, run: Run) -> Sequence[RunStep]:
-    """Its steps, oldest first."""
-    asked = PageRequest(size=100, newest_first=False)
-    return (await process.runs.steps(PROJECT, run.thread_id, run.id, asked)).items
+async def list_steps(process: RunProcess, run: Run) -> Sequence[RunStep]:
+    """The steps of a run, oldest first."""
+    request = PageRequest(size=100, newest_first=False)
+    return (await process.runs.steps(PROJECT, run.thread_id, run.id, request)).items
 
 
-def names(events: Sequence[NumberedEvent]) -> list[str]:
-    """What happened, in short; a delta by its kind alone."""
+def event_names(events: Sequence[NumberedEvent]) -> list[str]:
+    """Kind and state of each event, such as "run.created"; only the kind of a delta."""
     return [
         f"{event.kind}.{what}" if (what := getattr(event, "what", "")) else event.kind
         for _, event in events

@@ -1,7 +1,7 @@
-"""A model that says what it is told to: the port of turns without a network, a token at a time.
+"""A scripted model: a `TurnClient` without a network that produces one token at a time.
 
-What it says depends on the request alone, so a turn that is run again says the same, and one that
-is resumed goes on where it was, as with the real service.
+The output depends on the request alone, so a repeated turn has the same output and a resumed turn
+continues, as with the real service.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ FIRST_TOKEN_ID = 1000
 
 @dataclass(frozen=True)
 class Script:
-    """What a turn says: a delta for each token, without its id."""
+    """Output of a turn: a delta for each token, without its id."""
 
     deltas: Sequence[Delta]
     reason: FinishReason = FinishReason.STOP
@@ -37,34 +37,33 @@ class Script:
 
     @property
     def token_ids(self) -> list[int]:
-        """The ids of its tokens."""
+        """Ids of the tokens."""
         return [FIRST_TOKEN_ID + index for index in range(len(self.deltas))]
 
     def usage(self, num_tokens: int) -> TurnUsage:
-        """The tokens of a turn that ended after so many."""
-        said = self.deltas[:num_tokens]
-        reasoning = sum(bool(delta.reasoning) for delta in said)
+        """Usage of a turn that ended after `num_tokens`."""
+        reasoning = sum(bool(delta.reasoning) for delta in self.deltas[:num_tokens])
         return TurnUsage(self.prompt_tokens, self.cached_tokens, num_tokens, reasoning)
 
 
 def says(text: str, *, thinks: str = "") -> Script:
-    """A thought and an answer, a token for each word."""
-    thought = [Delta(reasoning=word) for word in _words(thinks)]
-    return Script([*thought, *(Delta(content=word) for word in _words(text))])
+    """Reasoning and an answer, a token for each word."""
+    reasoning = [Delta(reasoning=word) for word in _words(thinks)]
+    return Script([*reasoning, *(Delta(content=word) for word in _words(text))])
 
 
 def calls(name: str, arguments: str, *, call_id: str = "call_1", text: str = "") -> Script:
-    """A text and a tool call, whose arguments come in pieces."""
+    """A text and a tool call, whose arguments are split into tokens."""
     size = max(1, len(arguments) // 3)
     pieces = [arguments[first : first + size] for first in range(0, len(arguments), size)]
     first = Delta(calls=(ToolCallDelta(0, call_id, name, ""),))
     rest = [Delta(calls=(ToolCallDelta(0, "", "", piece),)) for piece in pieces]
-    said = [Delta(content=word) for word in _words(text)]
-    return Script([*said, first, *rest], FinishReason.TOOL_CALLS)
+    words = [Delta(content=word) for word in _words(text)]
+    return Script([*words, first, *rest], FinishReason.TOOL_CALLS)
 
 
 def in_order(*scripts: Script) -> Callable[[TurnRequest], Script]:
-    """A script for each answer of a conversation: the first while there is none, and so on."""
+    """Choose the n-th script for a prompt with n answers; the last script is repeated."""
 
     def choose(request: TurnRequest) -> Script:
         answers = sum(message.role is TurnRole.ASSISTANT for message in request.messages)
@@ -73,27 +72,27 @@ def in_order(*scripts: Script) -> Callable[[TurnRequest], Script]:
     return choose
 
 
-async def _at_once(_request: TurnRequest, _num_tokens: int) -> None:
-    """No hold."""
+async def _no_wait(_request: TurnRequest, _num_tokens: int) -> None:
+    """Return immediately."""
 
 
 @dataclass
 class ScriptedTurns:
-    """A `TurnClient` that follows scripts."""
+    """A `TurnClient` that produces scripted output."""
 
     choose: Callable[[TurnRequest], Script]
     troubles: list[int | DomainError] = field(default_factory=list)
-    """What befalls the next calls, one each: the engine dies after so many tokens of the call, or
-    the call is refused with an error. Calls beyond the list go well."""
-    before_token: Callable[[TurnRequest, int], Awaitable[None]] = _at_once
-    """Awaited before each token, with the number of those before it in the turn."""
+    """Failures of the next calls: the number of tokens after which the engine dies, or an error
+    that is raised at once. Calls beyond the list succeed."""
+    before_token: Callable[[TurnRequest, int], Awaitable[None]] = _no_wait
+    """Awaited before each token, with its index in the turn."""
     requests: list[TurnRequest] = field(default_factory=list)
-    """All calls."""
+    """Requests of all calls."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once a call has ended, however it did."""
+    """Set when a call ends."""
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
-        """The events of a turn."""
+        """Yield the events of a turn."""
         self.requests.append(request)
         script = self.choose(request)
         resumed = len(request.token_ids)
@@ -118,14 +117,14 @@ class ScriptedTurns:
             if dies_after is not None and index - resumed >= dies_after:
                 raise EngineDied(EngineRestarting(phase="running"))
             await self.before_token(request, index)
-            said = script.deltas[index]
-            yield Delta(said.content, said.reasoning, said.calls, (script.token_ids[index],))
-        is_whole = end == len(script.deltas)
-        yield Finished(script.reason if is_whole else FinishReason.LENGTH)
+            delta = script.deltas[index]
+            yield Delta(delta.content, delta.reasoning, delta.calls, (script.token_ids[index],))
+        is_complete = end == len(script.deltas)
+        yield Finished(script.reason if is_complete else FinishReason.LENGTH)
         yield Done(script.usage(end))
 
 
 def _words(text: str) -> list[str]:
-    """The words of a text, each but the first with the space before it."""
+    """The words of a text; each but the first begins with a space."""
     first, *others = text.split(" ")
     return [first, *(f" {word}" for word in others)] if text else []

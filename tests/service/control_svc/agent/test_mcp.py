@@ -1,4 +1,4 @@
-"""Responses with the tools of a remote server, which is real; the model follows scripts."""
+"""Responses with the tools of a real MCP server and a scripted model."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -23,28 +23,28 @@ ORDER = calls("order", '{"ware":"tea"}')
 
 
 def remote(**fields: Any) -> tool_pb2.Tool:
-    """The server's tools."""
+    """The tools of the MCP server."""
     return tool_pb2.Tool(mcp=tool_pb2.McpTool(server_label=LABEL, **fields))
 
 
-def word(request_id: str, *, approve: bool, reason: str = "") -> item_pb2.Item:
-    """What a person says of a call."""
-    answer = item_pb2.McpApprovalResponseItem(
+def approval(request_id: str, *, approve: bool, reason: str = "") -> item_pb2.Item:
+    """The approval or refusal of a call."""
+    response = item_pb2.McpApprovalResponseItem(
         approval_request_id=request_id, approve=approve, reason=reason
     )
-    return item_pb2.Item(mcp_approval_response=answer)
+    return item_pb2.Item(mcp_approval_response=response)
 
 
 @pytest.fixture(scope="module")
 def open_shop() -> Iterator[Shop]:
-    """The remote server."""
+    """The MCP server."""
     with a_shop() as running:
         yield running
 
 
 @pytest.fixture
 def shop(open_shop: Shop) -> Shop:
-    """The remote server, of which nothing was ordered yet."""
+    """The MCP server without recorded calls."""
     open_shop.ordered.clear()
     open_shop.small_print = ""
     open_shop.authorizations.clear()
@@ -53,7 +53,7 @@ def shop(open_shop: Shop) -> Shop:
 
 @pytest.fixture
 def model() -> ScriptedTurns:
-    """Orders tea, and says so."""
+    """A model that orders tea and then answers."""
     return ScriptedTurns(in_order(ORDER, says("It is ordered")))
 
 
@@ -61,7 +61,7 @@ def model() -> ScriptedTurns:
 async def running(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns, shop: Shop
 ) -> AsyncIterator[RunningControl]:
-    """A control service that knows the server, on each database."""
+    """A control service with this MCP server and an unreachable one, on each database."""
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
     server = {
@@ -70,33 +70,33 @@ async def running(
         "header_files": {"Authorization": str(secret)},
         "output_bytes": 16_384,
     }
-    dead = {"label": "dead", "url": "http://127.0.0.1:1/mcp"}
+    unreachable = {"label": "dead", "url": "http://127.0.0.1:1/mcp"}
     async with a_control(
-        tmp_path, database_url, model=a_model(model), mcp_servers=[server, dead]
+        tmp_path, database_url, model=a_model(model), mcp_servers=[server, unreachable]
     ) as control:
         yield control
 
 
 @pytest.fixture
 def client(running: RunningControl) -> ResponseClient:
-    """A caller."""
+    """A client of the running service."""
     return ResponseClient(running.client)
 
 
 def kinds(response: response_pb2.Response) -> list[str | None]:
-    """What the output is made of."""
+    """Kinds of the output items."""
     return [item.WhichOneof("content") for item in response.output]
 
 
 def script(model: ScriptedTurns, *scripts: Script) -> None:
-    """What the model says from now on."""
+    """Set the scripts of the model."""
     model.choose = in_order(*scripts)
 
 
-async def test_a_call_is_made_once_and_told_in_order(
+async def test_a_call_is_executed_once_and_streamed_in_order(
     client: ResponseClient, shop: Shop, model: ScriptedTurns
 ) -> None:
-    """The list, the call with its arguments and its output, the answer; the model sees them."""
+    """The list of tools, the call with arguments and output, and the answer."""
     events = [event async for event in client.stream("Tea, please", tools=[remote(approval=NEVER)])]
     made = events[-1].completed
 
@@ -127,10 +127,8 @@ async def test_a_call_is_made_once_and_told_in_order(
     ]
 
 
-async def test_a_chain_asks_a_server_once_what_it_offers(
-    client: ResponseClient, model: ScriptedTurns
-) -> None:
-    """The next response goes on with the list, and may use less of it."""
+async def test_a_chain_lists_tools_once(client: ResponseClient, model: ScriptedTurns) -> None:
+    """The next response reuses the list, and may restrict it."""
     script(model, says("Hello"))
     first = await client.create("Hi", tools=[remote(approval=NEVER)])
     second = await client.create(
@@ -144,37 +142,37 @@ async def test_a_chain_asks_a_server_once_what_it_offers(
     assert [tool.name for tool in model.requests[-1].tools] == ["order"]
 
 
-async def test_an_allowed_call_is_made_by_the_next_response(
+async def test_an_approved_call_is_executed_by_the_next_response(
     client: ResponseClient, shop: Shop
 ) -> None:
-    """Until then nothing is done; a word counts once."""
+    """Not before; an approval can be used once."""
     asked = await client.create("Tea", tools=[remote()])
     request = asked.output[-1]
     assert (kinds(asked)[-1], shop.ordered) == ("mcp_approval_request", [])
     assert request.id.startswith("mcpr_")
     assert request.mcp_approval_request.arguments_json == '{"ware":"tea"}'
 
-    yes = word(request.id, approve=True)
+    yes = approval(request.id, approve=True)
     done = await client.create(yes, previous_response_id=asked.id, tools=[remote()])
 
     assert shop.ordered == ["tea"]
     assert kinds(done) == ["mcp_call", "message"]
     assert done.output[0].mcp_call.approval_request_id == request.id
     assert done.output[0].mcp_call.output == "Ordered: tea"
-    for words, previous in (([yes], done.id), ([yes, yes], asked.id)):
+    for approvals, previous in (([yes], done.id), ([yes, yes], asked.id)):
         with pytest.raises(InvalidField, match="no pending approval"):
-            await client.create(*words, previous_response_id=previous, tools=[remote()])
+            await client.create(*approvals, previous_response_id=previous, tools=[remote()])
     assert shop.ordered == ["tea"]
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_word_counts_for_one_of_those_that_go_on(
+async def test_an_approval_is_used_by_one_of_concurrent_responses(
     client: ResponseClient, shop: Shop, model: ScriptedTurns, store: bool
 ) -> None:
-    """A client that has lost an answer asks again by itself: while the first one is at work, and
-    when it has ended. The model need not have called: the call comes before its turn."""
+    """A client may repeat a request while the first one is in progress and after its end. The call
+    is executed before the first turn of the model."""
     asked = await client.create("Tea", tools=[remote()])
-    yes = word(asked.output[-1].id, approve=True)
+    yes = approval(asked.output[-1].id, approve=True)
     again: dict[str, Any] = {"previous_response_id": asked.id, "tools": [remote()]}
     reached, gate = asyncio.Event(), asyncio.Event()
 
@@ -198,12 +196,12 @@ async def test_a_word_counts_for_one_of_those_that_go_on(
     assert other.state == COMPLETED
 
 
-async def test_a_word_that_led_to_no_call_can_be_said_again(
+async def test_an_approval_in_a_refused_request_can_be_repeated(
     client: ResponseClient, shop: Shop
 ) -> None:
-    """What was refused has used nothing up."""
+    """A refused request does not use the approval."""
     asked = await client.create("Tea", tools=[remote()])
-    yes = word(asked.output[-1].id, approve=True)
+    yes = approval(asked.output[-1].id, approve=True)
     with pytest.raises(InvalidField, match="needs the server"):
         await client.create(yes, previous_response_id=asked.id)
     await client.create(yes, previous_response_id=asked.id, tools=[remote()])
@@ -211,15 +209,17 @@ async def test_a_word_that_led_to_no_call_can_be_said_again(
     assert shop.ordered == ["tea"]
 
 
-async def test_a_conversation_goes_on_with_a_word_once(client: ResponseClient, shop: Shop) -> None:
-    """A call that was allowed and made is not made again by the same word."""
+async def test_an_approval_is_used_once_in_a_conversation(
+    client: ResponseClient, shop: Shop
+) -> None:
+    """The approved call is not executed again."""
     conversations = ConversationServiceStub(client.client.channel)
     made = await conversations.CreateConversation(
         conversation_service_pb2.CreateConversationRequest(), metadata=client.client.metadata
     )
     within: dict[str, Any] = {"conversation_id": made.conversation.id, "tools": [remote()]}
     asked = await client.create("Tea", **within)
-    yes = word(asked.output[-1].id, approve=True)
+    yes = approval(asked.output[-1].id, approve=True)
     done = await client.create(yes, **within)
     with pytest.raises(InvalidField, match="no pending approval"):
         await client.create(yes, **within)
@@ -230,26 +230,26 @@ async def test_a_conversation_goes_on_with_a_word_once(client: ResponseClient, s
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_word_in_a_list_that_its_caller_keeps(
+async def test_an_approval_after_items_sent_by_the_caller(
     client: ResponseClient, shop: Shop, store: bool
 ) -> None:
-    """Whoever names no earlier response gives the question back with the word: it keeps its id, or
-    gets another one, where a stored item has that, and the word is about it all the same."""
+    """Without a previous response, the caller sends the approval request too. It gets a new id if a
+    stored item has its id, and the approval refers to it in both cases."""
     asked = await client.create("Tea", tools=[remote()], store=store)
-    yes = word(asked.output[-1].id, approve=True)
+    yes = approval(asked.output[-1].id, approve=True)
     done = await client.create("Tea", *asked.output, yes, tools=[remote()], store=store)
 
     assert kinds(done) == ["mcp_call", "message"]
     assert shop.ordered == ["tea"]
-    about = done.output[0].mcp_call.approval_request_id
-    assert (about == asked.output[-1].id) is not store
+    request_id = done.output[0].mcp_call.approval_request_id
+    assert (request_id == asked.output[-1].id) is not store
 
 
-async def test_a_long_result_is_summed_up_before_the_next_turn(
+async def test_a_long_result_is_compacted_before_the_next_turn(
     running: RunningControl, client: ResponseClient, shop: Shop, model: ScriptedTurns
 ) -> None:
-    """Between two turns of one response, once, also where the engine dies behind the summary; the
-    call is made once, and what follows goes on from the summary."""
+    """Once, also if the engine dies after the compaction. The call is executed once, and later
+    responses continue from the summary."""
     shop.small_print = " and" * 1100
     summary = "Summary of the conversation so far:\n\nMuch tea"
 
@@ -260,7 +260,7 @@ async def test_a_long_result_is_summed_up_before_the_next_turn(
         return says("It is ordered") if summary in texts else ORDER
 
     model.choose = choose
-    running.clock.step_s = 1  # so that the wait between two attempts passes
+    running.clock.step_s = 1  # so that the backoff passes
     model.troubles = [100, 100, 1]
     made = await client.create("Go", tools=[remote(approval=NEVER)], compact_threshold=1000)
     after = await client.create("And?", previous_response_id=made.id)
@@ -270,19 +270,19 @@ async def test_a_long_result_is_summed_up_before_the_next_turn(
     assert text_of(made) == text_of(after) == "It is ordered"
     assert texts_of(model.requests[1])[:3] == ["Go", "", f"Ordered: tea{shop.small_print}"]
     assert texts_of(model.requests[-1]) == [summary, "Go", "It is ordered", "And?"]
-    spoken = (ORDER, says("Much tea"), says("It is ordered"))
-    assert made.usage.output_tokens == sum(len(script.deltas) for script in spoken)
+    outputs = (ORDER, says("Much tea"), says("It is ordered"))
+    assert made.usage.output_tokens == sum(len(script.deltas) for script in outputs)
 
 
-async def test_what_a_server_offers_outlives_a_summary(
+async def test_a_list_of_tools_survives_compaction(
     running: RunningControl, client: ResponseClient, model: ScriptedTurns
 ) -> None:
-    """It is asked once in a chain, also where the engine dies in the turn behind the summary: that
-    turn goes on with the tools that it began with, and nothing is told within it."""
+    """Tools are listed once in a chain, also if the engine dies in the turn after the compaction:
+    the resumed turn has the same tools."""
     model.choose = lambda _request: says("So be it")
     tools = [remote(approval=NEVER)]
     first = await client.create("a " * 1100, tools=tools)
-    running.clock.step_s = 1  # so that the wait between two attempts passes
+    running.clock.step_s = 1  # so that the backoff passes
     model.troubles = [100, 1]
     made = await client.create(
         "b", previous_response_id=first.id, tools=tools, compact_threshold=1000
@@ -297,19 +297,19 @@ async def test_what_a_server_offers_outlives_a_summary(
 
 
 def texts_of(request: TurnRequest) -> list[str]:
-    """What the model was shown."""
+    """The text of each message of the prompt."""
     return [
         "".join(part.text for part in message.parts if isinstance(part, TextPart))
         for message in request.messages
     ]
 
 
-async def test_a_refused_call_is_not_made_and_the_model_hears_why(
+async def test_a_refused_call_is_not_executed_and_the_model_reads_the_reason(
     client: ResponseClient, shop: Shop, model: ScriptedTurns
 ) -> None:
-    """It may answer, or try something else."""
+    """The model answers in the same response."""
     asked = await client.create("Tea", tools=[remote()])
-    no = word(asked.output[-1].id, approve=False, reason="Too dear.")
+    no = approval(asked.output[-1].id, approve=False, reason="Too dear.")
     done = await client.create(no, previous_response_id=asked.id, tools=[remote()])
 
     assert (kinds(done), shop.ordered) == (["message"], [])
@@ -318,10 +318,10 @@ async def test_a_refused_call_is_not_made_and_the_model_hears_why(
     )
 
 
-async def test_an_allowed_call_needs_its_server(client: ResponseClient, shop: Shop) -> None:
-    """Nothing is done for a request that does not name it any more."""
+async def test_an_approved_call_needs_its_server(client: ResponseClient, shop: Shop) -> None:
+    """A request without the server's tool is refused."""
     asked = await client.create("Tea", tools=[remote()])
-    yes = word(asked.output[-1].id, approve=True)
+    yes = approval(asked.output[-1].id, approve=True)
     with pytest.raises(InvalidField) as error:
         await client.create(yes, previous_response_id=asked.id)
 
@@ -337,10 +337,10 @@ async def test_an_allowed_call_needs_its_server(client: ResponseClient, shop: Sh
         ("order", "{}", "ware"),
     ],
 )
-async def test_a_call_that_fails_is_a_result(
+async def test_a_failed_call_is_a_result(
     client: ResponseClient, model: ScriptedTurns, name: str, arguments: str, problem: str
 ) -> None:
-    """Which the model reads, and readers are told of."""
+    """The model reads the problem, and the stream contains it."""
     script(model, calls(name, arguments), says("Sorry"))
     events = [event async for event in client.stream("Go", tools=[remote(approval=NEVER)])]
     call = events[-1].completed.output[1].mcp_call
@@ -351,23 +351,23 @@ async def test_a_call_that_fails_is_a_result(
     assert text_of(events[-1].completed) == "Sorry"
 
 
-async def test_a_server_that_cannot_be_asked_costs_its_tools_alone(
+async def test_an_unreachable_server_only_costs_its_tools(
     client: ResponseClient, model: ScriptedTurns
 ) -> None:
-    """The answer comes without them, and the next response asks again."""
+    """The model answers without them, and the next response tries again."""
     script(model, says("Hello"))
-    dead = tool_pb2.Tool(mcp=tool_pb2.McpTool(server_label="dead"))
-    events = [event async for event in client.stream("Hi", tools=[dead])]
+    unreachable = tool_pb2.Tool(mcp=tool_pb2.McpTool(server_label="dead"))
+    events = [event async for event in client.stream("Hi", tools=[unreachable])]
     made = events[-1].completed
-    again = await client.create("Hi", previous_response_id=made.id, tools=[dead])
+    again = await client.create("Hi", previous_response_id=made.id, tools=[unreachable])
 
     assert "mcp_list_tools_failed" in names(events)
     assert "dead" in made.output[0].mcp_list_tools.problem
     assert kinds(made) == kinds(again) == ["mcp_list_tools", "message"]
 
 
-async def test_only_servers_of_the_operator_are_named(client: ResponseClient) -> None:
-    """And each once."""
+async def test_a_tool_names_a_configured_server_once(client: ResponseClient) -> None:
+    """Unknown and repeated labels are refused."""
     with pytest.raises(UnsupportedValue) as unknown:
         await client.create("Hi", tools=[tool_pb2.Tool(mcp=tool_pb2.McpTool(server_label="else"))])
     with pytest.raises(InvalidField) as twice:
@@ -376,10 +376,10 @@ async def test_only_servers_of_the_operator_are_named(client: ResponseClient) ->
     assert unknown.value.field == twice.value.field.replace("[1]", "[0]") == "tools[0].server_label"
 
 
-async def test_a_client_keeps_the_names_of_its_functions(
+async def test_a_client_function_keeps_its_name(
     client: ResponseClient, shop: Shop, model: ScriptedTurns
 ) -> None:
-    """A remote tool of the same name gets another one, under which it is called."""
+    """An MCP tool with the same name gets another one."""
     mine = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="order"))
     script(model, calls("shop_order", '{"ware":"tea"}'), says("It is ordered"))
     made = await client.create("Tea", tools=[remote(approval=NEVER), mine])
@@ -388,18 +388,20 @@ async def test_a_client_keeps_the_names_of_its_functions(
     assert made.state == COMPLETED
 
 
-async def test_nothing_is_stored_and_the_call_is_made(client: ResponseClient, shop: Shop) -> None:
-    """A response that leaves nothing behind uses the same tools."""
+async def test_a_response_that_is_not_stored_executes_calls(
+    client: ResponseClient, shop: Shop
+) -> None:
+    """It has the same tools."""
     made = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
 
     assert (kinds(made), shop.ordered) == (["mcp_list_tools", "mcp_call", "message"], ["tea"])
 
 
-async def test_a_call_that_was_made_ends_what_cannot_go_on(
+async def test_a_response_that_cannot_be_resumed_fails_after_a_call(
     client: ResponseClient, shop: Shop, model: ScriptedTurns
 ) -> None:
-    """Nothing is stored, so the next attempt would call again, and clients begin one by themselves
-    where they are told to come again."""
+    """A response that is not stored cannot be resumed. A retryable error would make clients repeat
+    the call."""
     model.troubles = [99, 0]  # the engine dies in the second turn
     made = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
 

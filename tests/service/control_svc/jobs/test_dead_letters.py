@@ -23,7 +23,7 @@ from tests.support.control import SetClock, a_control
 from tests.support.jobs import PROJECT, a_database
 from tests.support.operators import JobPb, Operator
 from tests.support.response_client import ResponseClient, a_model
-from tests.support.runs import FUNCTION, RunProcess, RunWorld, begun, now, told
+from tests.support.runs import FUNCTION, RunProcess, RunWorld, create_run, get_run, read_events
 from tests.support.scripted_turns import ScriptedTurns, calls, says
 from tests.support.threads import ThreadClient, saying
 from tests.support.vectors import (
@@ -163,8 +163,8 @@ async def test_the_expiry_of_a_run_can_be_retried(
         thread = await world.thread("Hi")
         assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
         async with world.process().working() as process:
-            run = await begun(process, assistant, thread)
-            await told(process, run)
+            run = await create_run(process, assistant, thread)
+            await read_events(process, run)
         clock.advance(minutes=11)
         dead = await fail_expiry(process)
         operators = Jobs(database.transactions, PageTokens(b"key"), RETRIES)
@@ -175,8 +175,8 @@ async def test_the_expiry_of_a_run_can_be_retried(
         else:
             await operators.retry(dead.id)
             async with world.process("b").working() as another:
-                await another.an_end()
-        ended = await now(process, run)
+                await another.next_end()
+        ended = await get_run(process, run)
 
     assert dead.state is JobState.DEAD
     assert ended.state is (RunState.CANCELLED if is_cancelled else RunState.EXPIRED)

@@ -1,4 +1,4 @@
-"""What models are shown of long threads: the beginning stays, and only what is needed is read."""
+"""Prompts of runs on long threads: they keep their beginning, and only needed rows are read."""
 
 import re
 from collections import Counter
@@ -15,29 +15,29 @@ from sqlalchemy.engine import Engine
 from control_svc.inference.turns import TurnMessage, TurnRequest, TurnRole
 from control_svc.runs.model import MIN_TOKEN_LIMIT, IncompleteReason, RunState, Truncation
 from svc_kit.errors import ContextLengthExceeded
-from tests.support.runs import WordCounter, Worlds, begun, now, told
+from tests.support.runs import WordCounter, Worlds, execute_run
 from tests.support.scripted_turns import Script, ScriptedTurns, says
 
 WINDOW = 100
-"""The context of the model, in words."""
+"""Context length of the model, in words."""
 TURNS = 50
-ABOUT_THREADS = re.compile(r"\b(threads|messages|items|timeline_items|runs|run_steps)\b")
+THREAD_TABLES = re.compile(r"\b(threads|messages|items|timeline_items|runs|run_steps)\b")
 
 
 def words_of(messages: tuple[TurnMessage, ...]) -> list[str]:
-    """All words, in order."""
+    """The words of all messages."""
     texts = (getattr(part, "text", "") for message in messages for part in message.parts)
     return [word for text in texts for word in text.split()]
 
 
 class NarrowModel:
-    """Answers with a few words, while its context has room for the prompt."""
+    """A model with a short context that answers with a few words."""
 
     def __init__(self) -> None:
         self.prompts: list[list[str]] = []
 
     def __call__(self, request: TurnRequest) -> Script:
-        """The answer to a request."""
+        """Answer, or raise ContextLengthExceeded."""
         prompt = words_of(request.messages)
         if len(prompt) > WINDOW:
             raise ContextLengthExceeded(
@@ -47,9 +47,9 @@ class NarrowModel:
         return says(f"answer {len(self.prompts)} is this")
 
 
-async def test_a_long_thread_is_cut_seldom(a_world: Worlds) -> None:
-    """Over fifty turns nearly every prompt begins with the one before, instructions are always
-    there, and what is left after a cut fills at most half the context."""
+async def test_a_long_thread_is_rarely_truncated(a_world: Worlds) -> None:
+    """Over fifty turns nearly every prompt begins with the previous one, the instructions are
+    kept, and a truncated prompt fills at most half of the context."""
     model = NarrowModel()
     world = a_world(ScriptedTurns(model))
     assistant = await world.assistant(instructions="You are kind")
@@ -57,11 +57,10 @@ async def test_a_long_thread_is_cut_seldom(a_world: Worlds) -> None:
     async with world.process(counter=WordCounter()).working() as process:
         for number in range(TURNS):
             await world.say(thread.id, f"question {number} of many more")
-            run = await begun(process, assistant, thread)
-            await told(process, run)
-            assert (await now(process, run)).state is RunState.COMPLETED
+            ended, _ = await execute_run(process, assistant, thread)
+            assert ended.state is RunState.COMPLETED
 
-    pairs = list(zip(model.prompts, model.prompts[1:], strict=False))
+    pairs = pairwise(model.prompts)
     cuts = [later for earlier, later in pairs if later[: len(earlier)] != earlier]
     assert len(model.prompts) == TURNS
     assert 0 < len(cuts) <= TURNS * 9 // (WINDOW // 2) + 1
@@ -72,30 +71,27 @@ async def test_a_long_thread_is_cut_seldom(a_world: Worlds) -> None:
     )
 
 
-async def test_what_cannot_be_cut_is_refused(a_world: Worlds) -> None:
-    """A last message that has no room by itself fails its run."""
+async def test_a_message_that_exceeds_the_context_fails_its_run(a_world: Worlds) -> None:
+    """Nothing can be truncated if the last message alone is too long."""
     world = a_world(ScriptedTurns(NarrowModel()))
     thread = await world.thread("word " * (WINDOW + 1))
     async with world.process().working() as process:
-        run = await begun(process, await world.assistant(), thread)
-        await told(process, run)
-        ended = await now(process, run)
+        ended, _ = await execute_run(process, await world.assistant(), thread)
 
     assert ended.state is RunState.FAILED
     assert ended.error is not None
     assert ended.error.code == "invalid_prompt"
 
 
-async def test_a_limit_that_no_cut_meets_leaves_the_run_incomplete(a_world: Worlds) -> None:
-    """It is not the model's context that is exceeded, so nothing has failed."""
+async def test_a_prompt_over_the_limit_makes_the_run_incomplete(a_world: Worlds) -> None:
+    """The run does not fail, since the context length of the model is not exceeded."""
     script = replace(says("Hi"), prompt_tokens=MIN_TOKEN_LIMIT + 1)
     world = a_world(ScriptedTurns(lambda _: script))
     thread = await world.thread("one", "two")
     async with world.process().working() as process:
-        about = {"max_prompt_tokens": MIN_TOKEN_LIMIT}
-        run = await begun(process, await world.assistant(), thread, **about)
-        await told(process, run)
-        ended = await now(process, run)
+        ended, _ = await execute_run(
+            process, await world.assistant(), thread, max_prompt_tokens=MIN_TOKEN_LIMIT
+        )
 
     assert ended.state is RunState.INCOMPLETE
     assert ended.incomplete_reason is IncompleteReason.MAX_PROMPT_TOKENS
@@ -103,73 +99,72 @@ async def test_a_limit_that_no_cut_meets_leaves_the_run_incomplete(a_world: Worl
 
 
 @pytest.mark.parametrize("num_messages", [3, 7])
-async def test_a_runs_own_limit_cuts_nothing_for_others(a_world: Worlds, num_messages: int) -> None:
-    """The run is shown the end of the thread, the next one all of it again, or all that the model
-    has room for."""
+async def test_a_prompt_limit_does_not_truncate_for_other_runs(
+    a_world: Worlds, num_messages: int
+) -> None:
+    """The next run is shown all of the thread again, or all that fits into the context."""
 
     def model(request: TurnRequest) -> Script:
-        num_words = len(words_of(request.messages))
-        if num_words > 600:
-            raise ContextLengthExceeded(
-                field="messages", prompt_tokens=num_words, context_tokens=600
-            )
-        return replace(says("Hi"), prompt_tokens=num_words)
+        length = len(words_of(request.messages))
+        if length > 600:
+            raise ContextLengthExceeded(field="messages", prompt_tokens=length, context_tokens=600)
+        return replace(says("Hi"), prompt_tokens=length)
 
     turns = ScriptedTurns(model)
     world = a_world(turns)
     assistant = await world.assistant()
     thread = await world.thread(*("word " * 100 for _ in range(num_messages)))
-    shown = []
+    num_words = []
     async with world.process(counter=WordCounter()).working() as process:
-        for about in ({"max_prompt_tokens": MIN_TOKEN_LIMIT}, {}):
-            run = await begun(process, assistant, thread, **about)
-            await told(process, run)
-            assert (await now(process, run)).state is RunState.COMPLETED
-            shown.append(len(words_of(turns.requests[-1].messages)))
+        for options in ({"max_prompt_tokens": MIN_TOKEN_LIMIT}, {}):
+            ended, _ = await execute_run(process, assistant, thread, **options)
+            assert ended.state is RunState.COMPLETED
+            num_words.append(len(words_of(turns.requests[-1].messages)))
 
-    assert shown == [100, 301]
+    assert num_words == [100, 301]
 
 
-async def test_a_limit_of_every_run_cuts_seldom_too(a_world: Worlds) -> None:
-    """Runs of one limit go on from where the one before was cut, so that prompts begin alike."""
+async def test_runs_with_the_same_limit_are_rarely_truncated(a_world: Worlds) -> None:
+    """A run begins where the previous run with the same limit was truncated."""
     turns = ScriptedTurns(
         lambda request: replace(says("Hi"), prompt_tokens=len(words_of(request.messages)))
     )
     world = a_world(turns)
     assistant, thread = await world.assistant(), await world.thread()
-    shown: list[list[str]] = []
+    prompts: list[list[str]] = []
     async with world.process(counter=WordCounter()).working() as process:
         for number in range(20):
             await world.say(thread.id, f"question {number} " + "word " * 28)
-            run = await begun(process, assistant, thread, max_prompt_tokens=MIN_TOKEN_LIMIT)
-            await told(process, run)
-            assert (await now(process, run)).state is RunState.COMPLETED
-            shown.append(words_of(turns.requests[-1].messages))
-        await told(process, run := await begun(process, assistant, thread))
+            ended, _ = await execute_run(
+                process, assistant, thread, max_prompt_tokens=MIN_TOKEN_LIMIT
+            )
+            assert ended.state is RunState.COMPLETED
+            prompts.append(words_of(turns.requests[-1].messages))
+        await execute_run(process, assistant, thread)
 
-    cuts = [later for earlier, later in pairwise(shown) if later[: len(earlier)] != earlier]
+    cuts = [later for earlier, later in pairwise(prompts) if later[: len(earlier)] != earlier]
     assert 0 < len(cuts) <= 20 * 31 // (MIN_TOKEN_LIMIT // 2) + 1
     assert len(words_of(turns.requests[-1].messages)) == 20 * 31
 
 
 class Reads:
-    """Statements about threads and runs, and the rows that they gave; those about jobs and streams
-    depend on who comes first."""
+    """Counts statements on the tables of threads and runs, and their rows. Statements on jobs and
+    streams depend on timing."""
 
     def __init__(self) -> None:
         self.statements: Counter[str] = Counter()
         self.num_rows = 0
 
     def __call__(self, _connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
-        """A statement has run. Either driver holds all its rows by now."""
-        if ABOUT_THREADS.search(statement):
+        """Count a statement. Both drivers have fetched all its rows."""
+        if THREAD_TABLES.search(statement):
             self.statements[statement] += 1
             self.num_rows += len(cursor._rows)
 
 
 @contextmanager
-def watched() -> Iterator[Reads]:
-    """The statements of a time."""
+def count_reads() -> Iterator[Reads]:
+    """Count the statements within the context."""
     reads = Reads()
     event.listen(Engine, "after_cursor_execute", reads)
     try:
@@ -180,23 +175,21 @@ def watched() -> Iterator[Reads]:
 
 @pytest.mark.parametrize("count", [1, 10])
 async def test_last_messages_read_only_what_they_need(a_world: Worlds, count: int) -> None:
-    """A thread of a thousand messages costs the same statements, reads as many rows, and shows as
-    many messages, as one of ten."""
+    """A thread of 1000 messages causes the same statements and reads as many rows as one of 10."""
     turns = ScriptedTurns(lambda _: says("Yes"))
     world = a_world(turns)
     assistant = await world.assistant()
-    seen: list[Reads] = []
+    short_and_long: list[Reads] = []
     for length in (10, 1000):
         thread = await world.thread(*(f"number {number}" for number in range(length)))
         async with world.process(f"of {length}").working() as process:
-            with watched() as reads:
-                about = Truncation(last_messages=count)
-                run = await begun(process, assistant, thread, truncation=about)
-                await told(process, run)
+            with count_reads() as reads:
+                truncation = Truncation(last_messages=count)
+                await execute_run(process, assistant, thread, truncation=truncation)
         users = [m for m in turns.requests[-1].messages if m.role is TurnRole.USER]
         assert len(users) == count
-        seen.append(reads)
+        short_and_long.append(reads)
 
-    assert seen[0].statements == seen[1].statements
-    assert seen[0].num_rows == seen[1].num_rows
-    assert any(statement.startswith("SELECT") for statement in seen[0].statements)
+    short, long = short_and_long
+    assert (short.statements, short.num_rows) == (long.statements, long.num_rows)
+    assert any(statement.startswith("SELECT") for statement in short.statements)

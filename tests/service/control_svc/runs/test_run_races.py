@@ -1,4 +1,4 @@
-"""Races between callers of one run, where the rows of a run and its job are locked for real."""
+"""Races between callers of one run, with real row locks."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,45 +17,45 @@ from control_svc.tools.model import FunctionTool
 from svc_kit.errors import StaleGeneration
 from tests.support.control import SetClock
 from tests.support.jobs import PROJECT, a_database
-from tests.support.runs import FUNCTION, RunWorld, begun, now, told
+from tests.support.runs import FUNCTION, RunWorld, create_run, get_run, read_events
 from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
 
 ResultT = TypeVar("ResultT")
 
 
-class Between(Transactions):
-    """Transactions; in the first of them something happens once it knows that there is no job."""
+class RacingTransactions(Transactions):
+    """Transactions that call `race` before the first statement that locks a run, once the row of
+    its job has been read."""
 
-    def __init__(self, transactions: Transactions, happens: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, transactions: Transactions, race: Callable[[], Awaitable[Any]]) -> None:
         self._transactions = transactions
-        self._happens: Callable[[], Awaitable[Any]] | None = happens
+        self._race: Callable[[], Awaitable[Any]] | None = race
 
     async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
-        """Read."""
+        """Run a read transaction."""
         return await self._transactions.read(work)
 
     async def write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
-        """Write."""
+        """Run a write transaction."""
 
-        async def watched(tx: Transaction) -> ResultT:
+        async def listen(tx: Transaction) -> ResultT:
             event.listen(tx.session.sync_session, "do_orm_execute", self._before_statement)
             return await work(tx)
 
-        return await self._transactions.write(watched)
+        return await self._transactions.write(listen)
 
     def _before_statement(self, statement: ORMExecuteState) -> None:
-        """The run's row is locked right after its job's row was looked for."""
-        if self._happens is None or "FOR UPDATE" not in str(statement.statement):
+        if self._race is None or "FOR UPDATE" not in str(statement.statement):
             return
         if statement.bind_mapper is inspect(RunRow):
-            happens, self._happens = self._happens, None
-            await_only(happens())
+            race, self._race = self._race, None
+            await_only(race())
 
 
-async def test_a_run_that_goes_on_meanwhile_is_cancelled_by_its_worker(
+async def test_a_run_that_resumes_during_cancellation_is_cancelled_by_its_worker(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    """Outputs that come while a caller gives up: what the worker has begun is the worker's."""
+    """Outputs are submitted between two statements of the cancellation."""
     clock = SetClock()
     turns = ScriptedTurns(in_order(calls(FUNCTION, "{}"), says("Rain")))
     async with a_database(tmp_path, postgres_url, clock) as database:
@@ -63,34 +63,35 @@ async def test_a_run_that_goes_on_meanwhile_is_cancelled_by_its_worker(
         thread = await world.thread("Hi")
         assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
         async with world.process().working() as process:
-            run = await begun(process, assistant, thread)
-            await told(process, run)
+            run = await create_run(process, assistant, thread)
+            await read_events(process, run)
 
         async def answer() -> None:
             await process.runs.submit(PROJECT, thread.id, run.id, [ToolOutput("call_1", "wet")], "")
 
-        between: Any = Between(database.transactions, answer)
-        racing = database._replace(transactions=between)
+        transactions: Any = RacingTransactions(database.transactions, answer)
+        racing = database._replace(transactions=transactions)
         other = RunWorld(racing, turns, clock).process("b")
-        given_up = await other.runs.cancel(PROJECT, thread.id, run.id)
-        assert given_up.state is RunState.CANCELLING
+        cancelling = await other.runs.cancel(PROJECT, thread.id, run.id)
+        assert cancelling.state is RunState.CANCELLING
 
         async with world.process("c").working() as process:
-            await told(process, run)
-            assert (await now(process, run)).state is RunState.CANCELLED
+            await read_events(process, run)
+            assert (await get_run(process, run)).state is RunState.CANCELLED
 
 
-async def test_giving_a_run_up_has_an_end_where_nobody_works_on_it(tmp_path: Path) -> None:
-    """Its job is done, and the run is not: whatever did that, the caller hears of it."""
+async def test_cancellation_of_an_inconsistent_run_fails(tmp_path: Path) -> None:
+    """The job is done and the run is queued: the attempts are limited, and the caller gets an
+    error."""
     clock = SetClock()
     async with a_database(tmp_path, None, clock) as database:
         world = RunWorld(database, ScriptedTurns(lambda _: says("Rain")), clock)
         thread, process = await world.thread("Hi"), world.process()
-        run = await begun(process, await world.assistant(), thread)
+        run = await create_run(process, await world.assistant(), thread)
         job = await process.leases.claim([process.handler.kind])
         assert job is not None
         await process.leases.end(job.claim, AttemptResult(Outcome.DONE))
 
         with pytest.raises(StaleGeneration, match=run.id):
             await process.runs.cancel(PROJECT, thread.id, run.id)
-        assert (await now(process, run)).state is RunState.QUEUED
+        assert (await get_run(process, run)).state is RunState.QUEUED

@@ -1,4 +1,4 @@
-"""Runs that search files: what is searched, what the model reads of it, and what it cites."""
+"""Runs with file search: queries, the passages in the prompt, and citations."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from control_svc.vector_stores.filters import Filter
 from control_svc.vector_stores.search.model import Ranking, SearchHit
 from tests.support.control import SetClock
 from tests.support.jobs import a_database
-from tests.support.runs import RunWorld, begun, now, steps_of, told
+from tests.support.runs import RunWorld, execute_run, list_steps
 from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
 
 SEARCHES = ScriptedTurns(
@@ -27,10 +27,10 @@ SEARCHES = ScriptedTurns(
 
 
 class Library:
-    """A `Search` that finds one passage, of a file named like the question."""
+    """A `Search` that finds one passage, in a file named after the query."""
 
     def check_model(self) -> None:
-        """There is one."""
+        """Do nothing: there is an embedding model."""
 
     async def search(
         self,
@@ -41,7 +41,7 @@ class Library:
         filters: Filter | None,
         ranking: Ranking,
     ) -> list[SearchHit]:
-        """The passage."""
+        """Return the passage."""
         assert list(store_ids) == ["vs_library"]
         (query,) = queries
         return [
@@ -57,33 +57,31 @@ class Library:
 
 @pytest.fixture
 async def world(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunWorld]:
-    """An empty database of each kind."""
+    """Runs in an empty database of each kind."""
     clock = SetClock()
     async with a_database(tmp_path, database_url, clock) as database:
         yield RunWorld(database, SEARCHES, clock)
 
 
-async def test_each_citation_names_the_passage_that_the_model_read(world: RunWorld) -> None:
-    """Also where it searched twice: passages are numbered through, and a number of none is text."""
+async def test_citations_refer_to_passages_in_the_prompt(world: RunWorld) -> None:
+    """Passages of all searches are numbered in order; a number without a passage is text."""
     assistant = await world.assistant(
         tools=(FileSearchTool(),), resources=ToolResources(vector_store_ids=("vs_library",))
     )
     thread = await world.thread("what do animals do?")
     async with world.process(search=Library()).working() as process:
-        run = await begun(process, assistant, thread)
-        events = await told(process, run)
-        ended = await now(process, run)
-        steps = await steps_of(process, run)
-    (message,) = await world.messages(run)
-    (said,) = message.message.content
-    read = [
+        ended, events = await execute_run(process, assistant, thread)
+        steps = await list_steps(process, ended)
+    (message,) = await world.messages(ended)
+    (answer,) = message.message.content
+    passages = [
         part.text
         for each in SEARCHES.requests[-1].messages
         if each.role is TurnRole.TOOL
         for part in each.parts
         if isinstance(part, TextPart)
     ]
-    found = [
+    filenames = [
         [result.filename for result in call.results or ()]
         for step in steps
         if isinstance(step.details, ToolCalls)
@@ -92,12 +90,12 @@ async def test_each_citation_names_the_passage_that_the_model_read(world: RunWor
     ]
 
     assert ended.state is RunState.COMPLETED
-    assert read == ["[0] foxes.txt\nabout foxes", "[1] whales.txt\nabout whales"]
-    assert isinstance(said, Text)
-    assert said.annotations == (
+    assert passages == ["[0] foxes.txt\nabout foxes", "[1] whales.txt\nabout whales"]
+    assert isinstance(answer, Text)
+    assert answer.annotations == (
         FileCitation(file_id="file-foxes", filename="foxes.txt", marker="[0]", start=12, end=15),
         FileCitation(file_id="file-whales", filename="whales.txt", marker="[1]", start=29, end=32),
     )
-    assert found == [["foxes.txt"], ["whales.txt"]]
+    assert filenames == [["foxes.txt"], ["whales.txt"]]
     deltas = [getattr(event, "annotations", ()) for _, event in events]
-    assert said.annotations in deltas
+    assert answer.annotations in deltas

@@ -1,4 +1,4 @@
-"""Runs over ends of processes, races and numbers: each ends once, and everybody sees the same."""
+"""Runs under process deaths, races and load: each ends once, and all readers see the same."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,10 +17,10 @@ from tests.support.runs import (
     FUNCTION,
     RunProcess,
     Worlds,
-    begun,
-    names,
-    now,
-    told,
+    create_run,
+    event_names,
+    get_run,
+    read_events,
 )
 from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
 
@@ -29,14 +29,14 @@ NUM_RUNS = 200
 
 
 class Gate:
-    """Holds a model before a token."""
+    """Blocks a model before a token."""
 
     def __init__(self, at: int) -> None:
         self.reached, self.open = asyncio.Event(), asyncio.Event()
         self._at = at
 
     async def __call__(self, _request: TurnRequest, index: int) -> None:
-        """Wait there until it is opened."""
+        """Wait before that token until the gate is open."""
         if index == self._at:
             self.reached.set()
             await self.open.wait()
@@ -44,7 +44,7 @@ class Gate:
 
 @asynccontextmanager
 async def dying(process: RunProcess) -> AsyncIterator[None]:
-    """A process that begins the next job, and ends without a word."""
+    """A process that starts the next job, and dies at the end of the context."""
     async with process.streams.running():
         job = await process.leases.claim([process.handler.kind])
         assert job is not None
@@ -56,9 +56,9 @@ async def dying(process: RunProcess) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("at", range(5))
-async def test_another_process_goes_on_where_one_died(a_world: Worlds, at: int) -> None:
-    """The message is stored once, its usage counted once, and who followed before the death and who
-    comes after it see the same bytes."""
+async def test_another_process_resumes_where_one_died(a_world: Worlds, at: int) -> None:
+    """The message is stored once, its usage is counted once, and readers from before and after the
+    death see the same events."""
     gate = Gate(at)
     turns = ScriptedTurns(lambda _: says(TEXT + " five"), before_token=gate)
     world = a_world(turns)
@@ -66,17 +66,17 @@ async def test_another_process_goes_on_where_one_died(a_world: Worlds, at: int) 
     reader = world.process("reader")
     async with reader.streams.running():
         async with asyncio.timeout(25):
-            run = await begun(reader, await world.assistant(), thread)
-            before = asyncio.create_task(told(reader, run))
+            run = await create_run(reader, await world.assistant(), thread)
+            before = asyncio.create_task(read_events(reader, run))
             async with dying(world.process("a")):
                 await gate.reached.wait()
             gate.open.set()
-            # What it had begun to write would keep its lease by a clock that has moved on.
+            # A write in progress would renew the lease with the advanced clock.
             await world.database.transactions.close()
             world.clock.advance(seconds=LEASE.total_seconds() + 1)
             async with world.process("b").working() as second:
-                events = await told(second, run)
-                ended = await now(second, run)
+                events = await read_events(second, run)
+                ended = await get_run(second, run)
             assert await before == events
     [message] = await world.messages(run)
 
@@ -84,30 +84,30 @@ async def test_another_process_goes_on_where_one_died(a_world: Worlds, at: int) 
     assert ended.usage.completion_tokens == 5
     assert message.message.text == TEXT + " five"
     assert message.item.status is ItemStatus.COMPLETED
-    assert names(events).count("message.created") == 1
-    assert names(events)[-1] == "run.completed"
+    assert event_names(events).count("message.created") == 1
+    assert event_names(events)[-1] == "run.completed"
 
 
 @pytest.mark.parametrize("at", range(5))
 async def test_cancelling_races_completion(a_world: Worlds, at: int) -> None:
-    """Either the run completes and cancelling is refused, or it is cancelled: never both."""
+    """Either the run completes and cancellation is refused, or it is cancelled."""
     gate = Gate(at)
     world = a_world(ScriptedTurns(lambda _: says(TEXT), before_token=gate))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
-        run = await begun(process, await world.assistant(), thread)
+        run = await create_run(process, await world.assistant(), thread)
         if at < 4:
             await gate.reached.wait()
         cancelling = asyncio.create_task(process.runs.cancel(PROJECT, thread.id, run.id))
         gate.open.set()
         [outcome] = await asyncio.gather(cancelling, return_exceptions=True)
-        events = await told(process, run)
-        ended = await now(process, run)
+        events = await read_events(process, run)
+        ended = await get_run(process, run)
     messages = await world.messages(run)
     assert len(messages) <= 1
     message = messages[0] if messages else None
 
-    finals = {"run.completed", "run.cancelled"} & set(names(events))
+    finals = {"run.completed", "run.cancelled"} & set(event_names(events))
     assert len(finals) == 1
     if isinstance(outcome, RunNotCancellable):
         assert ended.state is RunState.COMPLETED
@@ -118,67 +118,66 @@ async def test_cancelling_races_completion(a_world: Worlds, at: int) -> None:
 
 
 async def test_a_run_that_waits_too_long_expires(a_world: Worlds) -> None:
-    """Nothing but waiting for outputs expires, and a wait that was answered does not."""
+    """A wait that was answered does not expire."""
     turns = ScriptedTurns(in_order(calls(FUNCTION, "{}"), calls(FUNCTION, "{}", call_id="call_2")))
     world = a_world(turns)
     assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
-        run = await begun(process, assistant, thread)
-        first = await told(process, run)
+        run = await create_run(process, assistant, thread)
+        first = await read_events(process, run)
         world.clock.advance(minutes=9)
         outputs = [ToolOutput("call_1", "x")]
-        gone_on = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "")
-        second = await told(process, run, gone_on.last_event)
-        world.pass_time(minutes=9)  # the first wait would be over
-        while (await process.an_end()).kind != "run-expiry":
+        submitted = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "")
+        second = await read_events(process, run, submitted.last_event)
+        world.pass_time(minutes=9)  # the first wait would have expired
+        while (await process.next_end()).kind != "run-expiry":
             pass
-        still = await now(process, run)
+        still = await get_run(process, run)
         world.pass_time(minutes=2)
-        while (await process.an_end()).kind != "run-expiry":
+        while (await process.next_end()).kind != "run-expiry":
             pass
-        expired = await now(process, run)
-        rest = await told(process, run, second[-1].number)
+        expired = await get_run(process, run)
+        rest = await read_events(process, run, second[-1].number)
 
-    assert names(first)[-1] == names(second)[-1] == "run.requires_action"
+    assert event_names(first)[-1] == event_names(second)[-1] == "run.requires_action"
     assert still.state is RunState.REQUIRES_ACTION
     assert expired.state is RunState.EXPIRED
-    assert names(rest) == ["step.expired", "run.expired"]
+    assert event_names(rest) == ["step.expired", "run.expired"]
     assert not (await world.thread_now(thread.id)).active_run_id
 
 
-@pytest.mark.timeout(120)  # as many runs as this are work for a machine with other things to do
-async def test_two_hundred_runs_at_once_complete_once_each(a_world: Worlds) -> None:
-    """None expires, none is lost, none is done twice."""
+@pytest.mark.timeout(120)  # slow on a busy machine
+async def test_two_hundred_concurrent_runs_complete_once_each(a_world: Worlds) -> None:
+    """None expires, is lost or is executed twice."""
     turns = ScriptedTurns(lambda _: says("Hello"))
     world = a_world(turns)
     assistant = await world.assistant()
     async with world.process("a", concurrency=32).working(patience_s=100) as process:
         threads = [await world.thread("Hi") for _ in range(NUM_RUNS)]
-        runs = [await begun(process, assistant, thread) for thread in threads]
-        every = await asyncio.gather(*(told(process, run) for run in runs))
+        runs = [await create_run(process, assistant, thread) for thread in threads]
+        streams = await asyncio.gather(*(read_events(process, run) for run in runs))
 
-    assert [names(events)[-1] for events in every] == ["run.completed"] * NUM_RUNS
+    assert [event_names(events)[-1] for events in streams] == ["run.completed"] * NUM_RUNS
     assert len(turns.requests) == NUM_RUNS
-    written = [await world.messages(run) for run in runs]
-    assert [len(messages) for messages in written] == [1] * NUM_RUNS
+    assert [len(await world.messages(run)) for run in runs] == [1] * NUM_RUNS
 
 
-async def test_a_run_whose_engine_dies_again_and_again_fails(a_world: Worlds) -> None:
-    """Poison is contained: the run fails with what it has written."""
+async def test_a_run_fails_if_its_engine_dies_repeatedly(a_world: Worlds) -> None:
+    """It keeps the text and usage so far."""
     turns = ScriptedTurns(lambda _: says(TEXT), troubles=[2, 0, 0, 0])
     world = a_world(turns)
     thread = await world.thread("Hi")
     async with world.process().working() as process:
-        run = await begun(process, await world.assistant(), thread)
-        following = asyncio.create_task(told(process, run))
+        run = await create_run(process, await world.assistant(), thread)
+        following = asyncio.create_task(read_events(process, run))
         for _ in range(3):
-            await process.an_end()
+            await process.next_end()
             world.pass_time(minutes=2)
         events = await following
-        ended = await now(process, run)
+        ended = await get_run(process, run)
 
-    assert names(events)[-1] == "run.failed"
+    assert event_names(events)[-1] == "run.failed"
     assert ended.error is not None
     assert ended.error.code == "server_error"
     assert ended.usage.completion_tokens == len(turns.requests[-1].token_ids)

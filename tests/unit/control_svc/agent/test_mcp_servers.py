@@ -1,4 +1,4 @@
-"""The remote servers of the settings: what is wrong with them is said when Corral starts."""
+"""MCP servers in the settings: errors are reported at start."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from svc_kit.lifecycle import StartupError
 SECRET = "hush"
 
 
-def a_server(file: Path, name: str = "Authorization") -> McpServerSettings:
-    """A server with one header."""
+def make_server(file: Path, name: str = "Authorization") -> McpServerSettings:
+    """Settings of a server with one header."""
     return McpServerSettings(label="shop", url="http://shop/mcp", header_files={name: file})
 
 
 @pytest.mark.parametrize(
-    ("name", "written"),
+    ("name", "content"),
     [
         ("Authorization", f"{SECRET}\nX-Other: 1\n"),
         ("Authorization", f"{SECRET}\x00"),
@@ -26,23 +26,21 @@ def a_server(file: Path, name: str = "Authorization") -> McpServerSettings:
         ("Authorization:", SECRET),
     ],
 )
-def test_a_header_that_http_cannot_carry_is_refused(
-    tmp_path: Path, name: str, written: str
-) -> None:
-    """Calls would fail otherwise, and name the secret. So the error names the header alone."""
+def test_an_invalid_header_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    """The error contains the name of the header, and not its secret value."""
     file = tmp_path / "secret"
-    file.write_text(written)
+    file.write_text(content)
     with pytest.raises(StartupError, match="Authorization") as error:
-        mcp_servers([a_server(file, name)])
+        mcp_servers([make_server(file, name)])
 
     assert SECRET not in str(error.value)
 
 
-def test_a_label_names_one_server(tmp_path: Path) -> None:
-    """Two of one label would be one of them."""
+def test_labels_are_unique(tmp_path: Path) -> None:
+    """Two servers with the same label are refused."""
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
 
-    assert mcp_servers([a_server(file)]).labels == {"shop"}
+    assert mcp_servers([make_server(file)]).labels == {"shop"}
     with pytest.raises(StartupError, match="shop"):
-        mcp_servers([a_server(file), a_server(file)])
+        mcp_servers([make_server(file)] * 2)

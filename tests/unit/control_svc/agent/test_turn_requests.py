@@ -1,14 +1,14 @@
-"""What the loop asks of a turn."""
+"""Tool choices of turn requests."""
 
 from control_svc.agent.turn import ToolSet
 from control_svc.inference.turns import ChoiceMode
 from control_svc.tools.model import FunctionTool, ToolChoice
 
 
-def test_a_choice_of_what_is_not_offered_allows_nothing_else() -> None:
-    """A search without a store, or one whose calls are used up, opens no other tool."""
-    toolbox = ToolSet([FunctionTool(name="get_weather")], [])
-    asked = ToolChoice(mode=ChoiceMode.REQUIRED, allowed_names=("file_search",), is_one=True)
-    offered = toolbox.offered(with_hosted=True)
-    choice = toolbox.choice(asked, offered, is_first=True, parallel=None)
+def test_a_choice_of_an_unavailable_tool_allows_no_other() -> None:
+    """Such as a file search without a store, or beyond its number of calls."""
+    tools = ToolSet([FunctionTool(name="get_weather")], [])
+    requested = ToolChoice(mode=ChoiceMode.REQUIRED, allowed_names=("file_search",), is_one=True)
+    offered = tools.offered(with_hosted=True)
+    choice = tools.choice(requested, offered, is_first=True, parallel=None)
     assert choice.mode is ChoiceMode.NONE

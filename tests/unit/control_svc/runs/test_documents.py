@@ -1,4 +1,4 @@
-"""Events of runs as documents."""
+"""Stored events of runs."""
 
 from datetime import UTC, datetime
 
@@ -7,8 +7,8 @@ from control_svc.runs.events import ThreadCreated
 from control_svc.runs.queries import RunEventDocuments
 
 
-def test_a_thread_that_was_made_with_its_run_comes_back_as_it_was() -> None:
-    """With its settings, which are no plain fields."""
+def test_the_event_of_a_created_thread_round_trips() -> None:
+    """With the settings of the thread, whose type is generic."""
     settings = ThreadSettings(metadata={"a": "b"})
     thread = Thread(id="thread_1", settings=settings, created_at=datetime(2026, 1, 1, tzinfo=UTC))
     event = ThreadCreated(thread=thread)
