@@ -119,8 +119,13 @@ class BatchRunner:
                 group.create_task(run(line))
 
     async def _pending_lines(self, batch: Batch, context: JobContext) -> AsyncIterator[PendingLine]:
+        project = context.claim.project
         after: PendingLine | None = None
-        while lines := await self._read(_list_pending(context.claim.project, batch.id, after)):
+
+        async def read(tx: Transaction) -> list[PendingLine]:
+            return await BatchLineQueries(tx).list_pending(project, batch.id, after, READ_LIMIT)
+
+        while lines := await self._read(read):
             for line in lines:
                 yield line
             after = lines[-1]
@@ -254,9 +259,3 @@ def _raise_error(task: "asyncio.Task[None]") -> None:
         task.result()
     except ExceptionGroup as group:
         raise group.exceptions[0] from group
-
-
-def _list_pending(
-    project: str, batch_id: str, after: PendingLine | None
-) -> Callable[[Transaction], Awaitable[list[PendingLine]]]:
-    return lambda tx: BatchLineQueries(tx).list_pending(project, batch_id, after, READ_LIMIT)

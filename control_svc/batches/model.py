@@ -9,8 +9,9 @@ The states are those of OpenAI. Every line ends exactly once, so the final count
 total.
 """
 
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -95,12 +96,7 @@ class TokenUsage:
     reasoning_tokens: int = 0
 
     def __add__(self, other: "TokenUsage") -> "TokenUsage":
-        return TokenUsage(
-            self.input_tokens + other.input_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-        )
+        return TokenUsage(*map(operator.add, astuple(self), astuple(other)))
 
 
 NO_TOKENS: Final = TokenUsage()

@@ -4,7 +4,7 @@ Each attempt writes its own blobs. The sweeper deletes the blobs of attempts tha
 since no row refers to them.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import datetime
 
 from control_svc.base.ids import FILE, IdSource
@@ -62,9 +62,13 @@ class BatchWriter:
         self, project: str, batch_id: str, *, completed: bool
     ) -> AsyncIterator[bytes]:
         after = 0
-        while lines := await self._transactions.read(
-            _list_ended(project, batch_id, completed=completed, after=after)
-        ):
+
+        async def read(tx: Transaction) -> list[EndedLine]:
+            return await BatchLineQueries(tx).list_ended(
+                project, batch_id, completed=completed, after=after, limit=READ_LIMIT
+            )
+
+        while lines := await self._transactions.read(read):
             for line in lines:
                 yield output_line(batch_id, line) + b"\n"
             after = lines[-1].number
@@ -80,11 +84,3 @@ class BatchWriter:
             created_at=now,
             expires_at=expiry_time(FilePurpose.BATCH_OUTPUT, batch.output_ttl, now),
         )
-
-
-def _list_ended(
-    project: str, batch_id: str, *, completed: bool, after: int
-) -> Callable[[Transaction], Awaitable[list[EndedLine]]]:
-    return lambda tx: BatchLineQueries(tx).list_ended(
-        project, batch_id, completed=completed, after=after, limit=READ_LIMIT
-    )

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Final
 
 import grpc
@@ -12,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from control_svc.base.proto import optional_timestamp, timestamp, to_timedelta
-from control_svc.batches.model import Batch, LineProblem, NewBatch
+from control_svc.batches.model import Batch, NewBatch
 from control_svc.batches.service import Batches
 from svc_kit.auth.principal import current_principal
 
@@ -43,7 +44,6 @@ def new_batch(request: pb.CreateBatchRequest) -> NewBatch:
 
 def batch_to_pb(batch: Batch) -> batch_pb2.Batch:
     """Convert a batch."""
-    counts, usage = batch.counts, batch.usage
     return batch_pb2.Batch(
         id=batch.id,
         endpoint=batch.endpoint.value,
@@ -51,16 +51,9 @@ def batch_to_pb(batch: Batch) -> batch_pb2.Batch:
         completion_window=Duration(seconds=int(batch.window.total_seconds())),
         state=f"STATE_{batch.state.name}",
         model=batch.model,
-        errors=[_error_to_pb(problem) for problem in batch.problems],
-        request_counts=batch_pb2.BatchRequestCounts(
-            total=counts.total, completed=counts.completed, failed=counts.failed
-        ),
-        usage=batch_pb2.BatchUsage(
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-        ),
+        errors=[batch_pb2.BatchError(**asdict(problem)) for problem in batch.problems],
+        request_counts=batch_pb2.BatchRequestCounts(**asdict(batch.counts)),
+        usage=batch_pb2.BatchUsage(**asdict(batch.usage)),
         output_file_id=batch.output_file_id or "",
         error_file_id=batch.error_file_id or "",
         metadata=batch.metadata,
@@ -72,15 +65,6 @@ def batch_to_pb(batch: Batch) -> batch_pb2.Batch:
         **{
             f"{name}_time": optional_timestamp(getattr(batch, f"{name}_at")) for name in _TIMESTAMPS
         },
-    )
-
-
-def _error_to_pb(problem: LineProblem) -> batch_pb2.BatchError:
-    return batch_pb2.BatchError(
-        code=problem.code,
-        message=problem.message,
-        param=problem.param or "",
-        line=problem.line or 0,
     )
 
 

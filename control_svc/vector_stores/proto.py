@@ -1,6 +1,7 @@
 """Conversion of vector stores between protos and dataclasses."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from corral.control.v1 import vector_store_file_service_pb2 as files_pb
 from corral.control.v1 import vector_store_pb2 as pb
@@ -195,14 +196,11 @@ def _read_comparison(comparison: search_pb.AttributeComparison) -> Comparison:
 
 
 def _read_value(field: str, value: pb.AttributeValue) -> AttributeValue:
-    match value.WhichOneof("kind"):
-        case "string":
-            return value.string
-        case "number":
-            return value.number
-        case "boolean":
-            return value.boolean
-    raise MissingField(field=field)
+    kind = value.WhichOneof("kind")
+    if kind is None:
+        raise MissingField(field=field)
+    read: AttributeValue = getattr(value, kind)
+    return read
 
 
 def _value_to_pb(value: AttributeValue) -> pb.AttributeValue:
@@ -234,10 +232,4 @@ def _chunking(
 
 
 def _counts_to_pb(counts: FileCounts) -> pb.VectorStoreFileCounts:
-    return pb.VectorStoreFileCounts(
-        in_progress=counts.in_progress,
-        completed=counts.completed,
-        failed=counts.failed,
-        cancelled=counts.cancelled,
-        total=counts.total,
-    )
+    return pb.VectorStoreFileCounts(**asdict(counts), total=counts.total)

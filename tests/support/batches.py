@@ -113,6 +113,10 @@ class BatchClient:
         response: pb.CancelBatchResponse = await self.call("CancelBatch", batch_id=batch_id)
         return response.batch
 
+    async def run(self, lines: Iterable[object], **fields: Any) -> Outcome:
+        """Create a batch and wait for its end."""
+        return await self.wait_for_outcome((await self.create(lines, **fields)).id)
+
     async def watch(self, batch_id: str) -> AsyncIterator[batch_pb2.Batch]:
         """Yield the batch after each change, until it has ended."""
         request = pb.WatchBatchRequest(batch_id=batch_id)

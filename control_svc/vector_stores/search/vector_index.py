@@ -8,7 +8,6 @@ import heapq
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -148,10 +147,11 @@ class VectorIndex:
     async def _read_vectors(self, project: str, entry: str) -> AsyncIterator[_Page]:
         """Read the vectors of an entry, which may be deleted in the meantime."""
         first = 0
-        while True:
-            vectors = await self._transactions.read(partial(_read_page, project, entry, first))
-            if not len(vectors):
-                return
+
+        async def read(tx: Transaction) -> Vectors:
+            return await ChunkQueries(tx).list_vectors(project, entry, first, _PAGE_ROWS)
+
+        while len(vectors := await self._transactions.read(read)):
             yield _Page(first, vectors)
             first += len(vectors)
 
@@ -160,7 +160,3 @@ class VectorIndex:
         while total > self._max_bytes:
             _, oldest = self._matrices.popitem(last=False)
             total -= oldest.vectors.nbytes
-
-
-async def _read_page(project: str, entry: str, first: int, tx: Transaction) -> Vectors:
-    return await ChunkQueries(tx).list_vectors(project, entry, first, _PAGE_ROWS)

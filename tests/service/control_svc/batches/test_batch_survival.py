@@ -39,8 +39,7 @@ async def test_retryable_errors_are_retried(tmp_path: Path, database_url: str | 
     async with running_batches(tmp_path, database_url) as running:
         for name, error in zip(names(3), (BUSY, UNAVAILABLE, RESTARTING), strict=True):
             running.fake.plans[name] = Plan(errors=[error] * 5)
-        batch = await running.batches.create([chat_line(name) for name in names(10)])
-        outcome = await running.batches.wait_for_outcome(batch.id)
+        outcome = await running.batches.run([chat_line(name) for name in names(10)])
 
         assert (outcome.state, outcome.counts) == ("completed", (10, 10, 0))
         assert set(running.fake.answered.values()) == {1}
@@ -53,8 +52,7 @@ async def test_a_line_that_crashes_engines_fails_alone(
     """After three engine deaths; all other lines complete."""
     async with running_batches(tmp_path, database_url) as running:
         running.fake.poison = {"line-100"}
-        batch = await running.batches.create([chat_line(name) for name in names(200)])
-        outcome = await running.batches.wait_for_outcome(batch.id)
+        outcome = await running.batches.run([chat_line(name) for name in names(200)])
 
         assert (outcome.state, outcome.counts) == ("completed", (200, 199, 1))
         assert list(outcome.failed) == ["line-100"]

@@ -131,8 +131,7 @@ async def test_a_batch_of_chats_completes(running: RunningBatches) -> None:
 
 async def test_lines_run_as_their_project_at_the_lowest_priority(running: RunningBatches) -> None:
     """The call metadata has the project, the priority and the scope."""
-    batch = await running.of_project("acme").create([chat_line("a")])
-    await running.of_project("acme").wait_for_outcome(batch.id)
+    await running.of_project("acme").run([chat_line("a")])
     (metadata,) = running.fake.calls.metadata
 
     assert metadata["x-corral-project"] == "acme"
@@ -145,10 +144,8 @@ async def test_requests_contain_the_batch_priority(running: RunningBatches) -> N
     vectors = [batch_line("a", EMBEDDINGS, input="x")]
     texts = [batch_line("a", COMPLETIONS, prompt="x")]
     for lines, endpoint in ((vectors, EMBEDDINGS), (texts, COMPLETIONS)):
-        batch = await running.batches.create(lines, endpoint=endpoint)
-        await running.batches.wait_for_outcome(batch.id)
-    chat = await running.batches.create([chat_line("a")])
-    await running.batches.wait_for_outcome(chat.id)
+        await running.batches.run(lines, endpoint=endpoint)
+    await running.batches.run([chat_line("a")])
     embedded, generated, chatted = running.fake.calls.requests
 
     assert embedded.priority == PRIORITY_BATCH
@@ -158,29 +155,26 @@ async def test_requests_contain_the_batch_priority(running: RunningBatches) -> N
 
 async def test_completions_and_embeddings_are_endpoints(running: RunningBatches) -> None:
     """The response body is the object of the endpoint."""
-    texts = await running.batches.create(
-        [batch_line("a", COMPLETIONS, prompt=["one", "two"], echo=True)], endpoint=COMPLETIONS
-    )
-    vectors = await running.batches.create(
-        [batch_line("a", EMBEDDINGS, input=["one", "two"])], endpoint=EMBEDDINGS
-    )
-    text = (await running.batches.wait_for_outcome(texts.id)).completed["a"]["response"]["body"]
-    outcome = await running.batches.wait_for_outcome(vectors.id)
-    vector = outcome.completed["a"]["response"]["body"]
+    texts = [batch_line("a", COMPLETIONS, prompt=["one", "two"], echo=True)]
+    vectors = [batch_line("a", EMBEDDINGS, input=["one", "two"])]
+    generated = await running.batches.run(texts, endpoint=COMPLETIONS)
+    embedded = await running.batches.run(vectors, endpoint=EMBEDDINGS)
+    text = generated.completed["a"]["response"]["body"]
+    vector = embedded.completed["a"]["response"]["body"]
 
     assert [choice["text"] for choice in text["choices"]] == ["oneHello world", "twoHello world"]
     assert [embedding["index"] for embedding in vector["data"]] == [0, 1]
-    assert outcome.batch.usage.input_tokens == vector["usage"]["prompt_tokens"] > 0
+    assert embedded.batch.usage.input_tokens == vector["usage"]["prompt_tokens"] > 0
 
 
 async def test_the_error_of_a_line_names_the_invalid_prompt(running: RunningBatches) -> None:
     """As over HTTP."""
     running.fake.script = Script(refusal=MissingField(field="prompt"))
-    batch = await running.batches.create(
-        [batch_line("a", COMPLETIONS, prompt=["", "two"]), batch_line("b", COMPLETIONS, prompt="")],
-        endpoint=COMPLETIONS,
-    )
-    failed = (await running.batches.wait_for_outcome(batch.id)).failed
+    lines = [
+        batch_line("a", COMPLETIONS, prompt=["", "two"]),
+        batch_line("b", COMPLETIONS, prompt=""),
+    ]
+    failed = (await running.batches.run(lines, endpoint=COMPLETIONS)).failed
     errors = [failed[name]["response"]["body"]["error"] for name in "ab"]
 
     assert [error["param"] for error in errors] == ["prompt[0]", "prompt"]
@@ -188,7 +182,7 @@ async def test_the_error_of_a_line_names_the_invalid_prompt(running: RunningBatc
 
 async def test_responses_are_an_endpoint_and_are_not_stored(running: RunningBatches) -> None:
     """Streams and conversations are rejected."""
-    batch = await running.batches.create(
+    outcome = await running.batches.run(
         [
             batch_line("a", RESPONSES, input="one", store=True),
             batch_line("b", RESPONSES, input="one", stream=True),
@@ -196,7 +190,6 @@ async def test_responses_are_an_endpoint_and_are_not_stored(running: RunningBatc
         ],
         endpoint=RESPONSES,
     )
-    outcome = await running.batches.wait_for_outcome(batch.id)
     body = outcome.completed["a"]["response"]["body"]
 
     assert (body["object"], body["status"], body["store"]) == ("response", "completed", False)
@@ -210,8 +203,7 @@ async def test_responses_are_an_endpoint_and_are_not_stored(running: RunningBatc
 async def test_an_invalid_file_fails_the_batch(running: RunningBatches) -> None:
     """Errors have line numbers, and no line runs."""
     lines = [chat_line("a"), "no object", chat_line("a"), chat_line("b", model="other")]
-    batch = await running.batches.create(lines)
-    outcome = await running.batches.wait_for_outcome(batch.id)
+    outcome = await running.batches.run(lines)
 
     assert outcome.state == "failed"
     assert [(error.line, error.code) for error in outcome.batch.errors] == [
@@ -260,13 +252,12 @@ async def test_creation_requires_an_existing_batch_file(
 async def test_other_projects_cannot_access_a_batch(running: RunningBatches) -> None:
     """Neither the batch nor its files."""
     mine, other = running.of_project("mine"), running.of_project("other")
-    batch = await mine.create([chat_line("a")])
-    ended = (await mine.wait_for_outcome(batch.id)).batch
+    batch = (await mine.run([chat_line("a")])).batch
 
     for call in (other.get, other.cancel, other.wait_for_outcome):
         with pytest.raises(BatchNotFound):
             await call(batch.id)
-    for file_id in (batch.input_file_id, ended.output_file_id):
+    for file_id in (batch.input_file_id, batch.output_file_id):
         with pytest.raises(FileNotFound):
             await other.create_from_file(file_id)
     assert not (await other.page()).batches
@@ -345,7 +336,7 @@ async def test_lines_with_a_common_prefix_run_consecutively(tmp_path: Path) -> N
     """Independently of their order in the file."""
     async with running_batches(tmp_path, batches={"lines_at_once": 1}) as running:
         lines = [chat_line(f"{kind}{n}") for n in range(3) for kind in "ab"]
-        await running.batches.wait_for_outcome((await running.batches.create(lines)).id)
+        await running.batches.run(lines)
 
         assert running.fake.prompts == ["a0", "a1", "a2", "b0", "b1", "b2"]
 

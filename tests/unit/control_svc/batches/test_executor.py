@@ -154,6 +154,12 @@ class Lines:
         return LineResult(line.number, LineState.COMPLETED, b"{}", TokenUsage(1, 0, 2, 0))
 
 
+@pytest.fixture
+def lines() -> Lines:
+    """Lines that complete."""
+    return Lines()
+
+
 class RecordingConcurrency(AdaptiveConcurrency):
     """Records the backoffs that are requested, without waiting."""
 
@@ -174,10 +180,9 @@ async def run(rows: Rows, lines: Lines, concurrency: AdaptiveConcurrency | None 
         await runner.run(batch, cast(JobContext, rows))
 
 
-async def test_every_line_ends_once_and_is_counted(rows: Rows) -> None:
+async def test_every_line_ends_once_and_is_counted(rows: Rows, lines: Lines) -> None:
     """Counts and usage are sums over the lines."""
     await rows.insert(100)
-    lines = Lines()
     await run(rows, lines)
 
     batch = await rows.batch()
@@ -186,10 +191,9 @@ async def test_every_line_ends_once_and_is_counted(rows: Rows) -> None:
     assert batch.usage == TokenUsage(100, 0, 200, 0)
 
 
-async def test_results_are_committed_once_the_database_is_back(rows: Rows) -> None:
+async def test_results_are_committed_once_the_database_is_back(rows: Rows, lines: Lines) -> None:
     """No line runs again."""
     await rows.insert(20)
-    lines = Lines()
     rows.write_errors = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
     await run(rows, lines)
 
@@ -197,10 +201,9 @@ async def test_results_are_committed_once_the_database_is_back(rows: Rows) -> No
     assert set(lines.num_runs.values()) == {1}
 
 
-async def test_lines_continue_while_the_database_is_unavailable(rows: Rows) -> None:
+async def test_lines_continue_while_the_database_is_unavailable(rows: Rows, lines: Lines) -> None:
     """Results are kept in memory until it is back."""
     await rows.insert(100)
-    lines = Lines()
     unavailable = UpstreamUnavailable(service="database", retry_after=0.01)
 
     async def fail_database() -> None:
@@ -215,20 +218,18 @@ async def test_lines_continue_while_the_database_is_unavailable(rows: Rows) -> N
     assert set(lines.num_runs.values()) == {1}
 
 
-async def test_no_line_runs_after_the_window_has_closed(rows: Rows) -> None:
+async def test_no_line_runs_after_the_window_has_closed(rows: Rows, lines: Lines) -> None:
     """The batch expired before it started."""
     await rows.insert(3, expires_at=NOW)
-    lines = Lines()
     await run(rows, lines)
 
     assert not lines.num_runs
 
 
-async def test_running_requests_are_bounded_by_bytes(rows: Rows) -> None:
+async def test_running_requests_are_bounded_by_bytes(rows: Rows, lines: Lines) -> None:
     """Large requests wait until others have ended."""
     large = b'{"custom_id": "x"}' + b" " * (30 << 20)
     await rows.insert(6, request=large)
-    lines = Lines()
     lines.may_end.clear()
 
     async def finish_once_two_run() -> None:
@@ -241,10 +242,9 @@ async def test_running_requests_are_bounded_by_bytes(rows: Rows) -> None:
     assert lines.max_running == 2
 
 
-async def test_a_repeated_commit_counts_once(rows: Rows) -> None:
+async def test_a_repeated_commit_counts_once(rows: Rows, lines: Lines) -> None:
     """After an error that leaves open whether the commit succeeded."""
     await rows.insert(20)
-    lines = Lines()
     lines.errors[3] = [DEATH]
     rows.commit_errors = [UpstreamUnavailable(service="database", retry_after=0.01)] * 3
     await run(rows, lines)
@@ -256,20 +256,21 @@ async def test_a_repeated_commit_counts_once(rows: Rows) -> None:
     assert await rows.deaths() == {3: 1}
 
 
-async def test_a_rejection_without_retry_after_has_a_default_backoff(rows: Rows) -> None:
+async def test_a_rejection_without_retry_after_has_a_default_backoff(
+    rows: Rows, lines: Lines
+) -> None:
     """A proxy may omit it."""
     await rows.insert(1)
-    lines, concurrency = Lines(), RecordingConcurrency()
+    concurrency = RecordingConcurrency()
     lines.errors[1] = [ResourceExhausted.with_reason(reason="RESOURCE_EXHAUSTED", message="x")]
     await run(rows, lines, concurrency)
 
     assert concurrency.backoffs_s == [1.0]
 
 
-async def test_a_lost_lease_ends_the_run(rows: Rows) -> None:
+async def test_a_lost_lease_ends_the_run(rows: Rows, lines: Lines) -> None:
     """No result is stored, and no line continues."""
     await rows.insert(500)
-    lines = Lines()
     rows.write_errors = [LeaseLost("lost")]
     with pytest.raises(LeaseLost):
         await run(rows, lines)
@@ -278,10 +279,9 @@ async def test_a_lost_lease_ends_the_run(rows: Rows) -> None:
     assert not lines.running
 
 
-async def test_lines_run_alone_after_engine_deaths(rows: Rows) -> None:
+async def test_lines_run_alone_after_engine_deaths(rows: Rows, lines: Lines) -> None:
     """Only the line that crashes engines fails, after its third death."""
     await rows.insert(60)
-    lines = Lines()
     lines.fragile = {3, 4, 5}
     lines.errors[30] = [DEATH] * 9
     await run(rows, lines)
@@ -294,10 +294,9 @@ async def test_lines_run_alone_after_engine_deaths(rows: Rows) -> None:
     assert len(states) == 60
 
 
-async def test_stored_engine_deaths_count_for_the_next_worker(rows: Rows) -> None:
+async def test_stored_engine_deaths_count_for_the_next_worker(rows: Rows, lines: Lines) -> None:
     """A line with two stored deaths fails after one more."""
     await rows.insert(1, deaths={1: 2})
-    lines = Lines()
     lines.errors[1] = [DEATH]
     await run(rows, lines)
 
@@ -305,10 +304,9 @@ async def test_stored_engine_deaths_count_for_the_next_worker(rows: Rows) -> Non
     assert lines.num_runs == {1: 1}
 
 
-async def test_a_cancelled_batch_keeps_committed_results(rows: Rows) -> None:
+async def test_a_cancelled_batch_keeps_committed_results(rows: Rows, lines: Lines) -> None:
     """Running lines are cancelled."""
     await rows.insert(3)
-    lines = Lines()
     lines.errors[3] = [UpstreamUnavailable(service="inference", retry_after=5.0)]
 
     async def cancel() -> None:
