@@ -1,11 +1,12 @@
-"""Keeps control tokens in messages from being read as such.
+"""Prevents the injection of control tokens through messages.
 
-Rendered prompts are tokenized with control tokens parsed, since templates write them; a message
-with "<|im_end|>" could end its own turn. So control texts in messages are replaced, before
-rendering, by placeholders of unguessable digits, at which the prompt is cut afterwards: the
-original text is tokenized as plain text, the rest with control tokens. Prompts without such texts
-are not cut, since a cut changes tokens. Not covered: tokens of type "user defined", which llama.cpp
-parses in any text, and control texts that a template itself produces, for example by lower-casing.
+Rendered prompts are tokenized with control tokens parsed, since templates contain them; a message
+with "<|im_end|>" could end its own turn. So before rendering, control texts in messages are
+replaced by placeholders of random digits. Afterwards the prompt is split at the placeholders: the
+original texts are tokenized as plain text, the rest with control tokens. Prompts without control
+texts are not split, since that changes tokens. Not covered: tokens of type "user defined", which
+llama.cpp parses in any text, and control texts that a template itself produces, e.g. by
+lower-casing.
 """
 
 import re
@@ -20,32 +21,29 @@ _PREFIX_CHARACTERS = 3
 
 
 class PromptSpan(NamedTuple):
-    """A piece of a prompt. In a trusted one control tokens are read as such."""
+    """A part of a prompt. Control tokens are only parsed in trusted ones."""
 
     text: str
     trusted: bool
 
 
 class ControlTexts:
-    """The texts of one model's control tokens."""
+    """The control texts of a model; at most 10,000, so that an index has four digits."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = sorted({text for text in texts if text})
-        if len(self._texts) > 10**_INDEX_DIGITS:
-            # A vocabulary of this shape does not exist; without the guard indexes would overlap.
-            self._texts = self._texts[: 10**_INDEX_DIGITS]
+        self._texts = sorted({text for text in texts if text})[: 10**_INDEX_DIGITS]
         self._numbers = {text: number for number, text in enumerate(self._texts)}
-        self._pattern = _any_of(self._texts) if self._texts else None
+        self._pattern = _alternatives(self._texts) if self._texts else None
 
     def occur_in(self, value: Any) -> bool:
         """Whether any text inside a JSON-like value contains a control text."""
         if self._pattern is None:
             return False
         search = self._pattern.search
-        return any(search(text) for text in _texts_of(value))
+        return any(search(text) for text in _iter_texts(value))
 
     def protect(self, value: Any) -> tuple[Any, "Placeholders"]:
-        """Return the value with every control text replaced, and the way back."""
+        """Replace every control text in a value; the placeholders restore them."""
         placeholders = Placeholders(self._texts)
         if self._pattern is None:
             return value, placeholders
@@ -70,21 +68,21 @@ class Placeholders:
         return f"{self._secret}{number:0{_INDEX_DIGITS}}"
 
     def restore(self, text: str) -> str:
-        """Put the control texts back."""
+        """Replace placeholders by their control texts."""
         return self._pattern.sub(lambda match: self._texts[int(match[1])], text)
 
     def split(self, text: str) -> tuple[PromptSpan, ...]:
-        """Cut a rendered prompt into trusted and untrusted spans."""
+        """Split a rendered prompt into trusted and untrusted spans."""
         pieces = self._pattern.split(text)
         spans = (
-            PromptSpan(self._texts[int(piece)] if place % 2 else piece, trusted=place % 2 == 0)
-            for place, piece in enumerate(pieces)
+            PromptSpan(self._texts[int(piece)] if i % 2 else piece, trusted=i % 2 == 0)
+            for i, piece in enumerate(pieces)
         )
         return tuple(span for span in spans if span.text)
 
 
-def _any_of(texts: list[str]) -> re.Pattern[str]:
-    """Match any text, the longest first; grouped by prefix, so that most places cost one look."""
+def _alternatives(texts: list[str]) -> re.Pattern[str]:
+    """Match any of the texts, the longest first; grouped by prefix for speed."""
     groups = []
     for prefix, members in groupby(sorted(texts), key=lambda text: text[:_PREFIX_CHARACTERS]):
         rests = sorted((member[_PREFIX_CHARACTERS:] for member in members), key=len, reverse=True)
@@ -93,16 +91,16 @@ def _any_of(texts: list[str]) -> re.Pattern[str]:
     return re.compile("|".join(pattern for _, pattern in groups))
 
 
-def _texts_of(value: Any) -> Iterable[str]:
+def _iter_texts(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
             yield key
-            yield from _texts_of(item)
+            yield from _iter_texts(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts_of(item)
+            yield from _iter_texts(item)
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:

@@ -1,6 +1,6 @@
-"""Conversations, tools and template options without protobuf, and their validation.
+"""Conversations, tools and template options as plain dataclasses, and their validation.
 
-`check` refuses what no template can render and what OpenAI's API refuses too.
+`Conversation.check` refuses what no template can render and what OpenAI's API refuses.
 """
 
 import re
@@ -10,17 +10,11 @@ from enum import StrEnum
 from typing import Any
 
 from inference_svc.chat.json_values import json_object
-from svc_kit.errors import (
-    DomainError,
-    InvalidField,
-    MissingField,
-    TooLong,
-    UnsupportedField,
-)
+from svc_kit.errors import InvalidField, MissingField, TooLong, UnsupportedField
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_TOOLS = 128
-# A template gets these from us; a caller who set them could forge turns.
+# Set by the server; a caller who could set them could forge turns.
 RESERVED_VARIABLES = frozenset(
     {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "documents"}
 )
@@ -53,14 +47,14 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class RefusalPart:
-    """An assistant's refusal; templates see it as text."""
+    """An assistant's refusal; templates receive it as text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class MediaPart:
-    """A picture ("image") or a sound ("audio")."""
+    """Media of the kind "image" or "audio"."""
 
     kind: str
     media_type: str
@@ -72,7 +66,7 @@ Part = TextPart | RefusalPart | MediaPart
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that an earlier assistant turn made; `arguments_json` as the model wrote it."""
+    """A tool call of an earlier assistant turn; `arguments_json` is the model's original text."""
 
     id: str
     name: str
@@ -91,7 +85,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Whether tools are called, and which. `allowed_names` empty: all."""
+    """Whether tools are called, and which ones: all if `allowed_names` is empty."""
 
     mode: ToolMode = ToolMode.AUTO
     allowed_names: tuple[str, ...] = ()
@@ -100,9 +94,8 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn. `parts` is empty only where an assistant turn has nothing but calls or reasoning;
-    an empty text is one empty part.
-    """
+    """One turn. `parts` is only empty for an assistant turn with nothing but calls or reasoning; an
+    empty text is one empty part."""
 
     role: Role
     parts: tuple[Part, ...] = ()
@@ -113,13 +106,13 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The text of all parts, joined by line breaks as llama-server joins them."""
+        """The text of all parts, joined by line breaks as in llama-server."""
         return "\n".join(part.text for part in self.parts if not isinstance(part, MediaPart))
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """What a template is given beside the messages. None: the template's, or our, own rule."""
+    """Options of the template. None means the default of the template or of Corral."""
 
     kwargs_json: str = ""
     enable_thinking: bool | None = None
@@ -129,7 +122,7 @@ class TemplateOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConversationLimits:
-    """What one conversation may hold."""
+    """Limits of one conversation."""
 
     max_messages: int = 10_000
     max_text_bytes: int = 8 << 20
@@ -137,7 +130,7 @@ class ConversationLimits:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Everything a prompt is rendered from."""
+    """Everything that a prompt is rendered from."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -151,17 +144,14 @@ class Conversation:
 
     @property
     def continues_final_message(self) -> bool:
-        """Whether the last turn, an assistant's, is continued instead of starting a new one."""
+        """Whether the model continues the last assistant message instead of a new turn."""
         ends_with_assistant = bool(self.messages) and self.messages[-1].role is Role.ASSISTANT
-        wanted = self.options.continue_final_message
-        return ends_with_assistant if wanted is None else wanted
+        option = self.options.continue_final_message
+        return ends_with_assistant if option is None else option
 
     def check(self, limits: ConversationLimits) -> None:
-        """Refuse what cannot be rendered.
-
-        Raises:
-            InvalidArgument kinds: naming the field, e.g. "messages[0].content".
-        """
+        """Raise an INVALID_ARGUMENT error that names the field, e.g. "messages[0].content", if the
+        conversation cannot be rendered."""
         if not self.messages:
             raise MissingField(field="messages")
         if len(self.messages) > limits.max_messages:
@@ -185,20 +175,19 @@ class Conversation:
         self._check_options()
 
     def template_variables(self) -> dict[str, Any]:
-        """Return the further variables of the template.
-
-        Raises:
-            InvalidJson, InvalidType, InvalidField: the options' JSON cannot be used.
-        """
+        """Return the caller's variables for the template. Raises `InvalidJson`, `InvalidType` or
+        `InvalidField`."""
         field = "chat_template_kwargs"
         options = self.options
         variables = json_object(options.kwargs_json, field) if options.kwargs_json else {}
         for name in variables:
             if name in RESERVED_VARIABLES:
-                raise InvalidField(field=f"{field}.{name}", problem="it cannot be set by a request")
+                raise InvalidField(
+                    field=f"{field}.{name}", problem="it is reserved and cannot be set by a request"
+                )
         if options.enable_thinking is not None:
-            given = variables.setdefault("enable_thinking", options.enable_thinking)
-            if given is not options.enable_thinking:
+            value = variables.setdefault("enable_thinking", options.enable_thinking)
+            if value is not options.enable_thinking:
                 raise InvalidField(
                     field=f"{field}.enable_thinking", problem="it contradicts enable_thinking"
                 )
@@ -245,13 +234,16 @@ def _check_message(message: Message, field: str) -> None:
             raise UnsupportedField(field=f"{field}.content[{index}].{part.kind}")
         if isinstance(part, RefusalPart) and message.role is not Role.ASSISTANT:
             raise InvalidField(
-                field=f"{field}.content[{index}].refusal", problem="only an assistant refuses"
+                field=f"{field}.content[{index}].refusal",
+                problem="only an assistant message can have refusals",
             )
     is_assistant = message.role is Role.ASSISTANT
     if not message.parts and not (is_assistant and (message.tool_calls or message.reasoning)):
         raise MissingField(field=f"{field}.content")
     if message.tool_calls and not is_assistant:
-        raise InvalidField(field=f"{field}.tool_calls", problem="only an assistant calls tools")
+        raise InvalidField(
+            field=f"{field}.tool_calls", problem="only an assistant message can have tool calls"
+        )
     if message.role is Role.TOOL and not message.tool_call_id:
         raise MissingField(field=f"{field}.tool_call_id")
     for index, call in enumerate(message.tool_calls):
@@ -262,20 +254,24 @@ def _check_message(message: Message, field: str) -> None:
 
 
 def _check_tool_turns(messages: tuple[Message, ...]) -> None:
-    """Refuse calls without results and results without calls, in OpenAI's words."""
+    """Refuse calls without results and results without calls, with OpenAI's messages."""
     open_ids: list[str] = []
-    answerable: frozenset[str] = frozenset()
+    call_ids: frozenset[str] = frozenset()
     for index, message in enumerate(messages):
         if message.role is Role.TOOL:
-            if message.tool_call_id not in answerable:
-                raise _orphan_result(index)
+            if message.tool_call_id not in call_ids:
+                raise InvalidField(
+                    field=f"messages[{index}].role",
+                    problem="messages with role 'tool' must be a response to a preceding message "
+                    "with 'tool_calls'.",
+                )
             if message.tool_call_id in open_ids:
                 open_ids.remove(message.tool_call_id)
             continue
         if open_ids:
             break
         open_ids = [call.id for call in message.tool_calls]
-        answerable = frozenset(open_ids)
+        call_ids = frozenset(open_ids)
     if open_ids:
         raise InvalidField(
             field="messages",
@@ -285,18 +281,10 @@ def _check_tool_turns(messages: tuple[Message, ...]) -> None:
         )
 
 
-def _orphan_result(index: int) -> DomainError:
-    return InvalidField(
-        field=f"messages[{index}].role",
-        problem="messages with role 'tool' must be a response to a preceding message with "
-        "'tool_calls'.",
-    )
-
-
 def _check_tools(tools: tuple[ToolSpec, ...]) -> None:
     if len(tools) > _MAX_TOOLS:
         raise TooLong(field="tools", length=len(tools), limit=_MAX_TOOLS)
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, tool in enumerate(tools):
         field = f"tools[{index}].function"
         if not tool.name:
@@ -305,9 +293,9 @@ def _check_tools(tools: tuple[ToolSpec, ...]) -> None:
             raise InvalidField(
                 field=f"{field}.name", problem="1 to 64 letters, digits, '_' or '-' are allowed"
             )
-        if tool.name in seen:
+        if tool.name in names:
             raise InvalidField(field=f"{field}.name", problem="another tool has this name")
-        seen.add(tool.name)
+        names.add(tool.name)
         if tool.parameters_json:
             json_object(tool.parameters_json, f"{field}.parameters")
 

@@ -7,11 +7,11 @@ from svc_kit.errors import InvalidJson, InvalidType
 
 
 def json_object(text: str, field: str) -> dict[str, Any]:
-    """Parse an object; NaN and infinities are refused.
+    """Parse a JSON object without NaN and infinities.
 
     Raises:
-        InvalidJson: the text is not JSON, or nested too deeply.
-        InvalidType: it is something else than an object.
+        InvalidJson: The text is not JSON, or is nested too deeply.
+        InvalidType: The value is not an object.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -25,7 +25,7 @@ def json_object(text: str, field: str) -> dict[str, Any]:
 
 
 def json_or_none(text: str) -> Any:
-    """Parse JSON that a model wrote; None where it is not JSON."""
+    """Parse the output of a model; None if it is not JSON."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -33,13 +33,13 @@ def json_or_none(text: str) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON that UTF-8 can hold: lone surrogates are written as escapes."""
+    """Serialize a value as JSON that is valid Unicode: lone surrogates are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     return text if is_unicode(text) else json.dumps(value)
 
 
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold a text: it has no lone surrogate."""
+    """Whether a text has no lone surrogate, so that it can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

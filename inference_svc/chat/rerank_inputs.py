@@ -1,8 +1,8 @@
-"""How a query and a document become one input of a reranker.
+"""Builds the inputs of rerankers from a query and documents.
 
-Most were trained on both texts with the model's own separators. Some that also generate were
-trained on a prompt, which their file carries as the template "rerank". What callers write is never
-read as control tokens, in either form.
+Most rerankers are trained on both texts with the model's separators. Some generative models are
+trained on a prompt, which the model file has as the template "rerank". Control tokens in the
+caller's texts are never parsed.
 """
 
 import re
@@ -11,19 +11,19 @@ from typing import Protocol
 
 from inference_svc.chat.tokenization import PromptTokenizer, TextToTokenize
 
-_PLACES = re.compile(r"(\{query\}|\{document\})")
+_PLACEHOLDERS = re.compile(r"(\{query\}|\{document\})")
 
 
 class PairVocabulary(Protocol):
-    """What pairs need of a vocabulary."""
+    """The part of a vocabulary that pairs use."""
 
     @property
     def bos(self) -> int | None:
-        """The token that begins a text."""
+        """The beginning-of-sequence token."""
 
     @property
     def pair_separator(self) -> int | None:
-        """What stands between two texts beside the end of the first."""
+        """The token between two texts, after the end token of the first."""
 
     @property
     def control_texts(self) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ class PairVocabulary(Protocol):
 
 
 class PairTokenizer:
-    """Makes the inputs of one model. `template` is its file's own form of a pair, if it has one."""
+    """Builds the inputs of one model. `template` is the rerank template of its file, if any."""
 
     def __init__(
         self, vocabulary: PairVocabulary, tokenizer: PromptTokenizer, template: str | None
@@ -41,9 +41,9 @@ class PairTokenizer:
         self._template = template
 
     async def pairs(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        """One token list a document. Raises as `PromptTokenizer.tokenize`."""
+        """Return the tokens of each pair. Raises as `PromptTokenizer.tokenize`."""
         if self._template is not None:
-            return await self._filled(self._template, query, documents)
+            return await self._fill(self._template, query, documents)
         texts = [TextToTokenize(text, True, False) for text in (query, *documents)]
         first, *others = await self._tokenizer.tokenize_each(texts, field="documents")
         separator = self._vocabulary.pair_separator
@@ -53,23 +53,22 @@ class PairTokenizer:
     def _without_bos(self, tokens: list[int]) -> list[int]:
         return tokens[1:] if tokens[:1] == [self._vocabulary.bos] else tokens
 
-    async def _filled(self, template: str, query: str, documents: Sequence[str]) -> list[list[int]]:
+    async def _fill(self, template: str, query: str, documents: Sequence[str]) -> list[list[int]]:
         spans = [self._spans(template, query, document) for document in documents]
         flat = [span for each in spans for span in each]
         tokens = iter(await self._tokenizer.tokenize_each(flat, field="documents"))
         return [[token for _ in each for token in next(tokens)] for each in spans]
 
     def _spans(self, template: str, query: str, document: str) -> list[TextToTokenize]:
-        """The filled template whole, or cut around texts that hold a control token's text."""
-        filling = {"{query}": query, "{document}": document}
-        parts = _PLACES.split(template)
-        if not any(
-            text in given for text in self._vocabulary.control_texts for given in filling.values()
-        ):
-            whole = "".join(filling.get(part, part) for part in parts)
+        """The filled template as one text, or split around texts that contain control tokens."""
+        values = {"{query}": query, "{document}": document}
+        parts = _PLACEHOLDERS.split(template)
+        control_texts = self._vocabulary.control_texts
+        if not any(text in value for text in control_texts for value in values.values()):
+            whole = "".join(values.get(part, part) for part in parts)
             return [TextToTokenize(whole, False, True)]
         return [
-            TextToTokenize(filling.get(part, part), False, part not in filling)
+            TextToTokenize(values.get(part, part), False, part not in values)
             for part in parts
             if part
         ]

@@ -1,7 +1,7 @@
 """Adapts messages to what a template supports.
 
-System messages, tools, calls and results that a template would silently drop are written as text
-into messages that it renders.
+System messages, tools, calls and results that a template would silently drop are added as text to
+messages that it renders.
 """
 
 import json
@@ -17,10 +17,8 @@ _TOOLS_TAIL = (
 
 
 def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, Any]:
-    """Return the variables that the template is rendered with.
-
-    A call's "arguments" arrive as {"text": …, "value": …} and leave as the form that is understood.
-    """
+    """Return the variables for the template. The "arguments" of a call, {"text": …, "value": …},
+    are replaced by the one that the template supports."""
     messages = [dict(message) for message in variables["messages"]]
     tools = variables["tools"]
     if not capabilities.tool_calls:
@@ -88,7 +86,7 @@ def _with_system_text(messages: list[dict[str, Any]], text: str) -> list[dict[st
 
 
 def _without_system_role(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put each system text at the head of the next user turn."""
+    """Prepend each system text to the next user turn."""
     turns: list[dict[str, Any]] = []
     pending: list[str] = []
     for message in messages:

@@ -1,17 +1,17 @@
 """Detects what a chat template supports by rendering probes.
 
-Templates fail silently: some drop system messages or tools, some need a call's arguments as an
-object, others as text.
+Templates fail silently: some drop system messages or tools, some expect the arguments of a call as
+an object, others as text.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-_CALL_ID = "a1b2c3d4e"  # nine letters and digits: Mistral's templates refuse all else
+_CALL_ID = "a1b2c3d4e"  # nine letters and digits, as required by Mistral's templates
 
 
 class Capabilities(NamedTuple):
-    """What a template understands."""
+    """Features of a template."""
 
     system_role: bool
     typed_content: bool  # content must be a list of parts
@@ -22,11 +22,8 @@ class Capabilities(NamedTuple):
 
 
 def detect_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilities:
-    """Try a template out.
-
-    Args:
-        attempt: renders with the given variables; an empty text where the template raises.
-    """
+    """Render probes; `attempt` renders variables and returns an empty text if the template
+    raises."""
     user: dict[str, Any] = {"role": "user", "content": "probeuser"}
     typed = "probeuser" not in _try(attempt, [user]) and "probeuser" in _try(
         attempt, [{"role": "user", "content": [{"type": "text", "text": "probeuser"}]}]
@@ -95,5 +92,5 @@ def _try_call(
 
 
 def _shows_object(text: str) -> bool:
-    """Whether the arguments are there as such, not as Python writes a dict."""
+    """Whether the arguments are rendered, and not as the repr of a Python dict."""
     return "probevalue" in text and "{'probearg'" not in text

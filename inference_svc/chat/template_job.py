@@ -1,10 +1,9 @@
 """Renders chat templates. Runs only in a limited child process (`svc_kit.sandbox`).
 
-A template is a program that came with a model. Jinja's sandbox keeps it away from Python's
-internals; the child's limits keep its time and memory bounded. The environment is the one that
-templates are written for (transformers' `apply_chat_template`): blocks trimmed, `break` and
-`continue`, a `tojson` that neither sorts keys nor escapes for HTML, `raise_exception`,
-`strftime_now`, and `{% generation %}` as a tag without effect.
+A template is an untrusted program from a model file. Jinja's sandbox denies access to Python's
+internals; the child process limits time and memory. The environment is that of transformers'
+`apply_chat_template`: trimmed blocks, `break` and `continue`, a `tojson` that neither sorts keys
+nor escapes HTML, `raise_exception`, `strftime_now`, and `{% generation %}` as a tag without effect.
 """
 
 import json
@@ -24,19 +23,19 @@ from inference_svc.chat.template_capabilities import Capabilities, detect_capabi
 from svc_kit.sandbox.jobs import JobRefused
 
 _MAX_OUTPUT_CHARACTERS = 16 << 20
-_TEMPLATES_KEPT = 32
+_MAX_CACHED_TEMPLATES = 32
 _PROBE_TIME = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 def render(payload: dict[str, Any]) -> dict[str, Any]:
     """Render one prompt.
 
-    `payload` has "template", "now" (ISO time for `strftime_now`) and "variables", which hold
-    "messages", "tools" and all else that the template sees. The result has "text", and "tools":
-    whether the template understands them itself.
+    `payload` has "template", "now" (ISO time for `strftime_now`) and "variables", with "messages",
+    "tools" and other variables of the template. The result has "text", and "tools": whether the
+    template supports tools itself.
 
     Raises:
-        JobRefused: the template cannot be used, or refused these messages.
+        JobRefused: The template is invalid or refused the messages.
     """
     template, capabilities = _prepare(payload["template"])
     variables = adapt(payload["variables"], capabilities)
@@ -48,8 +47,8 @@ def render(payload: dict[str, Any]) -> dict[str, Any]:
     return {"text": text, "tools": capabilities.tools}
 
 
-# A template is free to raise whatever Python's operations raise; what means a spent limit
-# (memory, recursion) is not among these.
+# Errors of Python operations in a template. Errors of exhausted limits (memory, recursion) are not
+# among them.
 _REFUSALS = (
     TemplateError,
     TypeError,
@@ -62,9 +61,9 @@ _REFUSALS = (
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's part for training."""
+    """Ignores `{% generation %}…{% endgeneration %}`, which marks assistant text for training."""
 
-    tags = {"generation"}  # noqa: RUF012 (declared so by jinja2)
+    tags = {"generation"}  # noqa: RUF012 (declared like this by jinja2)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -72,7 +71,7 @@ class _GenerationTag(Extension):
 
 
 def build_environment() -> Environment:
-    """Return the environment that chat templates are written for."""
+    """Create the Jinja environment of chat templates."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -83,7 +82,7 @@ def build_environment() -> Environment:
     return environment
 
 
-@lru_cache(maxsize=_TEMPLATES_KEPT)
+@lru_cache(maxsize=_MAX_CACHED_TEMPLATES)
 def _prepare(source: str) -> tuple[Template, Capabilities]:
     try:
         template = build_environment().from_string(source)
@@ -119,7 +118,7 @@ def _output(template: Template, variables: dict[str, Any], strftime: Callable[[s
 
 def _describe(problem: Exception) -> str:
     if isinstance(problem, SecurityError):
-        return f"it does what a template may not: {problem}"
+        return f"forbidden operation: {problem}"
     if isinstance(problem, TemplateError):
         return str(problem)
     return f"{type(problem).__name__}: {problem}"

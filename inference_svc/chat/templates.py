@@ -1,5 +1,5 @@
-"""Chat templates of models: loading, capabilities, rendering; and ChatML with Hermes tool calls for
-models without a template.
+"""Chat templates of models and their rendering; models without a template use ChatML with Hermes
+tool calls.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from inference_svc.chat.parsers.formats import (
     ReasoningFormat,
     ToolCallFormat,
     TurnFormat,
-    choose_format,
+    detect_format,
 )
 from inference_svc.sandbox_jobs import RENDER_TEMPLATE
 from svc_kit.errors import DomainError, TemplateFailed, TooLong
@@ -64,30 +64,30 @@ MAX_TEMPLATE_CHARACTERS = 256 * 1024
 
 
 class TemplateVocabulary(Protocol):
-    """What a template needs to know of a vocabulary."""
+    """The part of a vocabulary that templates use."""
 
     @property
     def bos(self) -> int | None:
-        """The token that begins a text."""
+        """The beginning-of-sequence token."""
 
     @property
     def eos(self) -> int | None:
-        """The token that ends a text."""
+        """The end-of-sequence token."""
 
     @property
     def control_texts(self) -> tuple[str, ...]:
-        """The texts that are read as control tokens."""
+        """The texts of control tokens."""
 
     def token_text(self, token: int | None) -> str:
-        """Return a token's raw text."""
+        """Return the raw text of a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTemplate:
-    """A chat template with what it needs of its model.
+    """A chat template with the properties of its model.
 
     `origin` is "gguf", "file" or "fallback", as in `Model.chat_template_source`. `turn_format` is
-    what the operator says of how the model writes, whatever template is used.
+    the operator's override of the model's output format, for any template.
     """
 
     source: str
@@ -98,13 +98,13 @@ class ModelTemplate:
     turn_format: FormatOverride = NO_OVERRIDE
 
     @classmethod
-    def of_model(
+    def for_model(
         cls,
         template: str | None,
         vocabulary: TemplateVocabulary,
         turn_format: FormatOverride = NO_OVERRIDE,
     ) -> "ModelTemplate":
-        """Return a model's template, or the fallback where it brings none."""
+        """Return the template of a model, or the fallback if `template` is None or empty."""
         return cls(
             source=template or FALLBACK_TEMPLATE,
             origin="gguf" if template else "fallback",
@@ -117,11 +117,8 @@ class ModelTemplate:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """A prompt, and how the answer to it is to be read.
-
-    `opens_in_reasoning`: the prompt ends inside the model's thinking. `stop_texts` end the turn
-    beside the model's own end tokens.
-    """
+    """A prompt, and the format of the output. `opens_in_reasoning`: the prompt ends inside the
+    reasoning. `stop_texts` end the turn in addition to the model's end tokens."""
 
     spans: tuple[PromptSpan, ...]
     opens_in_reasoning: bool
@@ -135,7 +132,7 @@ class RenderedPrompt:
 
 
 class ChatTemplates:
-    """Renders conversations. `now` is the clock that templates may show."""
+    """Renders conversations. `now` is the clock for templates that render the date."""
 
     def __init__(self, jobs: JobRunner, now: Callable[[], datetime] = datetime.now) -> None:
         self._jobs = jobs
@@ -145,9 +142,9 @@ class ChatTemplates:
         """Render a conversation that has passed `Conversation.check`.
 
         Raises:
-            TemplateFailed: the template cannot be used, refused these messages, or overran a limit.
-            TooLong: the template is too long.
-            QueueFull: too many templates wait to be rendered.
+            TemplateFailed: The template is invalid, refused the messages, or exceeded a limit.
+            TooLong: The template is too long.
+            QueueFull: Too many renderings are queued.
         """
         source = conversation.options.template or template.source
         if len(source) > MAX_TEMPLATE_CHARACTERS:
@@ -157,20 +154,24 @@ class ChatTemplates:
                 limit=MAX_TEMPLATE_CHARACTERS,
                 unit="characters",
             )
-        request, placeholders = _protect(_asked(conversation, source), template.control_texts)
-        cut = Placeholders([""]) if conversation.continues_final_message else None
-        if cut:
-            request["messages"][-1]["content"] += cut.write(0)
+        request, placeholders = _protect(
+            _request_variables(conversation, source), template.control_texts
+        )
+        # Marks the end of the last message, to cut off what the template appends to it.
+        end_mark = ""
+        if conversation.continues_final_message:
+            end_mark = Placeholders([""]).write(0)
+            request["messages"][-1]["content"] += end_mark
         variables = {
             **request,
-            "add_generation_prompt": cut is None,
+            "add_generation_prompt": not end_mark,
             "bos_token": template.bos_text,
             "eos_token": template.eos_text,
         }
         result = await self._run(source, variables)
-        text = _cut_after(result["text"], cut.write(0)) if cut else result["text"]
+        text = _cut_at(result["text"], end_mark) if end_mark else result["text"]
         turn_format = template.turn_format.apply(
-            _format_of(source, understands_tools=result["tools"])
+            _detect_format(source, supports_tools=result["tools"])
         )
         return RenderedPrompt(
             spans=placeholders.split(text) if placeholders else (PromptSpan(text, trusted=True),),
@@ -180,10 +181,8 @@ class ChatTemplates:
         )
 
     async def find_format(self, template: ModelTemplate) -> TurnFormat:
-        """Tell how a model writes, by its template and its operator.
-
-        A template that cannot be rendered counts as one that does not understand tools.
-        """
+        """Detect the output format of a model from its template and the operator's override. A
+        template that cannot be rendered counts as one without support for tools."""
         variables = {
             "messages": [{"role": "user", "content": "Hello"}],
             "tools": None,
@@ -192,11 +191,12 @@ class ChatTemplates:
             "eos_token": template.eos_text,
         }
         try:
-            understands_tools = (await self._run(template.source, variables))["tools"]
+            supports_tools = (await self._run(template.source, variables))["tools"]
         except DomainError:
-            understands_tools = False
-        events = _format_of(template.source, understands_tools=understands_tools)
-        return template.turn_format.apply(events)
+            supports_tools = False
+        return template.turn_format.apply(
+            _detect_format(template.source, supports_tools=supports_tools)
+        )
 
     async def _run(self, source: str, variables: dict[str, Any]) -> dict[str, Any]:
         payload = {"template": source, "now": self._now().isoformat(), "variables": variables}
@@ -205,14 +205,9 @@ class ChatTemplates:
                 RENDER_TEMPLATE, payload, key=sha256(source.encode()).hexdigest()
             )
         except JobFailed as failed:
-            raise TemplateFailed(problem=_problem(failed)) from None
+            prefix = "" if failed.kind is FailureKind.REFUSED else "rendering was stopped: "
+            raise TemplateFailed(problem=prefix + failed.problem) from None
         return result
-
-
-def _problem(failed: JobFailed) -> str:
-    if failed.kind is FailureKind.REFUSED:
-        return failed.problem
-    return f"rendering was ended: {failed.problem}"
 
 
 def _protect(
@@ -225,12 +220,12 @@ def _protect(
     return protected, placeholders
 
 
-def _asked(conversation: Conversation, source: str) -> dict[str, Any]:
-    """Everything in the template's variables that came with the request."""
+def _request_variables(conversation: Conversation, source: str) -> dict[str, Any]:
+    """The template variables that come from the request."""
     names = {call.id: call.name for message in conversation.messages for call in message.tool_calls}
-    knows_developer = "'developer'" in source or '"developer"' in source
-    is_thinking = "message.thinking" in source and "reasoning_content" not in source
-    thinking_name = "thinking" if is_thinking else "reasoning_content"
+    has_developer_role = "'developer'" in source or '"developer"' in source
+    uses_thinking = "message.thinking" in source and "reasoning_content" not in source
+    reasoning_key = "thinking" if uses_thinking else "reasoning_content"
     allowed = conversation.tool_choice.allowed_names
     tools = [
         _tool_variable(tool)
@@ -240,7 +235,7 @@ def _asked(conversation: Conversation, source: str) -> dict[str, Any]:
     return {
         **conversation.template_variables(),
         "messages": [
-            _message_variable(message, names, knows_developer, thinking_name)
+            _message_variable(message, names, has_developer_role, reasoning_key)
             for message in conversation.messages
         ],
         "tools": tools or None,
@@ -248,16 +243,16 @@ def _asked(conversation: Conversation, source: str) -> dict[str, Any]:
 
 
 def _message_variable(
-    message: Message, names: dict[str, str], knows_developer: bool, thinking_name: str
+    message: Message, names: dict[str, str], has_developer_role: bool, reasoning_key: str
 ) -> dict[str, Any]:
     role = message.role
-    if role is Role.DEVELOPER and not knows_developer:
+    if role is Role.DEVELOPER and not has_developer_role:
         role = Role.SYSTEM
     variable: dict[str, Any] = {"role": role.value, "content": message.text}
-    # gpt-oss's template calls it "thinking", and refuses it beside content and calls.
-    is_refused = thinking_name == "thinking" and message.tool_calls and message.text
+    # gpt-oss's template uses the key "thinking", and refuses it together with content and calls.
+    is_refused = reasoning_key == "thinking" and message.tool_calls and message.text
     if message.reasoning and not is_refused:
-        variable[thinking_name] = message.reasoning
+        variable[reasoning_key] = message.reasoning
     if message.tool_calls:
         variable["tool_calls"] = [_call_variable(call) for call in message.tool_calls]
     if message.tool_call_id:
@@ -294,17 +289,17 @@ def _tool_variable(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _cut_after(text: str, mark: str) -> str:
-    before, found, _ = text.rpartition(mark)
-    if not found:
-        raise TemplateFailed(problem="it leaves out the last assistant message's text")
+def _cut_at(text: str, mark: str) -> str:
+    before, separator, _ = text.rpartition(mark)
+    if not separator:
+        raise TemplateFailed(problem="it omits the text of the last assistant message")
     return before
 
 
-def _format_of(source: str, *, understands_tools: bool) -> TurnFormat:
+def _detect_format(source: str, *, supports_tools: bool) -> TurnFormat:
     if source == FALLBACK_TEMPLATE:
         return FALLBACK_FORMAT
-    return choose_format(source, understands_tools=understands_tools)
+    return detect_format(source, supports_tools=supports_tools)
 
 
 def _stop_texts(

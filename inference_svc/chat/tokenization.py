@@ -1,7 +1,7 @@
 """Tokenizes prompts without blocking the event loop.
 
-Short texts are tokenized at once, longer ones in a thread (llama.cpp releases the GIL), very long
-ones in a sandboxed child process.
+Short texts are tokenized inline, longer ones in a thread (llama.cpp releases the GIL), and very
+long ones in a sandboxed child process.
 """
 
 import asyncio
@@ -14,21 +14,21 @@ from inference_svc.sandbox_jobs import TOKENIZE
 from svc_kit.errors import InvalidField, TooLong
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
 
-# Up to the first tokenizing takes a millisecond or two; up to the second a thread's stack is safe.
+# Tokenizing up to INLINE_BYTES takes 1 to 2 ms; the stack of a thread suffices for THREAD_BYTES.
 INLINE_BYTES = 4 * 1024
 THREAD_BYTES = 16 * 1024
 
 
 class PromptVocabulary(Protocol):
-    """What tokenizing needs of a vocabulary."""
+    """The part of a vocabulary that tokenization uses."""
 
     @property
     def bos(self) -> int | None:
-        """The token that begins a text."""
+        """The beginning-of-sequence token."""
 
     @property
     def adds_bos(self) -> bool:
-        """Whether the model wants `bos` before every prompt."""
+        """Whether the model expects `bos` before every prompt."""
 
     def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, field: str
@@ -37,7 +37,7 @@ class PromptVocabulary(Protocol):
 
 
 class TextToTokenize(NamedTuple):
-    """A text and how its special tokens are treated."""
+    """A text, and the handling of its special tokens."""
 
     text: str
     add_special: bool
@@ -45,7 +45,7 @@ class TextToTokenize(NamedTuple):
 
 
 class PromptTokenizer:
-    """Tokenizes for one model. `model_path` lets a child process load the same vocabulary."""
+    """Tokenizes for one model. Child processes load its vocabulary from `model_path`."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class PromptTokenizer:
         limit_bytes: int,
         field: str = "prompt",
     ) -> list[int]:
-        """Tokenize a text. `limit_bytes` bounds it in UTF-8; `field` is what errors call it.
+        """Tokenize a text of at most `limit_bytes` in UTF-8; `field` names it in errors.
 
         Raises:
-            InvalidField: it is not valid Unicode, or tokenizing it overran a limit.
-            TooLong: it is over `limit_bytes`.
-            QueueFull: too many long texts wait already.
+            InvalidField: The text is not valid Unicode, or tokenizing it exceeded a limit.
+            TooLong: The text exceeds `limit_bytes`.
+            QueueFull: Too many long texts are queued.
         """
         texts = [TextToTokenize(text, add_special, parse_special)]
         return (await self._tokenize_all(texts, limit_bytes, field))[0]
@@ -83,31 +83,25 @@ class PromptTokenizer:
     async def tokenize_each(
         self, texts: Sequence[TextToTokenize], *, field: str
     ) -> list[list[int]]:
-        """Tokenize many texts, whose lengths were checked before; short ones go together.
-
-        Raises: as `tokenize`.
-        """
-        found: list[list[int]] = []
+        """Tokenize many texts of checked lengths in groups. Raises as `tokenize`."""
+        results: list[list[int]] = []
         group: list[TextToTokenize] = []
         size = 0
         for each in texts:
             length = _utf8_bytes(each.text, field)
             if group and size + length > self._thread_bytes:
-                found += await self._tokenize_all(group, size, field)
+                results += await self._tokenize_all(group, size, field)
                 group, size = [], 0
             group.append(each)
             size += length
-        return found + await self._tokenize_all(group, size, field)
+        return results + await self._tokenize_all(group, size, field)
 
     async def tokenize_prompt(
         self, prompt: RenderedPrompt, *, limit_bytes: int, field: str = "messages"
     ) -> list[int]:
-        """Tokenize a rendered conversation: control tokens count in its trusted spans only.
-
-        The model's begin token is added where the model wants it and the template left it out.
-
-        Raises: as `tokenize`.
-        """
+        """Tokenize a rendered conversation; control tokens are only parsed in trusted spans. The
+        BOS token is added if the model expects it and the template omits it. Raises as
+        `tokenize`."""
         texts = [TextToTokenize(span.text, False, span.trusted) for span in prompt.spans]
         parts = await self._tokenize_all(texts, limit_bytes, field)
         tokens = [token for part in parts for token in part]
@@ -123,9 +117,9 @@ class PromptTokenizer:
         if size > limit_bytes:
             raise TooLong(field=field, length=size, limit=limit_bytes, unit="bytes")
         if size <= self._inline_bytes:
-            return self._tokenize_here(texts, field)
+            return self._tokenize_inline(texts, field)
         if size <= self._thread_bytes:
-            return await asyncio.to_thread(self._tokenize_here, texts, field)
+            return await asyncio.to_thread(self._tokenize_inline, texts, field)
         payload: dict[str, Any] = {"model": self._model_path, "texts": texts}
         try:
             tokens: list[list[int]] = await self._jobs.run(TOKENIZE, payload, key=self._model_path)
@@ -133,7 +127,7 @@ class PromptTokenizer:
             raise InvalidField(field=field, problem=f"tokenizing it failed: {failed}") from None
         return tokens
 
-    def _tokenize_here(self, texts: Sequence[TextToTokenize], field: str) -> list[list[int]]:
+    def _tokenize_inline(self, texts: Sequence[TextToTokenize], field: str) -> list[list[int]]:
         return [
             self._vocabulary.tokenize(
                 text, add_special=add_special, parse_special=parse_special, field=field

@@ -69,7 +69,7 @@ class ModelLoader:
         except ModelFileInvalid as error:
             raise StartupError(f"model {error.path}: {error.problem}") from error
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
-        template = ModelTemplate.of_model(file.chat_template, vocabulary, override)
+        template = ModelTemplate.for_model(file.chat_template, vocabulary, override)
         return ModelProcessor(
             file=file,
             vocabulary=vocabulary,

@@ -251,7 +251,7 @@ def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: b
         tools=OfferedTools({tool.name: tool.parameters_json for tool in tools}),
         opens_in_reasoning=prompt.opens_in_reasoning,
         inline_reasoning=inline,
-        taken_ids={call.id for message in conversation.messages for call in message.tool_calls},
+        used_ids={call.id for message in conversation.messages for call in message.tool_calls},
     )
 
 

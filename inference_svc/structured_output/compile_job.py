@@ -1,5 +1,5 @@
-"""Compiles a grammar in a sandboxed child process before the engine does: a schema of a few hundred
-bytes can take seconds and gigabytes.
+"""Compiles a grammar in a sandboxed child process before the engine does, since a schema of a few
+hundred bytes can take seconds and gigabytes.
 """
 
 import json
@@ -28,16 +28,16 @@ from inference_svc.structured_output.spec import (
     ToolCallSyntax,
 )
 
-_TOKENIZERS_KEPT = 8
+_MAX_CACHED_TOKENIZERS = 8
 _MAX_PROBLEM_CHARACTERS = 300
 
 
 def compile_grammar(payload: dict[str, Any]) -> dict[str, str]:
     """Compile the grammar of an output.
 
-    `payload` has "asked" (an `OutputSpec` as a dict) and "vocabulary": its "size", "control" tokens
-    by text, and "ends". The result has "grammar", or "field", "problem" and, for a JSON Schema,
-    "pointer".
+    `payload` has "asked" (an `OutputSpec` as a dict) and "vocabulary", with "size", "control"
+    (tokens by text) and "ends". The result has "grammar", or else "field", "problem" and, for a
+    JSON Schema, "pointer".
     """
     vocabulary = payload["vocabulary"]
     tokenizer = _tokenizer(json.dumps(vocabulary))
@@ -53,7 +53,7 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, str]:
 
 
 def _check_parts(request: OutputSpec, tokenizer: LLTokenizer) -> None:
-    """Build each part alone, so that an error names the part that it is in."""
+    """Compile each part alone, so that an error names the invalid part."""
     parts = []
     if request.form is not None:
         parts.append((request.form.field, output_format_grammar(request.form)))
@@ -79,7 +79,7 @@ def _field(request: OutputSpec) -> str:
 
 
 def _refusal(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
-    # The first lines name the place; what follows repeats the grammar.
+    # The message begins with the location of the error; the rest repeats the grammar.
     problem = " ".join(invalid.problem.split())[:_MAX_PROBLEM_CHARACTERS]
     if invalid.schema is None:
         return {"field": invalid.field, "problem": problem}
@@ -88,8 +88,8 @@ def _refusal(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[str, 
         strict = not invalid.schema or not invalid.schema["x-guidance"]["lenient"]
         try:
             build_matcher(tokenizer, document([schema_grammar(schema, strict=strict)]))
-        except GrammarUnusable as found:
-            return str(found)
+        except GrammarUnusable as problem:
+            return str(problem)
         return None
 
     pointer = faulty_pointer(invalid.schema, find_problem)
@@ -112,8 +112,8 @@ def _calls(fields: dict[str, Any]) -> ToolCallSpec:
     return ToolCallSpec(**{**fields, "ways": ways, "tools": tools, "barred": barred})
 
 
-class _Bytes:
-    """A vocabulary of 256 bytes and some control tokens, with ids as a model has them."""
+class _ByteTokenizer:
+    """A vocabulary of 256 bytes and the control tokens of a model, with their ids."""
 
     def __init__(self, size: int, control: dict[str, int], ends: list[int]) -> None:
         self.eos_token_id = ends[0] if ends else 0
@@ -131,13 +131,13 @@ class _Bytes:
         return [self._ids[byte] for byte in data]
 
 
-@lru_cache(maxsize=_TOKENIZERS_KEPT)
+@lru_cache(maxsize=_MAX_CACHED_TOKENIZERS)
 def _tokenizer(vocabulary: str) -> LLTokenizer:
     fields = json.loads(vocabulary)
     return byte_tokenizer(fields["size"], fields["control"], fields["ends"])
 
 
 def byte_tokenizer(size: int, control: dict[str, int], ends: list[int]) -> LLTokenizer:
-    """The tokenizer of a vocabulary of single bytes and control tokens."""
-    given = _Bytes(size, control, ends)
-    return LLTokenizer(TokenizerWrapper(given), n_vocab=size, eos_token=ends or None)
+    """Create a tokenizer for single bytes and control tokens."""
+    wrapper = TokenizerWrapper(_ByteTokenizer(size, control, ends))
+    return LLTokenizer(wrapper, n_vocab=size, eos_token=ends or None)

@@ -12,12 +12,12 @@ from inference_svc.structured_output.spec import OutputFormatKind, OutputSpec
 from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 
-_GRAMMARS_KEPT = 128
+_MAX_CACHED_GRAMMARS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarVocabulary:
-    """What building a grammar needs of a model: its size, control tokens by text, end tokens."""
+    """The part of a vocabulary that grammars use: size, control tokens by text, end tokens."""
 
     size: int
     control: Mapping[str, int]
@@ -25,37 +25,42 @@ class GrammarVocabulary:
 
 
 class GrammarCompiler:
-    """Turns what requests ask into grammars that are known to build."""
+    """Compiles output specifications into validated grammars."""
 
     def __init__(self, jobs: JobRunner) -> None:
         self._jobs = jobs
-        self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._cache: OrderedDict[bytes, str] = OrderedDict()
 
     async def compile(self, request: OutputSpec, vocabulary: GrammarVocabulary) -> str:
-        """The grammar of what is asked.
+        """Return the grammar of a specification.
 
         Raises:
-            TooLong: a form is over its limit.
-            SchemaInvalid: a JSON Schema cannot be used; with the pointer to the place.
-            GrammarInvalid: another form cannot be used.
-            QueueFull: too many grammars wait to be built.
+            TooLong: A format exceeds its size limit.
+            SchemaInvalid: A JSON Schema is invalid or unsupported; has a pointer to the error.
+            GrammarInvalid: Another format is invalid.
+            QueueFull: Too many grammars are queued.
         """
         request.check_sizes()
-        payload = {"asked": asdict(request), "vocabulary": _fields(vocabulary)}
+        vocabulary_fields = {
+            "size": vocabulary.size,
+            "control": dict(vocabulary.control),
+            "ends": list(vocabulary.ends),
+        }
+        payload = {"asked": asdict(request), "vocabulary": vocabulary_fields}
         key = blake2b(dumps(payload).encode(), digest_size=16).digest()
-        grammar = self._known.get(key)
+        grammar = self._cache.get(key)
         if grammar is None:
-            grammar = self._known[key] = await self._compile(request, payload, key.hex())
-            if len(self._known) > _GRAMMARS_KEPT:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
+            grammar = self._cache[key] = await self._compile(request, payload, key.hex())
+            if len(self._cache) > _MAX_CACHED_GRAMMARS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
         return grammar
 
     async def _compile(self, request: OutputSpec, payload: dict[str, Any], key: str) -> str:
         try:
             result: dict[str, str] = await self._jobs.run(COMPILE_GRAMMAR, payload, key=key)
         except JobFailed as failed:
-            raise _overran(request, failed) from None
+            raise _compile_error(request, failed) from None
         if "grammar" in result:
             return result["grammar"]
         if "pointer" in result:
@@ -63,19 +68,11 @@ class GrammarCompiler:
         raise GrammarInvalid(**result)
 
 
-def _fields(vocabulary: GrammarVocabulary) -> dict[str, Any]:
-    return {
-        "size": vocabulary.size,
-        "control": dict(vocabulary.control),
-        "ends": list(vocabulary.ends),
-    }
-
-
-def _overran(request: OutputSpec, failed: JobFailed) -> DomainError:
-    """The error of a form that could not even be looked at."""
-    problem = f"building it was ended: {failed.problem}"
-    if failed.kind is FailureKind.REFUSED:
-        problem = failed.problem
+def _compile_error(request: OutputSpec, failed: JobFailed) -> DomainError:
+    """The error of a format whose compilation failed or exceeded a limit."""
+    problem = failed.problem
+    if failed.kind is not FailureKind.REFUSED:
+        problem = f"compiling it was stopped: {problem}"
     if request.form is None:
         return SchemaInvalid(field="tools", pointer="#", problem=problem)
     if request.form.kind is OutputFormatKind.JSON_SCHEMA:

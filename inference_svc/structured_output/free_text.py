@@ -1,4 +1,4 @@
-"""Grammar rules of turns that are free text until a marker begins a call."""
+"""Grammar rules for turns that are free text until a marker begins a call."""
 
 import json
 import re
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from inference_svc.structured_output.spec import Reasoning, ToolCallSpec
 
 ControlTokens = Mapping[str, int]
-"""Texts of control tokens and their ids."""
+"""Ids of control tokens by their texts."""
 ANYTHING = "/(?s:.*)/"
 
 
 def free_rules(
     calls: ToolCallSpec, thought: Reasoning | None, control: ControlTokens
 ) -> Iterator[str]:
-    """The rules of `start` and of all free text of a turn."""
+    """Yield the rules of `start` and of the free text of a turn."""
     barred, by_bytes = list(calls.barred), False
     if thought is None or not (_is_one(thought.begin, control) and _is_one(thought.end, control)):
         yield "start: answer"
@@ -24,7 +24,7 @@ def free_rules(
         yield from _stretch("musing", thought.end, [], control)
         if not thought.is_open:
             yield from _opening(thought.begin, control)
-            # Lest a thought be read as free text, too.
+            # Otherwise reasoning would also match the rule of free text.
             barred += [thought.begin] if thought.begin in control else []
             by_bytes = True
     more = "*" if calls.several else "?"
@@ -43,9 +43,9 @@ def _opening(begin: str, control: ControlTokens) -> Iterator[str]:
 def _stretch(
     name: str, marker: str, barred: list[str], control: ControlTokens, *, by_bytes: bool = False
 ) -> Iterator[str]:
-    """Text up to a marker; texts that are `barred` do not occur at all. Where all are control
-    tokens it is told by tokens, unless text that begins something else has to be told from it
-    (`by_bytes`)."""
+    """Yield rules for text up to a marker that contains no `barred` text. If all of these are
+    control tokens, the rules are on tokens; `by_bytes` forces rules on bytes, to distinguish the
+    text from an alternative that begins with text."""
     begins = [marker, *barred]
     tokens = [control[text] for text in begins if text in control]
     texts = [re.escape(text).replace("/", r"\/") for text in begins if text not in control]
@@ -67,5 +67,5 @@ def _stretch(
 
 
 def _is_one(marker: str, control: ControlTokens) -> bool:
-    """Whether a marker is a control token, or text alone."""
+    """Whether a marker is a single control token or contains none."""
     return marker in control or not any(token in marker for token in control)

@@ -1,5 +1,5 @@
-"""Builds grammars of JSON schemas, regular expressions, choices, GBNF and Lark, and locates errors
-in schemas.
+"""Builds grammars from JSON schemas, regular expressions, choices, GBNF and Lark, and locates
+errors in schemas.
 """
 
 import json
@@ -28,31 +28,31 @@ _SINGLE = ("items", "additionalProperties", "additionalItems")
 
 
 def faulty_pointer(schema: Mapping[str, Any], find_problem: Callable[[Any], str | None]) -> str:
-    """A JSON Pointer, in its URI form ("#/properties/a"), to the deepest subschema that has by
-    itself the problem of the whole.
+    """Return a JSON Pointer in its URI form ("#/properties/a") to the deepest subschema that alone
+    has the same problem as the whole schema.
 
-    `find_problem` tells what is wrong with a schema. Definitions of the root go along with each
+    `find_problem` returns the problem of a schema. The definitions of the root are added to each
     subschema, so that its references still resolve.
     """
     problem = find_problem(schema)
     shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    pointer, place, checks = "#", schema, 0
+    pointer, current, checks = "#", schema, 0
     while True:
-        for step, child in _children(place):
+        for step, child in _children(current):
             checks += 1
             if checks > _MAX_CHECKS:
                 return pointer
-            # A definition is looked at alone, else each place would seem to have its problem.
+            # Definitions are checked alone: otherwise every subschema would have their problem.
             alone = "/$defs/" in pointer + step or "/definitions/" in pointer + step
             if find_problem(child if alone else {**shared, **child}) == problem:
-                pointer, place = pointer + step, child
+                pointer, current = pointer + step, child
                 break
         else:
             return pointer
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Subschemas directly below, with the steps that lead there."""
+    """Yield the direct subschemas with their pointer segments."""
     for keyword in _BY_NAME:
         named = schema.get(keyword)
         if isinstance(named, dict):
@@ -73,26 +73,26 @@ def _objects(keyword: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"/{keyword}/{escaped}", child
 
 
-# A text, a class, a comment, or any character; what is not closed goes on to the end.
+# A text, a character class, a comment, or "."; an unclosed one extends to the end.
 _PART = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|#[^\r\n]*|\.', re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
 _ANY_CHARACTER = "[\\x00-\U0010ffff]"
 
 
-def lark_of_gbnf(text: str) -> str:
-    """The same grammar in Lark, which callers may have written in place of GBNF. Raises
-    `ValueError`."""
+def gbnf_to_lark(text: str) -> str:
+    """Convert a GBNF grammar to Lark; callers may also send Lark. Raises `ValueError`."""
     if not is_lark_syntax(text):
-        text = _PART.sub(_translatable, text)
+        text = _PART.sub(_convert_part, text)
     return grammar_from("gbnf", text)
 
 
-def _translatable(part: re.Match[str]) -> str:
-    return _ANY_CHARACTER if part[0] == "." else _ESCAPE.sub(_character, part[0])
+def _convert_part(part: re.Match[str]) -> str:
+    return _ANY_CHARACTER if part[0] == "." else _ESCAPE.sub(_convert_escape, part[0])
 
 
-def _character(escape: re.Match[str]) -> str:
-    """What may have a meaning of its own stays escaped; what is no character, for the refusal."""
+def _convert_escape(escape: re.Match[str]) -> str:
+    """Unescape a character. ASCII stays escaped, since it may be syntax; invalid code points stay
+    escaped so that the error shows them."""
     if len(escape[1]) == 1:
         return r"\x2d" if escape[1] == "-" else escape[0]
     code = int(escape[1][1:], 16)
@@ -109,7 +109,7 @@ _NUMBER = "/[0-9]{1,4}/"
 
 
 class OutputFormatInvalid(Exception):
-    """A form cannot be used. `schema` is its schema where it has one, to look for the place."""
+    """An output format is invalid. `schema` is set for JSON Schemas, to locate the error."""
 
     def __init__(self, field: str, problem: str, schema: "dict[str, Any] | None" = None) -> None:
         super().__init__(field, problem)
@@ -119,12 +119,12 @@ class OutputFormatInvalid(Exception):
 
 
 def schema_grammar(schema: Mapping[str, Any], *, strict: bool = True) -> Grammar:
-    """The grammar of JSON text that follows a schema."""
+    """The grammar of JSON text that matches a schema."""
     return {"json_schema": {**schema, "x-guidance": {**_JSON_STYLE, "lenient": not strict}}}
 
 
-def parsed_schema(text: str, field: str) -> dict[str, Any]:
-    """A schema from its text. Raises `OutputFormatInvalid`."""
+def parse_schema(text: str, field: str) -> dict[str, Any]:
+    """Parse the text of a schema. Raises `OutputFormatInvalid`."""
     try:
         schema = json.loads(text)
     except RecursionError:
@@ -137,10 +137,10 @@ def parsed_schema(text: str, field: str) -> dict[str, Any]:
 
 
 def output_format_grammar(form: OutputFormat) -> Grammar:
-    """The grammar of a whole answer. Raises `OutputFormatInvalid`."""
+    """The grammar of an output format. Raises `OutputFormatInvalid`."""
     match form.kind:
         case OutputFormatKind.JSON_SCHEMA:
-            return schema_grammar(parsed_schema(form.text, form.field))
+            return schema_grammar(parse_schema(form.text, form.field))
         case OutputFormatKind.REGEX:
             grammar = json.loads(LLMatcher.grammar_from_regex(form.text))["grammars"][0]
             return {"lark_grammar": grammar["lark_grammar"]}
@@ -148,7 +148,7 @@ def output_format_grammar(form: OutputFormat) -> Grammar:
             return {"lark_grammar": form.text}
         case OutputFormatKind.GBNF:
             try:
-                return {"lark_grammar": lark_of_gbnf(form.text)}
+                return {"lark_grammar": gbnf_to_lark(form.text)}
             except (ValueError, RecursionError) as problem:
                 raise OutputFormatInvalid(form.field, str(problem)) from None
         case OutputFormatKind.CHOICES:
@@ -160,17 +160,18 @@ def tool_grammar(tool: CallableTool) -> Grammar:
     """The grammar of a tool's arguments. Raises `OutputFormatInvalid`."""
     if not tool.schema:
         return schema_grammar({"type": "object", "additionalProperties": False})
-    schema = parsed_schema(tool.schema, tool.field)
+    schema = parse_schema(tool.schema, tool.field)
     return schema_grammar({"type": "object", **schema}, strict=tool.strict)
 
 
 def document(grammars: Sequence[Grammar]) -> str:
-    """The text that a matcher is built from."""
+    """Join grammars, the first of which is the start, into the text that a matcher is built
+    from."""
     return json.dumps({"grammars": grammars})
 
 
 def whole_grammar(request: OutputSpec, control: ControlTokens) -> str:
-    """The one grammar of an output: its thought, then its calls or its form."""
+    """The grammar of an output: reasoning, then calls or the output format."""
     form = [] if request.form is None else [{**output_format_grammar(request.form), "name": "form"}]
     if request.calls is None and request.thought is None:
         return document(form)
@@ -218,7 +219,7 @@ def _reasoning_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str
 def _call_rules(calls: ToolCallSpec, control: ControlTokens) -> Iterator[str]:
     yield "calls: " + " | ".join(f"calls_{way}" for way in range(len(calls.ways)))
     for number, way in enumerate(calls.ways):
-        # What has triggered a call is written; calls without a frame are triggered each by itself.
+        # The trigger is already written; calls without a `before` text are triggered one by one.
         repeats = calls.several and (bool(way.before) or not calls.trigger)
         more = f"({_marker(way.between, control)} call_{number})*" if repeats else ""
         before = _marker(way.before.removeprefix(calls.trigger), control)
@@ -232,8 +233,7 @@ def _call_rules(calls: ToolCallSpec, control: ControlTokens) -> Iterator[str]:
 
 
 def _marker(text: str, control: ControlTokens) -> str:
-    """A text as llguidance writes it: control tokens by their ids, numbers as any, the rest as
-    text."""
+    """A text in llguidance's syntax: control tokens by id, `NUMBER` as any number, and strings."""
     special = {token: f"<[{number}]>" for token, number in control.items()} | {NUMBER: _NUMBER}
     inside = sorted((token for token in special if token in text), key=len, reverse=True)
     pieces = re.split(f"({'|'.join(map(re.escape, inside))})", text) if inside else [text]

@@ -1,4 +1,4 @@
-"""Guides over llguidance: masks, forced tokens, limits of a step."""
+"""Guides on llguidance: token masks, forced tokens, limits of a step."""
 
 import logging
 from collections import OrderedDict, deque
@@ -12,12 +12,18 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from inference_svc.engine.constraint import Constraint, GuideError, TokenMask
 
-# A step that would take more than a few milliseconds fails instead, and its sequence with it.
+log = logging.getLogger(__name__)
+# A step that would take more than a few milliseconds fails its sequence instead.
 _STEP_LEXER_FUEL = 50_000
 _MAX_LEXER_STATES = 20_000
-# How llguidance calls a place that no text leads on from, and ends what it could say more of.
-_NOTHING_LEFT = "NoExtensionBias"
+# llguidance's error if no token is allowed, and the suffix of a shortened message.
+_NOTHING_ALLOWED = "NoExtensionBias"
 _NOT_VERBOSE = "<non-verbose/>"
+FEW = 4096
+"""Up to this many allowed tokens, a list of them is cheaper than masking a whole row."""
+_MAX_TEMPLATES = 16
+_BUILD_THREADS = 2  # so that a large grammar does not block all small ones
+_MAX_WARM_UPS = 8  # the cache of a template grows with each text
 
 
 class GrammarUnusable(Exception):
@@ -25,7 +31,7 @@ class GrammarUnusable(Exception):
 
 
 def build_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """A matcher that stands at the start of a grammar. Raises `GrammarUnusable`."""
+    """Build a matcher at the start of a grammar. Raises `GrammarUnusable`."""
     limits = LLParserLimits(
         step_lexer_fuel=_STEP_LEXER_FUEL, max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
     )
@@ -35,81 +41,73 @@ def build_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 def check_usable(matcher: LLMatcher) -> None:
-    """Raise `GrammarUnusable` where a matcher has failed, which it never recovers from."""
+    """Raise `GrammarUnusable` if a matcher has failed, which is permanent."""
     if matcher.is_error():
-        raise GrammarUnusable(problem_of(matcher))
+        raise GrammarUnusable(matcher_error(matcher))
 
 
-def problem_of(matcher: LLMatcher) -> str:
-    """The error of a failed matcher, in plain words."""
-    said: str = matcher.get_error()
-    if said.startswith(_NOTHING_LEFT):
+def matcher_error(matcher: LLMatcher) -> str:
+    """The readable error of a failed matcher."""
+    error: str = matcher.get_error()
+    if error.startswith(_NOTHING_ALLOWED):
         return "nothing can satisfy it"
-    return said.removesuffix(_NOT_VERBOSE).rstrip()
-
-
-log = logging.getLogger(__name__)
-FEW = 4096
-"""Up to so many allowed tokens, looking at them alone is cheaper than masking a whole row."""
-_TEMPLATES_KEPT = 16
-_BUILDERS = 2  # one large grammar must not hold up all small ones
-_MAX_WARMED = 8  # a template grows with each text that it has followed
+    return error.removesuffix(_NOT_VERBOSE).rstrip()
 
 
 class GrammarGuides:
-    """The guides of one model. `new_tokenizer` is called once, on a thread of its own."""
+    """The guides of one model. `new_tokenizer` is called once, on a build thread."""
 
     def __init__(self, new_tokenizer: Callable[[], LLTokenizer], vocabulary_size: int) -> None:
         self._new_tokenizer = new_tokenizer
         self._vocabulary_size = vocabulary_size
-        self._builder = ThreadPoolExecutor(_BUILDERS, "grammars")
+        self._builder = ThreadPoolExecutor(_BUILD_THREADS, "grammars")
         self._masks = ThreadPoolExecutor(1, "masks")
         self._tokenizer: Future[LLTokenizer] | None = None
         self._templates: OrderedDict[str, _Template] = OrderedDict()
 
     def prepare(self) -> "Future[LLTokenizer]":
-        """Read the vocabulary, which takes most of a second where it is large."""
+        """Create the tokenizer, which takes most of a second for a large vocabulary."""
         if self._tokenizer is None:
             self._tokenizer = self._builder.submit(self._new_tokenizer)
         return self._tokenizer
 
     def new(self, constraint: Constraint) -> "GrammarGuide":
-        """A guide at the start of a grammar, which may still have to be built."""
+        """Create a guide at the start of a grammar, which is built in the background."""
         tokenizer = self.prepare()
         template = self._templates.get(constraint.grammar)
         if template is None:
             template = _Template(self._builder.submit(_build, tokenizer, constraint.grammar))
             self._templates[constraint.grammar] = template
-            if len(self._templates) > _TEMPLATES_KEPT:
+            if len(self._templates) > _MAX_TEMPLATES:
                 self._templates.popitem(last=False)
         self._templates.move_to_end(constraint.grammar)
         return GrammarGuide(template, self._masks, self._vocabulary_size)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._builder.shutdown(cancel_futures=True)
         self._masks.shutdown(cancel_futures=True)
 
 
 def _build(tokenizer: "Future[LLTokenizer]", grammar: str) -> LLMatcher:
-    """Build a template's matcher. The tokenizer was asked for first, so waiting for it is safe."""
+    """Build a matcher. The tokenizer was submitted earlier, so waiting for it cannot deadlock."""
     try:
-        words = tokenizer.result()
+        built_tokenizer = tokenizer.result()
     except (TypeError, ValueError) as problem:
-        log.exception("grammars cannot be used with this vocabulary")
-        raise GrammarUnusable("this model's vocabulary cannot follow grammars") from problem
-    matcher = build_matcher(words, grammar)
+        log.exception("llguidance does not support the vocabulary of this model")
+        raise GrammarUnusable("grammars are not supported by this model's vocabulary") from problem
+    matcher = build_matcher(built_tokenizer, grammar)
     matcher.compute_bitmask()
     return matcher
 
 
 class _Template:
-    """A matcher at its start, to be copied."""
+    """A matcher at the start of its grammar, which guides copy."""
 
     def __init__(self, built: "Future[LLMatcher]") -> None:
         self._built = built
         self._warm: LLMatcher | None = None
-        self._times_warmed = 0
+        self._num_warm_ups = 0
 
     def wait(self, timeout_s: float) -> bool:
         return self._built.done() or bool(wait([self._built], timeout_s).done)
@@ -118,14 +116,14 @@ class _Template:
         return (self._warm or self._built.result()).deep_copy()
 
     def warm(self, used: LLMatcher) -> None:
-        """Take over what a finished matcher has computed."""
-        if self._times_warmed < _MAX_WARMED and not used.is_error() and used.reset():
+        """Use the caches of a finished matcher for further copies."""
+        if self._num_warm_ups < _MAX_WARM_UPS and not used.is_error() and used.reset():
             self._warm = used
-            self._times_warmed += 1
+            self._num_warm_ups += 1
 
 
 class GrammarGuide:
-    """A `Guide`. Invariant: the matcher is used by one thread at a time, the mask thread between
+    """A `Guide` on llguidance. Only one thread at a time uses the matcher: the mask thread between
     `prepare` and `mask`, the step thread otherwise."""
 
     def __init__(self, template: _Template, masks: ThreadPoolExecutor, size: int) -> None:
@@ -135,42 +133,41 @@ class GrammarGuide:
         self._matcher: LLMatcher | None = None
         self._words = np.zeros((size + 31) // 32, np.uint32)
         self._pending: Future[TokenMask] | None = None
-        # A run that is forced is found once, however many steps it takes: finding it means to
-        # tokenize all of it.
-        self._ahead: deque[int] = deque()
+        # Computing forced tokens tokenizes all of them, so they are stored for several steps.
+        self._forced: deque[int] = deque()
 
     def wait(self, timeout_s: float) -> bool:
         """Whether the grammar is built."""
         if self._matcher is None and self._template.wait(timeout_s):
-            with self._contained():
+            with self._convert_errors():
                 self._matcher = self._template.copy()
         return self._matcher is not None
 
     @property
     def _ready(self) -> LLMatcher:
         if self._matcher is None:
-            raise ValueError("the grammar is not built yet, or the guide is closed")
+            raise ValueError("the grammar is not built yet or the guide is closed")
         return self._matcher
 
     @property
     def is_over(self) -> bool:
         """Whether the grammar allows no further text."""
-        with self._contained():
+        with self._convert_errors():
             return self._ready.is_stopped()
 
     def prepare(self) -> None:
-        """Begin to compute the mask."""
-        if self._pending is None and not self._ahead:
+        """Start computing the mask."""
+        if self._pending is None and not self._forced:
             self._pending = self._masks.submit(self._compute, self._ready)
 
     def mask(self) -> TokenMask:
         """The mask of the next token."""
-        if self._ahead:
-            return _only(self._ahead[0], self._size)
+        if self._forced:
+            return _single_token_mask(self._forced[0], self._size)
         self.prepare()
         if self._pending is None:
             raise ValueError("no mask is being computed")
-        with self._contained():
+        with self._convert_errors():
             return self._pending.result()
 
     def _compute(self, matcher: LLMatcher) -> TokenMask:
@@ -183,38 +180,38 @@ class GrammarGuide:
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Advance by tokens."""
-        self._settle()
+        self._discard_mask()
         for token in tokens:
-            if self._ahead and self._ahead.popleft() != token:
-                self._ahead.clear()
-        with self._contained():
+            if self._forced and self._forced.popleft() != token:
+                self._forced.clear()
+        with self._convert_errors():
             if not self._ready.consume_tokens(list(tokens)):
-                raise GrammarUnusable(problem_of(self._ready))
+                raise GrammarUnusable(matcher_error(self._ready))
 
     def forced_tokens(self, limit: int) -> Sequence[int]:
-        """Tokens that must follow."""
+        """Accept and return the tokens that must come next, at most `limit`."""
         if limit <= 0 or self.is_over:
             return ()
-        self._settle()
-        if not self._ahead:
-            with self._contained():
-                self._ahead.extend(self._ready.compute_ff_tokens())
-        tokens = list(islice(self._ahead, limit))
+        self._discard_mask()
+        if not self._forced:
+            with self._convert_errors():
+                self._forced.extend(self._ready.compute_ff_tokens())
+        tokens = list(islice(self._forced, limit))
         if tokens:
             self.accept(tokens)
         return tokens
 
     def close(self) -> None:
-        """Let the next copies know what this one has computed."""
+        """End the guide; later guides of the grammar use its caches."""
         if self._matcher is not None and (self._pending is None or self._pending.done()):
-            with suppress(GuideError), self._contained():
+            with suppress(GuideError), self._convert_errors():
                 self._template.warm(self._matcher)
         self._matcher = None
 
     @contextmanager
-    def _contained(self) -> Iterator[None]:
-        """Turn whatever llguidance does into `GuideError`: one grammar must not end the process of
-        all. A panic of its native code is no `Exception`; what has panicked is not used again."""
+    def _convert_errors(self) -> Iterator[None]:
+        """Convert every error of llguidance to `GuideError`, so that a grammar cannot end the
+        engine process. A panic in native code is a BaseException; its matcher is not used again."""
         try:
             yield
         except GrammarUnusable as problem:
@@ -222,18 +219,18 @@ class GrammarGuide:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:
-            log.exception("a grammar failed")
+            log.exception("llguidance failed unexpectedly")
             self._matcher = None
             raise GuideError("the grammar cannot be followed any further") from problem
 
-    def _settle(self) -> None:
-        """Forget the mask, once it is computed: it is that of the place before."""
+    def _discard_mask(self) -> None:
+        """Wait for a pending mask and discard it, since it is that of the previous position."""
         if self._pending is not None:
             wait([self._pending])
             self._pending = None
 
 
-def _only(token: int, size: int) -> TokenMask:
+def _single_token_mask(token: int, size: int) -> TokenMask:
     allowed = np.zeros(size, np.bool_)
     allowed[token] = True
     return TokenMask(allowed, np.array([token], np.int32))

@@ -1,6 +1,4 @@
-"""The requested output of a turn before it is a grammar: plain data that is sent to the sandbox as
-JSON.
-"""
+"""The requested output format of a turn, as plain data that is sent to the sandbox as JSON."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,11 +9,11 @@ MAX_OUTPUT_FORMAT_BYTES = 128 * 1024
 MAX_TOOL_SCHEMAS_BYTES = 256 * 1024
 MAX_CHOICES = 1024
 NUMBER = "\0"
-"""A placeholder for a number of the model's choice in a `ToolCallSyntax`."""
+"""A placeholder in a `ToolCallSyntax` for a number that the model chooses."""
 
 
 class OutputFormatKind(StrEnum):
-    """The notations of a form."""
+    """The notation of an output format."""
 
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
@@ -26,7 +24,8 @@ class OutputFormatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """The form of the whole answer. `field` is what errors call it; choices are a JSON array."""
+    """The format of the content. `field` names it in errors; the text of choices is a JSON
+    array."""
 
     kind: OutputFormatKind
     text: str
@@ -35,10 +34,8 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class CallableTool:
-    """A tool that may be called. Its arguments follow `schema` (JSON text; empty: no arguments).
-
-    `strict`: a keyword that cannot be enforced refuses the schema; otherwise it is left out.
-    """
+    """A tool that may be called. Its arguments match `schema` (JSON text; empty: no arguments). An
+    unsupported keyword is an error if `strict`, and ignored otherwise."""
 
     name: str
     schema: str
@@ -48,10 +45,8 @@ class CallableTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallSyntax:
-    """A way to write calls: each is `head`, the name, `middle`, the arguments as JSON, `tail`.
-
-    `before` and `after` stand around all of them, `between` two of them.
-    """
+    """A syntax of calls. Each is `head`, the name, `middle`, the arguments as JSON, `tail`;
+    `before` and `after` enclose all calls, `between` separates them."""
 
     head: str
     middle: str
@@ -63,11 +58,11 @@ class ToolCallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallSpec:
-    """Tool calls in one of the ways to write them. `required`: nothing else is an answer.
+    """Tool calls in one of several syntaxes, `ways`. `required` allows nothing but calls.
 
-    `trigger`: where the model is free otherwise, the text with which each of the ways begins; what
-    is written from there on is a call. Empty: the output has its form from the beginning. `barred`
-    are texts that its reader takes for the beginning of a call, too: none is to be written.
+    `trigger` is the text with which every syntax begins: before it the output is free text, after
+    it a call. If empty, the output is constrained from the beginning. `barred` texts must not be
+    generated, since the parser would take them for the beginning of a call.
     """
 
     ways: tuple[ToolCallSyntax, ...]
@@ -80,8 +75,8 @@ class ToolCallSpec:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Free text before the form. `is_open`: the prompt has begun it, so it only has to end;
-    otherwise the model may leave it out."""
+    """Reasoning before the constrained output. `is_open`: the prompt has opened it; otherwise it is
+    optional."""
 
     begin: str
     end: str
@@ -90,14 +85,14 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """Everything that shapes one output: at least a form or calls."""
+    """The constraints of one output: at least a format or calls."""
 
     form: OutputFormat | None
     calls: ToolCallSpec | None
     thought: Reasoning | None
 
     def check_sizes(self) -> None:
-        """Refuse what is too large to look at. Raises `TooLong` with the limit."""
+        """Raise `TooLong` if the format or the tools exceed their size limits."""
         if self.form is not None:
             _check_bytes(self.form.field, len(self.form.text.encode()), MAX_OUTPUT_FORMAT_BYTES)
         if self.calls is not None:

@@ -1,11 +1,11 @@
-"""Reads an assistant's raw text: content, reasoning, tool calls."""
+"""Parsers of assistant output: content, reasoning, tool calls."""
 
 from inference_svc.chat.parsers.formats import (
     FormatOverride,
     ReasoningFormat,
     ToolCallFormat,
     TurnFormat,
-    choose_format,
+    detect_format,
 )
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser, new_call_id
@@ -20,6 +20,6 @@ __all__ = [
     "TurnDelta",
     "TurnFormat",
     "TurnParser",
-    "choose_format",
+    "detect_format",
     "new_call_id",
 ]

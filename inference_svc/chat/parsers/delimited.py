@@ -1,9 +1,10 @@
-"""Tool calls in a section of the turn, each between markers, as DeepSeek and Kimi write them.
+"""Tool calls between markers inside a section of the turn (DeepSeek, Kimi), and lists of calls
+between markers (Cohere, Apertus).
 
-DeepSeek's R1 and V3 write the kind of tool, then the name, then the arguments in a Markdown fence;
-V3.1 the name, then the arguments. (V3.2 writes tags, see `tagged`.) Kimi K2 writes the call's id,
-`functions.NAME:NUMBER`, then the arguments. Some write the markers with other characters, or leave
-out the one that opens the section.
+DeepSeek R1 and V3 write the type of tool, the name, then the arguments in a Markdown fence; V3.1
+writes the name, then the arguments. (V3.2 uses tags, see `tagged`.) Kimi K2 writes the call id,
+`functions.NAME:NUMBER`, then the arguments. Models sometimes write variants of the markers, or omit
+the one that opens the section.
 """
 
 import re
@@ -22,14 +23,14 @@ from inference_svc.chat.parsers.source import ParseSteps, Source
 
 
 class Section(NamedTuple):
-    """The markers of one family. `begins`: how it begins, and what is put up with instead."""
+    """The markers of a model family. `begins` has the opening marker and its accepted variants."""
 
     begins: tuple[str, ...]
     call: str
     separator: str
     call_end: str
     end: str
-    has_ids: bool = False  # an id stands for the name, and says it
+    has_ids: bool = False  # an id that contains the name stands in its place
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -56,23 +57,23 @@ _ID = re.compile(r"(functions\.)?(.+?)(:\d+)?")
 
 
 def read_section(
-    marks: Section, source: Source, writer: TurnOutput, _: OfferedTools
+    marks: Section, source: Source, output: TurnOutput, _: OfferedTools
 ) -> ParseSteps[None]:
-    """Read a turn."""
-    while begin := (yield from source.until((*marks.begins, marks.call), writer.say)):
+    """Parse a turn."""
+    while begin := (yield from source.until((*marks.begins, marks.call), output.add_content)):
         if begin != marks.call:
             yield from source.spaces()
             begin = yield from source.literal(marks.call)
-        while begin == marks.call and (yield from _call(marks, source, writer)):
+        while begin == marks.call and (yield from _call(marks, source, output)):
             source.mark()
             yield from source.spaces()
             begin = yield from source.literal(marks.call, marks.end)
         if begin != marks.end:
-            writer.say(source.since_mark)
+            output.add_content(source.since_mark)
 
 
-def _call(marks: Section, source: Source, writer: TurnOutput) -> ParseSteps[bool]:
-    """Read a call after its begin marker; false where it is none."""
+def _call(marks: Section, source: Source, output: TurnOutput) -> ParseSteps[bool]:
+    """Read a call after its opening marker; False if there is none."""
     yield from source.spaces()
     name = yield from source.chars(_in_name)
     yield from source.spaces()
@@ -80,11 +81,10 @@ def _call(marks: Section, source: Source, writer: TurnOutput) -> ParseSteps[bool
         return False
     yield from source.spaces()
     if name and (yield from source.literal(marks.call_end)):
-        _begin(marks, writer, name)
-        writer.add_arguments("{}")
+        _begin(marks, output, name)
+        output.add_arguments("{}")
         return True
-    has_kind = (yield from source.peek()) not in ("{", "")
-    if has_kind:
+    if (yield from source.peek()) not in ("{", ""):  # the name follows the type of tool
         name = yield from source.chars(_in_name)
         yield from source.spaces()
         if (yield from source.literal("```")):
@@ -92,9 +92,9 @@ def _call(marks: Section, source: Source, writer: TurnOutput) -> ParseSteps[bool
         yield from source.spaces()
     if not name or (yield from source.peek()) != "{":
         return False
-    _begin(marks, writer, name)
-    if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
-        yield from source.until((marks.call_end,), writer.add_arguments)
+    _begin(marks, output, name)
+    if (yield from source.json(output.add_arguments)) is ScanState.BROKEN:
+        yield from source.until((marks.call_end,), output.add_arguments)
         return True
     yield from source.spaces()
     yield from source.literal("```")
@@ -103,12 +103,12 @@ def _call(marks: Section, source: Source, writer: TurnOutput) -> ParseSteps[bool
     return True
 
 
-def _begin(marks: Section, writer: TurnOutput, written: str) -> None:
-    writer.begin_call(*(_name_and_id(written) if marks.has_ids else (written,)))
+def _begin(marks: Section, output: TurnOutput, written: str) -> None:
+    output.begin_call(*(_name_and_id(written) if marks.has_ids else (written,)))
 
 
 def _name_and_id(written: str) -> tuple[str, str]:
-    """The name in an id, and the id if it is as it should be: templates write it back."""
+    """Return the name in an id, and the id if it is well-formed, since templates render it."""
     match = _ID.fullmatch(written)
     if match is None:
         return written, ""
@@ -120,7 +120,7 @@ def _in_name(character: str) -> bool:
 
 
 class Listing(NamedTuple):
-    """How one family writes. `frames`: the texts around answers."""
+    """The markers of a model family. `frames` are the texts around the content."""
 
     begin: str
     end: str
@@ -143,10 +143,10 @@ APERTUS = Listing(begin="<|tools_prefix|>", end="<|tools_suffix|>", read_item=re
 
 
 def read_listed(
-    listing: Listing, source: Source, writer: TurnOutput, tools: OfferedTools
+    listing: Listing, source: Source, output: TurnOutput, tools: OfferedTools
 ) -> ParseSteps[None]:
-    """Read a turn; without tools it is read for the frames alone."""
+    """Parse a turn; without tools only the frames are removed."""
     begins = (listing.begin, *listing.frames) if tools else listing.frames
-    while begin := (yield from source.until(begins, writer.say)):
+    while begin := (yield from source.until(begins, output.add_content)):
         if begin == listing.begin:
-            yield from read_json_list(source, writer, (listing.end,), listing.read_item)
+            yield from read_json_list(source, output, (listing.end,), listing.read_item)

@@ -1,7 +1,7 @@
 """Tool-call and reasoning formats, and which of them a chat template uses.
 
-A template writes the calls of earlier turns in the format in which its model answers, so the format
-is found by the markers in the template.
+A template renders the calls of earlier turns in the format of its model, so the format is detected
+by the markers in the template.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,7 @@ Reader = Callable[[Source, TurnOutput, OfferedTools], ParseSteps[None]]
 
 
 class ToolCallFormat(StrEnum):
-    """How a model writes tool calls. The values are what operators and callers see; `off`: not at
-    all, or calls are not to be looked for."""
+    """The format of a model's tool calls. Values are part of the API; `off` disables parsing."""
 
     OFF = "off"
     HERMES = "hermes"
@@ -51,7 +50,7 @@ class ToolCallFormat(StrEnum):
 
 
 class ReasoningFormat(StrEnum):
-    """How a model marks its thinking; `off`: not at all, or it is to stay in the content."""
+    """The format of a model's reasoning; `off` leaves reasoning in the content."""
 
     OFF = "off"
     THINK = "think"
@@ -105,8 +104,8 @@ _CALL_MARKERS: dict[ToolCallFormat, tuple[str, ...]] = {
     ToolCallFormat.HARMONY: harmony.MARKERS,
     ToolCallFormat.JSON: unmarked.MARKERS,
 }
-# In this order: the first whose texts are all in a template is its notation.
-_SIGNS: tuple[tuple[ToolCallFormat, tuple[str, ...]], ...] = (
+# The format of a template is the first one whose texts are all in it.
+_SIGNATURES: tuple[tuple[ToolCallFormat, tuple[str, ...]], ...] = (
     (ToolCallFormat.HARMONY, (harmony.CHANNEL, harmony.MESSAGE)),
     (ToolCallFormat.MISTRAL, (mistral.BEGIN,)),
     (ToolCallFormat.DEEPSEEK, (delimited.DEEPSEEK.call,)),
@@ -121,7 +120,7 @@ _SIGNS: tuple[tuple[ToolCallFormat, tuple[str, ...]], ...] = (
     (ToolCallFormat.GLM, (tagged.GLM.outer[0], tagged.GLM.key)),
     (ToolCallFormat.GEMMA, (gemma.BEGINS[0],)),
     (ToolCallFormat.GEMMA, (gemma.BEGINS[1],)),
-    # Apriel's speaks of `<tool_call>` as well, by mistake.
+    # Apriel's template also mentions `<tool_call>`, by mistake.
     (ToolCallFormat.JSON, ("<tool_calls>[",)),
     (ToolCallFormat.HERMES, (json_calls.BEGIN,)),
     (ToolCallFormat.PYTHONIC, (pythonic.MARKERS[0],)),
@@ -135,7 +134,7 @@ _SIGNS: tuple[tuple[ToolCallFormat, tuple[str, ...]], ...] = (
 
 
 class TurnFormat(NamedTuple):
-    """How a model writes thinking and tool calls."""
+    """The formats of a model's reasoning and tool calls."""
 
     reasoning: ReasoningFormat = ReasoningFormat.OFF
     tool_calls: ToolCallFormat = ToolCallFormat.OFF
@@ -144,31 +143,30 @@ class TurnFormat(NamedTuple):
 
     @property
     def is_harmony(self) -> bool:
-        """Whether the whole turn is in channels."""
+        """Whether the turn consists of harmony channels."""
         return (
             self.reasoning is ReasoningFormat.HARMONY or self.tool_calls is ToolCallFormat.HARMONY
         )
 
     @property
     def reasoning_markers(self) -> Markers | None:
-        """The texts around the thinking."""
-        notation = ReasoningFormat.HARMONY if self.is_harmony else self.reasoning
-        return REASONING_MARKERS.get(notation)
+        """The texts around the reasoning."""
+        return REASONING_MARKERS.get(ReasoningFormat.HARMONY if self.is_harmony else self.reasoning)
 
     @property
     def marker_texts(self) -> tuple[str, ...]:
-        """The texts that must reach the parser, also where they are control tokens."""
+        """The texts that the parser needs even if they are control tokens."""
         calls = harmony.MARKERS if self.is_harmony else _CALL_MARKERS.get(self.tool_calls, ())
         return (*(self.reasoning_markers or ()), *calls)
 
     @property
     def frame_texts(self) -> tuple[str, ...]:
-        """Texts around answers, which are not theirs."""
+        """The texts around the content, which are removed."""
         return delimited.COHERE.frames if self.tool_calls is ToolCallFormat.COHERE else ()
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
-        """Texts that end a turn with calls, beside the model's own end tokens."""
+        """The texts that end a turn with calls, in addition to the model's end tokens."""
         return gemma.STOP_TEXTS if self.tool_calls is ToolCallFormat.GEMMA else ()
 
 
@@ -179,22 +177,22 @@ class FormatOverride(NamedTuple):
     reasoning: ReasoningFormat | None = None
     starts_in_reasoning: bool | None = None
 
-    def apply(self, events: TurnFormat) -> TurnFormat:
-        """Return the format with this in its place.
+    def apply(self, detected: TurnFormat) -> TurnFormat:
+        """Override a detected format.
 
-        Channels hold the whole turn: who says that calls, or thoughts, come in them says so of
-        both; who says that calls come otherwise says that there are none.
+        Harmony channels contain the whole turn: harmony for calls or for reasoning implies harmony
+        for both, and another format for calls implies that reasoning is not in channels either.
         """
         reasoning, calls = self.reasoning, self.tool_calls
         if reasoning is None:
-            is_moved = events.is_harmony and calls not in (None, ToolCallFormat.OFF)
-            reasoning = ReasoningFormat.OFF if is_moved else events.reasoning
+            leaves_harmony = detected.is_harmony and calls not in (None, ToolCallFormat.OFF)
+            reasoning = ReasoningFormat.OFF if leaves_harmony else detected.reasoning
         if calls is None:
-            calls = events.tool_calls
-        chosen = TurnFormat(reasoning, calls, bool(self.starts_in_reasoning))
-        if not chosen.is_harmony:
-            return chosen
-        return chosen._replace(
+            calls = detected.tool_calls
+        result = TurnFormat(reasoning, calls, bool(self.starts_in_reasoning))
+        if not result.is_harmony:
+            return result
+        return result._replace(
             reasoning=ReasoningFormat.HARMONY,
             tool_calls=calls if calls is ToolCallFormat.OFF else ToolCallFormat.HARMONY,
         )
@@ -203,14 +201,11 @@ class FormatOverride(NamedTuple):
 NO_OVERRIDE = FormatOverride()
 
 
-def choose_format(template: str, *, understands_tools: bool = True) -> TurnFormat:
-    """Tell from a chat template how its model writes.
-
-    Tools are described in Hermes' notation to a template that does not understand them, so calls
-    come in it.
-    """
+def detect_format(template: str, *, supports_tools: bool = True) -> TurnFormat:
+    """Detect the output format of a model from its chat template. If the template does not support
+    tools, they are described in the Hermes format, which the model then uses for calls."""
     calls = next(
-        (name for name, signs in _SIGNS if all(sign in template for sign in signs)),
+        (name for name, texts in _SIGNATURES if all(text in template for text in texts)),
         ToolCallFormat.JSON,
     )
     if calls is ToolCallFormat.HARMONY:
@@ -223,4 +218,4 @@ def choose_format(template: str, *, understands_tools: bool = True) -> TurnForma
         ),
         ReasoningFormat.OFF,
     )
-    return TurnFormat(reasoning, calls if understands_tools else ToolCallFormat.HERMES)
+    return TurnFormat(reasoning, calls if supports_tools else ToolCallFormat.HERMES)

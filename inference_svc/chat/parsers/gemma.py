@@ -1,7 +1,7 @@
-"""Tool calls as Gemma 4 and FunctionGemma write them: `call:NAME{key:VALUE,…}` in markers.
+"""Tool calls of Gemma 4 and FunctionGemma: `call:NAME{key:VALUE,…}` in markers.
 
-Texts stand between markers of their own instead of quotes; numbers, `true`, objects and lists stand
-there as in JSON, with bare keys. Arguments are passed on as JSON while they are written.
+Strings are enclosed in special markers instead of quotes; other values are as in JSON, with bare
+keys. Arguments are streamed as JSON.
 """
 
 from inference_svc.chat.json_values import json_or_none, json_text
@@ -17,30 +17,30 @@ STOP_TEXTS = ("<|tool_response>", "<start_function_response>")
 _MAX_DEPTH = 32
 
 
-def read_gemma(source: Source, writer: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
-    """Read a turn."""
-    while (yield from source.until(BEGINS, writer.say)):
+def read_gemma(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
+    """Parse a turn."""
+    while (yield from source.until(BEGINS, output.add_content)):
         yield from source.spaces()
         has_name = bool((yield from source.literal("call:")))
         name = yield from source.chars(_in_name)
         yield from source.spaces()
         if not has_name or not name or not (yield from source.literal("{")):
-            writer.say(source.since_mark)
+            output.add_content(source.since_mark)
             continue
-        writer.begin_call(name)
-        if (yield from _Arguments(source, writer).read()):
+        output.begin_call(name)
+        if (yield from _Arguments(source, output).read()):
             yield from source.spaces()
             yield from source.literal(*ENDS)
         else:
-            yield from source.until(ENDS, writer.add_arguments)
+            yield from source.until(ENDS, output.add_arguments)
 
 
 class _Arguments:
-    """The arguments of one call; methods return whether parsing can continue."""
+    """Parses the arguments of one call; methods return whether parsing can continue."""
 
-    def __init__(self, source: Source, writer: TurnOutput) -> None:
+    def __init__(self, source: Source, output: TurnOutput) -> None:
         self._source = source
-        self._write = writer.add_arguments
+        self._write = output.add_arguments
 
     def read(self) -> ParseSteps[bool]:
         """Read to the closing brace."""
@@ -68,9 +68,9 @@ class _Arguments:
         source = self._source
         quote = yield from source.literal(*QUOTES)
         if quote:
-            place = source.place
+            position = source.position
             yield from source.until((quote,))
-            key = source.since(place).removesuffix(quote)
+            key = source.since(position).removesuffix(quote)
         elif (yield from source.peek()) == '"':
             key = json_or_none((yield from source.string()))
         else:

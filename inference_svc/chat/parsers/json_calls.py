@@ -1,8 +1,9 @@
-"""Tool calls as JSON, `{"name": …, "arguments": {…}}`, inside whatever marks them in a turn.
+"""Tool calls as JSON, `{"name": …, "arguments": {…}}`, and the Hermes format, which encloses them
+in `<tool_call>` tags.
 
-Arguments are passed on while they are written, as soon as the name is known. Until then nothing of
-a call has been sent, so what turns out not to be one can come out as content. What breaks later
-stays in the arguments, as the model wrote it: an agent can show the model its mistake.
+Arguments are streamed once the name is known. Before that nothing of a call has been emitted, so
+text that is not a call becomes content. Arguments that turn out to be invalid JSON are emitted as
+the model wrote them, so that an agent can show the model its mistake.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +22,11 @@ _ARGUMENTS = ('"arguments"', '"parameters"')
 
 
 class Read(Enum):
-    """What came of reading a call."""
+    """Result of reading a call."""
 
-    NOTHING = "it is none; nothing was sent of it"
-    CALL = "a call, or several"
-    BROKEN = "a call whose arguments are not JSON; the source stands where they break"
+    NOTHING = "no call; nothing was emitted"
+    CALL = "one or more calls"
+    BROKEN = "a call with invalid JSON arguments; the source is at the error"
 
 
 ReadItem = Callable[[Source, TurnOutput], ParseSteps[Read]]
@@ -37,24 +38,24 @@ def any_name(_: str) -> bool:
 
 
 def read_json_call(
-    source: Source, writer: TurnOutput, accepts: Callable[[str], bool] = any_name
+    source: Source, output: TurnOutput, accepts: Callable[[str], bool] = any_name
 ) -> ParseSteps[Read]:
     """Read a call or a list of calls whose names are all accepted."""
-    place = source.place
+    position = source.position
     name = yield from _head(source)
     if name and accepts(name):
-        return (yield from _arguments(source, writer, name))
-    source.rewind(place)
+        return (yield from _arguments(source, output, name))
+    source.rewind(position)
     state = yield from source.json()
-    calls = read_calls(source.since(place)) if state is ScanState.CLOSED else []
+    calls = read_calls(source.since(position)) if state is ScanState.CLOSED else []
     if not calls or not all(accepts(name) for name, _ in calls):
         return Read.NOTHING
     for name, arguments in calls:
-        writer.write_call(name, arguments)
+        output.add_call(name, arguments)
     return Read.CALL
 
 
-def read_keyed_call(source: Source, writer: TurnOutput) -> ParseSteps[Read]:
+def read_keyed_call(source: Source, output: TurnOutput) -> ParseSteps[Read]:
     """Read a call whose name is the key of its arguments, `{"NAME": {…}}`."""
     opener = yield from _expect(source, ("{",))
     yield from source.spaces()
@@ -63,42 +64,42 @@ def read_keyed_call(source: Source, writer: TurnOutput) -> ParseSteps[Read]:
     yield from source.spaces()
     if not (opener and _is_name(name) and colon and (yield from source.peek()) == "{"):
         return Read.NOTHING
-    return (yield from _arguments(source, writer, name))
+    return (yield from _arguments(source, output, name))
 
 
 def read_json_list(
-    source: Source, writer: TurnOutput, ends: Sequence[str], read_item: ReadItem = read_json_call
+    source: Source, output: TurnOutput, ends: Sequence[str], read_item: ReadItem = read_json_call
 ) -> ParseSteps[None]:
-    """Read a list of calls, each while it is written, and what ends it; the rest is content."""
-    match (yield from read_json_items(source, writer, read_item)):
+    """Read a list of calls and its end marker, streaming each call; other text is content."""
+    match (yield from read_json_items(source, output, read_item)):
         case Read.NOTHING:
-            writer.say(source.since_mark)
+            output.add_content(source.since_mark)
         case Read.BROKEN:
-            yield from source.until(ends, writer.add_arguments)
+            yield from source.until(ends, output.add_arguments)
         case Read.CALL:
             yield from source.spaces()
             yield from source.literal(*ends)
 
 
 def read_json_items(
-    source: Source, writer: TurnOutput, read_item: ReadItem = read_json_call
+    source: Source, output: TurnOutput, read_item: ReadItem = read_json_call
 ) -> ParseSteps[Read]:
-    """Read a list of calls. NOTHING: it, or its rest, is none; `since_mark` is what was read."""
-    place = source.place
+    """Read a list of calls. NOTHING: the list or its rest is not one; `since_mark` has its text."""
+    position = source.position
     yield from _expect(source, ("[",))
-    while (read := (yield from read_item(source, writer))) is Read.CALL:
+    while (read := (yield from read_item(source, output))) is Read.CALL:
         source.mark()
         if not (yield from _expect(source, (",",))):
             yield from source.literal("]")
             return read
-        place = source.place
+        position = source.position
     if read is Read.NOTHING:
-        source.rewind(place)
+        source.rewind(position)
     return read
 
 
 def read_calls(text: str) -> list[tuple[str, str]]:
-    """Return (name, arguments) of one call or a list of calls; empty where it is neither."""
+    """Return (name, arguments) of a call or a list of calls; empty if the text is neither."""
     value = json_or_none(text)
     if isinstance(value, dict):
         value = value.get("tool_calls", value.get("tool_call", value))
@@ -115,7 +116,7 @@ def _read_call(value: Any) -> tuple[str, str] | None:
     if not _is_name(name):
         return None
     arguments = value.get("arguments", value.get("parameters"))
-    if isinstance(arguments, str):  # some models write the arguments as a text of JSON
+    if isinstance(arguments, str):  # some models encode the arguments as a string
         is_json = json_or_none(arguments) is not None
         return (name, arguments) if is_json and is_unicode(arguments) else None
     return name, json_text({} if arguments is None else arguments)
@@ -126,7 +127,7 @@ def _is_name(name: Any) -> TypeGuard[str]:
 
 
 def _head(source: Source) -> ParseSteps[str]:
-    """Read up to the arguments' opening brace; empty where the beginning is another."""
+    """Read up to the opening brace of the arguments and return the name; empty if it is no call."""
     key = yield from _expect(source, ("{",), (*_NAMES, _ID))
     if key == _ID:
         yield from _expect(source, (":",))
@@ -144,45 +145,46 @@ def _head(source: Source) -> ParseSteps[str]:
 
 
 def _expect(source: Source, *steps: tuple[str, ...]) -> ParseSteps[str]:
-    """Take one text of each step, white space before them; the last, or empty where one lacks."""
-    taken = ""
+    """Read one text of each step, with white space before it. Returns the last one, or an empty
+    text if one is missing."""
+    text = ""
     for options in steps:
         yield from source.spaces()
-        taken = yield from source.literal(*options)
-        if not taken:
+        text = yield from source.literal(*options)
+        if not text:
             return ""
-    return taken
+    return text
 
 
-def _arguments(source: Source, writer: TurnOutput, name: str) -> ParseSteps[Read]:
-    writer.begin_call(name)
-    if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
+def _arguments(source: Source, output: TurnOutput, name: str) -> ParseSteps[Read]:
+    output.begin_call(name)
+    if (yield from source.json(output.add_arguments)) is ScanState.BROKEN:
         return Read.BROKEN
     yield from _tail(source)
     return Read.CALL
 
 
 def _tail(source: Source) -> ParseSteps[None]:
-    """Skip the end of a call's object, and keys that follow the arguments."""
-    place = source.place
+    """Skip the end of a call's object, and keys after the arguments."""
+    position = source.position
     yield from source.spaces()
     if (yield from source.literal(",")):
         yield from source.json(is_open=True)
     elif not (yield from source.literal("}")):
-        source.rewind(place)
+        source.rewind(position)
 
 
 BEGIN, END = MARKERS = ("<tool_call>", "</tool_call>")
 
 
-def parse_hermes(source: Source, writer: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
-    """Read a turn."""
-    while (yield from source.until((BEGIN,), writer.say)):
-        read = yield from read_json_call(source, writer)
+def parse_hermes(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
+    """Parse a turn."""
+    while (yield from source.until((BEGIN,), output.add_content)):
+        read = yield from read_json_call(source, output)
         if read is Read.NOTHING:
-            writer.say(source.since_mark)
+            output.add_content(source.since_mark)
         elif read is Read.BROKEN:
-            yield from source.until((END,), writer.add_arguments)
+            yield from source.until((END,), output.add_arguments)
         else:
             yield from source.spaces()
             if (yield from source.literal("}")):

@@ -1,4 +1,4 @@
-"""Follows JSON text character by character, to know where a value ends before it can be parsed."""
+"""Scans JSON text character by character, to find the end of a value while it streams."""
 
 from enum import Enum
 
@@ -6,21 +6,19 @@ _MAX_DEPTH = 128
 
 
 class ScanState(Enum):
-    """Where a scan is."""
+    """The state of a scan."""
 
     OPEN = "inside the value"
     CLOSED = "the value is complete"
-    BROKEN = "this cannot be JSON"
+    BROKEN = "not JSON"
 
 
 class JsonScan:
-    """Scans one object or array, and white space before it.
+    """Scans one object or array and the white space before it; `is_open`: the opening brace of an
+    object has been read.
 
-    It checks brackets, strings and nesting, not every rule of JSON. Nested deeper than any tool's
-    arguments counts as broken: reading or writing it would overrun the stack.
-
-    Args:
-        is_open: the value is an object whose opening brace has been read.
+    Only brackets, strings and the nesting depth are checked. Values nested too deeply count as
+    broken, since parsing them would overflow the stack.
     """
 
     def __init__(self, *, is_open: bool = False) -> None:
@@ -30,7 +28,7 @@ class JsonScan:
         self._escaped = False
 
     def feed(self, character: str) -> ScanState:
-        """Take the next character; nothing after the value is complete or broken."""
+        """Scan the next character. Must not be called after the value is complete or broken."""
         if self._in_string:
             self._feed_string(character)
         elif character == '"' and self._closers:

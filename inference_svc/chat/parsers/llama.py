@@ -1,9 +1,9 @@
-"""Tool calls as Llama 3 and 4 write them.
+"""Tool calls of Llama 3 and 4.
 
-Most often a turn is nothing but `{"name": …, "parameters": {…}}`, without a marker; several follow
-each other, or stand in a list, in JSON or as Python. After `<|python_tag|>` come the same, a call
-of a built-in tool (`brave_search.call(query="…")`), or code for an interpreter. Some write
-`<function=NAME>{…}</function>`.
+Usually a turn consists of `{"name": …, "parameters": {…}}` without markers; several calls follow
+each other or are in a list, in JSON or Python syntax. After `<|python_tag|>` there are the same, a
+call of a built-in tool (`brave_search.call(query="…")`), or code for an interpreter. Some models
+write `<function=NAME>{…}</function>`.
 """
 
 from inference_svc.chat.json_values import json_text
@@ -21,64 +21,64 @@ _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _INTERPRETERS = ("python", "ipython", "code_interpreter")
 
 
-def read_llama(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
-    """Read a turn."""
-    yield from read_bare_calls(source, writer, tools)
-    writer.say(source.since_mark)
-    while begin := (yield from source.until((*TAGS, _FUNCTION), writer.say)):
+def read_llama(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
+    """Parse a turn."""
+    yield from read_bare_calls(source, output, tools)
+    output.add_content(source.since_mark)
+    while begin := (yield from source.until((*TAGS, _FUNCTION), output.add_content)):
         if begin == _FUNCTION:
-            is_call = yield from _function(source, writer, tools)
+            is_call = yield from _function(source, output, tools)
         else:
-            is_call = yield from _tagged(source, writer, tools)
+            is_call = yield from _tagged(source, output, tools)
         if not is_call:
-            writer.say(source.since_mark)
+            output.add_content(source.since_mark)
 
 
-def _tagged(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    """Read what follows the tag; false where it, or its rest, is no call."""
-    place = source.place
-    if not (yield from read_bare_calls(source, writer, tools)):
-        source.rewind(place)
-        if not (yield from _built_in(source, writer, tools)):
-            source.rewind(place)
-            return (yield from _code(source, writer, tools))
+def _tagged(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
+    """Read calls after the tag; False if the text or its rest is not a call."""
+    position = source.position
+    if not (yield from read_bare_calls(source, output, tools)):
+        source.rewind(position)
+        if not (yield from _built_in(source, output, tools)):
+            source.rewind(position)
+            return (yield from _code(source, output, tools))
     return bool((yield from source.literal(TAG_END)))
 
 
-def _built_in(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
+def _built_in(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
     name = (yield from source.chars(_in_name)).removesuffix(".call")
     if name not in tools or not (yield from source.literal("(")):
         return False
     arguments = yield from read_python_arguments(source)
     if arguments is None:
         return False
-    writer.write_call(name, arguments)
+    output.add_call(name, arguments)
     source.mark()
     return True
 
 
-def _code(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    """Read code up to its end, for a tool that runs it."""
+def _code(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
+    """Read code to its end, as a call of the interpreter tool."""
     interpreter = next((name for name in _INTERPRETERS if name in tools), "")
     if not interpreter or not (yield from source.peek()):
         return False
-    writer.begin_call(interpreter)
-    writer.add_arguments('{"code": "')
-    yield from source.until((TAG_END,), lambda text: writer.add_arguments(json_text(text)[1:-1]))
-    writer.add_arguments('"}')
+    output.begin_call(interpreter)
+    output.add_arguments('{"code": "')
+    yield from source.until((TAG_END,), lambda text: output.add_arguments(json_text(text)[1:-1]))
+    output.add_arguments('"}')
     return True
 
 
-def _function(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
+def _function(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
     name = yield from source.chars(_in_name)
     if name not in tools or not (yield from source.literal(">")):
         return False
     yield from source.spaces()
     if (yield from source.peek()) != "{":
         return False
-    writer.begin_call(name)
-    if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
-        yield from source.until((_FUNCTION_END,), writer.add_arguments)
+    output.begin_call(name)
+    if (yield from source.json(output.add_arguments)) is ScanState.BROKEN:
+        yield from source.until((_FUNCTION_END,), output.add_arguments)
         return True
     yield from source.spaces()
     yield from source.literal(_FUNCTION_END)

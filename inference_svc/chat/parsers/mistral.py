@@ -1,8 +1,8 @@
-"""Tool calls as Mistral's models write them, after the marker `[TOOL_CALLS]`.
+"""Tool calls of Mistral's models, after the marker `[TOOL_CALLS]`.
 
-Older ones write a list, `[{"name": …, "arguments": {…}, "id": …}, …]`; newer ones the name and the
-arguments of each call after a marker of its own, `name[CALL_ID]…[ARGS]{…}`, the id optional.
-Templates refuse ids in any other form than nine letters and digits.
+Older models write a list, `[{"name": …, "arguments": {…}, "id": …}, …]`; newer ones write a marker
+for each call, then `name[CALL_ID]…[ARGS]{…}`, with an optional id. Templates refuse ids that are
+not nine letters and digits.
 """
 
 import secrets
@@ -20,34 +20,34 @@ _ID_LENGTH = 9
 
 
 def new_mistral_id() -> str:
-    """Return an id that Mistral's templates accept."""
+    """Generate an id that Mistral's templates accept."""
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
 
 
-def read_mistral(source: Source, writer: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
-    """Read a turn."""
-    while (yield from source.until((BEGIN,), writer.say)):
+def read_mistral(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
+    """Parse a turn."""
+    while (yield from source.until((BEGIN,), output.add_content)):
         yield from source.spaces()
         match (yield from source.peek()):
             case "[":
-                yield from _list(source, writer)
+                yield from _list(source, output)
             case "{":
-                is_call = (yield from read_json_call(source, writer)) is not Read.NOTHING
+                is_call = (yield from read_json_call(source, output)) is not Read.NOTHING
                 if not is_call:
-                    writer.say(source.since_mark)
+                    output.add_content(source.since_mark)
             case _:
-                yield from _named(source, writer)
+                yield from _named(source, output)
 
 
-def _list(source: Source, writer: TurnOutput) -> ParseSteps[None]:
-    read = yield from read_json_items(source, writer)
+def _list(source: Source, output: TurnOutput) -> ParseSteps[None]:
+    read = yield from read_json_items(source, output)
     if read is Read.NOTHING:
-        writer.say(source.since_mark)
+        output.add_content(source.since_mark)
     elif read is Read.BROKEN:
-        yield from source.until((BEGIN,), writer.add_arguments, stay=True)
+        yield from source.until((BEGIN,), output.add_arguments, stay=True)
 
 
-def _named(source: Source, writer: TurnOutput) -> ParseSteps[None]:
+def _named(source: Source, output: TurnOutput) -> ParseSteps[None]:
     name = yield from source.chars(_in_name)
     call_id = ""
     if (yield from source.literal(CALL_ID)):
@@ -55,12 +55,12 @@ def _named(source: Source, writer: TurnOutput) -> ParseSteps[None]:
     yield from source.literal(ARGS)
     yield from source.spaces()
     if not name or (yield from source.peek()) != "{":
-        writer.say(source.since_mark)
+        output.add_content(source.since_mark)
         return
-    is_good_id = len(call_id) == _ID_LENGTH and all(each in _ID_CHARACTERS for each in call_id)
-    writer.begin_call(name, call_id if is_good_id else "")
-    if (yield from source.json(writer.add_arguments)) is ScanState.BROKEN:
-        yield from source.until((BEGIN,), writer.add_arguments, stay=True)
+    is_valid_id = len(call_id) == _ID_LENGTH and all(each in _ID_CHARACTERS for each in call_id)
+    output.begin_call(name, call_id if is_valid_id else "")
+    if (yield from source.json(output.add_arguments)) is ScanState.BROKEN:
+        yield from source.until((BEGIN,), output.add_arguments, stay=True)
 
 
 def _in_name(character: str) -> bool:

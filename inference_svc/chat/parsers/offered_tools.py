@@ -18,7 +18,7 @@ _KINDS = {
 
 
 class OfferedTools:
-    """Tools by name, each with the JSON Schema of its arguments (an empty text: none)."""
+    """Tools by name, each with the JSON Schema of its arguments (an empty text for none)."""
 
     def __init__(self, schemas: Mapping[str, str]) -> None:
         self._schemas = schemas
@@ -30,14 +30,12 @@ class OfferedTools:
         return name in self._schemas
 
     def takes_text(self, name: str, key: str) -> bool:
-        """Whether an argument is a text, whatever it looks like."""
+        """Whether an argument is always a string."""
         return self._kinds(name, key) == {"string"}
 
     def as_json(self, name: str, key: str, written: str) -> str:
-        """Return an argument that was written without quotes as JSON.
-
-        It is what it looks like, unless the schema wants something else.
-        """
+        """Convert an argument without quotes to JSON. Text that is valid JSON has its JSON type
+        unless the schema excludes it; everything else is a string."""
         text = {"True": "true", "False": "false", "None": "null"}.get(written.strip(), written)
         value = json_or_none(text)
         kinds = self._kinds(name, key)
@@ -47,13 +45,13 @@ class OfferedTools:
         return text.strip()
 
     def _kinds(self, name: str, key: str) -> frozenset[str]:
-        schema = _parsed(self._schemas.get(name, ""))
+        schema = _parse_schema(self._schemas.get(name, ""))
         properties = schema.get("properties")
         return _schema_kinds(properties.get(key) if isinstance(properties, dict) else None)
 
 
 @lru_cache(maxsize=256)
-def _parsed(schema: str) -> dict[str, Any]:
+def _parse_schema(schema: str) -> dict[str, Any]:
     value = json_or_none(schema) if schema else None
     return value if isinstance(value, dict) else {}
 

@@ -1,4 +1,4 @@
-"""Collects the deltas that a parser finds. White space around tool calls is dropped."""
+"""Collects the output of a parser. White space around tool calls is dropped."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -9,11 +9,12 @@ _MAX_ID_CHARACTERS = 64
 
 
 class TurnOutput:
-    """Takes content, reasoning and calls; `take` gives what came since the last time."""
+    """Collects content, reasoning and calls; `pop_delta` returns what was added since its last
+    call."""
 
-    def __init__(self, new_call_id: Callable[[], str], taken_ids: Collection[str] = ()) -> None:
+    def __init__(self, new_call_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
         self._new_call_id = new_call_id
-        self._taken_ids = taken_ids  # of calls in earlier turns
+        self._used_ids = used_ids  # of calls in earlier turns
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._pieces: list[ToolCallPiece] = []
@@ -22,7 +23,7 @@ class TurnOutput:
         self._call_ids: set[str] = set()
         self.is_thinking = False
 
-    def say(self, text: str) -> None:
+    def add_content(self, text: str) -> None:
         """Add content."""
         if self._after_call:
             text = text.lstrip()
@@ -34,39 +35,36 @@ class TurnOutput:
         self._gap = text[len(inside) :]
         self._content.append(inside)
 
-    def think(self, text: str) -> None:
+    def add_reasoning(self, text: str) -> None:
         """Add reasoning."""
         self._reasoning.append(text)
 
     @property
     def num_calls(self) -> int:
-        """How many calls were begun."""
+        """Number of calls that have begun."""
         return len(self._call_ids)
 
     def begin_call(self, name: str, call_id: str = "") -> None:
-        """Begin a call; it ends where the next one, or content, begins.
-
-        Its id is the model's own unless an earlier call has it: results are told apart by it. Nor
-        is it longer than what clients may send back.
-        """
+        """Begin a call; it ends when the next call or content begins. The model's `call_id` is
+        replaced if an earlier call has it, or if it is longer than clients may send back."""
         self._gap = ""
         self._after_call = True
-        is_taken = call_id in self._call_ids or call_id in self._taken_ids
-        if not call_id or is_taken or len(call_id) > _MAX_ID_CHARACTERS:
+        is_used = call_id in self._call_ids or call_id in self._used_ids
+        if not call_id or is_used or len(call_id) > _MAX_ID_CHARACTERS:
             call_id = self._new_call_id()
         self._pieces.append(ToolCallPiece(self.num_calls, call_id, name, ""))
         self._call_ids.add(call_id)
 
     def add_arguments(self, text: str) -> None:
-        """Add to the arguments of the call that was begun last."""
+        """Add to the arguments of the current call."""
         last = self._pieces[-1] if self._pieces else None
         if last and last.index == self.num_calls - 1:
             self._pieces[-1] = replace(last, arguments=last.arguments + text)
         elif text:
             self._pieces.append(ToolCallPiece(self.num_calls - 1, "", "", text))
 
-    def write_call(self, name: str, arguments: str) -> None:
-        """Add a whole call."""
+    def add_call(self, name: str, arguments: str) -> None:
+        """Add a complete call."""
         self.begin_call(name)
         self.add_arguments(arguments)
 
@@ -76,8 +74,8 @@ class TurnOutput:
             self._content.append(self._gap)
             self._gap = ""
 
-    def take(self) -> TurnDelta:
-        """Return what was added since the last time."""
+    def pop_delta(self) -> TurnDelta:
+        """Return and clear what was added."""
         delta = TurnDelta("".join(self._content), "".join(self._reasoning), tuple(self._pieces))
         self._content.clear()
         self._reasoning.clear()

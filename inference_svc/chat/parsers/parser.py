@@ -1,7 +1,7 @@
-"""Parses raw text into content, reasoning and tool calls while it streams.
+"""Streaming parser of output into content, reasoning and tool calls.
 
-Text may be split anywhere without changing the sum of the deltas. No text raises: what is not a
-call is content.
+The result does not depend on how the text is split into pieces. No text raises an error: whatever
+is not a call is content.
 """
 
 import secrets
@@ -20,20 +20,20 @@ NO_TOOLS = OfferedTools({})
 
 
 def new_call_id() -> str:
-    """Return an id for a tool call, in OpenAI's form."""
+    """Generate a tool call id in OpenAI's form."""
     return f"call_{secrets.token_hex(12)}"
 
 
 class TurnParser:
-    """Parses one choice's turn.
+    """Parses the turn of one choice.
 
     Args:
-        turn_format: how the model writes.
-        tools: the tools that may be called; without any, calls are not looked for.
-        opens_in_reasoning: the prompt ends inside the thinking.
-        inline_reasoning: leave the thinking in the content, as it was written.
-        new_call_id: makes the ids of calls; without it they have the form that suits the model.
-        taken_ids: those of calls in earlier turns, which models may write again.
+        turn_format: The model's output format.
+        tools: The tools that may be called; without tools, calls are not parsed.
+        opens_in_reasoning: The prompt ends inside the reasoning.
+        inline_reasoning: Leave the reasoning in the content, with its markers.
+        new_call_id: Generates call ids; by default in the form that the model's template accepts.
+        used_ids: Ids of calls in earlier turns, which models may repeat.
     """
 
     def __init__(
@@ -44,11 +44,12 @@ class TurnParser:
         opens_in_reasoning: bool = False,
         inline_reasoning: bool = False,
         new_call_id: Callable[[], str] | None = None,
-        taken_ids: Collection[str] = (),
+        used_ids: Collection[str] = (),
     ) -> None:
         opens_in_reasoning = opens_in_reasoning or turn_format.starts_in_reasoning
         self._source = Source()
-        self._writer = TurnOutput(new_call_id or _id_maker(turn_format.tool_calls), taken_ids)
+        new_id = new_call_id or _id_generator(turn_format.tool_calls)
+        self._output = TurnOutput(new_id, used_ids)
         self._reasoning = ReasoningSplitter(
             None if turn_format.is_harmony else turn_format.reasoning_markers,
             opens_in_reasoning=opens_in_reasoning,
@@ -59,59 +60,59 @@ class TurnParser:
         if turn_format.is_harmony:
             self._steps = HarmonyReader(
                 self._source,
-                self._writer,
+                self._output,
                 tools,
                 inline_reasoning=inline_reasoning,
                 opens_in_reasoning=opens_in_reasoning,
             ).read()
         elif (tools or turn_format.frame_texts) and turn_format.tool_calls in READERS:
             read = READERS[turn_format.tool_calls]
-            self._steps = read(self._source, self._writer, tools)
+            self._steps = read(self._source, self._output, tools)
 
     @property
     def is_thinking(self) -> bool:
-        """Whether the model is inside its thinking."""
-        return self._reasoning.is_thinking or self._writer.is_thinking
+        """Whether the model is inside its reasoning."""
+        return self._reasoning.is_thinking or self._output.is_thinking
 
     @property
     def num_tool_calls(self) -> int:
-        """How many calls have begun."""
-        return self._writer.num_calls
+        """Number of calls that have begun."""
+        return self._output.num_calls
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether a call has begun: then the turn's finish reason is `tool_calls`."""
+        """Whether a call has begun, so that the finish reason is `tool_calls`."""
         return self.num_tool_calls > 0
 
     def feed(self, text: str) -> TurnDelta:
-        """Take more text; return what it adds."""
+        """Parse a piece of text; returns the delta that it adds."""
         split = self._reasoning.feed(text)
-        return self._delta(split.reasoning, self._read(split.rest))
+        return self._delta(split.reasoning, self._parse(split.rest))
 
     def finish(self) -> TurnDelta:
-        """Return what was held back. Nothing may follow."""
+        """End the turn; returns the text that was held back."""
         split = self._reasoning.finish()
-        before = self._read(split.rest)
+        before = self._parse(split.rest)
         self._source.end()
         for _ in self._steps or ():
             pass
-        self._writer.finish()
-        return self._delta(split.reasoning, before.then(self._writer.take()))
+        self._output.finish()
+        return self._delta(split.reasoning, before.then(self._output.pop_delta()))
 
-    def _read(self, text: str) -> TurnDelta:
-        """Parse the turn after the reasoning."""
+    def _parse(self, text: str) -> TurnDelta:
+        """Parse text after the reasoning."""
         if self._steps is None:
             return TurnDelta(text)
         if text:
             self._source.feed(text)
             next(self._steps, None)
-        return self._writer.take()
+        return self._output.pop_delta()
 
-    def _delta(self, thought: str, said: TurnDelta) -> TurnDelta:
+    def _delta(self, reasoning: str, delta: TurnDelta) -> TurnDelta:
         if self._inline_reasoning:
-            return said._replace(content=thought + said.content)
-        return said._replace(reasoning=thought + said.reasoning)
+            return delta._replace(content=reasoning + delta.content)
+        return delta._replace(reasoning=reasoning + delta.reasoning)
 
 
-def _id_maker(notation: ToolCallFormat) -> Callable[[], str]:
-    return new_mistral_id if notation is ToolCallFormat.MISTRAL else new_call_id
+def _id_generator(tool_calls: ToolCallFormat) -> Callable[[], str]:
+    return new_mistral_id if tool_calls is ToolCallFormat.MISTRAL else new_call_id

@@ -1,8 +1,8 @@
-"""Tool calls as Python writes them: `[get_weather(city="Paris"), get_time()]`.
+"""Tool calls in Python syntax: `[get_weather(city="Paris"), get_time()]`.
 
-Llama 3.2, Llama 4 and LFM2 do, with or without markers; OLMo 3 writes a call a line, in
-`<function_calls>`. LFM2 and OLMo may write JSON there instead. Each call in Python is sent once it
-is complete.
+Used by Llama 3.2, Llama 4 and LFM2, with or without markers, and by OLMo 3, with a call per line
+in `<function_calls>`. LFM2 and OLMo may write JSON instead. A call in Python syntax is emitted once
+it is complete.
 """
 
 import re
@@ -27,39 +27,37 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\n": "", "\\": "\\", "'": "'", '"': '"'}
 
 
-def read_pythonic(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
-    """Read a turn: calls in markers, or calls of offered tools at its beginning."""
+def read_pythonic(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
+    """Parse a turn: calls in markers, or calls of offered tools at its beginning."""
     yield from source.spaces()
     if (yield from source.peek()) == "[":
-        yield from read_python_calls(source, writer, tools.__contains__)
-    writer.say(source.since_mark)
-    while (yield from source.until(_BEGINS, writer.say)):
+        yield from read_python_calls(source, output, tools.__contains__)
+    output.add_content(source.since_mark)
+    while (yield from source.until(_BEGINS, output.add_content)):
         if (yield from _is_json(source)):
-            yield from read_json_list(source, writer, _ENDS)
-        elif (yield from read_python_calls(source, writer)):
+            yield from read_json_list(source, output, _ENDS)
+        elif (yield from read_python_calls(source, output)):
             yield from source.spaces()
             yield from source.literal(*_ENDS)
         else:
-            writer.say(source.since_mark)
+            output.add_content(source.since_mark)
 
 
 def _is_json(source: Source) -> ParseSteps[bool]:
-    place = source.place
+    position = source.position
     yield from source.spaces()
     yield from source.literal("[")
     yield from source.spaces()
     character = yield from source.peek()
-    source.rewind(place)
+    source.rewind(position)
     return character == "{"
 
 
 def read_python_calls(
-    source: Source, writer: TurnOutput, accepts: Callable[[str], bool] = any_name
+    source: Source, output: TurnOutput, accepts: Callable[[str], bool] = any_name
 ) -> ParseSteps[bool]:
-    """Read a list of calls, or calls without brackets; false where that, or the rest, is none.
-
-    `since_mark` is then what was not sent.
-    """
+    """Read a list of calls, or calls without brackets. False if it or its rest is not one;
+    `since_mark` then has the text that was not emitted."""
     yield from source.spaces()
     in_list = bool((yield from source.literal("[")))
     while True:
@@ -70,7 +68,7 @@ def read_python_calls(
         arguments = yield from read_python_arguments(source)
         if arguments is None:
             return False
-        writer.write_call(name, arguments)
+        output.add_call(name, arguments)
         yield from source.spaces()
         end = yield from source.literal(",", "]")
         source.mark()
@@ -81,7 +79,7 @@ def read_python_calls(
 
 
 def read_python_arguments(source: Source) -> ParseSteps[str | None]:
-    """Read keyword arguments and the closing parenthesis; return them as JSON. None: not those."""
+    """Read keyword arguments and the closing parenthesis; returns JSON, or None if invalid."""
     return (yield from _items(source, ")", "{}", _keyword, 0))
 
 
@@ -143,10 +141,10 @@ def _value(source: Source, depth: int) -> ParseSteps[str | None]:
 
 def _string(source: Source) -> ParseSteps[str | None]:
     quote = yield from source.literal('"""', "'''", '"', "'")
-    place = source.place
+    position = source.position
     while (yield from source.peek()):
         if (yield from source.literal(quote)):
-            text = source.since(place).removesuffix(quote)
+            text = source.since(position).removesuffix(quote)
             return json_text(_ESCAPE.sub(_unescape, text))
         if (yield from source.literal("\\")) and not (yield from source.peek()):
             return None

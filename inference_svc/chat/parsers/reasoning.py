@@ -1,32 +1,32 @@
 """Splits a turn into reasoning and content.
 
-Reasoning is at the start of a turn, or was opened by the prompt; a second opening marker is
-accepted. White space around it is dropped.
+Reasoning is at the start of a turn, or was opened by the prompt; then a second opening marker is
+accepted. White space around reasoning is dropped.
 """
 
 from enum import Enum
 from typing import NamedTuple
 
-from inference_svc.chat.parsers.source import MarkerScanner, partial_marker
+from inference_svc.chat.parsers.source import TextStripper, partial_marker
 from inference_svc.chat.parsers.turn import Markers
 
 
 class ReasoningSplit(NamedTuple):
-    """A piece of a turn; one of both may be empty."""
+    """New text of a turn; either may be empty."""
 
     reasoning: str
     rest: str
 
 
 class _State(Enum):
-    START = "before anything but white space"
-    THINKING = "inside the thinking"
-    AFTER = "white space after the thinking"
+    START = "only white space so far"
+    THINKING = "inside the reasoning"
+    AFTER = "white space after the reasoning"
     REST = "the rest of the turn"
 
 
 class ReasoningSplitter:
-    """Takes a turn's text in any pieces. `verbatim` leaves the thinking as it was written."""
+    """Splits text that arrives in pieces. `verbatim` preserves markers and white space."""
 
     def __init__(
         self, markers: Markers | None, *, opens_in_reasoning: bool, verbatim: bool
@@ -34,75 +34,71 @@ class ReasoningSplitter:
         self._markers = markers or Markers("", "")
         self._is_open = opens_in_reasoning
         self._verbatim = verbatim
-        self._held = ""
-        self._thinking = MarkerScanner()
-        self._place = _State.START if markers else _State.REST
+        self._pending = ""
+        self._stripper = TextStripper()
+        self._state = _State.START if markers else _State.REST
 
     @property
     def is_thinking(self) -> bool:
-        """Whether the model is inside its thinking."""
-        return self._place is _State.THINKING or (self._place is _State.START and self._is_open)
+        """Whether the model is inside its reasoning."""
+        return self._state is _State.THINKING or (self._state is _State.START and self._is_open)
 
     def feed(self, text: str) -> ReasoningSplit:
-        """Take more text."""
-        self._held += text
+        """Split a piece of text."""
+        self._pending += text
         reasoning = rest = ""
         while True:
-            before = self._place
+            before = self._state
             step = self._step()
             reasoning += step.reasoning
             rest += step.rest
-            if self._place is before:
+            if self._state is before:
                 return ReasoningSplit(reasoning, rest)
 
     def finish(self) -> ReasoningSplit:
-        """Give out what was held back. Nothing may follow."""
-        held, self._held = self._held, ""
+        """End the turn; returns the text that was held back."""
+        pending, self._pending = self._pending, ""
         if self.is_thinking:
-            return ReasoningSplit(held if self._verbatim else self._thinking.feed(held), "")
-        return ReasoningSplit("", "" if self._place is _State.AFTER else held)
+            return self._reasoning(pending)
+        return ReasoningSplit("", "" if self._state is _State.AFTER else pending)
 
     def _step(self) -> ReasoningSplit:
-        match self._place:
+        match self._state:
             case _State.START:
                 return self._at_start()
             case _State.THINKING:
-                return self._in_thinking()
+                return self._in_reasoning()
             case _State.AFTER:
-                return self._after_thinking()
+                self._pending = self._pending.lstrip()
+                if self._pending:
+                    self._state = _State.REST
+                return ReasoningSplit("", "")
             case _State.REST:
-                held, self._held = self._held, ""
-                return ReasoningSplit("", held)
+                pending, self._pending = self._pending, ""
+                return ReasoningSplit("", pending)
 
     def _at_start(self) -> ReasoningSplit:
         begin = self._markers.begin
-        trimmed = self._held.lstrip()
+        trimmed = self._pending.lstrip()
         if trimmed.startswith(begin):
-            self._place = _State.THINKING
-            spaces = len(self._held) - len(trimmed)
-            opening, self._held = self._held[: spaces + len(begin)], trimmed[len(begin) :]
+            self._state = _State.THINKING
+            spaces = len(self._pending) - len(trimmed)
+            opening, self._pending = self._pending[: spaces + len(begin)], trimmed[len(begin) :]
             return ReasoningSplit(opening if self._verbatim else "", "")
         if trimmed and not begin.startswith(trimmed):
-            self._place = _State.THINKING if self._is_open else _State.REST
+            self._state = _State.THINKING if self._is_open else _State.REST
         return ReasoningSplit("", "")
 
-    def _in_thinking(self) -> ReasoningSplit:
+    def _in_reasoning(self) -> ReasoningSplit:
         end = self._markers.end
-        thought, marker, after = self._held.partition(end)
+        text, marker, after = self._pending.partition(end)
         if marker:
-            self._place = _State.REST if self._verbatim else _State.AFTER
-            self._held = after
-            return self._thought(thought, marker)
-        keep = partial_marker(self._held, end)
-        thought = self._held[: len(self._held) - keep]
-        self._held = self._held[len(self._held) - keep :]
-        return self._thought(thought, "")
+            self._state = _State.REST if self._verbatim else _State.AFTER
+            self._pending = after
+            return self._reasoning(text, marker)
+        size = len(self._pending) - partial_marker(self._pending, end)
+        text, self._pending = self._pending[:size], self._pending[size:]
+        return self._reasoning(text)
 
-    def _thought(self, text: str, marker: str) -> ReasoningSplit:
-        return ReasoningSplit(text + marker if self._verbatim else self._thinking.feed(text), "")
-
-    def _after_thinking(self) -> ReasoningSplit:
-        self._held = self._held.lstrip()
-        if self._held:
-            self._place = _State.REST
-        return ReasoningSplit("", "")
+    def _reasoning(self, text: str, marker: str = "") -> ReasoningSplit:
+        return ReasoningSplit(text + marker if self._verbatim else self._stripper.feed(text), "")

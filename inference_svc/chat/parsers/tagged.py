@@ -1,9 +1,9 @@
-"""Tool calls in tags, an argument each, as Qwen3-Coder and others write them:
+"""Tool calls with a tag for each argument, as in Qwen3-Coder, GLM, MiniMax and DeepSeek V3.2:
 
     <tool_call><function=NAME><parameter=KEY>VALUE</parameter>…</function></tool_call>
 
-Values stand there without quotes. The tool's schema says what they are; where it says nothing they
-are what they look like. Texts are passed on while they are written.
+Values have no quotes: their types are taken from the tool's schema, or else guessed. Strings are
+streamed.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from inference_svc.chat.parsers.source import ParseSteps, Source
 
 
 class Tags(NamedTuple):
-    """The tags of one family. `call` empty: the name follows the outer tag."""
+    """The tags of a model family. If `call` is empty, the name follows the outer tag."""
 
     outer: tuple[str, ...]
     outer_ends: tuple[str, ...]
@@ -27,8 +27,8 @@ class Tags(NamedTuple):
     key_ends: tuple[str, ...]
     value_end: str
     value: str = ""  # between key and value
-    text_key_end: str = ""  # of the key ends, the one that says that the value is a text
-    padded: bool = False  # a value has a line break before and after it
+    text_key_end: str = ""  # the one of `key_ends` that marks the value as a string
+    padded: bool = False  # values are enclosed in line breaks
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -82,43 +82,40 @@ GLM = Tags(
 
 
 def read_tagged(
-    tags: Tags, source: Source, writer: TurnOutput, tools: OfferedTools
+    tags: Tags, source: Source, output: TurnOutput, tools: OfferedTools
 ) -> ParseSteps[None]:
-    """Read a turn."""
+    """Parse a turn."""
     begins = (*tags.outer, tags.call) if tags.call else tags.outer
-    while begin := (yield from source.until(begins, writer.say)):
+    while begin := (yield from source.until(begins, output.add_content)):
         is_call = True
         if tags.call and begin != tags.call:
             yield from source.spaces()
             is_call = bool((yield from source.literal(tags.call)))
-        while is_call and (yield from _Call(tags, source, writer, tools).read()):
+        while is_call and (yield from _Call(tags, source, output, tools).read()):
             source.mark()
             yield from source.spaces()
             tag = yield from source.literal(*filter(None, (tags.call, *tags.outer_ends)))
             is_call = tag != "" and tag == tags.call
             if tag and not is_call:
                 source.mark()
-        writer.say(source.since_mark)
+        output.add_content(source.since_mark)
 
 
 class _Call:
-    """One call, after the text in front of its name."""
+    """Parses one call, starting at its name."""
 
-    def __init__(self, tags: Tags, source: Source, writer: TurnOutput, tools: OfferedTools) -> None:
+    def __init__(self, tags: Tags, source: Source, output: TurnOutput, tools: OfferedTools) -> None:
         self._tags = tags
         self._source = source
-        self._writer = writer
+        self._output = output
         self._tools = tools
         self._name = ""
         self._has_begun = False
         self._separator = "{"
 
     def read(self) -> ParseSteps[bool]:
-        """Read it; false where it is none, and nothing was sent.
-
-        A call is sent from its first argument on. Its arguments stay open where the turn breaks off
-        inside it.
-        """
+        """Read the call; False if there is none and nothing was emitted. The call is emitted with
+        its first argument; if the turn is cut off inside it, its arguments are not closed."""
         source, tags = self._source, self._tags
         self._name = yield from source.chars(_in_name)
         if not self._name or not (yield from self._skip(tags.name_end)):
@@ -136,32 +133,32 @@ class _Call:
                 return True
             if not self._has_begun:
                 return False
-            if not source.breaks_off(*expected):
+            if not source.is_truncated(*expected):
                 self._close()
-            self._writer.say(source.since_mark)
+            self._output.add_content(source.since_mark)
             return True
 
     def _argument(self) -> ParseSteps[bool]:
-        source, tags, writer = self._source, self._tags, self._writer
+        source, tags, output = self._source, self._tags, self._output
         key = yield from source.chars(_in_key)
         key_end = yield from source.literal(*tags.key_ends)
         if not key or not key_end or not (yield from self._skip(tags.value)):
             return False
         self._begin()
-        writer.add_arguments(f"{self._separator}{json_text(key)}: ")
+        output.add_arguments(f"{self._separator}{json_text(key)}: ")
         self._separator = ", "
         value = _Value(padded=tags.padded)
         ends = (tags.value_end, tags.key, tags.call_end)
         if self._tools.takes_text(self._name, key) or key_end == tags.text_key_end:
-            writer.add_arguments('"')
-            end = yield from source.until(ends, partial(_add_text, writer, value), stay=True)
-            writer.add_arguments('"' if end else "")
+            output.add_arguments('"')
+            end = yield from source.until(ends, partial(_add_text, output, value), stay=True)
+            output.add_arguments('"' if end else "")
         else:
             written: list[str] = []
             keep = partial(_append_text, written, value)
             end = yield from source.until(ends, keep, stay=True)
             if end:
-                writer.add_arguments(self._tools.as_json(self._name, key, "".join(written)))
+                output.add_arguments(self._tools.as_json(self._name, key, "".join(written)))
         yield from source.literal(tags.value_end)
         source.mark()
         return True
@@ -174,34 +171,34 @@ class _Call:
 
     def _begin(self) -> None:
         if not self._has_begun:
-            self._writer.begin_call(self._name)
+            self._output.begin_call(self._name)
             self._has_begun = True
 
     def _close(self) -> None:
         self._begin()
-        self._writer.add_arguments("{}" if self._separator == "{" else "}")
+        self._output.add_arguments("{}" if self._separator == "{" else "}")
 
 
 class _Value:
-    """A value without the line breaks around it, though it arrives in pieces."""
+    """Removes the line breaks around a value that arrives in pieces."""
 
     def __init__(self, *, padded: bool) -> None:
         self._padded = padded
         self._at_start = padded
-        self._held = ""
+        self._pending = ""
 
     def feed(self, text: str) -> str:
-        """Take more; return what is certain to be inside."""
+        """Add a piece; returns the text that is certain to be inside."""
         if self._at_start:
             self._at_start = False
             text = text.removeprefix("\n")
-        text = self._held + text
-        self._held = "\n" if self._padded and text.endswith("\n") else ""
-        return text.removesuffix(self._held)
+        text = self._pending + text
+        self._pending = "\n" if self._padded and text.endswith("\n") else ""
+        return text.removesuffix(self._pending)
 
 
-def _add_text(writer: TurnOutput, value: _Value, text: str) -> None:
-    writer.add_arguments(json_text(value.feed(text))[1:-1])
+def _add_text(output: TurnOutput, value: _Value, text: str) -> None:
+    output.add_arguments(json_text(value.feed(text))[1:-1])
 
 
 def _append_text(written: list[str], value: _Value, text: str) -> None:

@@ -15,25 +15,25 @@ class ToolCallPiece:
 
 
 class TurnDelta(NamedTuple):
-    """What a turn gained; never cumulative."""
+    """New content, reasoning and call pieces of a turn; never cumulative."""
 
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCallPiece, ...] = ()
 
     def then(self, later: "TurnDelta") -> "TurnDelta":
-        """This and what the turn gained next, as one."""
+        """Join this delta and the next one."""
         return TurnDelta(
             self.content + later.content,
             self.reasoning + later.reasoning,
-            _joined(self.tool_calls, later.tool_calls),
+            _join(self.tool_calls, later.tool_calls),
         )
 
 
-def _joined(
+def _join(
     pieces: tuple[ToolCallPiece, ...], later: tuple[ToolCallPiece, ...]
 ) -> tuple[ToolCallPiece, ...]:
-    """Consecutive pieces of arguments are joined."""
+    """Join consecutive pieces of the same call."""
     joined = list(pieces)
     for piece in later:
         if joined and joined[-1].index == piece.index and not piece.id:

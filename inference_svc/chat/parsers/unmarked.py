@@ -1,5 +1,5 @@
-"""Tool calls of models of unknown format: JSON at the beginning of a turn, in a Markdown fence, or
-in common tags, if it names an offered tool.
+"""Tool calls of models with an unknown format: JSON that names an offered tool, at the beginning of
+a turn, in a Markdown fence, or in common tags.
 """
 
 from inference_svc.chat.parsers.json_calls import Read, read_json_call
@@ -19,16 +19,16 @@ _FENCE = "```"
 MARKERS = tuple(text for text in (*_ENDS, *_ENDS.values()) if text != _FENCE)
 
 
-def read_any_json(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
-    """Read a turn."""
-    yield from read_bare_calls(source, writer, tools)
-    writer.say(source.since_mark)
-    while begin := (yield from source.until(tuple(_ENDS), writer.say)):
+def read_any_json(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
+    """Parse a turn."""
+    yield from read_bare_calls(source, output, tools)
+    output.add_content(source.since_mark)
+    while begin := (yield from source.until(tuple(_ENDS), output.add_content)):
         if begin == _FENCE:
             yield from source.chars(_in_label)
-        is_call = yield from read_bare_calls(source, writer, tools)
+        is_call = yield from read_bare_calls(source, output, tools)
         if not is_call or not (yield from source.literal(_ENDS[begin])):
-            writer.say(source.since_mark)
+            output.add_content(source.since_mark)
 
 
 def _in_label(character: str) -> bool:
@@ -41,45 +41,40 @@ _CALL_KEYS = frozenset(
 )  # fmt: skip
 
 
-def read_bare_calls(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    """Read one call after the other, in JSON or as Python; say whether there was any.
-
-    `since_mark` is what was read of something else: with no call all of it, else what follows the
-    last one.
-    """
-    num_calls = writer.num_calls
-    while (yield from _bare_call(source, writer, tools)):
+def read_bare_calls(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
+    """Read consecutive calls in JSON or Python syntax; returns whether there was any. `since_mark`
+    has the text after the last call, or all text if there was none."""
+    num_calls = output.num_calls
+    while (yield from _bare_call(source, output, tools)):
         source.mark()
         yield from source.spaces()
         if (yield from source.literal(";", ",")):
             yield from source.spaces()
-    return writer.num_calls > num_calls
+    return output.num_calls > num_calls
 
 
-def _bare_call(source: Source, writer: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    match (yield from _beginning(source)):
+def _bare_call(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
+    match (yield from _detect_syntax(source)):
         case "json":
-            read = yield from read_json_call(source, writer, tools.__contains__)
+            read = yield from read_json_call(source, output, tools.__contains__)
             if read is Read.BROKEN:
-                yield from source.until((), writer.add_arguments)
+                yield from source.until((), output.add_arguments)
             return read is not Read.NOTHING
         case "python":
-            return (yield from read_python_calls(source, writer, tools.__contains__))
+            return (yield from read_python_calls(source, output, tools.__contains__))
     return False
 
 
-def _beginning(source: Source) -> ParseSteps[str]:
-    """Tell from the first characters what comes; an answer in JSON must not wait for its end.
-
-    The source stands where it stood if it may be a call.
-    """
-    place = source.place
+def _detect_syntax(source: Source) -> ParseSteps[str]:
+    """Return "json" or "python" if the first characters may begin a call, and rewind to it. Other
+    JSON is recognized by its first key, so that it is streamed as content."""
+    position = source.position
     yield from source.spaces()
     bracket = yield from source.literal("{", "[")
     if bracket == "[":
         yield from source.spaces()
         if (yield from source.peek()).isidentifier():
-            source.rewind(place)
+            source.rewind(position)
             return "python"
         bracket = yield from source.literal("{")
     key = ""
@@ -87,6 +82,6 @@ def _beginning(source: Source) -> ParseSteps[str]:
         yield from source.spaces()
         key = yield from source.string()
     if key in _CALL_KEYS:
-        source.rewind(place)
+        source.rewind(position)
         return "json"
     return ""

@@ -53,7 +53,8 @@ async def test_endless_templates_end_after_two_seconds_and_hold_nobody_up(
 
     assert not any(task.done() for task in hostile)
     refusals = await asyncio.gather(*hostile)
-    assert {problem for problem, _ in refusals} == {"rendering was ended: it took longer than 2 s"}
+    problems = {problem for problem, _ in refusals}
+    assert problems == {"rendering was stopped: it took longer than 2 s"}
     assert 2 <= refusals[0][1] < 4
 
 
@@ -72,7 +73,7 @@ async def test_a_template_that_takes_too_much_memory_is_ended(
     """In one piece or growing; the next prompt is rendered as ever."""
     problem, _ = await refusal(templates, source)
 
-    assert problem == "rendering was ended: it needs too much memory"
+    assert problem == "rendering was stopped: it needs too much memory"
     assert (await templates.render(a_template("{{ 1 + 1 }}"), TALK)).text == "2"
 
 

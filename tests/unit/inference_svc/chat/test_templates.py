@@ -63,7 +63,7 @@ def vocabulary() -> Iterator[Vocabulary]:
 
 @pytest.fixture(scope="module")
 def demo(vocabulary: Vocabulary) -> ModelTemplate:
-    return ModelTemplate.of_model(describe_model(BUNDLED_PATH, "m").chat_template, vocabulary)
+    return ModelTemplate.for_model(describe_model(BUNDLED_PATH, "m").chat_template, vocabulary)
 
 
 @pytest.fixture
@@ -418,7 +418,7 @@ async def test_a_model_without_a_template_gets_chatml(
     templates: ChatTemplates, vocabulary: Vocabulary
 ) -> None:
     """With tools, calls and a text that ends the turn."""
-    fallback = ModelTemplate.of_model(None, vocabulary)
+    fallback = ModelTemplate.for_model(None, vocabulary)
     talk = conversation(
         system("Be brief."),
         user("q"),
@@ -570,5 +570,5 @@ async def test_a_template_that_drops_the_final_message_cannot_continue_it(
     """Cutting at the wrong place would silently lose what was to be continued."""
     talk = conversation(user("q"), assistant("A"))
 
-    with pytest.raises(TemplateFailed, match="leaves out the last assistant message"):
+    with pytest.raises(TemplateFailed, match="omits the text of the last assistant message"):
         await text_of(templates, "{{ messages[0].content }}", talk)

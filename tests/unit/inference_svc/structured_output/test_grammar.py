@@ -3,14 +3,14 @@
 import pytest
 
 from inference_svc.structured_output.compile_job import byte_tokenizer
-from inference_svc.structured_output.grammar import document, lark_of_gbnf
+from inference_svc.structured_output.grammar import document, gbnf_to_lark
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher
 
 BYTES = byte_tokenizer(300, {}, [299])
 
 
 def allows(grammar: str, text: str) -> bool:
-    matcher = build_matcher(BYTES, document([{"lark_grammar": lark_of_gbnf(grammar)}]))
+    matcher = build_matcher(BYTES, document([{"lark_grammar": gbnf_to_lark(grammar)}]))
     data = list(text.encode())
     return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
 
@@ -70,4 +70,4 @@ def test_what_is_no_character_is_refused(text: str) -> None:
 def test_what_is_not_closed_costs_one_look(text: str) -> None:
     """Not one for each bracket."""
     with pytest.raises(ValueError, match="Failed to convert"):
-        lark_of_gbnf(f"root ::= {text}")
+        gbnf_to_lark(f"root ::= {text}")

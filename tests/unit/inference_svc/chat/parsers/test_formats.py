@@ -8,7 +8,7 @@ from inference_svc.chat.parsers import (
     ToolCallFormat,
     TurnFormat,
     TurnParser,
-    choose_format,
+    detect_format,
 )
 from inference_svc.chat.parsers.formats import READERS, REASONING_MARKERS
 from inference_svc.models.metadata import describe_model
@@ -68,7 +68,7 @@ TEMPLATES = {
 @pytest.mark.parametrize(("template", "expected"), TEMPLATES.items())
 def test_the_format_is_told_from_the_template(template: str, expected: tuple[str, str]) -> None:
     """By the markers in which it writes earlier turns."""
-    chosen = choose_format(template)
+    chosen = detect_format(template)
 
     assert (chosen.tool_calls, chosen.reasoning) == expected
     assert not chosen.starts_in_reasoning
@@ -78,12 +78,12 @@ def test_the_demo_model_writes_as_qwen_does() -> None:
     """Its own template says so."""
     template = describe_model(BUNDLED_PATH, "m").chat_template or ""
 
-    assert choose_format(template) == TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
+    assert detect_format(template) == TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 
 
 def test_a_template_that_does_not_understand_tools_gets_them_in_hermes_notation() -> None:
     """They are described so, and so are the answers; the thinking is the model's own."""
-    chosen = choose_format("[/THINK]", understands_tools=False)
+    chosen = detect_format("[/THINK]", supports_tools=False)
 
     assert chosen == TurnFormat(ReasoningFormat.MISTRAL, ToolCallFormat.HERMES)
 
@@ -150,7 +150,7 @@ def test_ids_have_the_form_that_the_models_template_accepts() -> None:
     kept, *made = kimi.feed("".join(f"{begin}{each}{arguments}" for each in ids)).tool_calls
 
     again = TurnParser(
-        TurnFormat(tool_calls=ToolCallFormat.KIMI), tools=TOOLS, taken_ids={"functions.get_time:3"}
+        TurnFormat(tool_calls=ToolCallFormat.KIMI), tools=TOOLS, used_ids={"functions.get_time:3"}
     )
     (other_turn,) = again.feed(f"{begin}functions.get_time:3{arguments}").tool_calls
 
