@@ -1,15 +1,15 @@
-"""Makes the virtual environment that every other recipe needs, on a machine that has only Python.
+"""Creates the virtual environment for all other recipes, on a machine that has only Python.
 
-`python3 -m tools.bootstrap runtime|dev|bench` checks what cannot be installed from here, then fills
-`.venv` from the hashed lock files in stages and leaves a stamp, so that a second run starts at
-once. It uses the standard library only, and syntax that an old Python can read, so that an old
-Python gets a sentence instead of a SyntaxError.
+`python3 -m tools.bootstrap runtime|dev|bench` checks the prerequisites, installs the hashed lock
+files into `.venv` in stages, and writes a stamp, so that the next run returns immediately. It uses
+only the standard library and old syntax, so that an old Python prints a message instead of a
+SyntaxError.
 
-`demo-model` fills `.venv-demo-model` instead, with what trains the bundled model: PyTorch is larger
-than everything else together, and nothing but that training wants it.
+`demo-model` fills `.venv-demo-model` with the packages that train the bundled model: PyTorch is
+larger than everything else together and needed only for that training.
 
-llama.cpp is compiled for this very processor. Its wheel is kept in a cache of our own, because
-pip's cache does not tell apart what was built with other CMake arguments or for another processor.
+llama.cpp is compiled for this processor. Its wheel is cached here, because pip's cache does not
+distinguish builds with other CMake arguments or for other processors.
 """
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ VENV = ROOT / ".venv"
 DEMO_MODEL_VENV = ROOT / ".venv-demo-model"
 LOG = ROOT / "bootstrap.log"
 LLAMA = "llama-cpp-python"
-LEVELS = {  # each holds everything that stands above it
+LEVELS = {  # each includes the level above it
     "runtime": ["build", "runtime"],
     "dev": ["build", "runtime", "dev", "weights", "sdk-1.109.1", "sdk-2.54.0"],
     "bench": ["build", "runtime", "dev", "weights", "sdk-1.109.1", "sdk-2.54.0", "bench"],
 }
-DEMO_MODEL = "demo-model"  # a level too, of the other environment
+DEMO_MODEL = "demo-model"  # the level of the other environment
 CUDA_ONLY = ("torch==", "triton==", "cuda-", "nvidia-")
-# A compiler that knows less of this processor than it says ends in an illegal instruction.
+# Detects a build with instructions that this processor does not support.
 TRIAL = """
 import llama_cpp
 model = llama_cpp.Llama("inference_svc/models/bundled/demo-chat-q8_0.gguf", n_ctx=256)
 model("Once upon a time", max_tokens=4)
 """
 
-# Where pip fetches from is the machine's business; what it does with the files is ours. Everything
-# else that starts with PIP_ is left out: PIP_TARGET, PIP_USER or PIP_REQUIRE_VIRTUALENV would
-# install somewhere else, or refuse to.
+# Settings of pip's sources are kept. Other PIP_ variables are removed: PIP_TARGET, PIP_USER or
+# PIP_REQUIRE_VIRTUALENV would install elsewhere, or fail.
 PIP_SOURCES = {
     "PIP_CACHE_DIR",
     "PIP_CERT",
@@ -97,28 +96,28 @@ def main() -> int:
 
 
 def use_right_python() -> None:
-    """Start again under the Python that made `.venv`, or under a newer one where there is one."""
+    """Restart with the Python that created `.venv`, or with a newer one if this one is too old."""
     again = ["-m", "tools.bootstrap", *sys.argv[1:]]
-    if Path(sys.prefix) in {VENV, DEMO_MODEL_VENV}:  # activated: it cannot make itself anew
+    if Path(sys.prefix) in {VENV, DEMO_MODEL_VENV}:  # activated: it cannot recreate itself
         base = getattr(sys, "_base_executable", sys.executable)
-        os.execv(base, [base, *again])  # noqa: S606  (this program again, by full path)
+        os.execv(base, [base, *again])  # noqa: S606  (this program, by full path)
     if sys.version_info[:2] >= machine.OLDEST_PYTHON:
         return
     for minor in range(14, machine.OLDEST_PYTHON[1] - 1, -1):
         newer = shutil.which(f"python3.{minor}")
         if newer:
-            os.execv(newer, [newer, *again])  # noqa: S606  (the same, by a newer Python)
+            os.execv(newer, [newer, *again])  # noqa: S606  (this program, with a newer Python)
 
 
 # ------------------------------------------------------------------------------------------ install
 
 
 class StageFailed(Exception):
-    """A stage ended with an error, which is in the log; the text says what it was doing."""
+    """A stage failed; the log has its output. The message describes the stage."""
 
 
 class Installation:
-    """One run of the stages, told with the time since its start."""
+    """One run of the stages, reported with the time since its start."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -126,23 +125,23 @@ class Installation:
         LOG.write_bytes(b"")
 
     def run(self, level: str) -> None:
-        """Fill `.venv` up to the level and leave the stamp. Raises StageFailed."""
-        self.make(VENV)
+        """Install the level into `.venv` and write the stamp. Raises StageFailed."""
+        self.create_venv(VENV)
         self.stage("installing the build tools", [*pip("install"), *locked("build")])
         llama, others = split_lock()
         self.stage("installing the run-time packages", [*pip("install"), *locked(others)])
         self.install_llama(llama)
         for name in LEVELS[level][2:]:
-            command = [*pip("install"), *beside(name), *locked(name)]
+            command = [*pip("install"), *separate_target(name), *locked(name)]
             self.stage(f"installing the packages of {name}.txt", command)
         editable = ["--no-deps", "--no-build-isolation", "--editable", "."]
         self.stage("installing Corral", [*pip("install"), *editable])
         stamp_path(level).write_text(fingerprint(level))
-        self.say("installed in .venv")
+        self.report("installed in .venv")
 
     def run_demo_model(self) -> None:
-        """Fill `.venv-demo-model` and leave the stamp. Raises StageFailed."""
-        self.make(DEMO_MODEL_VENV)
+        """Install into `.venv-demo-model` and write the stamp. Raises StageFailed."""
+        self.create_venv(DEMO_MODEL_VENV)
         install = pip("install", DEMO_MODEL_VENV)
         if has_gpu() or not self.install_cpu_torch(install):
             title = "installing PyTorch with CUDA (several GB on Linux)"
@@ -151,32 +150,32 @@ class Installation:
             others = split_demo_model_lock()
             self.stage("installing the packages of demo-model.txt", [*install, *locked(others)])
         stamp_path(DEMO_MODEL).write_text(fingerprint(DEMO_MODEL))
-        self.say(f"installed in {DEMO_MODEL_VENV.name}")
+        self.report(f"installed in {DEMO_MODEL_VENV.name}")
 
     def install_cpu_torch(self, install: list[str]) -> bool:
-        """Install PyTorch without CUDA; whether pip found that build where it looks."""
+        """Install PyTorch without CUDA. Returns False if pip's sources do not have that build."""
         try:
             self.stage("installing PyTorch for the CPU", [*install, *locked(f"{DEMO_MODEL}-cpu")])
         except StageFailed:
             if "No matching distribution found" not in LOG.read_text(errors="replace"):
                 raise
-            self.say("    pip finds no such build for this machine")
+            self.report("    pip finds no such build for this machine")
             return False
         return True
 
-    def make(self, venv: Path) -> None:
-        """Make a virtual environment, unless it is there."""
+    def create_venv(self, venv: Path) -> None:
+        """Create a virtual environment, unless it exists."""
         if not venv_works(venv):
             command = [sys.executable, "-m", "venv", "--clear", str(venv)]
             self.stage(f"making {venv.name}", command)
 
     def install_llama(self, lock: Path) -> None:
-        """Install the wheel of llama-cpp-python, compiled first where the cache has none."""
+        """Install the wheel of llama-cpp-python; compile it if it is not in the cache."""
         key = llama_key(lock.read_text(), self.cmake_arguments)
         folder = cache_folder() / key
         wheels = sorted(folder.glob("*.whl"))
         if not wheels:
-            # Built beside its place and moved there whole: a build that is stopped leaves nothing.
+            # Renamed when complete, so that an interrupted build leaves no partial cache entry.
             building = folder.with_suffix(f".{os.getpid()}")
             build = [*pip("wheel"), "--no-cache-dir", "--wheel-dir", str(building)]
             self.stage("compiling llama.cpp for this machine (takes minutes)", build + locked(lock))
@@ -197,19 +196,19 @@ class Installation:
         stamp.write_text(key)
 
     def stage(self, title: str, command: list[str]) -> None:
-        """Run a command with its output in the log; a line a minute says that it is alive."""
-        self.say(title)
-        ended = threading.Event()
+        """Run a command with its output in the log, and report once a minute that it is running."""
+        self.report(title)
+        finished = threading.Event()
 
-        def report() -> None:
-            while not ended.wait(60):
-                self.say(f"    still {title}; details are in {LOG.name}")
+        def report_progress() -> None:
+            while not finished.wait(60):
+                self.report(f"    still {title}; details are in {LOG.name}")
 
-        threading.Thread(target=report, daemon=True).start()
+        threading.Thread(target=report_progress, daemon=True).start()
         with LOG.open("ab") as log:
             log.write(("\n$ " + " ".join(command) + "\n").encode())
             log.flush()
-            ran = subprocess.run(
+            result = subprocess.run(
                 command,
                 cwd=ROOT,
                 env={**environment(), "CMAKE_ARGS": self.cmake_arguments},
@@ -217,12 +216,12 @@ class Installation:
                 stderr=log,
                 check=False,
             )
-        ended.set()
-        if ran.returncode != 0:
+        finished.set()
+        if result.returncode != 0:
             raise StageFailed(title)
 
-    def say(self, text: str) -> None:
-        """One progress line with the time since the start."""
+    def report(self, text: str) -> None:
+        """Print a progress line with the time since the start."""
         minutes, seconds = divmod(int(time.monotonic() - self.started), 60)
         print(f"[{minutes}:{seconds:02}] {text}", flush=True)
 
@@ -237,22 +236,22 @@ def pip(command: str, venv: Path = VENV) -> list[str]:
     return [str(python(venv)), "-m", "pip", "--no-input", command]
 
 
-def beside(name: str) -> list[str]:
-    """The arguments that keep older releases of a package away from the one in use."""
+def separate_target(name: str) -> list[str]:
+    """Return the arguments that install an older release of the SDK into its own folder."""
     return ["--upgrade", "--target", str(VENV / "sdks" / name)] if name.startswith("sdk-") else []
 
 
 def locked(lock: str | Path) -> list[str]:
-    """The arguments for exactly the packages of a lock file.
+    """Return the arguments that install exactly the packages of a lock file.
 
-    Build isolation would fetch whatever build tools are newest; ours come from a lock too.
+    Build isolation would download the newest build tools; those here are locked too.
     """
     path = ROOT / "requirements" / f"{lock}.txt" if isinstance(lock, str) else lock
     return ["--no-deps", "--no-build-isolation", "--require-hashes", "-r", str(path)]
 
 
 def split_lock() -> tuple[Path, Path]:
-    """The run-time lock in two files inside `.venv`: llama-cpp-python, and all others."""
+    """Split the run-time lock into two files in `.venv`: llama-cpp-python, and all others."""
     entries = lock_entries("runtime")
     llama, others = VENV / "llama.lock", VENV / "others.lock"
     llama.write_text("".join(each for each in entries if each.startswith(f"{LLAMA}==")))
@@ -260,33 +259,33 @@ def split_lock() -> tuple[Path, Path]:
     return llama, others
 
 
-def split_demo_model_lock() -> Path:
-    """The lock of the demo model without PyTorch and what only its CUDA build needs."""
-    others = DEMO_MODEL_VENV / "others.lock"
+def split_demo_model_lock(folder: Path = DEMO_MODEL_VENV) -> Path:
+    """Write the demo model's lock without PyTorch and packages for CUDA to `folder`."""
+    others = folder / "others.lock"
     kept = [each for each in lock_entries(DEMO_MODEL) if not each.startswith(CUDA_ONLY)]
     others.write_text("".join(kept))
     return others
 
 
 def lock_entries(name: str) -> list[str]:
-    """A lock file in pieces, one a package."""
+    """Split a lock file into one entry per package."""
     return re.split(r"(?m)^(?=[^\s#])", (ROOT / "requirements" / f"{name}.txt").read_text())
 
 
 def has_gpu() -> bool:
-    """Whether PyTorch would find an NVIDIA GPU."""
+    """Whether the machine has an NVIDIA GPU."""
     return shutil.which("nvidia-smi") is not None
 
 
 def cmake_arguments() -> str:
-    """The operator's CMake arguments, after those that this processor and compiler need."""
+    """Return the CMake arguments for this processor and compiler, followed by the user's."""
     script = ["bash", str(ROOT / "tools" / "cmake_args.sh")]
-    found = subprocess.run(script, stdout=subprocess.PIPE, text=True, check=False).stdout
-    return " ".join(filter(None, [found.strip(), os.environ.get("CMAKE_ARGS", "")]))
+    detected = subprocess.run(script, stdout=subprocess.PIPE, text=True, check=False).stdout
+    return " ".join(filter(None, [detected.strip(), os.environ.get("CMAKE_ARGS", "")]))
 
 
 def llama_key(lock: str, arguments: str) -> str:
-    """A name for everything that decides what is compiled: version, arguments, machine."""
+    """Return a digest of everything that affects the build: version, arguments, machine."""
     cpu = Path("/proc/cpuinfo")
     flags = re.search(r"(?m)^(flags|Features)\s*:.*$", cpu.read_text() if cpu.exists() else "")
     processor = flags.group(0) if flags else platform.processor()
@@ -295,7 +294,7 @@ def llama_key(lock: str, arguments: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where compiled wheels are kept for the next clone on this machine."""
+    """Return the folder that caches compiled wheels for all clones on this machine."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(base) / "corral" / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
@@ -303,11 +302,11 @@ def cache_folder() -> Path:
 
 
 def venv_works(venv: Path) -> bool:
-    """Whether it is of this folder and this Python; a moved or half-made one is not."""
+    """Whether it was created in this folder with this Python, and is complete."""
     if not python(venv).exists():
         return False
     probe = "import sys, pip; print(sys.prefix, *sys.version_info[:2], sep=chr(10))"
-    ran = subprocess.run(
+    result = subprocess.run(
         [str(python(venv)), "-c", probe],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -315,18 +314,18 @@ def venv_works(venv: Path) -> bool:
         check=False,
         env=environment(),
     )
-    return ran.stdout.splitlines() == [str(venv), *map(str, sys.version_info[:2])]
+    return result.stdout.splitlines() == [str(venv), *map(str, sys.version_info[:2])]
 
 
 def environment() -> dict[str, str]:
-    """The caller's environment without what would lead pip or Python astray."""
+    """Return the environment without variables that would change what pip or Python do."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
         and (not name.startswith("PIP_") or name in PIP_SOURCES)
     }
-    # Some machines set these in pip's own configuration file.
+    # These override pip's configuration file.
     kept.update(PIP_USER="0", PIP_REQUIRE_VIRTUALENV="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
     return kept
 
@@ -335,26 +334,26 @@ def environment() -> dict[str, str]:
 
 
 def is_stamped(level: str) -> bool:
-    """Whether an earlier run installed exactly these locks, for this level or one above it."""
+    """Whether an earlier run installed exactly these locks, for this level or a larger one."""
     levels = [level] if level == DEMO_MODEL else list(LEVELS)[list(LEVELS).index(level) :]
-    return venv_works(venv_of(level)) and any(
+    return venv_works(venv_for(level)) and any(
         stamp_path(one).is_file() and stamp_path(one).read_text() == fingerprint(one)
         for one in levels
     )
 
 
-def venv_of(level: str) -> Path:
-    """The virtual environment that a level fills."""
+def venv_for(level: str) -> Path:
+    """Return the virtual environment of a level."""
     return DEMO_MODEL_VENV if level == DEMO_MODEL else VENV
 
 
 def stamp_path(level: str) -> Path:
-    """The file that says what a virtual environment holds."""
-    return venv_of(level) / f".corral-{level}"
+    """Return the file that records what a virtual environment contains."""
+    return venv_for(level) / f".corral-{level}"
 
 
 def fingerprint(level: str) -> str:
-    """A digest of everything that decides what an installation contains."""
+    """Return a digest of everything that affects the content of an installation."""
     digest = hashlib.sha256()
     names = [DEMO_MODEL, f"{DEMO_MODEL}-cpu"] if level == DEMO_MODEL else LEVELS[level]
     files = [ROOT / "requirements" / f"{name}.txt" for name in names]

@@ -17,7 +17,7 @@ from tests.e2e.conftest import PATIENCE_S, Mortal
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.processes import resident_bytes
 from tests.support.rpc import PARIS, Rpc, a_chat, connect, endless, failure_of, first_delta
-from tests.support.sdk import begun_story
+from tests.support.sdk import start_story
 from tests.support.services import MODEL
 
 pytestmark = pytest.mark.e2e
@@ -35,7 +35,7 @@ async def test_a_disconnect_during_a_stream_frees_the_slot(
 ) -> None:
     """At the next step; the cancellation passes through gateway and frontend."""
     mark = mortal.program.bookmark()
-    stream = await begun_story(sdk)
+    stream = await start_story(sdk)
     await stream.close()
     freed = await mortal.program.line(FREED, after=mark, service="engine")
     access = await mortal.program.line("^request$", after=mark, service="gateway", status="499")

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.moving import corral, ids_in
+from tests.support.moving import corral, read_id_map
 from tests.support.services import Corral
 
 pytestmark = [
@@ -82,7 +82,7 @@ def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: P
     nothing."""
     words = ("import", "assistants", export, "--model", "gpt-4o=demo-chat", "--no-search")
     first, again = corral(up, *words), corral(up, *words)
-    ids = ids_in(export)
+    ids = read_id_map(export)
 
     assert first.returncode == 0, first.stderr
     assert "skipped: 1 messages without content" in first.stderr
@@ -108,7 +108,7 @@ def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: P
     assert (
         again.stdout == "imported 0 assistants, 0 threads, 0 messages, 0 files, 0 vector stores\n"
     )
-    assert ids_in(export) == ids
+    assert read_id_map(export) == ids
     assert len(client.beta.threads.messages.list(thread.id).data) == 3
 
 
@@ -118,18 +118,18 @@ def test_an_import_without_its_map_creates_no_duplicates(
     """The server recognizes the requests by their ids."""
     words = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
     assert corral(up, *words).returncode == 0
-    ids = ids_in(export)
+    ids = read_id_map(export)
     export.with_name(export.name + ".ids").unlink()
 
     assert corral(up, *words).returncode == 0
-    assert ids_in(export) == ids
+    assert read_id_map(export) == ids
 
 
 def test_a_map_of_other_objects_is_refused(up: Corral, client: openai.OpenAI, export: Path) -> None:
     """It belongs to another project or server; nothing would be imported, without an error."""
     words = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
     assert corral(up, *words).returncode == 0
-    ids = ids_in(export)
+    ids = read_id_map(export)
     client.beta.threads.delete(ids["thread_old"])
     one_is_left = corral(up, *words)
     client.beta.assistants.delete(ids["asst_old"])
@@ -157,7 +157,7 @@ def test_large_messages_are_imported_singly(
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ran = corral(up, "import", "assistants", path)
     assert ran.stdout.startswith("imported 0 assistants, 1 threads, 34 messages, "), ran.stderr
-    new = ids_in(path)
+    new = read_id_map(path)
     there = list(client.beta.threads.messages.list(new["thread_large"], order="asc", limit=100))
     again = tmp_path / "again.jsonl"
     ran = corral(up, "export", "assistants", again)
@@ -205,7 +205,7 @@ def test_an_export_can_be_imported_again(up: Corral, client: openai.OpenAI, tmp_
     only = tmp_path / "mine.jsonl"
     only.write_text("".join(json.dumps(each) + "\n" for each in mine))
     assert corral(up, "import", "assistants", only).returncode == 0
-    copy = client.beta.threads.messages.list(ids_in(only)[thread.id])
+    copy = client.beta.threads.messages.list(read_id_map(only)[thread.id])
 
     assert ran.returncode == 0, ran.stderr
     assert file.id in {each["id"] for each in objects if each["object"] == "file"}

@@ -18,7 +18,7 @@ from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.plain_http import plain_client
 from tests.support.processes import Ends, Program
 from tests.support.rpc import PARIS, Rpc, a_chat, connect, endless, failure_of, first_delta
-from tests.support.sdk import begun_story, capital_of_france
+from tests.support.sdk import capital_of_france, start_story
 from tests.support.services import MODEL, corral_up, inference_alone, until_serving_again
 
 pytestmark = pytest.mark.e2e
@@ -70,7 +70,7 @@ async def test_a_killed_engine_ends_http_streams_with_an_error_event(
     mortal: Mortal, sdk: openai.AsyncOpenAI
 ) -> None:
     """The SDK raises during the stream, and its next request succeeds by retrying."""
-    stream = await begun_story(sdk)
+    stream = await start_story(sdk)
     os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
     with pytest.raises(openai.APIError) as torn:
         async for _ in stream:
@@ -142,7 +142,7 @@ async def test_the_engine_of_a_killed_frontend_exits_and_both_are_restarted(
 ) -> None:
     """Streams end with an error, and no process is orphaned."""
     program, mark = mortal.program, mortal.program.bookmark()
-    stream = await begun_story(sdk)
+    stream = await start_story(sdk)
     frontend = program.member(FRONTEND)
     household = [member.pid for member in program.family() if member.session == frontend.session]
     with Ends(household) as ends:
@@ -170,7 +170,7 @@ async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
     program, mark = mortal.program, mortal.program.bookmark()
     beside = mortal_rpc.inference.Chat(endless())
     await first_delta(beside)
-    stream = await begun_story(sdk)
+    stream = await start_story(sdk)
     os.kill(program.member("serve gateway").pid, signal.SIGKILL)
     freed = await program.line(FREED, after=mark, service="engine")
     with pytest.raises(openai.APIConnectionError):

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.support.minilm import minilm_path
-from tests.support.moving import corral, ids_in
+from tests.support.moving import corral, read_id_map
 from tests.support.sdk_batches import CONTROL, ENGINE, kill
 from tests.support.services import Corral, corral_up
 
@@ -132,7 +132,7 @@ def test_a_store_is_exported_and_imported_with_its_files(
     client.files.delete(file.id)
     rehearsed = corral(searching, "import", "assistants", export, "--dry-run")
     first, again = (corral(searching, "import", "assistants", export) for _ in range(2))
-    ids = ids_in(export)
+    ids = read_id_map(export)
     moved = client.beta.assistants.retrieve(ids[assistant.id])
     copy = client.vector_stores.retrieve(ids[store.id])
     read = client.vector_stores.files.poll(

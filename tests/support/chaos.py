@@ -1,8 +1,8 @@
-"""Processes that die at random moments while clients work, and what must be so afterwards.
+"""Kills processes at random moments while clients work, and checks guarantees afterwards.
 
-A resource takes part with a `Work`: what its clients do, and a check of what they were promised.
-Moments are counted in what the clients get done, not in seconds, so they are as random on a fast
-machine as on a slow one, and none falls into a time in which nothing happens.
+Each resource has a `Work` with the actions of its clients and a check of the guarantees. Moments
+are measured in completed units of work, not in seconds, so that they do not depend on the speed of
+the machine.
 """
 
 import asyncio
@@ -23,60 +23,60 @@ from tests.support.services import Corral
 
 log = logging.getLogger(__name__)
 
-VICTIMS: Final = {
+TARGETS: Final = {
     "control": "serve control",
     "gateway": "serve gateway",
     "frontend": "serve inference",
     "engine": "inference_svc.engine_process.main",
 }
-"""Who may die, by words of its command line."""
-LONGEST_WAIT = 8
-"""The most units of work between two deaths."""
+"""Processes that are killed, by words of their command lines."""
+MAX_UNITS_BETWEEN_KILLS = 8
+"""Maximum number of units of work between two kills."""
 RETRIES = 30
 FILE_BYTES = 300_000
 
 
-class Pulse:
-    """Counts what clients get done."""
+class WorkCounter:
+    """Counts completed units of work."""
 
     def __init__(self) -> None:
-        self._beats = asyncio.Semaphore(0)
+        self._units = asyncio.Semaphore(0)
 
-    def beat(self) -> None:
-        """A unit is done."""
-        self._beats.release()
+    def add(self) -> None:
+        """Count a unit."""
+        self._units.release()
 
-    async def beats(self, count: int) -> None:
-        """Wait for so many units more."""
+    async def wait_for(self, count: int) -> None:
+        """Wait for `count` more units."""
         for _ in range(count):
-            await self._beats.acquire()
+            await self._units.acquire()
 
 
 class Work(Protocol):
-    """What clients of one resource do, and what they may rely on."""
+    """Actions of the clients of one resource, and a check of its guarantees."""
 
-    async def run(self, corral: Corral, pulse: Pulse, stop: asyncio.Event) -> None:
-        """Work until told to stop, and end what has begun; every unit is a beat."""
+    async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
+        """Work until `stop` is set, complete started units, and count each."""
 
     async def check(self, corral: Corral) -> None:
-        """Fails where a promise was not kept; nobody dies meanwhile."""
+        """Assert the guarantees. No process is killed meanwhile."""
 
 
-def persistent(corral: Corral) -> openai.AsyncOpenAI:
-    """The SDK, whose own retries outlast any restart."""
+def retrying_sdk(corral: Corral) -> openai.AsyncOpenAI:
+    """Return the SDK with enough retries for any restart."""
     return openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=RETRIES)
 
 
 class FileWork:
-    """Files are stored: each once, whole, and for good."""
+    """Files are stored completely, once and permanently."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._digests: dict[str, str] = {}
 
-    async def run(self, corral: Corral, pulse: Pulse, stop: asyncio.Event) -> None:
-        """Store files; a retry says by its key that it is one."""
-        async with persistent(corral) as sdk:
+    async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
+        """Store files, with idempotency keys for retries."""
+        async with retrying_sdk(corral) as sdk:
             while not stop.is_set():
                 content = self._rng.randbytes(self._rng.randint(1, FILE_BYTES))
                 digest = hashlib.sha256(content).hexdigest()
@@ -86,11 +86,11 @@ class FileWork:
                     extra_headers={"Idempotency-Key": digest},
                 )
                 self._digests[file.id] = digest
-                pulse.beat()
+                counter.add()
 
     async def check(self, corral: Corral) -> None:
-        """Everything that was acknowledged is there, and nothing else."""
-        async with persistent(corral) as sdk:
+        """The acknowledged files exist, and no others."""
+        async with retrying_sdk(corral) as sdk:
             listed = [file.id async for file in sdk.files.list()]
             assert sorted(listed) == sorted(self._digests)
             for file_id, digest in self._digests.items():
@@ -99,39 +99,41 @@ class FileWork:
 
 
 class ChatWork:
-    """Questions are answered, in the end, and never wrongly."""
+    """Questions are answered correctly."""
 
-    async def run(self, corral: Corral, pulse: Pulse, stop: asyncio.Event) -> None:
-        """Ask, again where the answer was broken off."""
-        async with persistent(corral) as sdk:
+    async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
+        """Ask questions; the SDK retries interrupted ones."""
+        async with retrying_sdk(corral) as sdk:
             while not stop.is_set():
                 assert await capital_of_france(sdk) == PARIS
-                pulse.beat()
+                counter.add()
 
     async def check(self, corral: Corral) -> None:
-        """What was promised was checked with each answer."""
+        """Nothing: each answer was checked."""
 
 
-async def kill_at_random(corral: Corral, pulse: Pulse, rng: random.Random, times: int) -> None:
-    """Kill one process after the other, whichever chance finds running."""
+async def kill_at_random(
+    corral: Corral, counter: WorkCounter, rng: random.Random, times: int
+) -> None:
+    """Kill random processes at random moments."""
     for _ in range(times):
-        await pulse.beats(rng.randint(1, LONGEST_WAIT))
-        name = rng.choice(sorted(VICTIMS))
+        await counter.wait_for(rng.randint(1, MAX_UNITS_BETWEEN_KILLS))
+        name = rng.choice(sorted(TARGETS))
         for process in await asyncio.to_thread(corral.program.family):
-            if VICTIMS[name] in process.command:
+            if TARGETS[name] in process.command:
                 log.warning("killing %s", name)
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
 
 
 async def survive(corral: Corral, works: Sequence[Work], rng: random.Random, kills: int) -> None:
-    """Let clients work while processes die, then see to it that every promise was kept."""
-    pulse, stop = Pulse(), asyncio.Event()
+    """Run the works while processes are killed, then check their guarantees."""
+    counter, stop = WorkCounter(), asyncio.Event()
     async with asyncio.TaskGroup() as clients:
         for work in works:
-            clients.create_task(work.run(corral, pulse, stop))
-        await kill_at_random(corral, pulse, rng, kills)
-        await pulse.beats(LONGEST_WAIT)
+            clients.create_task(work.run(corral, counter, stop))
+        await kill_at_random(corral, counter, rng, kills)
+        await counter.wait_for(MAX_UNITS_BETWEEN_KILLS)
         stop.set()
     for work in works:
         await work.check(corral)

@@ -1,4 +1,4 @@
-"""The engine's own account of cancels: in which step one arrived, in which the slot was free."""
+"""Log messages of the engine about cancellations."""
 
 import re
 
@@ -6,6 +6,6 @@ FREED = r"sequence \d+ \((\w+)\): cancel arrived in step (\d+), slot freed in st
 
 
 def assert_freed_at_once(match: re.Match[str], phase: str) -> None:
-    """At the latest one step after the cancel, and in the phase that was meant."""
+    """Assert that the slot was free at most one step after the cancel, in the given phase."""
     assert match[1] == phase
     assert 0 <= int(match[3]) - int(match[2]) <= 1

@@ -1,6 +1,4 @@
-"""How many examples a property test tries: few with every change, many times as many by
-`make properties`, which finds what one history in a thousand meets.
-"""
+"""The number of examples of property tests: few in `make test`, many more in `make properties`."""
 
 import os
 from typing import Final
@@ -9,5 +7,5 @@ TIMES: Final = int(os.environ.get("CORRAL_TEST_EXAMPLES", "1"))
 
 
 def examples(count: int) -> int:
-    """So many with every change, as a number for Hypothesis' settings."""
+    """Return `max_examples` for Hypothesis: `count`, multiplied in `make properties`."""
     return count * TIMES

@@ -1,4 +1,4 @@
-"""Writes small GGUF files, right and wrong, for tests of what reads them."""
+"""Writes small valid and invalid GGUF files."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ class F32Tensor:
 
 @dataclass(frozen=True)
 class Signed:
-    """A number that is written as a signed 32-bit one."""
+    """A number that is written as int32."""
 
     number: int
 
 
 def text(value: str | bytes) -> bytes:
-    """Encode a GGUF text."""
+    """Encode a GGUF string."""
     data = value.encode() if isinstance(value, str) else value
     return struct.pack("<Q", len(data)) + data
 
@@ -44,7 +44,7 @@ def gguf_bytes(
     num_metadata: int | None = None,
     num_tensors: int | None = None,
 ) -> bytes:
-    """Return a whole file. The counts can be made to lie."""
+    """Return a complete file. The counts can be overridden with wrong ones."""
     entries = b"".join(text(key) + value(item) for key, item in metadata.items())
     infos, offset = b"", 0
     for tensor in tensors:
@@ -83,7 +83,7 @@ def model_metadata(**changes: Any) -> dict[str, Any]:
 
 
 def write_model(path: Path, **changes: Any) -> Path:
-    """Write a tiny model file (it describes, but does not load)."""
+    """Write a tiny model file that can be described but not loaded."""
     path.write_bytes(gguf_bytes(model_metadata(**changes), [F32Tensor("w", (8, 4))]))
     return path
 

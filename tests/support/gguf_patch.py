@@ -1,8 +1,6 @@
-"""Copies a GGUF file with another chat template, as a hostile publisher would, or with other tokens
-of the control type.
+"""Copies a GGUF file with another chat template, or with other control tokens.
 
-Only that changes; the tensors' offsets are relative to the data section, so it is enough to
-pad the head anew.
+Tensor offsets are relative to the data section, so only the header and its padding change.
 """
 
 import struct
@@ -46,15 +44,15 @@ def with_control_tokens(source: Path, target: Path, tokens: Iterable[int]) -> Pa
     return target
 
 
-def _find(data: bytes | bytearray, wanted: bytes) -> tuple[int, int, int]:
-    """Where a value begins (behind its kind) and ends, and where the head ends."""
+def _find(data: bytes | bytearray, key_to_find: bytes) -> tuple[int, int, int]:
+    """Return the start (after its type) and the end of a value, and the end of the header."""
     num_tensors, num_metadata = struct.unpack_from("<QQ", data, 8)
     position, found = 24, (0, 0)
     for _ in range(num_metadata):
         key_end = _skip_text(data, position)
         key = data[position + 8 : key_end]
         value_end = _skip_value(data, key_end)
-        if key == wanted:
+        if key == key_to_find:
             found = key_end + 4, value_end
         position = value_end
     for _ in range(num_tensors):
@@ -62,7 +60,7 @@ def _find(data: bytes | bytearray, wanted: bytes) -> tuple[int, int, int]:
         (dimensions,) = struct.unpack_from("<I", data, position)
         position += 4 + 8 * dimensions + 4 + 8
     if not found[0]:
-        raise ValueError(f"the file has no {wanted.decode()}")
+        raise ValueError(f"the file has no {key_to_find.decode()}")
     return *found, position
 
 

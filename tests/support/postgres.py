@@ -1,4 +1,4 @@
-"""The PostgreSQL of the tests: fast, because nothing in it outlives its test."""
+"""A PostgreSQL for tests, configured for speed instead of durability."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,8 +11,7 @@ from tools.postgres import execute as execute
 from tools.postgres import run_postgres
 from tools.postgres import value_of as value_of
 
-# Nothing needs to survive a power cut.
-_CARELESS = (
+_NOT_DURABLE = (
     "ALTER SYSTEM SET fsync = off",
     "ALTER SYSTEM SET full_page_writes = off",
     "SELECT pg_reload_conf()",
@@ -20,22 +19,22 @@ _CARELESS = (
 
 
 def empty(url: str) -> None:
-    """Take everything out of our tables. (TRUNCATE makes the files of each of them anew.)"""
+    """Delete all rows of all tables. (TRUNCATE is slower, because it recreates their files.)"""
     tables = reversed(Table.metadata.sorted_tables)
     asyncio.run(execute(url, *(str(table.delete()) for table in tables)))
 
 
 @contextmanager
 def a_postgres() -> Iterator[str]:
-    """A server with nothing in it; its URL, without the name of a database."""
+    """Run an empty server; yield its URL without a database name."""
     with a_postgres_server() as server:
         yield server.url
 
 
 @contextmanager
 def a_postgres_server(*, careless: bool = True) -> Iterator[Postgres]:
-    """A server with nothing in it."""
+    """Run an empty server."""
     with run_postgres() as server:
         if careless:
-            asyncio.run(execute(server.url.replace("NAME", "postgres"), *_CARELESS))
+            asyncio.run(execute(server.url.replace("NAME", "postgres"), *_NOT_DURABLE))
         yield server

@@ -1,8 +1,8 @@
-"""Real commands as child processes: what they say, as they say it, and what is left of them.
+"""Runs commands as child processes, and observes their output and their descendants.
 
-Nothing here sleeps. Output is read by threads that wake whoever waits for a line; the end of a
-process is seen through its pidfd. Every process a command leads to is known by a variable of its
-environment or by its session, so that orphans are found after their parent is gone.
+Nothing here polls: threads read the output, and exits are observed through pidfds. Descendants of a
+command are found by a variable in their environment or by their session, so that orphans are found
+too.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 PATIENCE_S = 25.0
-"""How long anything may take; below the time limit of a test, so that its own words are read."""
+"""Default timeout; below the time limit of a test, so that its error message is shown."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MARK = "PROGRAM_UNDER_TEST"
@@ -30,11 +30,11 @@ _TAIL_LINES = 30
 
 
 class ProgramFailed(Exception):
-    """A command did not do what was awaited; the text ends with its last lines."""
+    """A command did not do what was expected. The message ends with its last lines."""
 
 
 class ProcessInfo(NamedTuple):
-    """A process that runs; zombies do not."""
+    """A running process (not a zombie)."""
 
     pid: int
     parent: int
@@ -51,12 +51,12 @@ class Line(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The log message, or the line itself where it is none."""
+        """The log message, or the whole line if it is not JSON."""
         return str(self.fields.get("message", self.text))
 
 
 class Ends:
-    """Waits for processes to end. A process that is gone already counts as ended."""
+    """Waits for processes to exit. A missing process counts as exited."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._open: dict[int, int] = {}
@@ -78,7 +78,7 @@ class Ends:
         self._open.clear()
 
     def wait(self, patience_s: float = PATIENCE_S) -> list[int]:
-        """The processes that still run after `patience_s` seconds; returns as soon as none does."""
+        """Wait until all have exited, at most `patience_s` seconds; return those that still run."""
         poll, deadline = select.poll(), time.monotonic() + patience_s
         running = dict(self._open)
         for descriptor in running:
@@ -94,7 +94,7 @@ class Ends:
 
 
 class Program:
-    """One command and everything it starts. Use as a context manager: leaving stops it all."""
+    """A command and its descendants. Leaving the context stops all of them."""
 
     def __init__(
         self, arguments: Sequence[str | Path], *, environment: Mapping[str, str], directory: Path
@@ -102,7 +102,7 @@ class Program:
         self.directory = directory
         self._mark = uuid.uuid4().hex
         self._sessions: set[int] = set()
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._lines: dict[str, list[Line]] = {"stdout": [], "stderr": []}
         self._process = subprocess.Popen(
             [str(argument) for argument in arguments],
@@ -141,40 +141,40 @@ class Program:
         finally:
             self._kill_all()
         if kind is None and left:
-            raise ProgramFailed(f"left behind: {left}")
+            raise ProgramFailed(f"processes still running: {left}")
 
     # --- processes --------------------------------------------------------------------------------
 
     @property
     def pid(self) -> int:
-        """The command's own process id; also its process group, as a terminal would give it."""
+        """The process id, which is also the process group id."""
         return self._process.pid
 
     def family(self) -> list[ProcessInfo]:
-        """The processes that this command has led to and that run now, itself left out."""
-        every = list(running_processes())
-        self._sessions |= {process.session for process in every if process.mark == self._mark}
+        """Return the running descendants of the command."""
+        processes = list(running_processes())
+        self._sessions |= {process.session for process in processes if process.mark == self._mark}
         return [
             process
-            for process in every
+            for process in processes
             if process.session in self._sessions and process.pid != self.pid
         ]
 
     def member(self, words: str) -> ProcessInfo:
-        """The one process of the family with these words in its command line."""
-        (found,) = [process for process in self.family() if words in process.command]
-        return found
+        """Return the only descendant with these words in its command line."""
+        (process,) = [each for each in self.family() if words in each.command]
+        return process
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the command alone."""
+        """Send a signal to the command only."""
         self._process.send_signal(number)
 
     def interrupt(self) -> None:
-        """What Ctrl-C in a terminal does: SIGINT for the whole foreground process group."""
+        """Send SIGINT to the process group, like Ctrl-C in a terminal."""
         os.killpg(self.pid, signal.SIGINT)
 
     def wait(self, patience_s: float = PATIENCE_S) -> int:
-        """The exit code, once the command has ended. Raises ProgramFailed."""
+        """Wait for the command and return its exit code. Raises ProgramFailed."""
         try:
             code = self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -184,7 +184,7 @@ class Program:
         return code
 
     def left_over(self, patience_s: float = 5.0) -> list[ProcessInfo]:
-        """What still runs of a command that has ended, after a moment to end too."""
+        """Return the descendants that still run after the timeout."""
         with Ends(process.pid for process in self.family()) as ends:
             ends.wait(patience_s)
         return self.family()
@@ -202,16 +202,16 @@ class Program:
 
     @property
     def stdout(self) -> list[Line]:
-        """What it has printed."""
+        """The lines of its standard output."""
         return list(self._lines["stdout"])
 
     @property
     def stderr(self) -> list[Line]:
-        """What it has logged or complained of; its children's lines too."""
+        """The lines of its standard error, including those of its children."""
         return list(self._lines["stderr"])
 
     def bookmark(self) -> int:
-        """A place in stderr, to look for what comes after it."""
+        """Return the current position in stderr, for `after`."""
         return len(self._lines["stderr"])
 
     def wait_for_line(
@@ -223,42 +223,42 @@ class Program:
         patience_s: float = PATIENCE_S,
         **fields: str,
     ) -> re.Match[str]:
-        """The first line whose message matches and whose log fields are as given.
+        """Wait for the first line whose message matches and that has the log fields.
 
-        Raises ProgramFailed when none comes, or none can come any more.
+        Raises ProgramFailed on a timeout, or when the output has ended.
         """
-        sought = re.compile(pattern)
+        expression = re.compile(pattern)
         match: re.Match[str] | None = None
 
-        def found() -> bool:
+        def find_match() -> bool:
             nonlocal match, after
             for line in self._lines[stream][after:]:
-                match = sought.search(line.message)
+                match = expression.search(line.message)
                 if match and fields.items() <= line.fields.items():
                     return True
             after = len(self._lines[stream])
             return not self._open_streams
 
-        with self._news:
-            in_time = self._news.wait_for(found, patience_s)
+        with self._changed:
+            in_time = self._changed.wait_for(find_match, patience_s)
         if match is None or not in_time:
-            raise self._failure(f"said nothing like {pattern!r} {fields}")
+            raise self._failure(f"printed no line like {pattern!r} {fields}")
         return match
 
     async def line(self, pattern: str, **options: Any) -> re.Match[str]:
-        """`wait_for_line` beside a running event loop."""
+        """`wait_for_line` in a thread, for use on an event loop."""
         return await asyncio.to_thread(self.wait_for_line, pattern, **options)
 
     def _read(self, name: str, stream: IO[str]) -> None:
         with stream:
             for text in stream:
                 line = Line(text.rstrip("\n"), _log_fields(text))
-                with self._news:
+                with self._changed:
                     self._lines[name].append(line)
-                    self._news.notify_all()
-        with self._news:
+                    self._changed.notify_all()
+        with self._changed:
             self._open_streams -= 1
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _failure(self, problem: str) -> ProgramFailed:
         tail = [line.text for line in (*self.stdout, *self.stderr)][-_TAIL_LINES:]
@@ -274,9 +274,9 @@ def _log_fields(text: str) -> Mapping[str, Any]:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without what belongs to whoever runs the tests.
+    """Return the environment without settings of the user who runs the tests.
 
-    Programs are those of the tree that these tests stand in, whichever one is installed.
+    PYTHONPATH is that of this source tree, whichever version is installed.
     """
     kept = {
         name: value
@@ -287,13 +287,13 @@ def clean_environment() -> dict[str, str]:
 
 
 def running_processes() -> Iterator[ProcessInfo]:
-    """Every process of this machine that is no zombie, as far as we may look into it."""
+    """Yield the running processes of this machine whose details can be read."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                found = _process_info(folder)
-                if found is not None:
-                    yield found
+                process = _process_info(folder)
+                if process is not None:
+                    yield process
 
 
 def _process_info(folder: Path) -> ProcessInfo | None:
@@ -307,5 +307,5 @@ def _process_info(folder: Path) -> ProcessInfo | None:
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory of a process that is in RAM now."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
-"""A bare gRPC client's view: requests in a line, streams gathered, errors taken apart.
+"""A plain gRPC client: builds requests, collects streams, parses errors.
 
-Written on the generated stubs and google.rpc alone, as a client in another language would be; none
-of Corral's own client code is used.
+It uses only the generated stubs and google.rpc, like a client in another language, and none of
+Corral's client code.
 """
 
 from collections import defaultdict
@@ -30,24 +30,24 @@ PARIS = "The capital of France is Paris."
 
 @dataclass(frozen=True)
 class Rpc:
-    """Both services of one server over one channel."""
+    """The stubs of one server over one channel."""
 
     channel: grpc.aio.Channel
     inference: "InferenceServiceAsyncStub"
     engine: "EngineServiceAsyncStub"
 
     async def chat(self, request: pb.ChatRequest) -> "Answer":
-        """The whole answer to a conversation."""
+        """Send a chat and collect the answer."""
         return await gather(self.inference.Chat(request))
 
     async def generate(self, request: pb.GenerateRequest) -> "Answer":
-        """The whole continuation of a prompt."""
+        """Send a prompt and collect the answer."""
         return await gather(self.inference.Generate(request))
 
 
 @asynccontextmanager
 async def connect(target: str, *options: tuple[str, int]) -> AsyncIterator[Rpc]:
-    """A plain channel with gRPC's own defaults, unless options are given."""
+    """Open a channel with gRPC's defaults and these options."""
     async with grpc.aio.insecure_channel(target, options=options) as channel:
         yield Rpc(channel, InferenceServiceStub(channel), EngineServiceStub(channel))
 
@@ -62,7 +62,7 @@ def options(
     output: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> generation_pb2.GenerationOptions:
-    """Options of a greedy generation."""
+    """Return options of a greedy generation."""
     return generation_pb2.GenerationOptions(
         sampling=sampling_pb2.SamplingParams(**{"temperature": 0, **(sampling or {})}),
         stopping=generation_pb2.StoppingParams(**(stopping or {})),
@@ -72,24 +72,24 @@ def options(
 
 
 def user(text: str) -> chat_pb2.ChatMessage:
-    """A turn of the user."""
+    """Return a user message."""
     return chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER, parts=[chat_pb2.ContentPart(text=text)])
 
 
 def a_chat(*messages: chat_pb2.ChatMessage, **settings: Any) -> pb.ChatRequest:
-    """A conversation, about France where no message is given; `settings` are those of `options`."""
+    """Return a chat request, by default about France; `settings` are those of `options`."""
     conversation = pb.Conversation(messages=messages or [user(CAPITAL)])
     return pb.ChatRequest(conversation=conversation, options=options(**settings))
 
 
 def endless(text: str = "Tell me a story.", **settings: Any) -> pb.ChatRequest:
-    """A chat that goes on until it is ended."""
+    """Return a chat request that generates until it is cancelled."""
     stopping = {"ignore_eos": True, **settings.pop("stopping", {})}
     return a_chat(user(text), stopping=stopping, **settings)
 
 
 def a_text(text: str, **settings: Any) -> pb.GenerateRequest:
-    """A raw prompt whose control tokens are read as such."""
+    """Return a completion request whose control tokens are parsed."""
     return pb.GenerateRequest(text=text, parse_special=True, options=options(**settings))
 
 
@@ -98,7 +98,7 @@ def a_text(text: str, **settings: Any) -> pb.GenerateRequest:
 
 @dataclass
 class Answer:
-    """A stream to its end; texts and the like are by choice."""
+    """A collected stream; texts and other output by choice index."""
 
     accepted: generation_pb2.Accepted = field(default_factory=generation_pb2.Accepted)
     text: dict[int, str] = field(default_factory=lambda: defaultdict(str))
@@ -112,7 +112,7 @@ class Answer:
     kinds: list[str] = field(default_factory=list)
 
     def add(self, response: pb.ChatResponse | pb.GenerateResponse) -> None:
-        """Take one event in."""
+        """Add one event."""
         if response.sequence_number != len(self.kinds):
             raise ValueError(f"event {response.sequence_number} came as number {len(self.kinds)}")
         kind = response.WhichOneof("event")
@@ -139,7 +139,7 @@ class Answer:
 async def gather(
     stream: AsyncIterable[pb.ChatResponse] | AsyncIterable[pb.GenerateResponse],
 ) -> Answer:
-    """Read a stream to its end. Raises grpc.aio.AioRpcError."""
+    """Collect a stream. Raises grpc.aio.AioRpcError."""
     answer = Answer()
     async for response in stream:
         answer.add(response)
@@ -147,13 +147,13 @@ async def gather(
 
 
 async def accepted(stream: ChatStream) -> generation_pb2.Accepted:
-    """The first event of a stream. What follows can still be read."""
+    """Read the first event of a stream. The rest can still be read."""
     response: pb.ChatResponse = await anext(aiter(stream))
     return response.accepted
 
 
 async def first_delta(stream: AsyncIterable[pb.ChatResponse]) -> str:
-    """Read a stream up to its next output; returns the request's id where it was read too."""
+    """Read a stream up to its next output; return the request id if that was read too."""
     request_id = ""
     async for response in stream:
         request_id = response.accepted.request_id or request_id
@@ -166,7 +166,7 @@ async def first_delta(stream: AsyncIterable[pb.ChatResponse]) -> str:
 
 
 class RichError(NamedTuple):
-    """A failed call with the details of its trailers; `retry_after` is in seconds."""
+    """A failed call with its error details; `retry_after` is in seconds."""
 
     code: grpc.StatusCode
     reason: str
@@ -178,7 +178,7 @@ class RichError(NamedTuple):
 
 
 def rich(failure: grpc.aio.AioRpcError) -> RichError:
-    """Take a failure apart. Empty texts stand for details that were not sent."""
+    """Parse the details of a failure. Missing ones are empty."""
     trailers = dict(failure.trailing_metadata() or ())
     status = status_pb2.Status.FromString(trailers.get("grpc-status-details-bin", b""))
     info, request = error_details_pb2.ErrorInfo(), error_details_pb2.RequestInfo()
@@ -200,28 +200,28 @@ def rich(failure: grpc.aio.AioRpcError) -> RichError:
 
 
 async def failure_of(stream: AsyncIterable[object]) -> RichError:
-    """The error that a stream ends with, whatever came before. Raises ValueError without one."""
+    """Read a stream and return its error. Raises ValueError without one."""
     try:
         async for _ in stream:
             pass
     except grpc.aio.AioRpcError as failure:
         return rich(failure)
-    raise ValueError("the stream ended well")
+    raise ValueError("the stream did not fail")
 
 
 async def refused(rpc: Rpc, request: pb.ChatRequest | pb.GenerateRequest) -> RichError:
-    """The error that a request ends with; nothing may have been computed for it."""
+    """Send a request and return its error. Raises ValueError if anything was computed for it."""
     before = await num_steps(rpc)
-    asking = rpc.chat(request) if isinstance(request, pb.ChatRequest) else rpc.generate(request)
+    call = rpc.chat(request) if isinstance(request, pb.ChatRequest) else rpc.generate(request)
     try:
-        await asking
+        await call
     except grpc.aio.AioRpcError as failure:
         if await num_steps(rpc) != before:
             raise ValueError("something was computed") from None
         return rich(failure)
-    raise ValueError("it was not refused")
+    raise ValueError("the request was not refused")
 
 
 async def num_steps(rpc: Rpc) -> int:
-    """How many steps the engine has made."""
+    """Return the number of steps of the engine."""
     return (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load.num_steps

@@ -1,4 +1,4 @@
-"""The official SDK's requests that several tests make."""
+"""Requests with the official SDK for several tests."""
 
 from typing import Any, Final
 
@@ -20,11 +20,11 @@ WEATHER: Final[dict[str, Any]] = {
         },
     },
 }
-"""The function that the demo model knows best."""
+"""A function that the demo model calls reliably."""
 
 
-async def begun_story(sdk: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCompletionChunk]:
-    """An endless stream that has sent its first words."""
+async def start_story(sdk: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCompletionChunk]:
+    """Start an endless stream and read its first content."""
     stream = await sdk.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Tell me a story."}],
@@ -38,7 +38,7 @@ async def begun_story(sdk: openai.AsyncOpenAI) -> openai.AsyncStream[ChatComplet
 
 
 async def capital_of_france(sdk: openai.AsyncOpenAI) -> str | None:
-    """The answer to the question that the demo model knows best."""
+    """Ask the question that the demo model answers reliably."""
     answer = await sdk.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0
     )

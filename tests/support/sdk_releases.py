@@ -1,7 +1,7 @@
-"""Programs written against a release of the official SDK, run as they are with that release.
+"""Runs programs with a release of the official SDK.
 
-Older releases lie beside the one in use, each in a folder of its own (`requirements/sdk-*.txt`); a
-program runs in a process of its own, because a process has one `openai`.
+Older releases are installed in separate folders (`requirements/sdk-*.txt`). A program runs in a
+separate process, because a process can import only one `openai`.
 """
 
 import json
@@ -15,11 +15,11 @@ PROGRAMS: Final = Path(__file__).parents[1] / "clients" / "programs"
 SDKS: Final = Path(sys.prefix) / "sdks"
 NEWEST: Final = "newest"
 RELEASES: Final = ("1.109.1", "2.54.0", NEWEST)
-"""The last one before each incompatible change, and the one that tests use everywhere else."""
+"""The last release before each incompatible change, and the one that other tests use."""
 
 
 def run_program(name: str, release: str, base_url: str) -> dict[str, Any]:
-    """What a program prints, which is JSON; it gets nothing but the SDK's own variables."""
+    """Run a program with the variables of the SDK; return the JSON that it prints."""
     environment = {
         **os.environ,
         "OPENAI_BASE_URL": base_url,
@@ -28,11 +28,11 @@ def run_program(name: str, release: str, base_url: str) -> dict[str, Any]:
         "NO_PROXY": "127.0.0.1,localhost",
     }
     program = [sys.executable, "-W", "ignore::DeprecationWarning", str(PROGRAMS / name)]
-    ran = subprocess.run(
+    result = subprocess.run(
         program, env=environment, capture_output=True, text=True, check=False, timeout=25
     )
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout)
-    used = found.pop("release")
+    assert result.returncode == 0, result.stderr
+    output: dict[str, Any] = json.loads(result.stdout)
+    used = output.pop("release")
     assert release in (NEWEST, used), f"the program ran with {used}"
-    return found
+    return output

@@ -1,4 +1,4 @@
-"""Corral as its users start it: `corral up`, `corral serve`, with small sizes and free ports."""
+"""Runs `corral up` and `corral serve` with small sizes and free ports."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from tests.support.processes import PATIENCE_S, Program
 CORRAL = Path(sys.executable).with_name("corral")
 MODEL = "demo-chat"
 LONG_CONTEXT = 16384
-"""Far more than a test generates: a stream that ignores the end of text runs until it is ended."""
+"""More than a test generates: a stream that ignores the end token runs until it is cancelled."""
 
 Settings = Mapping[str, object]
 """Dotted names and values, as in {"engine.slots": 2}."""
@@ -32,8 +32,8 @@ ANY_MANAGEMENT_PORT: Settings = {"management_listen": "127.0.0.1:0"}
 
 @dataclass(frozen=True)
 class Corral:
-    """A running Corral: `url` is the gateway's, `target` the inference service's, `control` the
-    control service's."""
+    """A running Corral: `url` of the gateway, `target` of the inference service, address of the
+    control service."""
 
     program: Program
     url: str
@@ -42,7 +42,7 @@ class Corral:
 
     @property
     def api(self) -> str:
-        """What SDKs call the base URL."""
+        """The base URL for SDKs."""
         return f"{self.url}/v1"
 
 
@@ -60,7 +60,7 @@ def environment(
     gateway: Settings | None = None,
     control: Settings | None = None,
 ) -> dict[str, str]:
-    """The variables that carry settings to the services."""
+    """Return the environment variables with the settings of the services."""
     return {
         "CORRAL_DATA_DIR": str(data_dir),
         **_variables("CORRAL_INFERENCE_", {**TINY, **(inference or {})}),
@@ -85,7 +85,7 @@ def start(
     gateway: Settings | None = None,
     control: Settings | None = None,
 ) -> Program:
-    """Start the `corral` command with small sizes, in an empty folder."""
+    """Start the `corral` command with small sizes in a folder."""
     variables = environment(directory / "data", inference, gateway, control)
     return Program([CORRAL, *arguments], environment=variables, directory=directory)
 
@@ -98,7 +98,7 @@ def corral_up(
     gateway: Settings | None = None,
     control: Settings | None = None,
 ) -> Iterator[Corral]:
-    """`corral up` on free ports, ready; leaving stops it and fails if anything is left behind."""
+    """Run `corral up` on free ports. Leaving stops it, and fails if a process is left."""
     ports = ["--port", "0"]
     for service in ("inference", "control"):
         ports += [f"--{service}-listen", "127.0.0.1:0"]
@@ -107,13 +107,13 @@ def corral_up(
         program.wait_for_line(r"Ctrl-C stops everything", stream="stdout")
         url = program.wait_for_line(r"OpenAI API +(http://\S+)/v1", stream="stdout")[1]
         target = program.wait_for_line(r"gRPC +(\S+)", stream="stdout")[1]
-        durable = program.wait_for_line(r"(\S+) +\(files,", stream="stdout")[1]
-        yield Corral(program, url, target, durable)
+        control_target = program.wait_for_line(r"(\S+) +\(files,", stream="stdout")[1]
+        yield Corral(program, url, target, control_target)
 
 
 @contextmanager
 def inference_alone(directory: Path, settings: Settings | None = None) -> Iterator[Inference]:
-    """`corral serve inference` on a free port, ready."""
+    """Run `corral serve inference` on a free port."""
     listening = {"listen": "127.0.0.1:0", **(settings or {})}
     with start(directory, "serve", "inference", inference=listening) as program:
         target = program.wait_for_line(r"serving gRPC on (\S+)")[1]
@@ -122,21 +122,21 @@ def inference_alone(directory: Path, settings: Settings | None = None) -> Iterat
 
 
 def wait_until_serving(target: str) -> None:
-    """Return when health says SERVING, told by the service itself rather than asked for."""
-    with _health(target) as said:
-        _await(said, health_pb2.HealthCheckResponse.SERVING)
+    """Return when the health service reports SERVING."""
+    with _health(target) as responses:
+        _await(responses, health_pb2.HealthCheckResponse.SERVING)
 
 
 @contextmanager
 def until_serving_again(target: str) -> Iterator[None]:
-    """Around what kills an engine: leaving waits until health has said that it is away, and then
-    that it is back. To ask only whether it serves may be answered before the death is noticed.
+    """Wrap code that kills an engine. Leaving waits until health reports NOT_SERVING, then SERVING.
+    Checking only for SERVING could succeed before the kill is noticed.
     """
-    with _health(target) as said:
-        _await(said, health_pb2.HealthCheckResponse.SERVING)
+    with _health(target) as responses:
+        _await(responses, health_pb2.HealthCheckResponse.SERVING)
         yield
-        _await(said, health_pb2.HealthCheckResponse.NOT_SERVING)
-        _await(said, health_pb2.HealthCheckResponse.SERVING)
+        _await(responses, health_pb2.HealthCheckResponse.NOT_SERVING)
+        _await(responses, health_pb2.HealthCheckResponse.SERVING)
 
 
 @contextmanager
@@ -149,6 +149,6 @@ def _health(target: str) -> Iterator[Iterator[health_pb2.HealthCheckResponse]]:
         watch.cancel()
 
 
-def _await(said: Iterator[health_pb2.HealthCheckResponse], status: int) -> None:
-    while next(said).status != status:
+def _await(responses: Iterator[health_pb2.HealthCheckResponse], status: int) -> None:
+    while next(responses).status != status:
         pass
