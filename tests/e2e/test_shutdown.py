@@ -214,7 +214,7 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path, flag: str) -> Non
         lines = startup_error(tmp_path, "up", *ANY_PORTS, flag, address)
 
     assert len(lines) == 1
-    assert lines[0].startswith(f"corral: {address} is taken")
+    assert lines[0].startswith(f"corral: {address} is in use")
 
 
 @pytest.mark.parametrize("service", ["inference", "gateway"])

@@ -1,4 +1,4 @@
-"""A copy that nobody else can change, and of which nothing is left."""
+"""Private copies of files."""
 
 import hashlib
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from svc_kit.local_files import PrivateFile
 
 
-def test_a_copy_outlives_changes_of_its_source(tmp_path: Path) -> None:
-    """It is read by its path as often as wanted, and has no name in the folder."""
+def test_a_copy_is_independent_of_its_source(tmp_path: Path) -> None:
+    """It can be read repeatedly by its path, and is unlinked."""
     source, folder = tmp_path / "source", tmp_path / "copies"
     source.write_bytes(b"abc" * 1_000_000)
     copy = PrivateFile.copy_of(source, folder)
@@ -24,7 +24,7 @@ def test_a_copy_outlives_changes_of_its_source(tmp_path: Path) -> None:
     assert left == []
 
 
-def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
-    """The operating system's error is the caller's to explain."""
+def test_an_unreadable_source_leaves_no_copy(tmp_path: Path) -> None:
+    """The OSError is raised."""
     with pytest.raises(FileNotFoundError):
         PrivateFile.copy_of(tmp_path / "missing", tmp_path / "copies")

@@ -1,4 +1,4 @@
-"""Log lines."""
+"""Formats and configuration of logs."""
 
 import io
 import json
@@ -19,8 +19,8 @@ def _root_logger_as_before() -> Iterator[None]:
     root.handlers[:], root.level = before
 
 
-def a_line(*, json_lines: bool, **extra: Any) -> str:
-    """One log line inside a request."""
+def format_line(*, json_lines: bool, **extra: Any) -> str:
+    """Format one log line within a request."""
     stream = io.StringIO()
     configure_logging("tests", level="info", json=json_lines, stream=stream)
     request, project = request_id_var.set("req_1"), project_var.set("blue")
@@ -32,9 +32,9 @@ def a_line(*, json_lines: bool, **extra: Any) -> str:
     return stream.getvalue()
 
 
-def test_a_json_line_carries_the_request() -> None:
-    """Nobody passes the id along, and every line has it."""
-    line = json.loads(a_line(json_lines=True, extra={"fields": {"slot": 4}}))
+def test_a_json_line_has_the_request_id() -> None:
+    """From the context."""
+    line = json.loads(format_line(json_lines=True, extra={"fields": {"slot": 4}}))
 
     assert line.pop("time").endswith("+00:00")
     assert line == {
@@ -48,26 +48,26 @@ def test_a_json_line_carries_the_request() -> None:
     }
 
 
-def test_a_text_line_is_for_a_person() -> None:
-    """Time of day, service, level, message, then the same pairs."""
-    line = a_line(json_lines=False, extra={"fields": {"slot": 4}})
+def test_the_text_format() -> None:
+    """Time, service, level, message, then the same fields."""
+    line = format_line(json_lines=False, extra={"fields": {"slot": 4}})
 
     assert line[8:] == " tests info: fired 3 pots request_id=req_1 project=blue slot=4\n"
 
 
 @pytest.mark.parametrize("json_lines", [True, False])
-def test_an_exception_is_in_the_log(json_lines: bool) -> None:
-    """There, and only there: callers never see it."""
+def test_an_exception_is_logged(json_lines: bool) -> None:
+    """With its traceback."""
     try:
         raise KeyError("cause")
     except KeyError:
-        text = a_line(json_lines=json_lines, exc_info=True)
+        text = format_line(json_lines=json_lines, exc_info=True)
 
     assert "KeyError: 'cause'" in text
 
 
-def test_a_message_of_several_lines_stays_one_json_line() -> None:
-    """A value with a line end cannot forge a second entry."""
+def test_a_message_with_newlines_is_one_json_line() -> None:
+    """It cannot forge a second entry."""
     stream = io.StringIO()
     configure_logging("tests", json=True, stream=stream)
     logging.getLogger("kiln").warning("a\n{}")
@@ -75,8 +75,8 @@ def test_a_message_of_several_lines_stays_one_json_line() -> None:
     assert stream.getvalue().count("\n") == 1
 
 
-def test_text_is_for_terminals_and_json_for_the_rest() -> None:
-    """Unless one is asked for."""
+def test_the_default_format_is_text_on_terminals_and_json_otherwise() -> None:
+    """Unless a format is configured."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -88,8 +88,8 @@ def test_text_is_for_terminals_and_json_for_the_rest() -> None:
         assert stream.getvalue().startswith("{") is not stream.isatty()
 
 
-def test_configuring_twice_writes_once() -> None:
-    """The later call replaces the earlier."""
+def test_configuring_twice_does_not_duplicate_lines() -> None:
+    """The second call replaces the handler."""
     first, second = io.StringIO(), io.StringIO()
     configure_logging("tests", stream=first)
     configure_logging("tests", stream=second)
@@ -98,8 +98,8 @@ def test_configuring_twice_writes_once() -> None:
     assert (first.getvalue(), second.getvalue().count("\n")) == ("", 1)
 
 
-def test_libraries_do_not_flood_a_debug_log() -> None:
-    """grpc and asyncio write several lines for each call there."""
+def test_debug_messages_of_libraries_are_suppressed() -> None:
+    """grpc and asyncio log several lines per call."""
     stream = io.StringIO()
     configure_logging("tests", level="debug", stream=stream)
     logging.getLogger("grpc._cython.cygrpc").debug("loop")
@@ -109,8 +109,8 @@ def test_libraries_do_not_flood_a_debug_log() -> None:
     assert "mine" in stream.getvalue()
 
 
-def test_a_library_does_not_quote_a_remote_server() -> None:
-    """Its errors have what the server said in them, which is nobody's but the caller's."""
+def test_messages_of_remote_servers_are_not_logged_by_libraries() -> None:
+    """They may contain data of the caller."""
     stream = io.StringIO()
     configure_logging("tests", level="debug", stream=stream)
     logging.getLogger("mcp.client.streamable_http").error("said")
@@ -120,6 +120,6 @@ def test_a_library_does_not_quote_a_remote_server() -> None:
 
 
 def test_an_unknown_level_is_refused() -> None:
-    """A misspelled level must not silence the log."""
+    """Such as a misspelled one."""
     with pytest.raises(ValueError, match="LOUD"):
         configure_logging("tests", level="loud", stream=io.StringIO())

@@ -1,4 +1,4 @@
-"""Metric names."""
+"""Names and values of metrics."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -6,14 +6,14 @@ from svc_kit.metrics import EngineMetrics, HttpMetrics, ProcessMetrics, RpcMetri
 
 
 def samples(registry: CollectorRegistry) -> dict[str, float]:
-    """Every exported sample by name and labels."""
+    """Return the exported samples by name and labels."""
     lines = generate_latest(registry).decode().splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
 
 
 def test_engine_counters_and_histograms_have_their_names() -> None:
-    """One place names every metric; this is its list."""
+    """As exported."""
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry)
     metrics.prompt_tokens.labels("m").inc(3)
@@ -52,8 +52,8 @@ def test_engine_counters_and_histograms_have_their_names() -> None:
     )
 
 
-def test_prompt_tokens_are_counted_as_is_said() -> None:
-    """Four choices of a prompt count it four times: they are four sequences."""
+def test_prompt_tokens_are_counted_per_sequence() -> None:
+    """A prompt with four choices is counted four times."""
     registry = CollectorRegistry()
     EngineMetrics(registry)
 
@@ -61,8 +61,8 @@ def test_prompt_tokens_are_counted_as_is_said() -> None:
     assert told in generate_latest(registry)
 
 
-def test_all_metrics_fit_into_one_registry() -> None:
-    """No two of them share a name, and the process says since when it runs."""
+def test_all_metrics_can_be_registered_together() -> None:
+    """Their names are unique, and the start time of the process is exported."""
     registry = CollectorRegistry()
     RpcMetrics(registry)
     HttpMetrics(registry)

@@ -1,4 +1,4 @@
-"""Addresses: how they are written and who can reach them."""
+"""Parsing and formatting of addresses."""
 
 import pytest
 
@@ -14,8 +14,8 @@ from svc_kit.network import Address, parse_address
         ("0.0.0.0:80", "0.0.0.0", 80),
     ],
 )
-def test_an_address_is_read_and_written_alike(text: str, host: str, port: int) -> None:
-    """What is parsed prints as it was written."""
+def test_a_parsed_address_is_formatted_identically(text: str, host: str, port: int) -> None:
+    """Including IPv6."""
     address = parse_address(text)
 
     assert address == Address(host, port)
@@ -25,14 +25,14 @@ def test_an_address_is_read_and_written_alike(text: str, host: str, port: int) -
 @pytest.mark.parametrize(
     "text", ["", "50051", ":50051", "host:", "host:x", "host:65536", "host:-1", "host:²", "[]:1"]
 )
-def test_what_is_no_address_is_refused_with_the_form(text: str) -> None:
-    """The message shows what to write."""
+def test_an_invalid_address_is_refused_with_the_format(text: str) -> None:
+    """The message has an example."""
     with pytest.raises(ValueError, match="write host:port"):
         parse_address(text)
 
 
 def test_ipv6_without_brackets_is_refused_with_the_remedy() -> None:
-    """Where the port begins would be a guess."""
+    """The port is ambiguous."""
     with pytest.raises(ValueError, match=r"\[::1\]:50051"):
         parse_address("::1:50051")
 
@@ -50,6 +50,6 @@ def test_ipv6_without_brackets_is_refused_with_the_remedy() -> None:
         ("localhost.example", False),
     ],
 )
-def test_only_loopback_is_loopback(host: str, is_loopback: bool) -> None:
-    """Keyless service depends on it, so a name that may resolve elsewhere does not count."""
+def test_only_loopback_addresses_are_loopback(host: str, is_loopback: bool) -> None:
+    """Other host names may resolve to other addresses."""
     assert Address(host, 1).is_loopback is is_loopback

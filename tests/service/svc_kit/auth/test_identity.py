@@ -1,4 +1,4 @@
-"""Who may call what, over a real connection."""
+"""Authorization over a real connection."""
 
 from typing import Any
 
@@ -30,23 +30,23 @@ BLUE = Principal(
 )
 
 
-def a_key(secret: str, **values: Any) -> KeySettings:
-    """The settings of a key."""
+def make_key(secret: str, **values: Any) -> KeySettings:
+    """Return the settings of a key."""
     return KeySettings.model_validate({"name": secret, "sha256": hash_key(secret), **values})
 
 
 def with_keys() -> Authenticator:
-    """A server with three keys and a service token, nobody without."""
+    """Return an authenticator with three keys and a service token."""
     keys = [
-        a_key("sk-user", project="red"),
-        a_key("sk-admin", scopes=["admin"]),
-        a_key("sk-old", expires_at="2020-01-01T00:00:00Z"),
+        make_key("sk-user", project="red"),
+        make_key("sk-admin", scopes=["admin"]),
+        make_key("sk-old", expires_at="2020-01-01T00:00:00Z"),
     ]
     return Authenticator(verifier=SettingsKeys(keys), service_token=TOKEN)
 
 
 async def attempt(running: Running, kind: str, *metadata: tuple[str, str]) -> None:
-    """Call one method with metadata. Raises the DomainError."""
+    """Call a method with metadata. Raises DomainError."""
     with translate_errors():
         if kind == "unary":
             await running.stub.Tokenize(pb.TokenizeRequest(), metadata=metadata)
@@ -56,13 +56,13 @@ async def attempt(running: Running, kind: str, *metadata: tuple[str, str]) -> No
 
 
 def bearer(secret: str) -> tuple[str, str]:
-    """A credential."""
+    """Return the metadata of a credential."""
     return ("authorization", f"Bearer {secret}")
 
 
 @pytest.mark.parametrize("kind", ["unary", "stream"])
 async def test_a_key_with_the_scope_may_call(kind: str) -> None:
-    """The ordinary case."""
+    """On calls and streams."""
     async with serving(authenticator=with_keys()) as running:
         await attempt(running, kind, bearer("sk-user"))
 
@@ -78,10 +78,10 @@ async def test_a_key_with_the_scope_may_call(kind: str) -> None:
         ([bearer(TOKEN.secret), ("x-corral-project", "blue")], None),
     ],
 )
-async def test_who_may_not_call_is_told_why(
+async def test_a_refusal_has_the_reason(
     kind: str, metadata: list[tuple[str, str]], error: DomainError | None
 ) -> None:
-    """Missing, unknown and expired keys, and keys without the scope, on streams as on calls."""
+    """Missing, unknown and expired keys, and keys without the scope, on calls and streams."""
     name = METHOD + ("Tokenize" if kind == "unary" else "Generate")
     expected = error or errors.ScopeMissing(scope="inference", method=name)
     async with serving(authenticator=with_keys()) as running:
@@ -92,7 +92,7 @@ async def test_who_may_not_call_is_told_why(
 
 
 async def test_the_servicer_is_not_reached_without_a_credential() -> None:
-    """Nor is the request parsed."""
+    """The request is not parsed."""
     reached = False
 
     async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
@@ -110,8 +110,8 @@ async def test_the_servicer_is_not_reached_without_a_credential() -> None:
     assert not reached
 
 
-async def principal_seen(*metadata: tuple[str, str], authenticator: Authenticator) -> Principal:
-    """Whom the servicer believes to work for."""
+async def get_principal(*metadata: tuple[str, str], authenticator: Authenticator) -> Principal:
+    """Return the principal in the servicer."""
     seen = []
 
     async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
@@ -123,34 +123,34 @@ async def principal_seen(*metadata: tuple[str, str], authenticator: Authenticato
     return seen[0]
 
 
-async def test_a_service_speaks_for_a_project() -> None:
-    """Project, scopes and priority of the metadata count beside the service token."""
-    seen = await principal_seen(
+async def test_a_service_can_call_for_a_project() -> None:
+    """With project, scopes and priority in the metadata."""
+    seen = await get_principal(
         bearer(TOKEN.secret), *principal_metadata(BLUE), authenticator=with_keys()
     )
 
     assert (seen.project, seen.scopes, seen.priority) == ("blue", BLUE.scopes, Priority.BATCH)
 
 
-async def test_a_key_cannot_speak_for_a_project() -> None:
-    """The same metadata beside an API key is nothing."""
-    seen = await principal_seen(
+async def test_a_key_cannot_call_for_another_project() -> None:
+    """The metadata is ignored."""
+    seen = await get_principal(
         bearer("sk-user"), *principal_metadata(BLUE), authenticator=with_keys()
     )
 
     assert (seen.project, seen.priority, seen.is_service) == ("red", Priority.NORMAL, False)
 
 
-async def test_a_keyless_caller_cannot_speak_for_a_project() -> None:
-    """Not even on loopback."""
+async def test_a_keyless_caller_cannot_call_for_a_project() -> None:
+    """Also on loopback."""
     authenticator = Authenticator(keyless=["inference"], service_token=TOKEN)
-    seen = await principal_seen(*principal_metadata(BLUE), authenticator=authenticator)
+    seen = await get_principal(*principal_metadata(BLUE), authenticator=authenticator)
 
     assert (seen.project, seen.is_service) == ("default", False)
 
 
 async def test_a_channel_with_a_token_sends_it_with_every_call() -> None:
-    """And with the metadata of each call beside it."""
+    """In addition to the metadata of each call."""
     async with (
         serving(authenticator=with_keys()) as running,
         open_channel(running.target, token=TOKEN.secret) as channel,
@@ -164,8 +164,8 @@ async def test_a_channel_with_a_token_sends_it_with_every_call() -> None:
             await stub.Tokenize(pb.TokenizeRequest(), metadata=(("x-corral-project", "b"),))
 
 
-async def test_operators_methods_take_the_scope_admin() -> None:
-    """A user's key does not drain the server; a keyless user of an open address neither."""
+async def test_methods_for_operators_require_the_scope_admin() -> None:
+    """Other keys and keyless callers of a public address are refused."""
     from prometheus_client import CollectorRegistry
 
     server = RpcServer(

@@ -1,4 +1,4 @@
-"""Keys of the control service at all three services: every RPC and route, every refusal."""
+"""Stored keys for every RPC and route of all services."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -35,15 +35,15 @@ from tests.support.operators import ADMIN, INFERENCE, Operator, stamp
 CHAT = "/corral.inference.v1.InferenceService/Chat"
 NO_MESSAGE = b"\xff\xff"
 OPERATORS_ROUTES = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
-"""What is no request at all: whoever may call is told so, and nothing is done."""
+"""Invalid request bytes: an authorized caller gets INVALID_ARGUMENT, without side effects."""
 
 
 @asynccontextmanager
-async def an_inference_server(
+async def run_inference_server(
     control: RunningControl, *, token: str | None = None, cache_s: float = 30.0
 ) -> AsyncIterator[grpc.aio.Channel]:
-    """Both inference services as they were generated, behind the keys of a control service."""
-    shown = token or token_of(control)
+    """Run the generated inference servicers with keys of a control service."""
+    shown = token or read_token(control)
     async with AsyncExitStack() as stack:
         asking = await stack.enter_async_context(open_channel(control.target, token=shown))
         server = RpcServer(
@@ -75,18 +75,18 @@ async def an_inference_server(
 
 @pytest.fixture
 async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
-    """A control service that wants keys."""
+    """Run a control service that requires keys."""
     async with a_control(tmp_path, require_keys=True) as running:
         yield running
 
 
-def token_of(running: RunningControl) -> str:
-    """The installation's service token."""
+def read_token(running: RunningControl) -> str:
+    """Read the service token."""
     return ServiceToken.read(running.folder / "token").secret
 
 
 async def call(channel: grpc.aio.Channel, method: str, key: str | None) -> None:
-    """Send what is no request. Raises the DomainError that it is answered with."""
+    """Send an invalid request. Raises the DomainError of the response."""
     metadata = () if key is None else (("authorization", f"Bearer {key}"),)
     start: Any = channel.stream_stream(method)
     with translate_errors():
@@ -95,7 +95,7 @@ async def call(channel: grpc.aio.Channel, method: str, key: str | None) -> None:
 
 
 async def outcome(channel: grpc.aio.Channel, method: str, key: str | None) -> str:
-    """The reason that a call is refused for; "reached" where it is for nothing of the caller's."""
+    """Return the reason of a refusal, or "reached" if the caller was authorized."""
     try:
         await call(channel, method, key)
     except (Unauthenticated, PermissionDenied) as error:
@@ -117,7 +117,7 @@ class Keys:
 
     @classmethod
     async def make(cls, running: RunningControl) -> "Keys":
-        """All but `user` and `admin` may not be used."""
+        """All except `user` and `admin` are unusable."""
         operator = Operator.of(running)
         both: dict[str, Any] = {"scopes": [ADMIN, INFERENCE]}
         await operator.create_project("closed")
@@ -134,7 +134,7 @@ class Keys:
         return cls(*(each.secret for each in made))
 
     def refused(self) -> Iterator[tuple[str | None, str]]:
-        """What every method answers to keys that may not be used, and to none."""
+        """The expected reasons for unusable keys and for no key."""
         yield None, "API_KEY_MISSING"
         yield create_key(), "API_KEY_INVALID"
         yield "sk-something-else", "API_KEY_INVALID"
@@ -143,8 +143,10 @@ class Keys:
         yield self.archived, "PROJECT_ARCHIVED"
 
 
-def wanted(scope: Scope, keys: Keys, service_token: str) -> Iterator[tuple[str | None, str]]:
-    """Every credential, and what a method of a scope answers to it."""
+def expected_outcomes(
+    scope: Scope, keys: Keys, service_token: str
+) -> Iterator[tuple[str | None, str]]:
+    """Yield every credential with the expected outcome for a method of a scope."""
     if scope is Scope.PUBLIC:
         yield None, "reached"
         return
@@ -159,27 +161,27 @@ def wanted(scope: Scope, keys: Keys, service_token: str) -> Iterator[tuple[str |
         yield key, "reached" if key in holders else "SCOPE_MISSING"
 
 
-async def test_every_rpc_of_control_asks_for_its_key(control: RunningControl) -> None:
-    """Missing, wrong, expired, revoked, of an archived project, without the scope; and right."""
+async def test_every_rpc_of_control_checks_keys(control: RunningControl) -> None:
+    """Missing, wrong, expired, revoked, of an archived project, without the scope, and valid."""
     keys = await Keys.make(control)
     for method, scope in METHOD_SCOPES.items():
         if not method.startswith("/corral.inference."):
-            for key, answer in wanted(scope, keys, token_of(control)):
+            for key, answer in expected_outcomes(scope, keys, read_token(control)):
                 assert await outcome(control.client.channel, method, key) == answer, method
 
 
-async def test_every_rpc_of_inference_asks_for_its_key(control: RunningControl) -> None:
-    """The same, with what control says of each."""
+async def test_every_rpc_of_inference_checks_keys(control: RunningControl) -> None:
+    """With verdicts of the control service."""
     keys = await Keys.make(control)
-    async with an_inference_server(control) as channel:
+    async with run_inference_server(control) as channel:
         for method, scope in METHOD_SCOPES.items():
             if not method.startswith("/corral.control."):
-                for key, answer in wanted(scope, keys, token_of(control)):
+                for key, answer in expected_outcomes(scope, keys, read_token(control)):
                     assert await outcome(channel, method, key) == answer, method
 
 
-async def test_every_route_of_the_gateway_asks_for_its_key(control: RunningControl) -> None:
-    """As its own OpenAPI document lists them; OpenAI's envelope says why."""
+async def test_every_route_of_the_gateway_checks_keys(control: RunningControl) -> None:
+    """All routes of its OpenAPI document, with OpenAI's error envelope."""
     keys = await Keys.make(control)
     settings = GatewaySettings(
         listen="127.0.0.1:0",
@@ -212,20 +214,20 @@ async def test_every_route_of_the_gateway_asks_for_its_key(control: RunningContr
             headers = {"authorization": f"Bearer {right}"}
             reached = await client.request(verb, path, headers=headers)
             assert reached.status_code not in (401, 403), (verb, path)
-        service = {"authorization": f"Bearer {token_of(control)}"}
+        service = {"authorization": f"Bearer {read_token(control)}"}
         by_service = await client.get("/v1/models", headers=service)
 
     assert len(routes) >= 14
     assert by_service.status_code == 401
 
 
-async def test_while_control_is_away_known_keys_go_on(tmp_path: Path) -> None:
-    """Others are told to come back, and never that their key is wrong."""
+async def test_cached_keys_are_accepted_while_control_is_unavailable(tmp_path: Path) -> None:
+    """Others fail as unavailable, not as invalid."""
     async with AsyncExitStack() as inference, AsyncExitStack() as stack:
         running = await stack.enter_async_context(a_control(tmp_path))
         known = (await Operator.of(running).create_key()).secret
         other = (await Operator.of(running).create_key()).secret
-        channel = await inference.enter_async_context(an_inference_server(running))
+        channel = await inference.enter_async_context(run_inference_server(running))
         assert await outcome(channel, CHAT, known) == "reached"
         await stack.aclose()
 
@@ -238,21 +240,23 @@ async def test_while_control_is_away_known_keys_go_on(tmp_path: Path) -> None:
             await call(channel, CHAT, None)
 
 
-async def test_a_service_that_control_does_not_know_says_wrong_of_no_key(
+async def test_keys_are_not_invalid_if_the_service_token_is_wrong(
     control: RunningControl,
 ) -> None:
-    """Two installations' tokens are an operator's mistake; the log tells of it."""
+    """The wrong token is logged."""
     key = (await Operator.of(control).create_key()).secret
-    async with an_inference_server(control, token="svc-corral-of-another") as channel:
+    async with run_inference_server(control, token="svc-corral-of-another") as channel:
         with pytest.raises(UpstreamUnavailable):
             await call(channel, CHAT, key)
 
 
-async def test_a_revoked_key_ends_at_once_where_nothing_is_kept(control: RunningControl) -> None:
-    """The setting key_cache_s at 0."""
+async def test_a_revoked_key_is_refused_immediately_without_a_cache(
+    control: RunningControl,
+) -> None:
+    """With key_cache_s = 0."""
     operator = Operator.of(control)
     made = await operator.create_key()
-    async with an_inference_server(control, cache_s=0) as channel:
+    async with run_inference_server(control, cache_s=0) as channel:
         assert await outcome(channel, CHAT, made.secret) == "reached"
         await operator.revoke(made.key.id)
         with pytest.raises(ApiKeyRevoked):

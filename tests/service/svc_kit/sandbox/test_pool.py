@@ -1,4 +1,4 @@
-"""The pool of limited children, with real child processes."""
+"""The sandbox pool with real child processes."""
 
 import asyncio
 import os
@@ -34,14 +34,14 @@ async def failure(pool: SandboxPool, function: str, **payload: object) -> JobFai
     return raised.value
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that comes; the test's own timeout is the limit."""
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll until the condition is true. The timeout of the test limits the wait."""
     while not condition():  # noqa: ASYNC110 (nothing signals what other processes do)
         await asyncio.sleep(0.005)
 
 
-async def meeting(pool: SandboxPool, folder: Path, number: int) -> list[int]:
-    """Run jobs that end only when so many run at once; return their processes."""
+async def run_concurrently(pool: SandboxPool, folder: Path, number: int) -> list[int]:
+    """Run jobs that end only when `number` jobs are running; return their pids."""
     await pool.run(job("echo"), {}, key="meet")
     together = job("meet", deadline_s=25.0)
     payload = {"folder": str(folder), "number": number}
@@ -58,15 +58,15 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_a_job_gets_its_payload_and_gives_a_result(pool: SandboxPool) -> None:
-    """Any JSON goes in and comes out as it was."""
+async def test_payload_and_result_are_json(pool: SandboxPool) -> None:
+    """They are passed unchanged."""
     payload = {"text": "日本 \udcff \x00", "list": [1, 2.5, None, True], "big": 2**70}
 
     assert await pool.run(job("echo"), payload) == payload
 
 
-async def test_a_job_may_refuse_its_input(pool: SandboxPool) -> None:
-    """Its reason is passed on, and the child goes on living."""
+async def test_a_job_can_refuse_its_input(pool: SandboxPool) -> None:
+    """With a reason; the child continues to run."""
     before = await pool.run(job("own_pid"), {}, key="k")
 
     failed = await failure(pool, "refuse", why="line 3 is wrong")
@@ -77,7 +77,7 @@ async def test_a_job_may_refuse_its_input(pool: SandboxPool) -> None:
 
 @pytest.mark.parametrize("function", ["spin", "sleep"])
 async def test_a_job_over_its_deadline_is_killed(pool: SandboxPool, function: str) -> None:
-    """Whether it computes or waits, it ends at its deadline."""
+    """Whether it computes or sleeps."""
     begun = time.monotonic()
 
     failed = await failure(pool, function)
@@ -88,7 +88,7 @@ async def test_a_job_over_its_deadline_is_killed(pool: SandboxPool, function: st
 
 
 async def test_memory_is_bounded(pool: SandboxPool) -> None:
-    """A job that takes too much ends; what is below the limit goes through."""
+    """A job above its limit fails; one below succeeds."""
     small = job("eat_memory", memory_bytes=64 << 20)
 
     assert await pool.run(small, {"bytes": 16 << 20}) == 16 << 20
@@ -97,8 +97,8 @@ async def test_memory_is_bounded(pool: SandboxPool) -> None:
     assert raised.value.kind is FailureKind.MEMORY
 
 
-async def test_what_a_jobs_libraries_map_is_not_its_own(pool: SandboxPool) -> None:
-    """Nor is it held to the limit of the job before; its own limit holds all the same."""
+async def test_memory_of_imported_libraries_is_not_counted(pool: SandboxPool) -> None:
+    """Each job has its own limit."""
     small = {"memory_bytes": 64 << 20}
     large = Job("tests.support.large_job", "mapped_bytes", memory_bytes=64 << 20)
     await pool.run(job("echo", **small), {}, key="large")
@@ -110,37 +110,36 @@ async def test_what_a_jobs_libraries_map_is_not_its_own(pool: SandboxPool) -> No
 
 
 async def test_output_is_bounded(pool: SandboxPool) -> None:
-    """A long result is refused in the child already."""
+    """A long result is refused by the child."""
     with pytest.raises(JobFailed) as raised:
         await pool.run(job("write_much", output_bytes=1000), {"characters": 2000})
 
     assert raised.value.kind is FailureKind.OUTPUT
 
 
-async def test_a_dying_child_costs_one_job(pool: SandboxPool) -> None:
-    """A native abort is an error of that job; the next one runs in another child."""
+async def test_a_crashed_child_fails_one_job(pool: SandboxPool) -> None:
+    """The next job runs in another child."""
     assert (await failure(pool, "die")).kind is FailureKind.CRASHED
 
     assert await pool.run(job("echo"), {"a": 1}) == {"a": 1}
 
 
-async def test_a_defect_shows_no_details(pool: SandboxPool) -> None:
-    """The name of the exception is all that leaves the child."""
+async def test_an_unexpected_exception_has_no_details(pool: SandboxPool) -> None:
+    """Only its class is reported."""
     failed = await failure(pool, "fail")
 
     assert failed.problem == "it failed (KeyError)"
 
 
 async def test_endless_recursion_is_refused(pool: SandboxPool) -> None:
-    """It is the input's fault, not a crash."""
+    """As an error of the input."""
     assert (await failure(pool, "recurse")).problem == "it is nested too deeply"
 
 
-async def test_children_see_nothing_of_our_environment(
+async def test_children_do_not_inherit_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A key in a variable stays with the parent; where native libraries are is told, or what the
-    parent could import they could not."""
+    """Except the search path of native libraries, which imports need."""
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/of-a-gpu/lib")
     async with SandboxPool(SMALL) as pool:
@@ -154,7 +153,7 @@ async def test_children_see_nothing_of_our_environment(
 async def test_children_cannot_write_files_or_start_processes(
     pool: SandboxPool, tmp_path: Path
 ) -> None:
-    """What a template might do, were it to escape, is limited by the kernel."""
+    """The kernel enforces it, in case code escapes from a template."""
     target = tmp_path / "file"
 
     refused = await pool.run(job("try_mischief"), {"file": str(target)})
@@ -164,14 +163,14 @@ async def test_children_cannot_write_files_or_start_processes(
 
 
 async def test_slow_jobs_do_not_delay_others() -> None:
-    """However many jobs overrun, those whose kind has worked before find a child."""
+    """Children are reserved for jobs of kinds that have succeeded before."""
     async with SandboxPool() as pool:
         await pool.run(job("echo"), {}, key="good")
         slow = [
             asyncio.create_task(pool.run(job("spin", deadline_s=25.0), {}, key=f"bad {number}"))
             for number in range(6)
         ]
-        await until(lambda: pool.num_busy == 3)
+        await wait_until(lambda: pool.num_busy == 3)
         for _ in range(20):
             await pool.run(job("echo"), {}, key="good")
 
@@ -180,14 +179,14 @@ async def test_slow_jobs_do_not_delay_others() -> None:
 
 
 async def test_a_killed_child_is_replaced(pool: SandboxPool, tmp_path: Path) -> None:
-    """Afterwards as many jobs run side by side as before."""
+    """The concurrency is the same afterwards."""
     await asyncio.gather(failure(pool, "spin"), failure(pool, "spin"))
 
-    assert len(set(await meeting(pool, tmp_path, 2))) == 2
+    assert len(set(await run_concurrently(pool, tmp_path, 2))) == 2
 
 
-async def test_children_are_replaced_after_enough_jobs() -> None:
-    """Whatever a job left behind does not stay for ever."""
+async def test_children_are_replaced_after_a_number_of_jobs() -> None:
+    """To limit leaks."""
     settings = SandboxSettings(min_children=1, max_children=1, max_jobs_per_child=3)
     async with SandboxPool(settings) as pool:
         pids = [await pool.run(job("own_pid"), {}) for _ in range(7)]
@@ -195,10 +194,10 @@ async def test_children_are_replaced_after_enough_jobs() -> None:
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
 
 
-async def test_further_children_go_when_the_work_is_done(tmp_path: Path) -> None:
-    """More are started under load, and only the warm ones stay."""
+async def test_additional_children_are_stopped_when_idle(tmp_path: Path) -> None:
+    """More are started under load; the minimum number stays."""
     async with SandboxPool(SMALL) as pool:
-        met = await meeting(pool, tmp_path, 2)
+        met = await run_concurrently(pool, tmp_path, 2)
         left = {await pool.run(job("own_pid"), {}) for _ in range(6)}
 
     assert len(set(met)) == 2
@@ -206,11 +205,11 @@ async def test_further_children_go_when_the_work_is_done(tmp_path: Path) -> None
 
 
 async def test_too_many_waiting_jobs_are_refused() -> None:
-    """The queue is bounded; the caller is told to come back."""
+    """With a retry delay."""
     settings = SandboxSettings(min_children=1, max_children=1, max_waiting=2)
     async with SandboxPool(settings) as pool:
         jobs = [asyncio.create_task(pool.run(ENDLESS, {})) for _ in range(3)]
-        await until(lambda: pool.num_waiting == 2)
+        await wait_until(lambda: pool.num_waiting == 2)
         with pytest.raises(QueueFull) as raised:
             await pool.run(job("echo"), {})
     await asyncio.gather(*jobs, return_exceptions=True)
@@ -218,14 +217,14 @@ async def test_too_many_waiting_jobs_are_refused() -> None:
     assert raised.value.retry_after == 1.0
 
 
-async def test_a_caller_who_goes_away_leaves_the_pool_whole(tmp_path: Path) -> None:
-    """Cancelled while waiting or while running: the child comes back into the pool."""
+async def test_a_cancelled_caller_returns_its_child_to_the_pool(tmp_path: Path) -> None:
+    """While waiting and while running."""
     async with SandboxPool(SandboxSettings(min_children=1, max_children=1)) as pool:
         pid = await pool.run(job("own_pid"), {})
         gate = {"file": str(tmp_path / "go")}
         running = asyncio.create_task(pool.run(job("wait_for", deadline_s=25.0), gate))
         waiting = asyncio.create_task(pool.run(job("echo"), {}))
-        await until(lambda: pool.num_busy == pool.num_waiting == 1)
+        await wait_until(lambda: pool.num_busy == pool.num_waiting == 1)
         waiting.cancel()
         running.cancel()
         await asyncio.gather(running, waiting, return_exceptions=True)
@@ -235,7 +234,7 @@ async def test_a_caller_who_goes_away_leaves_the_pool_whole(tmp_path: Path) -> N
 
 
 async def test_children_that_do_not_start_fail_the_jobs() -> None:
-    """A broken installation is noticed at once, not by a timeout."""
+    """Immediately, without a timeout."""
     settings = SandboxSettings(preload=("no_such_module",))
 
     with pytest.raises(ChildFailedToStart, match="No module named 'no_such_module'"):
@@ -243,13 +242,13 @@ async def test_children_that_do_not_start_fail_the_jobs() -> None:
             raise AssertionError("it cannot have started")
 
 
-async def test_closing_leaves_no_process_behind() -> None:
-    """Idle and busy children are gone when the pool is."""
+async def test_closing_stops_all_children() -> None:
+    """Idle and busy ones."""
     async with SandboxPool() as pool:
         idle = await pool.run(job("own_pid"), {})
         busy = asyncio.create_task(pool.run(ENDLESS, {}))
         waiting = [asyncio.create_task(pool.run(job("echo"), {}, key="new")) for _ in range(9)]
-        await until(lambda: pool.num_busy > 0 and pool.num_waiting > 0)
+        await wait_until(lambda: pool.num_busy > 0 and pool.num_waiting > 0)
     await asyncio.gather(busy, *waiting, return_exceptions=True)
 
     assert busy.cancelled()
@@ -275,8 +274,8 @@ asyncio.run(main())
 """
 
 
-async def test_children_end_when_their_parent_is_gone() -> None:
-    """A parent that dies without a word leaves no child, not even one that computes."""
+async def test_children_exit_when_their_parent_is_killed() -> None:
+    """Also a child that is computing."""
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE, env=environment
@@ -286,4 +285,4 @@ async def test_children_end_when_their_parent_is_gone() -> None:
     pids = [int(pid) for pid in output.split()]
 
     assert pids
-    await until(lambda: not any(is_running(pid) for pid in pids))
+    await wait_until(lambda: not any(is_running(pid) for pid in pids))

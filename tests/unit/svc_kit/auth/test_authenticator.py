@@ -1,4 +1,4 @@
-"""Who calls: keys, the service token, keyless callers."""
+"""Authentication by API key, by service token, and without a key."""
 
 import os
 import stat
@@ -31,27 +31,27 @@ KEY = "sk-corral-test"
 TOKEN = ServiceToken("svc-corral-test")
 
 
-def a_key(**values: Any) -> KeySettings:
-    """The settings of `KEY`."""
+def make_key(**values: Any) -> KeySettings:
+    """Return settings of `KEY`."""
     return KeySettings.model_validate({"name": "ci", "sha256": hash_key(KEY), **values})
 
 
 def keys(*settings: KeySettings) -> SettingsKeys:
-    """A verifier whose clock stands at NOW."""
+    """Return a verifier whose clock is NOW."""
     return SettingsKeys(settings, clock=lambda: NOW)
 
 
 def bearer(credential: str) -> str:
-    """An authorization header."""
+    """Return an authorization header."""
     return f"Bearer {credential}"
 
 
 # ---- keys
 
 
-async def test_a_known_key_is_its_project_scopes_and_priority() -> None:
-    """What the settings grant is what the principal holds."""
-    settings = a_key(project="blue", scopes=["inference", "admin"], priority="batch")
+async def test_a_valid_key_has_its_project_scopes_and_priority() -> None:
+    """The principal has those of the settings."""
+    settings = make_key(project="blue", scopes=["inference", "admin"], priority="batch")
 
     assert await keys(settings).verify(KEY) == Principal(
         project="blue",
@@ -63,35 +63,35 @@ async def test_a_known_key_is_its_project_scopes_and_priority() -> None:
 
 
 async def test_an_unknown_key_is_invalid() -> None:
-    """Also one that nearly matches."""
+    """Also one that almost matches."""
     for presented in (KEY + "x", KEY[:-1], "", "ключ\ud800"):
         with pytest.raises(ApiKeyInvalid):
-            await keys(a_key()).verify(presented)
+            await keys(make_key()).verify(presented)
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
 async def test_a_key_expires_at_its_time(seconds: int) -> None:
-    """From that moment on it is refused, with a reason of its own."""
+    """It is refused with a specific reason."""
     with pytest.raises(ApiKeyExpired):
-        await keys(a_key(expires_at=NOW + timedelta(seconds=seconds))).verify(KEY)
+        await keys(make_key(expires_at=NOW + timedelta(seconds=seconds))).verify(KEY)
 
 
-async def test_a_key_serves_until_its_time() -> None:
-    """One second before it still does; a time without a zone is UTC."""
+async def test_a_key_is_valid_until_its_expiry() -> None:
+    """A time without a zone is UTC."""
     later = (NOW + timedelta(seconds=1)).replace(tzinfo=None)
 
-    assert (await keys(a_key(expires_at=later)).verify(KEY)).key_id == "ci"
+    assert (await keys(make_key(expires_at=later)).verify(KEY)).key_id == "ci"
 
 
 @pytest.mark.parametrize("project", ["", "größe", " blue", "blue\n", "x" * 256])
-def test_a_project_that_metadata_cannot_carry_is_no_setting(project: str) -> None:
-    """The service does not start, rather than fail at each call or lose its usage."""
+def test_a_project_that_is_not_valid_in_metadata_is_refused(project: str) -> None:
+    """The settings do not load; otherwise each call would fail."""
     with pytest.raises(ValidationError, match="project"):
-        a_key(project=project)
+        make_key(project=project)
 
 
-def test_new_keys_are_long_and_differ() -> None:
-    """256 bits, so a plain hash of them is safe to keep."""
+def test_new_keys_are_long_and_unique() -> None:
+    """256 bits, so that a plain hash is safe to store."""
     made = {create_key() for _ in range(50)}
 
     assert len(made) == 50
@@ -99,15 +99,15 @@ def test_new_keys_are_long_and_differ() -> None:
 
 
 def test_the_hash_of_a_key_is_its_sha256() -> None:
-    """So that any tool can make one."""
+    """Any tool can compute it."""
     assert hash_key("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 # ---- the service token
 
 
-def test_a_token_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Whoever reads it may speak for every project."""
+def test_a_token_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    """It gives access to every project."""
     path = tmp_path / "token"
     token = ServiceToken.create(path)
 
@@ -117,7 +117,7 @@ def test_a_token_file_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_new_token_replaces_the_old_one(tmp_path: Path) -> None:
-    """Also where the old file was open to others."""
+    """Also if others could read the old file."""
     path = tmp_path / "token"
     path.write_text("old")
     path.chmod(0o644)
@@ -131,7 +131,7 @@ def test_a_new_token_replaces_the_old_one(tmp_path: Path) -> None:
 def test_a_token_file_that_others_read_or_that_is_empty_is_refused(
     tmp_path: Path, mode: int, text: str
 ) -> None:
-    """The service does not start, rather than trust everybody."""
+    """The service does not start."""
     path = tmp_path / "token"
     path.write_text(text)
     path.chmod(mode)
@@ -140,19 +140,19 @@ def test_a_token_file_that_others_read_or_that_is_empty_is_refused(
         ServiceToken.read(path)
 
 
-def test_a_missing_token_file_is_one_clear_line(tmp_path: Path) -> None:
-    """It names the file."""
+def test_a_missing_token_file_is_reported(tmp_path: Path) -> None:
+    """With its path."""
     with pytest.raises(StartupError, match=r"nothing.*No such file"):
         ServiceToken.read(tmp_path / "nothing")
 
 
-def test_a_token_hides_itself() -> None:
-    """A traceback or a log line with it would give it away."""
+def test_a_token_is_hidden_in_its_repr() -> None:
+    """Tracebacks and logs do not reveal it."""
     assert TOKEN.secret not in repr(TOKEN)
 
 
 async def test_a_service_calls_on_behalf_of_a_principal() -> None:
-    """What one service sends is what the next one sees."""
+    """The next service receives its project, scopes and priority."""
     principal = Principal(
         project="blue", scopes=frozenset({"inference"}), priority=Priority.BATCH, key_id="ci"
     )
@@ -164,16 +164,16 @@ async def test_a_service_calls_on_behalf_of_a_principal() -> None:
     assert seen.is_service
 
 
-async def test_a_service_for_itself_may_everything() -> None:
-    """Without a project in the metadata the call is the service's own."""
+async def test_a_service_without_a_project_has_all_scopes() -> None:
+    """The call is the service's own."""
     seen = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret))
 
     assert seen.scopes == {"inference", "admin", "service"}
     assert seen.priority is Priority.INTERACTIVE
 
 
-async def test_a_project_without_scopes_may_nothing() -> None:
-    """A service that forgets the scopes does not grant them all."""
+async def test_a_project_without_scopes_has_none() -> None:
+    """Missing scopes do not grant access."""
     seen = await Authenticator(service_token=TOKEN).identify(
         bearer(TOKEN.secret), {PROJECT_KEY: "blue"}
     )
@@ -182,15 +182,15 @@ async def test_a_project_without_scopes_may_nothing() -> None:
 
 
 async def test_a_service_cannot_invent_scopes() -> None:
-    """Only scopes that a key could hold count: on a caller's behalf it is no service either."""
+    """Only scopes that a key can have are accepted."""
     metadata = {PROJECT_KEY: "blue", SCOPES_KEY: "public,inference,root,service"}
     seen = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret), metadata)
 
     assert seen.scopes == {"inference"}
 
 
-async def test_an_unknown_priority_is_a_named_field() -> None:
-    """Services of two releases that disagree find out where."""
+async def test_an_unknown_priority_is_an_invalid_field() -> None:
+    """The error names the field."""
     metadata = {PROJECT_KEY: "blue", PRIORITY_KEY: "urgent"}
 
     with pytest.raises(InvalidField, match=PRIORITY_KEY):
@@ -198,10 +198,12 @@ async def test_an_unknown_priority_is_a_named_field() -> None:
 
 
 @pytest.mark.parametrize("authorization", [None, bearer(KEY)])
-async def test_metadata_of_others_are_not_believed(authorization: str | None) -> None:
-    """A key's project and scopes come from the key, a keyless caller's from the server."""
+async def test_identity_metadata_without_the_service_token_is_ignored(
+    authorization: str | None,
+) -> None:
+    """Project and scopes are those of the key, or of keyless callers."""
     authenticator = Authenticator(
-        verifier=keys(a_key(project="mine")), service_token=TOKEN, keyless=["inference"]
+        verifier=keys(make_key(project="mine")), service_token=TOKEN, keyless=["inference"]
     )
     metadata = {PROJECT_KEY: "theirs", SCOPES_KEY: "admin", PRIORITY_KEY: "interactive"}
     seen = await authenticator.identify(authorization, metadata)
@@ -212,10 +214,10 @@ async def test_metadata_of_others_are_not_believed(authorization: str | None) ->
 
 
 @pytest.mark.parametrize("own", [TOKEN, None])
-async def test_a_service_of_another_installation_is_not_a_caller_without_a_key(
+async def test_a_service_of_another_installation_is_refused(
     own: ServiceToken | None,
 ) -> None:
-    """Else the data of all whom it calls for would come together in the default project."""
+    """Otherwise the data of all its callers would be stored in the default project."""
     authenticator = Authenticator(service_token=own, keyless=["inference", "admin"])
     blue = Principal(project="blue", scopes=frozenset({"inference"}), key_id="ci")
 
@@ -237,32 +239,32 @@ async def test_a_service_of_another_installation_is_not_a_caller_without_a_key(
         ("Bearer", ApiKeyInvalid),
     ],
 )
-async def test_a_server_with_keys_wants_one(
+async def test_a_server_with_keys_requires_one(
     authorization: str | None, error: type[DomainError]
 ) -> None:
-    """Absent and wrong are told apart; the scheme must be Bearer."""
+    """Missing and wrong keys have different reasons; the scheme must be Bearer."""
     with pytest.raises(error):
-        await Authenticator(verifier=keys(a_key())).identify(authorization)
+        await Authenticator(verifier=keys(make_key())).identify(authorization)
 
 
-async def test_the_scheme_is_read_in_any_case() -> None:
-    """HTTP says that schemes are case-insensitive."""
-    authenticator = Authenticator(verifier=keys(a_key()))
+async def test_the_scheme_is_case_insensitive() -> None:
+    """As in HTTP."""
+    authenticator = Authenticator(verifier=keys(make_key()))
 
     assert (await authenticator.identify(f"bearer  {KEY}")).key_id == "ci"
 
 
-async def test_a_server_without_keys_takes_any_key() -> None:
-    """SDKs cannot be used without one."""
+async def test_a_server_without_keys_accepts_any_key() -> None:
+    """SDKs require one."""
     seen = await Authenticator(keyless=["inference"]).identify(bearer("sk-anything"))
 
     assert seen.key_id == "keyless"
     assert seen.scopes == {"inference"}
 
 
-async def test_a_wrong_key_is_refused_where_keyless_is_allowed_beside_keys() -> None:
-    """Somebody who sends a key means it."""
-    authenticator = Authenticator(verifier=keys(a_key()), keyless=["inference"])
+async def test_a_wrong_key_is_refused_although_keyless_callers_are_allowed() -> None:
+    """If keys are configured."""
+    authenticator = Authenticator(verifier=keys(make_key()), keyless=["inference"])
 
     assert (await authenticator.identify(None)).key_id == "keyless"
     with pytest.raises(ApiKeyInvalid):
@@ -270,27 +272,27 @@ async def test_a_wrong_key_is_refused_where_keyless_is_allowed_beside_keys() -> 
 
 
 class StoredKeys:
-    """Knows one key, and what it was asked for."""
+    """Accepts one key and records the verified ones."""
 
     def __init__(self, known: str) -> None:
         self._known = known
         self.asked: list[str] = []
 
     async def verify(self, key: str) -> Principal:
-        """Raises ApiKeyInvalid."""
+        """Verify the key. Raises ApiKeyInvalid."""
         self.asked.append(key)
         if key != self._known:
             raise ApiKeyInvalid()
         return Principal(scopes=frozenset({"admin"}), key_id="stored")
 
 
-async def test_keys_of_the_settings_and_stored_ones_both_count() -> None:
-    """The settings are asked first; what they know is not asked for elsewhere."""
+async def test_keys_of_the_settings_and_stored_keys_are_accepted() -> None:
+    """The settings are checked first."""
     mine = create_key()
     stored = StoredKeys(mine)
     authenticator = build_authenticator(
         listen="127.0.0.1:1",
-        keys=[a_key(), a_key(sha256=hash_key("old"), expires_at=NOW - timedelta(days=400))],
+        keys=[make_key(), make_key(sha256=hash_key("old"), expires_at=NOW - timedelta(days=400))],
         stored_keys=stored,
     )
 
@@ -303,8 +305,8 @@ async def test_keys_of_the_settings_and_stored_ones_both_count() -> None:
     assert stored.asked == [mine, "wrong"]
 
 
-async def test_a_keyless_server_knows_stored_keys_and_takes_what_cannot_be_one() -> None:
-    """An SDK sends any text; who shows a key of ours means it, and is refused with a wrong one."""
+async def test_a_keyless_server_verifies_well_formed_keys_only() -> None:
+    """SDKs may send any text; a wrong key in Corral's format is refused."""
     mine, wrong = create_key(), create_key()
     stored = StoredKeys(mine)
     authenticator = build_authenticator(listen="127.0.0.1:1", stored_keys=stored)
@@ -317,8 +319,8 @@ async def test_a_keyless_server_knows_stored_keys_and_takes_what_cannot_be_one()
     assert stored.asked == [mine, wrong]
 
 
-async def test_required_keys_may_all_be_stored() -> None:
-    """On loopback and elsewhere nobody comes without one, from the first moment on."""
+async def test_all_keys_may_be_stored_if_keys_are_required() -> None:
+    """Requests without a key are refused, also on loopback."""
     mine = create_key()
     for listen in ("127.0.0.1:1", "0.0.0.0:1"):
         authenticator = build_authenticator(
@@ -338,15 +340,15 @@ async def test_required_keys_may_all_be_stored() -> None:
 def test_a_start_logs_the_scopes_of_callers_without_a_key(
     settings: dict[str, Any], scopes: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operator sees at once whether a server is open or closed."""
+    """So that an operator can see whether keys are required."""
     caplog.set_level("INFO")
     build_authenticator(listen="127.0.0.1:1", stored_keys=StoredKeys(""), **settings)
 
     assert f"callers without a key have the scopes: {scopes}" in caplog.messages
 
 
-def test_keys_that_nobody_could_have_are_not_required() -> None:
-    """A server that could serve nobody does not start."""
+def test_requiring_keys_without_any_source_of_keys_is_refused() -> None:
+    """The server would refuse all requests."""
     with pytest.raises(StartupError, match="no key can be verified"):
         build_authenticator(listen="127.0.0.1:1", require_keys=True)
 
@@ -366,29 +368,29 @@ def test_keys_that_nobody_could_have_are_not_required() -> None:
         ("0.0.0.0:1", True, True, {"inference"}),
     ],
 )
-def test_keyless_is_the_loopback_default(
+def test_keyless_callers_are_allowed_on_loopback_by_default(
     listen: str, has_keys: bool, allow: bool, scopes: set[str] | None
 ) -> None:
-    """Elsewhere it takes the flag, and never gives admin."""
+    """Elsewhere with the flag only, and without the scope admin."""
     assert keyless_scopes(listen, has_keys=has_keys, allow_keyless=allow) == scopes
 
 
-def test_callers_without_a_key_are_not_both_refused_and_allowed() -> None:
-    """Whoever sets both flags has to decide."""
+def test_contradicting_flags_for_keyless_callers_are_refused() -> None:
+    """allow_keyless and require_keys."""
     with pytest.raises(StartupError, match="exclude each other"):
         keyless_scopes("0.0.0.0:1", has_keys=True, allow_keyless=True, require_keys=True)
 
 
-def test_an_open_address_without_any_credential_does_not_start() -> None:
-    """The line names the address and the remedies."""
+def test_a_public_address_without_credentials_is_refused() -> None:
+    """The message has the address and the remedies."""
     with pytest.raises(
         StartupError, match=r"0\.0\.0\.0:1.*require_keys.*keys create.*127.*allow_keyless"
     ):
         keyless_scopes("0.0.0.0:1", has_keys=False, allow_keyless=False)
 
 
-async def test_a_service_token_alone_secures_an_open_address(tmp_path: Path) -> None:
-    """A service behind others needs no key of its own."""
+async def test_a_service_token_is_sufficient_for_a_public_address(tmp_path: Path) -> None:
+    """A service that only other services call needs no keys."""
     path = tmp_path / "token"
     token = ServiceToken.create(path)
     authenticator = build_authenticator(listen="0.0.0.0:1", service_token_file=path)
@@ -399,8 +401,8 @@ async def test_a_service_token_alone_secures_an_open_address(tmp_path: Path) -> 
 
 
 async def test_settings_become_an_authenticator() -> None:
-    """Keys verify, and nobody comes without one."""
-    authenticator = build_authenticator(listen="127.0.0.1:1", keys=[a_key()])
+    """Keys are verified, and requests without one are refused."""
+    authenticator = build_authenticator(listen="127.0.0.1:1", keys=[make_key()])
 
     assert (await authenticator.identify(bearer(KEY))).key_id == "ci"
     with pytest.raises(ApiKeyMissing):
@@ -410,15 +412,15 @@ async def test_settings_become_an_authenticator() -> None:
 # ---- the principal of a call
 
 
-def test_a_principal_holds_what_it_was_granted() -> None:
-    """Public and known methods ask for nothing more than an answer to who calls."""
+def test_a_principal_has_its_granted_scopes() -> None:
+    """Public and known methods require no scope."""
     principal = Principal(scopes=frozenset({"inference"}), key_id="ci")
 
     assert [principal.has(scope) for scope in Scope] == [True, True, True, False, False]
 
 
 def test_priorities_have_the_values_of_the_proto() -> None:
-    """They are compared with the request's own."""
+    """They are compared with the priority of the request."""
     from corral.inference.v1 import generation_pb2
 
     assert {f"PRIORITY_{p.name}": p.value for p in Priority} == {
@@ -426,8 +428,8 @@ def test_priorities_have_the_values_of_the_proto() -> None:
     }
 
 
-async def test_the_principal_belongs_to_the_running_task() -> None:
-    """Outside a call there is none."""
+async def test_the_principal_is_bound_to_the_task() -> None:
+    """There is none outside a call."""
     with pytest.raises(ApiKeyMissing):
         current_principal()
     principal = Principal(scopes=frozenset(), key_id="ci")

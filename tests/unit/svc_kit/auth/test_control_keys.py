@@ -1,4 +1,4 @@
-"""Keys that the control service keeps: how long an answer counts, and what happens without one."""
+"""Verification of keys by the control service: caching, limits, and unavailability."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ RED = Principal(project="red", scopes=frozenset({"inference"}), key_id="key_1")
 
 
 class Control:
-    """Answers as it is told, and counts what it is asked."""
+    """A fake control service that counts requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, KeyLookupResult] = {}
@@ -32,7 +32,7 @@ class Control:
         self.gate.set()
 
     async def look_up(self, digest: str) -> KeyLookupResult:
-        """What it knows of a key, once the gate is open."""
+        """Return the configured verdict once the gate is open."""
         self.asked.append(digest)
         self.entered.set()
         await self.gate.wait()
@@ -41,12 +41,12 @@ class Control:
         return self.answers.get(digest, KeyLookupResult(ApiKeyInvalid()))
 
     def says(self, key: str, outcome: Principal | DomainError, end: datetime | None = None) -> None:
-        """What it answers from now on."""
+        """Set the verdict."""
         self.answers[hash_key(key)] = KeyLookupResult(outcome, end)
 
 
-class Bench:
-    """A verifier with a clock that is set."""
+class Fixture:
+    """A verifier with a controlled clock."""
 
     def __init__(self, cache_s: float = 30.0, max_cached_keys: int = 100) -> None:
         self.control = Control()
@@ -60,9 +60,9 @@ class Bench:
         )
 
 
-async def test_control_is_asked_once_in_half_a_minute() -> None:
-    """By the hash: the key stays here."""
-    bench, key = Bench(), create_key()
+async def test_a_verdict_is_cached_for_thirty_seconds() -> None:
+    """Only the hash of the key is sent."""
+    bench, key = Fixture(), create_key()
     bench.control.says(key, RED)
     for second in (0.0, 1.0, 29.9):
         bench.passed_s = second
@@ -71,9 +71,9 @@ async def test_control_is_asked_once_in_half_a_minute() -> None:
     assert bench.control.asked == [hash_key(key)]
 
 
-async def test_a_revoked_key_stops_within_half_a_minute() -> None:
-    """Counted from the question, however long the answer took."""
-    bench, key = Bench(), create_key()
+async def test_a_revoked_key_is_refused_within_thirty_seconds() -> None:
+    """Counted from the request, also for a slow response."""
+    bench, key = Fixture(), create_key()
     bench.control.says(key, RED)
     bench.control.gate.clear()
     asking = asyncio.create_task(bench.keys.verify(key))
@@ -90,9 +90,9 @@ async def test_a_revoked_key_stops_within_half_a_minute() -> None:
         await bench.keys.verify(key)
 
 
-async def test_a_key_expires_at_its_time_though_its_answer_is_fresh() -> None:
-    """The end of a key is known without asking."""
-    bench, key = Bench(), create_key()
+async def test_a_cached_key_expires_at_its_time() -> None:
+    """Its expiry is cached too."""
+    bench, key = Fixture(), create_key()
     bench.control.says(key, RED, NOW + timedelta(seconds=10))
     assert await bench.keys.verify(key) is RED
 
@@ -101,9 +101,9 @@ async def test_a_key_expires_at_its_time_though_its_answer_is_fresh() -> None:
         await bench.keys.verify(key)
 
 
-async def test_a_refusal_counts_for_a_moment_only() -> None:
-    """A storm with a wrong key does not reach control, and a mistake is soon mended."""
-    bench, key = Bench(), create_key()
+async def test_a_refusal_is_cached_briefly() -> None:
+    """Many requests with a wrong key do not reach control; a corrected key works soon."""
+    bench, key = Fixture(), create_key()
     for second in (0.0, 4.9):
         bench.passed_s = second
         with pytest.raises(ApiKeyInvalid):
@@ -115,9 +115,9 @@ async def test_a_refusal_counts_for_a_moment_only() -> None:
     assert len(bench.control.asked) == 2
 
 
-async def test_while_control_is_away_known_keys_go_on_and_others_wait() -> None:
-    """Nobody is told that a key is wrong; after its half-minute a known one waits too."""
-    bench, known, other = Bench(), create_key(), create_key()
+async def test_cached_keys_are_accepted_while_control_is_unavailable() -> None:
+    """Others fail as unavailable, not as invalid; so do cached ones after thirty seconds."""
+    bench, known, other = Fixture(), create_key(), create_key()
     bench.control.says(known, RED)
     await bench.keys.verify(known)
     bench.control.is_away = True
@@ -134,9 +134,9 @@ async def test_while_control_is_away_known_keys_go_on_and_others_wait() -> None:
     assert await bench.keys.verify(known) is RED
 
 
-async def test_many_callers_ask_once() -> None:
-    """A thousand requests with one key after a restart are one question."""
-    bench, key = Bench(), create_key()
+async def test_concurrent_requests_share_one_verification() -> None:
+    """As after a restart."""
+    bench, key = Fixture(), create_key()
     bench.control.says(key, RED)
     bench.control.gate.clear()
     waiting = [asyncio.create_task(bench.keys.verify(key)) for _ in range(50)]
@@ -150,9 +150,9 @@ async def test_many_callers_ask_once() -> None:
     assert len(bench.control.asked) == 1
 
 
-async def test_what_we_did_not_make_is_not_asked_for() -> None:
-    """Guesses at random do not reach control."""
-    bench = Bench()
+async def test_malformed_keys_are_not_sent_to_control() -> None:
+    """Such as random guesses."""
+    bench = Fixture()
     for text in ("", "sk-other", f"{create_key()}x", create_key().upper(), "ключ"):
         with pytest.raises(ApiKeyInvalid):
             await bench.keys.verify(text)
@@ -160,9 +160,9 @@ async def test_what_we_did_not_make_is_not_asked_for() -> None:
     assert bench.control.asked == []
 
 
-async def test_guesses_push_no_good_key_out() -> None:
-    """What is kept is bounded, wrong keys apart from right ones."""
-    bench, good = Bench(max_cached_keys=3), create_key()
+async def test_wrong_keys_do_not_evict_valid_keys() -> None:
+    """Both caches are bounded separately."""
+    bench, good = Fixture(max_cached_keys=3), create_key()
     bench.control.says(good, RED)
     await bench.keys.verify(good)
     for _ in range(10):
@@ -174,9 +174,9 @@ async def test_guesses_push_no_good_key_out() -> None:
     assert len(bench.control.asked) == asked
 
 
-async def test_guesses_that_wait_are_bounded() -> None:
-    """While control is slow, whoever comes with one more is told to come back; known keys go on."""
-    bench, good = Bench(), create_key()
+async def test_pending_verifications_are_bounded() -> None:
+    """Further ones fail as unavailable; cached keys are accepted."""
+    bench, good = Fixture(), create_key()
     bench.control.says(good, RED)
     await bench.keys.verify(good)
     bench.control.entered.clear()
@@ -194,9 +194,9 @@ async def test_guesses_that_wait_are_bounded() -> None:
     assert {type(error) for error in refused} == {ApiKeyInvalid}
 
 
-async def test_the_oldest_answer_makes_room() -> None:
-    """More keys than are kept cost a question, nothing else."""
-    bench, keys = Bench(max_cached_keys=2), [create_key() for _ in range(3)]
+async def test_the_oldest_verdict_is_evicted() -> None:
+    """An evicted key is verified again."""
+    bench, keys = Fixture(max_cached_keys=2), [create_key() for _ in range(3)]
     for key in keys:
         bench.control.says(key, RED)
         await bench.keys.verify(key)
@@ -206,9 +206,9 @@ async def test_the_oldest_answer_makes_room() -> None:
     assert bench.control.asked == [hash_key(key) for key in (*keys, keys[0])]
 
 
-async def test_nothing_is_kept_where_nothing_may_be() -> None:
-    """A service that must refuse a revoked key at once asks each time."""
-    bench, key = Bench(cache_s=0), create_key()
+async def test_a_cache_time_of_zero_disables_the_cache() -> None:
+    """A revoked key is refused immediately."""
+    bench, key = Fixture(cache_s=0), create_key()
     bench.control.says(key, RED)
     await bench.keys.verify(key)
     bench.control.says(key, ApiKeyRevoked())

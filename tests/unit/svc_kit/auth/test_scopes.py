@@ -15,20 +15,20 @@ CONTROL = [service.full_name for service in services()]
 
 @pytest.mark.parametrize("service", [INFERENCE, ENGINE, *CONTROL])
 def test_every_method_of_our_services_has_a_scope(service: str) -> None:
-    """An RPC that nobody gave a scope must not reach a release."""
+    """No RPC is missing in the table."""
     check_scopes_cover([service])
 
 
-def test_a_method_without_a_scope_is_named() -> None:
-    """The one who added an RPC learns which row is missing."""
+def test_the_error_for_a_missing_scope_names_the_method() -> None:
+    """It is raised when a server is built."""
     scopes = {name: scope for name, scope in METHOD_SCOPES.items() if not name.endswith("/Abort")}
 
     with pytest.raises(StartupError, match="EngineService/Abort"):
         check_scopes_cover([ENGINE], scopes)
 
 
-def test_the_engine_service_is_for_operators() -> None:
-    """Callers only see and abort their own requests; everything else takes the scope admin."""
+def test_the_engine_service_requires_the_scope_admin() -> None:
+    """Except methods for a caller's own requests."""
     rows = {name: scope for name, scope in METHOD_SCOPES.items() if name.startswith(f"/{ENGINE}/")}
     open_to_callers = {name.rpartition("/")[2] for name, s in rows.items() if s is not Scope.ADMIN}
 
@@ -36,12 +36,12 @@ def test_the_engine_service_is_for_operators() -> None:
 
 
 def test_only_health_is_public() -> None:
-    """Every other method asks who calls."""
+    """Every other method authenticates the caller."""
     public = {name for name, scope in METHOD_SCOPES.items() if scope is Scope.PUBLIC}
 
     assert {name.split("/")[1] for name in public} == {"grpc.health.v1.Health"}
 
 
 def test_keys_cannot_be_granted_pseudo_scopes() -> None:
-    """`public` and `known` describe methods, not callers; `service` is for our own services."""
+    """`public` and `known` describe methods; `service` is for Corral's services."""
     assert {Scope.INFERENCE, Scope.ADMIN} == GRANTABLE

@@ -1,4 +1,4 @@
-"""Domain errors: messages, metadata, limits, and one class for each reason."""
+"""Domain errors: classes, messages, metadata and limits."""
 
 import pickle
 import re
@@ -13,14 +13,14 @@ from svc_kit.errors import ERROR_CLASSES, MAX_MESSAGE_BYTES, MAX_VALUE_BYTES, ki
 PROTO = Path(__file__).resolve().parents[4] / "protos/corral/error/v1/error_reason.proto"
 
 
-def reasons_of_the_proto() -> list[str]:
-    """Every value of ErrorReason without its prefix, except UNSPECIFIED."""
+def proto_reasons() -> list[str]:
+    """Return the values of ErrorReason without their prefix, except UNSPECIFIED."""
     names = error_reason_pb2.ErrorReason.keys()
     return [name.removeprefix("ERROR_REASON_") for name in names[1:]]
 
 
-def metadata_of_the_proto() -> dict[str, list[str]]:
-    """The metadata keys that the comment beside each value documents."""
+def proto_metadata() -> dict[str, list[str]]:
+    """Return the metadata keys in the comment of each value."""
     found = {}
     pattern = r"((?:  //[^\n]*\n)+)  ERROR_REASON_(\w+) ="
     for comment, reason in re.findall(pattern, PROTO.read_text()):
@@ -32,29 +32,29 @@ def metadata_of_the_proto() -> dict[str, list[str]]:
 
 
 def test_every_reason_has_exactly_one_class() -> None:
-    """A reason without a class could not be raised, two classes could not be told apart."""
+    """Required for encoding and decoding."""
     owned = sorted(cls.reason for cls in ERROR_CLASSES)
 
-    assert owned == sorted(reasons_of_the_proto())
+    assert owned == sorted(proto_reasons())
 
 
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
-def test_metadata_are_those_of_the_contract(cls: type[errors.DomainError]) -> None:
-    """The proto's comment beside a reason names what its class carries."""
-    assert set(cls.metadata_keys()) == set(metadata_of_the_proto()[cls.reason])
+def test_metadata_are_those_in_the_proto(cls: type[errors.DomainError]) -> None:
+    """As documented in the comment of the reason."""
+    assert set(cls.metadata_keys()) == set(proto_metadata()[cls.reason])
 
 
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
-def test_every_message_uses_only_the_classes_metadata(cls: type[errors.DomainError]) -> None:
-    """A placeholder without a value would turn an error into another one."""
+def test_every_message_uses_only_metadata_of_its_class(cls: type[errors.DomainError]) -> None:
+    """Otherwise formatting would fail."""
     error = cls(**dict.fromkeys(cls.metadata_keys(), 7))
 
     assert error.message
     assert "{" not in error.message
 
 
-def test_the_context_message_is_the_one_agents_look_for() -> None:
-    """Agents cut their history when they find this very sentence."""
+def test_the_context_length_message_is_openais() -> None:
+    """Agents match it to shorten their history."""
     error = errors.ContextLengthExceeded(field="messages", prompt_tokens=5000, context_tokens=4096)
 
     assert error.message == (
@@ -63,8 +63,8 @@ def test_the_context_message_is_the_one_agents_look_for() -> None:
     )
 
 
-def test_attributes_keep_their_types_and_metadata_are_text() -> None:
-    """Code reads numbers, the wire carries strings."""
+def test_attributes_are_typed_and_metadata_are_strings() -> None:
+    """As required by ErrorInfo."""
     error = errors.QueueFull(bound="requests", depth=3, limit=2, retry_after=4)
 
     assert (error.depth, error.retry_after) == (3, 4)
@@ -73,7 +73,7 @@ def test_attributes_keep_their_types_and_metadata_are_text() -> None:
 
 
 def test_field_is_the_metadata_field() -> None:
-    """OpenAI's `param` comes from it."""
+    """It becomes OpenAI's `param`."""
     assert errors.MissingField(field="messages[0].content").field == "messages[0].content"
 
 
@@ -86,10 +86,10 @@ def test_field_is_the_metadata_field() -> None:
         (None, None, "must be a finite number"),
     ],
 )
-def test_out_of_range_names_the_limits_that_exist(
+def test_out_of_range_has_the_existing_limits(
     minimum: float | None, maximum: float | None, limits: str
 ) -> None:
-    """A limit that does not exist is neither in the message nor in the metadata."""
+    """In message and metadata."""
     error = errors.OutOfRange(field="top_p", value=2.5, minimum=minimum, maximum=maximum)
 
     assert error.message == f"Invalid 'top_p': {limits}, got 2.5."
@@ -99,15 +99,15 @@ def test_out_of_range_names_the_limits_that_exist(
     )
 
 
-def test_a_protobuf_float_reads_as_it_was_written() -> None:
-    """0.1 as a float of 32 bits is 0.10000000149011612 in Python; nobody wrote that."""
+def test_a_protobuf_float_is_formatted_briefly() -> None:
+    """0.1, not 0.10000000149011612."""
     error = errors.OutOfRange(field="min_p", value=0.10000000149011612, maximum=0.05)
 
     assert error.metadata["value"] == "0.1"
 
 
-def test_json_errors_name_the_field_where_it_is_not_the_body() -> None:
-    """The body has OpenAI's own words, a JSON text inside a field has the field's name."""
+def test_json_errors_name_the_field_unless_it_is_the_body() -> None:
+    """For the body the message is OpenAI's."""
     body = errors.InvalidJson(problem="line 1")
     inside = errors.InvalidJson(field="tools[0].parameters", problem="line 1")
 
@@ -116,20 +116,20 @@ def test_json_errors_name_the_field_where_it_is_not_the_body() -> None:
     assert inside.message == "The JSON of 'tools[0].parameters' cannot be parsed: line 1"
 
 
-def test_braces_in_a_value_are_text() -> None:
-    """Callers choose values; they must not reach the formatting of the message."""
+def test_braces_in_a_value_are_not_formatted() -> None:
+    """Values come from callers."""
     error = errors.InvalidField(field="{problem}", problem="{field.__class__}")
 
     assert error.message == "Invalid '{problem}': {field.__class__}"
 
 
 def test_lone_surrogates_are_replaced() -> None:
-    """JSON can smuggle them in, protobuf cannot carry them."""
+    """JSON allows them, protobuf does not."""
     assert errors.ModelNotFound(model="a\ud800b").metadata == {"model": "a?b"}
 
 
-def test_long_values_are_cut_at_a_character() -> None:
-    """Trailers over 8 KiB would fail the call in a way that tells nothing."""
+def test_long_values_are_truncated_at_a_character() -> None:
+    """So that the trailers stay below 8 KiB."""
     error = errors.InvalidField(field="é" * 300, problem="x" * 10_000)
 
     assert len(error.metadata["field"].encode()) <= MAX_VALUE_BYTES
@@ -138,8 +138,8 @@ def test_long_values_are_cut_at_a_character() -> None:
     assert len(error.message.encode()) <= MAX_MESSAGE_BYTES
 
 
-def test_errors_are_equal_by_what_they_say() -> None:
-    """Class, metadata and retry_after count; identity does not."""
+def test_errors_are_compared_by_value() -> None:
+    """By class, metadata and retry_after."""
     one = errors.RateLimited(limit="60 a minute", retry_after=1)
 
     assert one == errors.RateLimited(limit="60 a minute", retry_after=1)
@@ -149,28 +149,28 @@ def test_errors_are_equal_by_what_they_say() -> None:
     assert len({one, errors.RateLimited(limit="60 a minute", retry_after=1)}) == 1
 
 
-def test_retryable_kinds_say_when_to_come_back() -> None:
-    """RESOURCE_EXHAUSTED and UNAVAILABLE carry RetryInfo, also where nobody thought of it."""
+def test_retryable_kinds_have_a_retry_delay() -> None:
+    """RESOURCE_EXHAUSTED and UNAVAILABLE have a default one."""
     assert errors.Draining().retry_after == 1.0
     assert errors.RateLimited(limit="x").retry_after == 1.0
     assert errors.ApiKeyMissing().retry_after is None
 
 
 @pytest.mark.parametrize(("given", "kept"), [(0.12345, 0.123), (-1.0, 0.0), (float("nan"), None)])
-def test_retry_after_is_whole_milliseconds(given: float, kept: float | None) -> None:
-    """What cannot travel unchanged is rounded before anybody compares it."""
+def test_retry_after_is_rounded_to_milliseconds(given: float, kept: float | None) -> None:
+    """So that it is unchanged by encoding."""
     assert errors.Draining(retry_after=given).retry_after == kept
 
 
 @pytest.mark.parametrize("values", [{}, {"model": "m", "color": "red"}])
-def test_wrong_arguments_are_refused(values: dict[str, str]) -> None:
-    """A missing or misspelled key is a defect at the place that raises."""
+def test_wrong_arguments_raise_type_error(values: dict[str, str]) -> None:
+    """Missing and misspelled keys."""
     with pytest.raises(TypeError, match=r"ModelNotFound\(\)"):
         errors.ModelNotFound(**values)
 
 
-def test_errors_pickle_with_all_they_know() -> None:
-    """They cross the pipe between engine and frontend."""
+def test_errors_can_be_pickled() -> None:
+    """For the pipe between engine and frontend."""
     error = errors.ModelTooLarge(model="m", needed_bytes=9, available_bytes=5)
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
 
@@ -178,8 +178,8 @@ def test_errors_pickle_with_all_they_know() -> None:
     assert (copy.message, copy.needed_bytes) == (error.message, 9)
 
 
-def test_foreign_errors_pickle_too() -> None:
-    """A reason of another release keeps its kind, reason and message."""
+def test_errors_with_unknown_reasons_can_be_pickled() -> None:
+    """With kind, reason and message."""
     error = errors.NotFound.with_reason(
         reason="RUN_NOT_FOUND", message="No run.", metadata={"run": "r"}
     )
@@ -189,8 +189,8 @@ def test_foreign_errors_pickle_too() -> None:
     assert (copy.reason, str(copy), kind_of(copy)) == ("RUN_NOT_FOUND", "No run.", errors.NotFound)
 
 
-def test_repr_is_fit_for_a_log() -> None:
-    """Class, reason and message on one line."""
+def test_repr_is_one_line() -> None:
+    """With class, reason and message."""
     assert repr(errors.Draining()) == (
         "Draining(DRAINING, 'The server is shutting down. Retry the request.')"
     )

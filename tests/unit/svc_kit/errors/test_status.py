@@ -1,4 +1,4 @@
-"""The table of errors, whole: gRPC, HTTP and OpenAI, and the way back from the wire."""
+"""Conversion of errors to gRPC, HTTP and OpenAI, and back."""
 
 from typing import Any
 
@@ -87,24 +87,24 @@ OPENAI_CODES = {
 }
 
 
-def an_error(cls: type[DomainError]) -> DomainError:
-    """An error of a class; its numbers make OutOfRange too large."""
+def make_error(cls: type[DomainError]) -> DomainError:
+    """Return an error of a class."""
     values: dict[str, Any] = dict.fromkeys(cls.metadata_keys(), 7)
     return cls(**{**values, **({"maximum": 5} if "maximum" in values else {})})
 
 
-def over_the_wire(error: DomainError, request_id: str = "req_1") -> grpc.aio.AioRpcError:
-    """What a client catches when a server ends a call with this error."""
+def to_rpc_error(error: DomainError, request_id: str = "req_1") -> grpc.aio.AioRpcError:
+    """Return the exception of a client for this error of a server."""
     code, details, trailers = to_status(error, request_id)
     return grpc.aio.AioRpcError(
         code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), details=details
     )
 
 
-def a_bare_status(
+def make_bare_status(
     code: grpc.StatusCode, details: str = "", **trailers: bytes
 ) -> grpc.aio.AioRpcError:
-    """A status that none of our servers made."""
+    """Return a status without error details."""
     pairs = [(key.replace("_", "-"), value) for key, value in trailers.items()]
     return grpc.aio.AioRpcError(
         code, grpc.aio.Metadata(), grpc.aio.Metadata(*pairs), details=details
@@ -112,16 +112,16 @@ def a_bare_status(
 
 
 def test_every_kind_has_a_row() -> None:
-    """A kind without a row could not leave the server."""
+    """Otherwise its errors could not be sent."""
     assert list(KIND_ROWS) == list(KINDS)
     assert sorted(EXPECTED) == sorted(kind.__name__ for kind in KINDS)
 
 
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
-def test_the_whole_table(cls: type[DomainError]) -> None:
-    """Each reason has its kind's codes, and HTTP's more exact status where there is one."""
+def test_the_codes_of_every_error(cls: type[DomainError]) -> None:
+    """Those of its kind, with a more specific HTTP status for some."""
     code, status, kind, retryable = EXPECTED[kind_of(cls).__name__]
-    error = an_error(cls)
+    error = make_error(cls)
     body = openai_error(error)
 
     assert status_row(cls).grpc_code is code
@@ -133,8 +133,8 @@ def test_the_whole_table(cls: type[DomainError]) -> None:
 
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
 def test_the_openai_envelope_has_all_four_keys(cls: type[DomainError]) -> None:
-    """SDKs read message, type, param and code; absent is not null."""
-    error = an_error(cls)
+    """message, type, param and code; null is not omitted."""
+    error = make_error(cls)
 
     assert openai_error(error).keys() == {"message", "type", "param", "code"}
     assert openai_error(error)["message"] == error.message
@@ -153,10 +153,10 @@ def test_the_openai_envelope_has_all_four_keys(cls: type[DomainError]) -> None:
         (float("inf"), None, None, "invalid_value"),
     ],
 )
-def test_out_of_range_has_openais_word(
+def test_out_of_range_has_openais_code(
     value: float | str, minimum: float | None, maximum: float | None, code: str
 ) -> None:
-    """OpenAI names the number's type and the side on which it is out."""
+    """It depends on the type of the number and the exceeded limit."""
     error = errors.OutOfRange(field="f", value=value, minimum=minimum, maximum=maximum)
 
     assert openai_error(error)["code"] == code
@@ -171,8 +171,8 @@ def test_out_of_range_has_openais_word(
         ("bytes", "string_above_max_length"),
     ],
 )
-def test_too_long_tells_texts_from_lists(unit: str, code: str) -> None:
-    """What is counted decides OpenAI's word."""
+def test_too_long_has_openais_code(unit: str, code: str) -> None:
+    """It differs for strings and arrays."""
     error = errors.TooLong(field="stop", length=9, limit=4, unit=unit)
 
     assert openai_error(error)["code"] == code
@@ -187,8 +187,8 @@ def test_too_long_tells_texts_from_lists(unit: str, code: str) -> None:
         (1, "characters", "string_below_min_length"),
     ],
 )
-def test_too_short_tells_nothing_from_little(length: int, unit: str, code: str) -> None:
-    """OpenAI has a word for either."""
+def test_too_short_has_openais_code(length: int, unit: str, code: str) -> None:
+    """It differs for empty values."""
     error = errors.TooShort(field="stop", length=length, minimum=2, unit=unit)
 
     assert openai_error(error)["code"] == code
@@ -199,9 +199,9 @@ def test_too_short_tells_nothing_from_little(length: int, unit: str, code: str) 
 
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
 def test_the_client_gets_the_class_that_the_server_raised(cls: type[DomainError]) -> None:
-    """decode(encode(error)) is the error, its typed attributes included."""
-    error = an_error(cls)
-    decoded = from_rpc_error(over_the_wire(error))
+    """With its typed attributes."""
+    error = make_error(cls)
+    decoded = from_rpc_error(to_rpc_error(error))
 
     assert decoded == error
     assert decoded.message == error.message
@@ -210,17 +210,17 @@ def test_the_client_gets_the_class_that_the_server_raised(cls: type[DomainError]
     assert {key: str(getattr(decoded, key)) for key in decoded.metadata} == error.metadata
 
 
-def test_counts_are_numbers_again() -> None:
-    """The gateway calculates with them."""
+def test_counts_are_decoded_as_numbers() -> None:
+    """The gateway computes with them."""
     error = errors.ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=4)
-    decoded = from_rpc_error(over_the_wire(error))
+    decoded = from_rpc_error(to_rpc_error(error))
 
     assert isinstance(decoded, errors.ContextLengthExceeded)
     assert decoded.prompt_tokens + decoded.context_tokens == 13
 
 
-def details_of(error: DomainError) -> dict[str, Any]:
-    """The rich details of an encoded error, by message name."""
+def unpack_details(error: DomainError) -> dict[str, Any]:
+    """Return the details of an encoded error by message name."""
     trailers = dict(to_status(error, "req_1").trailing_metadata)
     status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     found = {}
@@ -231,9 +231,9 @@ def details_of(error: DomainError) -> dict[str, Any]:
     return found
 
 
-def test_error_info_names_reason_domain_and_metadata() -> None:
-    """Any gRPC client can act on the reason without our code."""
-    info = details_of(errors.ModelNotFound(model="m"))["ErrorInfo"]
+def test_error_info_has_reason_domain_and_metadata() -> None:
+    """For clients without Corral's code."""
+    info = unpack_details(errors.ModelNotFound(model="m"))["ErrorInfo"]
 
     assert (info.reason, info.domain, dict(info.metadata)) == (
         "MODEL_NOT_FOUND",
@@ -242,33 +242,33 @@ def test_error_info_names_reason_domain_and_metadata() -> None:
     )
 
 
-def test_a_field_at_fault_is_a_bad_request() -> None:
-    """The standard detail for it, with the problem as description."""
-    details = details_of(errors.InvalidField(field="stop[2]", problem="too odd"))
+def test_an_invalid_field_is_a_bad_request() -> None:
+    """The standard error detail, with the problem as description."""
+    details = unpack_details(errors.InvalidField(field="stop[2]", problem="too odd"))
     violation = details["BadRequest"].field_violations[0]
 
     assert (violation.field, violation.description) == ("stop[2]", "too odd")
-    assert "BadRequest" not in details_of(errors.ModelNotFound(model="m"))
+    assert "BadRequest" not in unpack_details(errors.ModelNotFound(model="m"))
 
 
-def test_retry_info_only_where_a_retry_can_help() -> None:
-    """Its delay is the error's."""
-    delay = details_of(errors.Draining(retry_after=2.5))["RetryInfo"].retry_delay
+def test_only_retryable_errors_have_retry_info() -> None:
+    """With the delay of the error."""
+    delay = unpack_details(errors.Draining(retry_after=2.5))["RetryInfo"].retry_delay
 
     assert (delay.seconds, delay.nanos) == (2, 500_000_000)
-    assert "RetryInfo" not in details_of(errors.ApiKeyMissing())
+    assert "RetryInfo" not in unpack_details(errors.ApiKeyMissing())
 
 
-def test_the_request_id_is_a_detail_and_a_trailer() -> None:
-    """Rich clients read RequestInfo, others a plain trailer."""
+def test_the_request_id_is_sent_as_detail_and_trailer() -> None:
+    """RequestInfo, and a plain trailer."""
     error = errors.Draining()
 
-    assert details_of(error)["RequestInfo"].request_id == "req_1"
-    assert request_id_of(over_the_wire(error, "req_1")) == "req_1"
+    assert unpack_details(error)["RequestInfo"].request_id == "req_1"
+    assert request_id_of(to_rpc_error(error, "req_1")) == "req_1"
 
 
 def test_trailers_stay_below_eight_kib() -> None:
-    """Peers drop larger ones, and with them the error."""
+    """Peers reject larger ones."""
     wide = "\U0001f600" * 4000
     error = errors.SchemaInvalid(field=wide, pointer=wide, problem=wide)
     _, message, trailers = to_status(error, "req_1")
@@ -278,21 +278,21 @@ def test_trailers_stay_below_eight_kib() -> None:
     assert binary + percent_encoded < 8 * 1024
 
 
-def test_an_unknown_reason_keeps_kind_reason_and_advice() -> None:
-    """A newer server's error is still retryable, and still has its name."""
+def test_an_unknown_reason_keeps_kind_reason_and_retry_delay() -> None:
+    """For errors of newer servers."""
     sent = errors.Unavailable.with_reason(
         reason="MOON_PHASE", message="Not tonight.", metadata={"phase": "full"}, retry_after=9
     )
-    decoded = from_rpc_error(over_the_wire(sent))
+    decoded = from_rpc_error(to_rpc_error(sent))
 
     assert type(decoded) is errors.Unavailable
     assert decoded == sent
     assert openai_error(decoded)["code"] == "moon_phase"
 
 
-def test_the_servers_own_words_are_kept() -> None:
-    """A newer server may phrase a message better."""
-    sent = over_the_wire(errors.ModelNotFound(model="m"))
+def test_the_message_of_the_server_is_kept() -> None:
+    """A newer server may have another message."""
+    sent = to_rpc_error(errors.ModelNotFound(model="m"))
     reworded = grpc.aio.AioRpcError(
         sent.code(), sent.initial_metadata(), sent.trailing_metadata(), "There is no m."
     )
@@ -300,13 +300,13 @@ def test_the_servers_own_words_are_kept() -> None:
     assert from_rpc_error(reworded).message == "There is no m."
 
 
-def test_metadata_of_another_release_keep_kind_and_reason() -> None:
-    """A key that is missing, or not the number it should be, is no reason to fail differently."""
+def test_kind_and_reason_are_kept_if_the_metadata_differ() -> None:
+    """A key may be missing or have another type in another release."""
     for metadata in ({"bound": "requests"}, {"bound": "r", "depth": "x", "limit": "1"}):
         sent = errors.ResourceExhausted.with_reason(
             reason="QUEUE_FULL", message="Full.", metadata=metadata, retry_after=3
         )
-        decoded = from_rpc_error(over_the_wire(sent))
+        decoded = from_rpc_error(to_rpc_error(sent))
 
         assert type(decoded) is errors.ResourceExhausted
         assert decoded == sent
@@ -340,15 +340,15 @@ def test_metadata_of_another_release_keep_kind_and_reason() -> None:
 def test_a_bare_status_becomes_the_nearest_error(
     code: grpc.StatusCode, text: str, expected: DomainError
 ) -> None:
-    """gRPC itself and proxies send no details; what they say of a defect is not passed on."""
-    decoded = from_rpc_error(a_bare_status(code, text), "inference")
+    """As sent by gRPC and proxies. Their message of an internal error is not used."""
+    decoded = from_rpc_error(make_bare_status(code, text), "inference")
 
     assert decoded == expected
     assert "secret" not in decoded.message
 
 
-def test_broken_details_count_as_none() -> None:
-    """Bytes that are no Status do not hide the code."""
-    error = a_bare_status(Code.UNAVAILABLE, grpc_status_details_bin=b"\xff\xff\xff")
+def test_invalid_details_are_ignored() -> None:
+    """The code is used."""
+    error = make_bare_status(Code.UNAVAILABLE, grpc_status_details_bin=b"\xff\xff\xff")
 
     assert from_rpc_error(error, "x") == errors.UpstreamUnavailable(service="x")

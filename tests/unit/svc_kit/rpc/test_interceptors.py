@@ -1,4 +1,4 @@
-"""What the stack makes of ends that a real connection cannot be made to show on demand."""
+"""Ends of calls that cannot be reproduced with a real connection."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ METHOD = "/corral.inference.v1.InferenceService/Tokenize"
 
 
 class Context:
-    """As much of a servicer context as the stack uses, for a caller whose time may be over."""
+    """A servicer context with the methods that the interceptors use."""
 
     def __init__(self, remaining: float | None) -> None:
         self._remaining = remaining
@@ -25,29 +25,29 @@ class Context:
         return self._remaining
 
     def set_trailing_metadata(self, metadata: Any) -> None:
-        """Nobody reads it."""
+        """Ignore the metadata."""
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """The caller sends none."""
+        """Return no metadata."""
         return ()
 
     def code(self) -> None:
-        """No servicer has set one."""
+        """Return no code."""
 
     def peer(self) -> str:
-        """Where the call came from."""
+        """Return the peer."""
         return "ipv4:127.0.0.1:1"
 
 
 class CallDetails:
-    """What gRPC tells an interceptor of a call."""
+    """The call details of an interceptor."""
 
     method = METHOD
     invocation_metadata = ()
 
 
-async def code_counted(error: BaseException, *, remaining: float | None) -> str:
-    """The status that the metrics count when a servicer ends with an exception."""
+async def counted_code(error: BaseException, *, remaining: float | None) -> str:
+    """Return the status in the metrics of a call that ends with an exception."""
     registry = CollectorRegistry()
     metrics = RpcMetrics(registry)
     stack = RpcInterceptor(authenticator=Authenticator(keyless=["inference"]), metrics=metrics)
@@ -74,14 +74,16 @@ async def code_counted(error: BaseException, *, remaining: float | None) -> str:
 @pytest.mark.parametrize(
     ("remaining", "code"), [(0.0, "DEADLINE_EXCEEDED"), (5.0, "CANCELLED"), (None, "CANCELLED")]
 )
-async def test_a_cancel_by_deadline_counts_as_late(remaining: float | None, code: str) -> None:
-    """gRPC cancels the servicer in both cases; the clock tells which one it was."""
-    assert await code_counted(asyncio.CancelledError(), remaining=remaining) == code
+async def test_a_cancellation_at_the_deadline_is_counted_as_deadline_exceeded(
+    remaining: float | None, code: str
+) -> None:
+    """gRPC cancels the servicer in both cases; the remaining time distinguishes them."""
+    assert await counted_code(asyncio.CancelledError(), remaining=remaining) == code
 
 
-async def test_a_write_to_a_caller_that_has_gone_is_a_cancel() -> None:
-    """It fails before the cancel arrives; nothing of ours is broken."""
-    assert await code_counted(grpc.aio.InternalError(), remaining=None) == "CANCELLED"
+async def test_a_write_to_a_disconnected_caller_is_counted_as_cancelled() -> None:
+    """It may fail before the cancellation arrives."""
+    assert await counted_code(grpc.aio.InternalError(), remaining=None) == "CANCELLED"
 
 
 def test_request_ids_cannot_be_guessed() -> None:

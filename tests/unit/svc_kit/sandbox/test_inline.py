@@ -1,4 +1,4 @@
-"""Jobs in this process: results and failures are those of a child."""
+"""Sandbox jobs in this process have the same results and failures as in a child."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from svc_kit.sandbox.jobs import FailureKind, JobFailed
 from tests.support.sandbox_jobs import job
 
 
-async def test_a_result_is_what_json_makes_of_it() -> None:
-    """Tuples become lists here as they do on the way to a child and back."""
+async def test_a_result_is_converted_like_json() -> None:
+    """Tuples become lists, as with a child process."""
     assert await InlineJobs().run(job("echo"), {"pair": (1, 2)}) == {"pair": [1, 2]}
 
 
@@ -24,7 +24,7 @@ async def test_a_result_is_what_json_makes_of_it() -> None:
     ],
 )
 async def test_every_failure_has_its_kind(function: str, kind: FailureKind, problem: str) -> None:
-    """None leaves the job as an exception of its own."""
+    """No other exception is raised."""
     with pytest.raises(JobFailed) as raised:
         await InlineJobs().run(job(function, output_bytes=1000), {"why": "no", "characters": 2000})
 
@@ -34,16 +34,16 @@ async def test_every_failure_has_its_kind(function: str, kind: FailureKind, prob
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"5", b"{}", b'{"failed": "x"}', b'{"failed": "moon", "problem": 1}']
 )
-def test_nonsense_from_a_child_is_a_crash(body: bytes) -> None:
-    """A child that was taken over can do no more than fail."""
+def test_invalid_output_of_a_child_is_a_crash(body: bytes) -> None:
+    """A compromised child can only fail."""
     with pytest.raises(JobFailed) as raised:
         read_reply(body)
 
     assert raised.value.kind is FailureKind.CRASHED
 
 
-async def test_an_overlong_reason_is_cut() -> None:
-    """A template may raise a megabyte."""
+async def test_a_long_reason_is_truncated() -> None:
+    """A template can raise an error with a long message."""
     with pytest.raises(JobFailed) as raised:
         await InlineJobs().run(job("refuse"), {"why": "\ud800" + "x" * 10_000})
 

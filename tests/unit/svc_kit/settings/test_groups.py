@@ -1,4 +1,4 @@
-"""Settings: sources, precedence, and everything that is wrong in one answer."""
+"""Settings: sources, precedence, and error messages."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -25,7 +25,7 @@ DIGEST = "a" * 64
 
 
 class KilnSettings(SettingsGroup):
-    """A group of the sample service."""
+    """A settings group of the sample service."""
 
     slots: int = Field(4, ge=1)
     heat: float = 1.5
@@ -33,7 +33,7 @@ class KilnSettings(SettingsGroup):
 
 
 class SampleSettings(ServiceSettings):
-    """A service as small as one can be with every shape of a setting."""
+    """A small service with every kind of setting."""
 
     model_config = SettingsConfigDict(env_prefix="CORRAL_SAMPLE_")
     toml_table: ClassVar[str] = "gateway"
@@ -49,8 +49,8 @@ class SampleSettings(ServiceSettings):
     secret: SecretStr | None = None
 
 
-def a_file(folder: Path, text: str) -> Path:
-    """A configuration file."""
+def write_config(folder: Path, text: str) -> Path:
+    """Write a configuration file."""
     path = folder / "corral.toml"
     path.write_text(text)
     return path
@@ -59,16 +59,16 @@ def a_file(folder: Path, text: str) -> Path:
 def load(
     toml: Path | None = None, environment: dict[str, str] | None = None, **flags: object
 ) -> SampleSettings:
-    """Load with an empty environment unless given; `__` in a flag's name stands for a dot."""
+    """Load settings, by default with an empty environment. `__` in a flag's name is a dot."""
     overrides = {name.replace("__", "."): value for name, value in flags.items()}
     return load_settings(
         SampleSettings, toml=toml, overrides=overrides, environment=environment or {}
     )
 
 
-def test_later_sources_win(tmp_path: Path) -> None:
-    """Defaults, then the file, then the environment, then flags, setting by setting."""
-    toml = a_file(tmp_path, "[gateway]\nlisten = 'a:2'\nmodels = ['f']\nkiln.slots = 5\n")
+def test_later_sources_override_earlier_ones(tmp_path: Path) -> None:
+    """Defaults, file, environment, flags; for each setting."""
+    toml = write_config(tmp_path, "[gateway]\nlisten = 'a:2'\nmodels = ['f']\nkiln.slots = 5\n")
     environment = {"CORRAL_SAMPLE_MODELS": "e,g", "CORRAL_SAMPLE_KILN__SLOTS": "6"}
     settings = load(toml, environment, kiln__slots=7)
 
@@ -77,27 +77,27 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_without_sources_there_are_the_defaults() -> None:
-    """Every setting has one."""
+    """Every setting has a default."""
     assert load() == SampleSettings()
 
 
-def test_a_group_given_as_a_table_is_merged(tmp_path: Path) -> None:
-    """A flag that sets one setting of a group leaves the file's others."""
-    toml = a_file(tmp_path, "[gateway.kiln]\nslots = 5\nheat = 2.5\n")
+def test_a_group_in_a_table_is_merged(tmp_path: Path) -> None:
+    """A flag for one setting of a group does not change the others."""
+    toml = write_config(tmp_path, "[gateway.kiln]\nslots = 5\nheat = 2.5\n")
 
     assert load(toml, None, kiln={"slots": 9}).kiln == KilnSettings(slots=9, heat=2.5)
 
 
-def test_flags_given_as_tables_stay_as_they_were() -> None:
-    """The caller's dictionary is not what sources are merged into."""
+def test_flags_are_not_modified() -> None:
+    """The caller's dictionary is copied."""
     given = {"slots": 9}
     load(None, {"CORRAL_SAMPLE_KILN__HEAT": "3"}, kiln=given, kiln__heat=4)
 
     assert given == {"slots": 9}
 
 
-def test_the_environment_speaks_json_and_lists() -> None:
-    """A group or a list of tables is JSON; a plain list may be separated by commas."""
+def test_the_environment_accepts_json_and_lists() -> None:
+    """Groups and lists of tables are JSON; plain lists may be comma-separated."""
     environment = {
         "CORRAL_SAMPLE_KEYS": f'[{{"name": "ci", "sha256": "{DIGEST}"}}]',
         "CORRAL_SAMPLE_KILN": '{"slots": 2, "heat": 3}',
@@ -111,18 +111,18 @@ def test_the_environment_speaks_json_and_lists() -> None:
     assert settings.models == ("one", "two")
 
 
-def test_an_empty_variable_is_absent() -> None:
-    """Compose files pass variables on that nobody set."""
+def test_an_empty_variable_is_ignored() -> None:
+    """Compose files pass unset variables as empty ones."""
     assert load(None, {"CORRAL_SAMPLE_LISTEN": ""}).listen == "127.0.0.1:1"
 
 
 @pytest.mark.parametrize("source", ["file", "environment"])
-def test_the_word_none_unsets_what_may_be_unset(tmp_path: Path, source: str) -> None:
-    """TOML has no null, nor has the environment."""
+def test_none_unsets_an_optional_setting(tmp_path: Path, source: str) -> None:
+    """TOML and the environment have no null."""
     lines = "[gateway]\nmanagement = 'none'\nlabel = 'none'\nkiln.limit = 'none'\n"
     variables = {f"CORRAL_SAMPLE_{n}": "none" for n in ("MANAGEMENT", "LABEL", "KILN__LIMIT")}
     if source == "file":
-        settings = load(a_file(tmp_path, lines))
+        settings = load(write_config(tmp_path, lines))
     else:
         settings = load(None, {**variables, "CORRAL_SAMPLE_TLS": "none"})
 
@@ -131,7 +131,7 @@ def test_the_word_none_unsets_what_may_be_unset(tmp_path: Path, source: str) -> 
 
 
 def test_constructing_settings_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests and programs get what they pass and nothing else."""
+    """Only the arguments are used."""
     monkeypatch.setenv("CORRAL_SAMPLE_LISTEN", "elsewhere:9")
 
     assert SampleSettings().listen == "127.0.0.1:1"
@@ -139,14 +139,14 @@ def test_constructing_settings_reads_no_environment(monkeypatch: pytest.MonkeyPa
 
 
 def test_settings_are_frozen() -> None:
-    """What was checked at the start is what holds."""
+    """They cannot be changed after validation."""
     with pytest.raises(ValidationError, match="frozen"):
         SampleSettings().listen = "b:3"  # type: ignore[misc]
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
-    """Each under the name that its writer knows."""
-    toml = a_file(
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    """Each with the name in its source."""
+    toml = write_config(
         tmp_path,
         f"[gateway]\nlisten = 'x'\ncolor = 'red'\nkiln.slts = 3\n[[gateway.keys]]\nname = 'a'\n"
         f"sha256 = 'zz{DIGEST}'\n[bogus]\n",
@@ -185,18 +185,18 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         (None, "No such file"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(
+def test_an_invalid_file_is_reported_with_its_path(
     tmp_path: Path, content: str | None, expected: str
 ) -> None:
-    """Broken TOML, a table that is none, no file at all."""
-    path = tmp_path / "absent.toml" if content is None else a_file(tmp_path, content)
+    """Invalid TOML, a value instead of a table, a missing file."""
+    path = tmp_path / "absent.toml" if content is None else write_config(tmp_path, content)
 
     with pytest.raises(StartupError, match=rf"{path.name}.*{expected}"):
         load(path)
 
 
 def test_problems_do_not_show_values() -> None:
-    """A secret in the wrong place must not reach the log."""
+    """A value may be a secret."""
     with pytest.raises(StartupError) as raised:
         load(None, {"CORRAL_SAMPLE_KEYS": '[{"name": "a", "sha256": "sk-secret"}]'})
 
@@ -204,13 +204,13 @@ def test_problems_do_not_show_values() -> None:
 
 
 def test_a_tls_file_must_exist(tmp_path: Path) -> None:
-    """A wrong path is found at the start, not at the first connection."""
+    """It is checked when the settings are loaded."""
     with pytest.raises(StartupError, match=r"tls\.certificate_file: there is no file"):
         load(None, None, tls={"certificate_file": tmp_path / "c", "key_file": tmp_path / "k"})
 
 
 def test_description_is_toml_without_secrets() -> None:
-    """What `corral config check` prints can be pasted back, except for what is hidden."""
+    """As printed by `corral config check`."""
     import tomllib
 
     settings = load(
@@ -231,10 +231,10 @@ def test_description_is_toml_without_secrets() -> None:
 
 
 def test_a_description_without_secrets_loads_again(tmp_path: Path) -> None:
-    """It is the configuration that it describes."""
+    """It gives the same settings."""
     settings = load(None, None, kiln__slots=9, models=['say "hi"'])
 
-    assert load(a_file(tmp_path, settings_toml(settings))) == settings
+    assert load(write_config(tmp_path, settings_toml(settings))) == settings
 
 
 @pytest.mark.parametrize(
@@ -245,12 +245,12 @@ def test_a_description_without_secrets_loads_again(tmp_path: Path) -> None:
         ({}, Path.home() / ".local/share/corral"),
     ],
 )
-def test_data_lives_where_the_user_says(environment: dict[str, str], expected: Path) -> None:
-    """Corral's own variable, else the XDG folder, else its default."""
+def test_the_default_data_folder(environment: dict[str, str], expected: Path) -> None:
+    """CORRAL_DATA_DIR, else the XDG folder, else its default."""
     assert default_data_dir(environment) == expected
 
 
-def test_a_secret_file_loses_its_line_end(tmp_path: Path) -> None:
+def test_the_newline_of_a_secret_file_is_removed(tmp_path: Path) -> None:
     """Editors add one."""
     path = tmp_path / "s"
     path.write_text("hunter2\n")
@@ -260,7 +260,7 @@ def test_a_secret_file_loses_its_line_end(tmp_path: Path) -> None:
 
 
 def test_a_secret_file_must_be_text(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8 are some other file."""
+    """Other bytes than UTF-8 are refused."""
     path = tmp_path / "s"
     path.write_bytes(b"\xff")
 
