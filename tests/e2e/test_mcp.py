@@ -109,7 +109,7 @@ def test_an_interrupted_call_is_not_repeated(
 
     call = next(item for item in ended.output if item.type == "mcp_call")
     assert call.output is None
-    assert "not made again" in (call.error or "")
+    assert "it is not repeated" in (call.error or "")
     assert len(shop.ordered) == before + 1
 
 

@@ -215,10 +215,10 @@ def test_files_that_cannot_be_parsed_have_an_error(client: openai.OpenAI) -> Non
     store = client.vector_stores.create()
     hostile = {
         "latin.txt": (b"caf\xe9 " * 9, "invalid_file", "UTF-8"),
-        "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00", "unsupported_file", "neither text"),
+        "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00", "unsupported_file", "type is not supported"),
         "broken.pdf": (b"%PDF-1.7\nnothing of the kind", "invalid_file", "PDF"),
         "empty.txt": (b" \n ", "invalid_file", "no text"),
-        "plain.zip": (make_zip(), "unsupported_file", "no Word document"),
+        "plain.zip": (make_zip(), "unsupported_file", "not a Word document"),
         "bomb.docx": (bomb(), "invalid_file", "memory"),
     }
     batch = client.vector_stores.file_batches.upload_and_poll(

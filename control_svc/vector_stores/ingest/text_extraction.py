@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from svc_kit.sandbox.jobs import JobRefused
 
-UNSUPPORTED: Final = "unsupported"
+UNSUPPORTED: Final = "its type is not supported"
 """Prefix of the problem of a file of an unsupported type."""
 _HTML_SUFFIXES: Final = frozenset({".htm", ".html"})
 _XHTML_SUFFIX: Final = ".xhtml"
@@ -83,7 +83,7 @@ def _choose_reader(content: bytes, suffix: str) -> Callable[[bytes], str]:
 def _read_plain(content: bytes) -> str:
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), "utf-8")
     if encoding != "utf-16" and b"\x00" in content:
-        raise JobRefused(f"{UNSUPPORTED}: supported types are text, HTML, PDF and Word documents")
+        raise JobRefused(f"{UNSUPPORTED}; supported types are text, HTML, PDF and Word documents")
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:

@@ -82,7 +82,7 @@ def test_parsing_takes_linear_time(tmp_path: Path, piece: str) -> None:
     [
         (b"caf\xe9", "not valid UTF-8"),
         (b"\xff\xfe\x00\xd8", "not valid UTF-16"),
-        (b"a\x00b", "unsupported: supported types are"),
+        (b"a\x00b", "its type is not supported; supported types are"),
         (b"PK\x03\x04 cut short", "damaged"),
         (b"%PDF-1.4 cut short", "damaged"),
         (b"&#" + b"9" * 5000 + b";", "character reference"),
