@@ -18,7 +18,7 @@ from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
 from tests.support.postgres import a_postgres, create_database, value_of
 from tests.support.processes import Program
-from tests.support.response_client import ResponseClient, text_of
+from tests.support.response_client import ResponseClient, output_text
 from tests.support.services import MODEL, Corral, start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -102,7 +102,7 @@ async def test_a_response_of_a_killed_process_is_completed_by_another(pair: Cont
     assert [event.sequence_number for event in attached] == list(range(len(attached)))
     assert [event.WhichOneof("event") for event in attached].count("incomplete") == 1
     assert attached[-1].incomplete == kept
-    assert "".join(event.output_text_delta.text for event in attached) == text_of(kept)
+    assert "".join(event.output_text_delta.text for event in attached) == output_text(kept)
     assert kept.state == response_pb2.Response.STATE_INCOMPLETE
     assert kept.usage.output_tokens == NUM_TOKENS
 

@@ -1,4 +1,4 @@
-"""Adapters for tests of the registry, and the registry as one caller sees it."""
+"""Adapter files, and a client of AdapterService."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
 TARGET = "blk.0.attn_q.weight"
 
 
-def a_pair(
+def lora_pair(
     name: str = TARGET, a: Sequence[int] = (64, 8), b: Sequence[int] = (8, 32)
 ) -> list[F32Tensor]:
-    """Both halves of a LoRA of one tensor."""
+    """Build the two LoRA matrices of a tensor."""
     return [F32Tensor(f"{name}.lora_a", tuple(a)), F32Tensor(f"{name}.lora_b", tuple(b))]
 
 
-def an_adapter(tensors: Sequence[F32Tensor] = (), **changes: Any) -> bytes:
-    """An adapter's file; changed metadata writes "." as "__", None removes."""
+def adapter_bytes(tensors: Sequence[F32Tensor] = (), **changes: Any) -> bytes:
+    """Build an adapter file. `changes` are metadata with "__" for "."; None removes a key."""
     metadata = {
         "general.type": "adapter",
         "general.architecture": "llama",
@@ -38,13 +38,15 @@ def an_adapter(tensors: Sequence[F32Tensor] = (), **changes: Any) -> bytes:
     }
     metadata |= {key.replace("__", "."): value for key, value in changes.items()}
     kept = {key: value for key, value in metadata.items() if value is not None}
-    return gguf_bytes(kept, tensors or a_pair())
+    return gguf_bytes(kept, tensors or lora_pair())
 
 
 @dataclass(frozen=True)
 class Registry:
-    """AdapterService as one project's caller sees it; failures are our errors. What is for our own
-    services is called with `service`, where that is given."""
+    """AdapterService for one project. Raises DomainErrors.
+
+    RPCs for inference frontends are called with the metadata `service`.
+    """
 
     channel: grpc.aio.Channel = field(repr=False)
     metadata: tuple[tuple[str, str], ...] = ()
@@ -52,16 +54,16 @@ class Registry:
 
     @classmethod
     def of(cls, client: Client, service: tuple[tuple[str, str], ...] = ()) -> "Registry":
-        """For the same caller."""
+        """Return a registry for the same caller."""
         return cls(client.channel, client.metadata, service or client.metadata)
 
     @property
     def stub(self) -> "AdapterServiceAsyncStub":
-        """The service, bare."""
+        """The stub."""
         return AdapterServiceStub(self.channel)
 
     async def send(self, pieces: Sequence[adapter_pb2.AdapterHeader | bytes]) -> Any:
-        """An adapter of these messages."""
+        """Register an adapter by these messages."""
         requests = [
             pb.CreateAdapterRequest(chunk=piece)
             if isinstance(piece, bytes)
@@ -73,35 +75,35 @@ class Registry:
         return answer.adapter
 
     async def create(self, content: bytes | None = None, name: str = "voice", **header: Any) -> Any:
-        """An adapter in two chunks, or of what the header names."""
+        """Register an adapter from two chunks, or from the source in the header."""
         about = adapter_pb2.AdapterHeader(name=name, **header)
         if "file_id" in header or "path" in header:
             return await self.send([about])
-        content = an_adapter() if content is None else content
+        content = adapter_bytes() if content is None else content
         middle = len(content) // 2
         return await self.send([about, content[:middle], content[middle:]])
 
     async def get(self, adapter: str, **request: Any) -> adapter_pb2.Adapter:
-        """One adapter."""
+        """Get an adapter."""
         answer: pb.GetAdapterResponse = await self.call("GetAdapter", adapter=adapter, **request)
         return answer.adapter
 
     async def call(self, method: str, **request: Any) -> Any:
-        """Any other method of one message."""
+        """Call a unary method."""
         message = getattr(pb, f"{method}Request")(**request)
         with translate_errors():
             metadata = self.service if method == "ReportAdapters" else self.metadata
             return await getattr(self.stub, method)(message, metadata=metadata)
 
     async def watch(self, revision: str = "") -> AsyncGenerator[pb.WatchDesiredResponse, None]:
-        """What frontends are told."""
+        """Yield the desired state and its changes."""
         request = pb.WatchDesiredRequest(revision=revision)
         with translate_errors():
             async for event in self.stub.WatchDesired(request, metadata=self.service):
                 yield event
 
     async def download(self, sha256: str) -> bytes:
-        """The bytes of a digest."""
+        """Download the bytes of an adapter."""
         request = pb.DownloadAdapterRequest(sha256=sha256)
         with translate_errors():
             call = self.stub.DownloadAdapter(request, metadata=self.service)

@@ -1,4 +1,4 @@
-"""A caller of ResponseService, and a control service whose model follows scripts."""
+"""A client of ResponseService, and a control service with a scripted model."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -18,85 +18,84 @@ from tests.support.control import Client, RunningControl, a_control
 from tests.support.conversation_client import a_message
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
 
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
+if TYPE_CHECKING:  # stubs over an aio channel have event_names for type checkers only
     from corral.control.v1.response_service_pb2_grpc import ResponseServiceAsyncStub
 
 
 @dataclass
 class ScriptedModels:
-    """`Models` and `TokenCounter` without a network; a token is a word."""
+    """`Models` and `TokenCounter` without a network. Each word is a token."""
 
     counted: list[TurnRequest] = field(default_factory=list)
 
     async def resolve(self, project: str, model: str, options: bytes) -> ResolvedModel:
-        """Every model is there."""
+        """Resolve any model name."""
         return ResolvedModel(model or "scripted", options, None)
 
     async def count(self, request: TurnRequest) -> int:
-        """The words."""
+        """Count the words."""
         self.counted.append(request)
-        return words_of(request)
+        return count_words(request)
 
 
-def a_model(turns: TurnClient) -> ModelParts:
-    """An inference service whose turns follow scripts."""
+def make_model_parts(turns: TurnClient) -> ModelParts:
+    """Return model parts with the given turns."""
     models = ScriptedModels()
     return ModelParts(turns, models, models)
 
 
-def a_small_control(
+def make_small_control(
     folder: Path, database_url: str | None, turns: TurnClient | None = None, **options: Any
 ) -> AbstractAsyncContextManager[RunningControl]:
-    """A control service with small limits, whose model says a word or calls the first tool, unless
-    it is another one."""
+    """Run a control service with small limits; the default model is `answer_or_call`."""
     files = {"file_bytes": 4000, "batch_bytes": 2000, "upload_bytes": 8000, "part_bytes": 3000}
-    model = a_model(turns or ScriptedTurns(answer_or_call))
+    model = make_model_parts(turns or ScriptedTurns(answer_or_call))
     return a_control(
         folder, database_url, model=model, files=files, embedding_model="meaning", **options
     )
 
 
 def answer_or_call(request: TurnRequest) -> Script:
-    """A word; a call of the first tool, where there are tools."""
+    """Call the first tool, if there is one; otherwise answer "Hello"."""
     return calls(request.tools[0].name, "{}") if request.tools else says("Hello")
 
 
-def words_of(request: TurnRequest) -> int:
-    """How many words a turn's prompt has."""
+def count_words(request: TurnRequest) -> int:
+    """Count the words of a prompt."""
     texts = (part.text for m in request.messages for part in m.parts if isinstance(part, TextPart))
     return sum(len(text.split()) for text in texts)
 
 
-def asked(*items: item_pb2.Item | str, **fields: Any) -> response_pb2.NewResponse:
-    """A request; texts are a user's messages, fields those of the settings or of the request."""
-    named = {
+def new_response_message(*items: item_pb2.Item | str, **fields: Any) -> response_pb2.NewResponse:
+    """Build a request. Texts become user messages; `fields` are its fields or settings."""
+    references = {
         name: fields.pop(name)
         for name in ("previous_response_id", "conversation_id")
         if name in fields
     }
-    given = [a_message(item) if isinstance(item, str) else item for item in items]
+    input_items = [a_message(item) if isinstance(item, str) else item for item in items]
     return response_pb2.NewResponse(
-        settings=response_pb2.ResponseSettings(**fields), input=given, **named
+        settings=response_pb2.ResponseSettings(**fields), input=input_items, **references
     )
 
 
 @dataclass(frozen=True)
 class ResponseClient:
-    """The service as one project's caller sees it; failures are our errors."""
+    """ResponseService for one project. Raises DomainErrors."""
 
     client: Client
 
     @property
     def stub(self) -> "ResponseServiceAsyncStub":
-        """The service, bare."""
+        """The stub."""
         return ResponseServiceStub(self.client.channel)
 
     async def create(
         self, *items: item_pb2.Item | str, request_id: str = "", **fields: Any
     ) -> response_pb2.Response:
-        """A response that has ended, or runs in the background."""
+        """Create a response and return it when it has ended; at once with `background`."""
         request = pb.CreateResponseRequest(
-            new_response=asked(*items, **fields), request_id=request_id
+            new_response=new_response_message(*items, **fields), request_id=request_id
         )
         with translate_errors():
             answer = await self.stub.CreateResponse(request, metadata=self.client.metadata)
@@ -105,8 +104,8 @@ class ResponseClient:
     async def stream(
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> AsyncGenerator[response_event_pb2.ResponseEvent, None]:
-        """What happens."""
-        request = pb.StreamResponseRequest(new_response=asked(*items, **fields))
+        """Create a response and yield its events."""
+        request = pb.StreamResponseRequest(new_response=new_response_message(*items, **fields))
         with translate_errors():
             call = self.stub.StreamResponse(request, metadata=self.client.metadata)
             async for message in call:
@@ -115,7 +114,7 @@ class ResponseClient:
     async def watch(
         self, response_id: str, after: int | None = None
     ) -> AsyncIterator[response_event_pb2.ResponseEvent]:
-        """What has happened and happens."""
+        """Yield the past and future events of a response."""
         request = pb.WatchResponseRequest(response_id=response_id, after=after)
         with translate_errors():
             call = self.stub.WatchResponse(request, metadata=self.client.metadata)
@@ -125,21 +124,21 @@ class ResponseClient:
     async def get(
         self, response_id: str, *include: response_pb2.ResponseInclude
     ) -> response_pb2.Response:
-        """One response."""
+        """Get a response."""
         request = pb.GetResponseRequest(response_id=response_id, include=include)
         with translate_errors():
             answer = await self.stub.GetResponse(request, metadata=self.client.metadata)
         return answer.response
 
     async def delete(self, response_id: str) -> None:
-        """Forget one."""
+        """Delete a response."""
         with translate_errors():
             await self.stub.DeleteResponse(
                 pb.DeleteResponseRequest(response_id=response_id), metadata=self.client.metadata
             )
 
     async def cancel(self, response_id: str) -> response_pb2.Response:
-        """Give one up."""
+        """Cancel a response."""
         with translate_errors():
             answer = await self.stub.CancelResponse(
                 pb.CancelResponseRequest(response_id=response_id), metadata=self.client.metadata
@@ -147,14 +146,14 @@ class ResponseClient:
         return answer.response
 
     async def input_items(self, response_id: str, **page: Any) -> pb.ListInputItemsResponse:
-        """A page of what one was asked."""
+        """List input items."""
         request = pb.ListInputItemsRequest(response_id=response_id, **page)
         with translate_errors():
             return await self.stub.ListInputItems(request, metadata=self.client.metadata)
 
     async def count(self, *items: item_pb2.Item | str, **fields: Any) -> int:
-        """The tokens of a prompt."""
-        request = pb.CountInputTokensRequest(new_response=asked(*items, **fields))
+        """Count the tokens of a prompt."""
+        request = pb.CountInputTokensRequest(new_response=new_response_message(*items, **fields))
         with translate_errors():
             answer = await self.stub.CountInputTokens(request, metadata=self.client.metadata)
         return answer.input_tokens
@@ -162,35 +161,35 @@ class ResponseClient:
     async def prepare(
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> pb.PrepareResponseResponse:
-        """Have a prompt read."""
-        request = pb.PrepareResponseRequest(new_response=asked(*items, **fields))
+        """Compute a prompt into the prefix cache."""
+        request = pb.PrepareResponseRequest(new_response=new_response_message(*items, **fields))
         with translate_errors():
             return await self.stub.PrepareResponse(request, metadata=self.client.metadata)
 
     async def compact(
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> pb.CompactResponseResponse:
-        """A summary."""
+        """Compact items."""
         given = [a_message(item) if isinstance(item, str) else item for item in items]
         request = pb.CompactResponseRequest(input=given, **fields)
         with translate_errors():
             return await self.stub.CompactResponse(request, metadata=self.client.metadata)
 
 
-def an_output(call_id: str, text: str) -> item_pb2.Item:
-    """What a function gave."""
+def function_output(call_id: str, text: str) -> item_pb2.Item:
+    """Build the output of a function call."""
     parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text=text))]
     return item_pb2.Item(
         function_call_output=item_pb2.ToolOutputItem(call_id=call_id, output=parts)
     )
 
 
-def text_of(response: response_pb2.Response) -> str:
-    """All text of an answer."""
+def output_text(response: response_pb2.Response) -> str:
+    """Return the text of an answer."""
     return "".join(part.text.text for item in response.output for part in item.message.parts)
 
 
-def names(events: list[response_event_pb2.ResponseEvent]) -> list[str]:
-    """What the events are, equal ones in a row once."""
-    found = [str(event.WhichOneof("event")) for event in events]
-    return [name for place, name in enumerate(found) if not place or found[place - 1] != name]
+def event_names(events: list[response_event_pb2.ResponseEvent]) -> list[str]:
+    """Return the types of events, without consecutive duplicates."""
+    types = [str(event.WhichOneof("event")) for event in events]
+    return [name for place, name in enumerate(types) if not place or types[place - 1] != name]

@@ -34,7 +34,7 @@ from svc_kit.rpc.client import translate_errors
 from tests.support.batches import CHAT, BatchClient, chat_line, jsonl
 from tests.support.control import BATCH, Client
 from tests.support.conversation_client import ConversationClient, a_message
-from tests.support.registry import Registry, an_adapter
+from tests.support.registry import Registry, adapter_bytes
 from tests.support.response_tenancy import create_response, observe_response, response_calls
 from tests.support.run_tenancy import RUN_ANSWERS, create_run, observe_run, run_calls
 from tests.support.thread_tenancy import (
@@ -197,7 +197,7 @@ RESOURCES: Mapping[str, Resource] = {
                 adapter_service_pb2.CreateAdapterRequest(
                     header=adapter_pb2.AdapterHeader(name="voice", replace=True)
                 ),
-                adapter_service_pb2.CreateAdapterRequest(chunk=an_adapter()),
+                adapter_service_pb2.CreateAdapterRequest(chunk=adapter_bytes()),
             ],
             "GetAdapter": lambda ids: [
                 adapter_service_pb2.GetAdapterRequest(adapter=ids["adapter"])

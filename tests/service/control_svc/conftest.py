@@ -13,7 +13,7 @@ from control_svc.db.engine import Database
 from tests.support.control import RunningControl, SetClock
 from tests.support.jobs import Jobs, a_database
 from tests.support.postgres import a_postgres, create_database, empty
-from tests.support.response_client import a_small_control, answer_or_call
+from tests.support.response_client import answer_or_call, make_small_control
 from tests.support.runs import RunWorld, Worlds
 from tests.support.scripted_turns import ScriptedTurns
 
@@ -88,5 +88,5 @@ async def running(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns
 ) -> AsyncIterator[RunningControl]:
     """A control service on each database, with small limits."""
-    async with a_small_control(tmp_path, database_url, model) as control:
+    async with make_small_control(tmp_path, database_url, model) as control:
         yield control

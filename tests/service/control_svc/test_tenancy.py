@@ -20,7 +20,7 @@ from svc_kit.auth.scopes import METHOD_SCOPES
 from tests.support.control import Client, RunningControl
 from tests.support.examples import examples
 from tests.support.postgres import empty
-from tests.support.response_client import a_small_control
+from tests.support.response_client import make_small_control
 from tests.support.tenancy import (
     RESOURCES,
     Ids,
@@ -95,7 +95,7 @@ async def running(
 ) -> AsyncIterator[RunningControl]:
     """One control service that all projects share."""
     folder = tmp_path_factory.mktemp("tenancy")
-    async with a_small_control(folder, database_url, patience_s=None) as control:
+    async with make_small_control(folder, database_url, patience_s=None) as control:
         yield control
 
 

@@ -10,7 +10,7 @@ from corral.control.v1 import adapter_pb2
 
 from corral_cli.adapters import adapters
 from tests.support.control import RunningControl, a_control
-from tests.support.registry import Registry, an_adapter
+from tests.support.registry import Registry, adapter_bytes
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def report_state(registry: Registry, **fields: str) -> None:
 
 async def test_a_file_is_added_listed_and_removed(control: RunningControl, tmp_path: Path) -> None:
     """`add` waits until a server has loaded it."""
-    (tmp_path / "voice.gguf").write_bytes(an_adapter())
+    (tmp_path / "voice.gguf").write_bytes(adapter_bytes())
     registry = Registry.of(control.client, control.service_metadata)
     added, _ = await asyncio.gather(
         run(control, "add", "voice", tmp_path / "voice.gguf", "--scale", "0.5", "--model", "tiny"),
@@ -66,7 +66,7 @@ async def test_a_problem_of_a_server_is_printed_with_its_address(
 ) -> None:
     """A file that is not an adapter is refused immediately."""
     good, bad = tmp_path / "voice.gguf", tmp_path / "bad.gguf"
-    good.write_bytes(an_adapter())
+    good.write_bytes(adapter_bytes())
     bad.write_bytes(b"not a model")
     refused = await run(control, "add", "voice", bad)
     added, _ = await asyncio.gather(

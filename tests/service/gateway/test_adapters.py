@@ -11,7 +11,7 @@ from corral.control.v1 import adapter_pb2
 
 from tests.support.control import RunningControl, a_control
 from tests.support.loopback_gateway import run_gateway
-from tests.support.registry import Registry, an_adapter
+from tests.support.registry import Registry, adapter_bytes
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Scene:
 
     async def create(self, content: bytes | None = None, **fields: str) -> httpx.Response:
         """Register an adapter by a form."""
-        content = an_adapter() if content is None else content
+        content = adapter_bytes() if content is None else content
         about = {"name": "voice", **fields}
         return await self.http.post("/v1/adapters", data=about, files={"file": ("a", content)})
 
@@ -128,7 +128,7 @@ async def test_a_failed_load_is_reported(scene: Scene) -> None:
     """An adapter that replaced another one is kept."""
     folder = scene.control.folder / "adapters"
     folder.mkdir()
-    (folder / "v.gguf").write_bytes(an_adapter())
+    (folder / "v.gguf").write_bytes(adapter_bytes())
     await scene.create()
     await scene.report(state="STATE_FAILED", reason="X", problem="it does not fit")
     body = {"name": "voice", "path": "v.gguf"}

@@ -19,7 +19,7 @@ from tests.support.batches import ScriptedInference, serve_inference
 from tests.support.control import a_control
 from tests.support.hostile_http import Call, Document
 from tests.support.loopback_gateway import LOOPBACK, run_gateway
-from tests.support.response_client import a_model
+from tests.support.response_client import make_model_parts
 from tests.support.scripted_turns import ScriptedTurns, says
 
 ROUTES = ("/v1/", "/lora-adapters", "/admin/")
@@ -62,7 +62,7 @@ SHARES = 6
 @pytest.fixture
 async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a gateway with a real control service and fake inference services."""
-    model = a_model(ScriptedTurns(lambda _: says("Hello")))
+    model = make_model_parts(ScriptedTurns(lambda _: says("Hello")))
     async with (
         serve_inference(tmp_path, ScriptedInference()) as target,
         a_control(tmp_path, model=model, inference_target=target, embedding_model=MODEL) as control,

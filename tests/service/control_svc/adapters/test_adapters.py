@@ -25,7 +25,7 @@ from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from tests.support.control import RunningControl, a_control
 from tests.support.gguf_files import F32Tensor
 from tests.support.jobs import a_database
-from tests.support.registry import Registry, a_pair, an_adapter
+from tests.support.registry import Registry, adapter_bytes, lora_pair
 
 READY = adapter_pb2.AdapterReport.STATE_READY
 LOADING = adapter_pb2.AdapterReport.STATE_LOADING
@@ -56,7 +56,7 @@ async def names(registry: Registry, **request: Any) -> list[str]:
 
 async def test_an_adapter_says_what_its_file_says(registry: Registry) -> None:
     """It is found by its id and by its name, and its bytes come back by their digest."""
-    content = an_adapter()
+    content = adapter_bytes()
     made = await registry.create(content, description="Arr", default_scale=0.5, model="tiny")
 
     assert made == await registry.get(made.id) == await registry.get("voice")
@@ -71,7 +71,7 @@ async def test_an_adapter_of_a_file_outlives_it(
     running: RunningControl, registry: Registry
 ) -> None:
     """It has bytes of its own."""
-    content = an_adapter()
+    content = adapter_bytes()
     file = await running.client.create(content)
     made = await registry.create(file_id=file.id)
     await running.client.delete(file.id)
@@ -87,12 +87,12 @@ async def test_a_path_leads_only_into_the_operators_folders(
     """Neither out of them nor for a caller who is no operator."""
     folder = running.folder / "adapters"
     folder.mkdir()
-    (folder / "mine.gguf").write_bytes(an_adapter())
-    (running.folder / "outside.gguf").write_bytes(an_adapter())
+    (folder / "mine.gguf").write_bytes(adapter_bytes())
+    (running.folder / "outside.gguf").write_bytes(adapter_bytes())
     (folder / "link.gguf").symlink_to(running.folder / "outside.gguf")
 
     made = await registry.create(path="mine.gguf")
-    assert made.sha256 == hashlib.sha256(an_adapter()).hexdigest()
+    assert made.sha256 == hashlib.sha256(adapter_bytes()).hexdigest()
     for path in ("../outside.gguf", "link.gguf", str(running.folder / "outside.gguf"), "no", "\0"):
         with pytest.raises(errors.InvalidField, match="no such file"):
             await registry.create(name="other", path=path)
@@ -102,7 +102,7 @@ async def test_a_path_leads_only_into_the_operators_folders(
 
 def hostile() -> dict[str, bytes]:
     """Files that are no adapters, by what is wrong with them."""
-    sound = an_adapter()
+    sound = adapter_bytes()
     infinite = bytearray(sound)
     infinite[-4:] = np.float32("inf").tobytes()
     return {
@@ -110,13 +110,13 @@ def hostile() -> dict[str, bytes]:
         "not a GGUF file": b"GGML" + sound[4:],
         "not finite": bytes(infinite),
         "1099511627776 tensors": sound[:8] + (1 << 40).to_bytes(8, "little") + sound[16:],
-        "the matrices for": an_adapter(a_pair(b=(4, 32))),
-        "one matrix of the LoRA": an_adapter(a_pair()[:1]),
-        "ignore it": an_adapter([*a_pair(), F32Tensor("blk.0.attn_norm.weight", (64,))]),
-        "general.type is 'model'": an_adapter(general__type="model"),
-        "general.architecture is missing": an_adapter(general__architecture=None),
-        "adapter.type is": an_adapter(adapter__type="control_vector"),
-        "alpha": an_adapter(adapter__lora__alpha=float("nan")),
+        "the matrices for": adapter_bytes(lora_pair(b=(4, 32))),
+        "one matrix of the LoRA": adapter_bytes(lora_pair()[:1]),
+        "ignore it": adapter_bytes([*lora_pair(), F32Tensor("blk.0.attn_norm.weight", (64,))]),
+        "general.type is 'model'": adapter_bytes(general__type="model"),
+        "general.architecture is missing": adapter_bytes(general__architecture=None),
+        "adapter.type is": adapter_bytes(adapter__type="control_vector"),
+        "alpha": adapter_bytes(adapter__lora__alpha=float("nan")),
     }
 
 
@@ -141,7 +141,7 @@ async def test_files_are_judged_in_limited_children(tmp_path: Path) -> None:
     ):
         registry = Registry.of(running.client)
         with pytest.raises(errors.AdapterInvalid, match="truncated"):
-            await registry.create(an_adapter()[:-1000])
+            await registry.create(adapter_bytes()[:-1000])
 
         assert (await registry.create()).rank == 8
 
@@ -177,13 +177,13 @@ async def test_a_header_and_one_source_must_be_there(registry: Registry) -> None
     """Bytes without a name, a name without bytes, and both kinds at once are refused."""
     header = adapter_pb2.AdapterHeader(name="voice")
     with pytest.raises(errors.MissingField, match="header"):
-        await registry.send([an_adapter()])
+        await registry.send([adapter_bytes()])
     with pytest.raises(errors.MissingField, match="file"):
         await registry.send([header])
     with pytest.raises(errors.InvalidField, match="combined with bytes"):
         await registry.send([b"x", adapter_pb2.AdapterHeader(name="voice", file_id="file-1")])
 
-    assert (await registry.send([an_adapter(), header])).name == "voice"
+    assert (await registry.send([adapter_bytes(), header])).name == "voice"
 
 
 async def test_a_name_is_one_adapters_unless_it_is_replaced(
@@ -192,9 +192,9 @@ async def test_a_name_is_one_adapters_unless_it_is_replaced(
     """The replacement keeps the id; the bytes before it are gone."""
     first = await registry.create()
     with pytest.raises(errors.AdapterExists):
-        await registry.create(an_adapter(general__name="other"))
+        await registry.create(adapter_bytes(general__name="other"))
     assert len(running.stored()) == 1
-    second = await registry.create(an_adapter(general__name="other"), replace=True)
+    second = await registry.create(adapter_bytes(general__name="other"), replace=True)
 
     assert (second.id, second.title) == (first.id, "other")
     assert second.etag != first.etag
@@ -210,7 +210,7 @@ async def test_a_request_is_carried_out_once(running: RunningControl, registry: 
     assert (await registry.create(request_id="one")).id == first.id
     assert len(running.stored()) == 1
     with pytest.raises(errors.RequestIdReused):
-        await registry.create(an_adapter(general__name="x"), request_id="one")
+        await registry.create(adapter_bytes(general__name="x"), request_id="one")
 
 
 async def test_a_replacement_is_carried_out_once(
@@ -218,7 +218,7 @@ async def test_a_replacement_is_carried_out_once(
 ) -> None:
     """Sent again it finds the adapter that it gave new bytes, as that is now."""
     first = await registry.create()
-    content = an_adapter(general__name="x")
+    content = adapter_bytes(general__name="x")
     second = await registry.create(content, replace=True, request_id="one")
     again = await registry.create(content, replace=True, request_id="one")
 
@@ -296,7 +296,7 @@ async def test_the_same_name_in_two_projects_is_two_adapters(running: RunningCon
     """Neither sees the other's, by name or by id."""
     mine, other = (Registry.of(running.of_project(name)) for name in ("mine", "other"))
     first = await mine.create()
-    second = await other.create(an_adapter(general__name="other"))
+    second = await other.create(adapter_bytes(general__name="other"))
 
     assert (await mine.get("voice")).sha256 == first.sha256 != second.sha256
     for method in ("GetAdapter", "UpdateAdapter", "DeleteAdapter", "RetryAdapter"):
@@ -310,7 +310,7 @@ async def test_swept_bytes_are_no_adapters(running: RunningControl, registry: Re
     running.clock.advance(days=30)
     await running.control.sweeper.sweep()
 
-    assert await registry.download(made.sha256) == an_adapter()
+    assert await registry.download(made.sha256) == adapter_bytes()
 
 
 @pytest.mark.parametrize("name", ["", "voi\0ce", "x" * 5000, "../voice", "voice ", "VOICE"])
@@ -440,7 +440,7 @@ async def test_control_processes_on_one_database_tell_each_other(
         await report(there, a_report(made))
 
         assert [each.id for each in change.change.adapters] == [made.id]
-        assert await there.download(made.sha256) == an_adapter()
+        assert await there.download(made.sha256) == adapter_bytes()
         assert [each.state for each in (await waiting).engines] == [READY]
 
 

@@ -13,7 +13,7 @@ from control_svc.inference.turns import TextPart, TurnRequest
 from svc_kit.errors import InvalidField, UnsupportedValue
 from tests.support.control import RunningControl, a_control
 from tests.support.mcp_server import LABEL, SECRET, Shop, a_shop
-from tests.support.response_client import ResponseClient, a_model, names, text_of
+from tests.support.response_client import ResponseClient, event_names, make_model_parts, output_text
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, in_order, says
 
 NEVER = tool_pb2.McpTool.APPROVAL_NEVER
@@ -72,7 +72,7 @@ async def running(
     }
     unreachable = {"label": "dead", "url": "http://127.0.0.1:1/mcp"}
     async with a_control(
-        tmp_path, database_url, model=a_model(model), mcp_servers=[server, unreachable]
+        tmp_path, database_url, model=make_model_parts(model), mcp_servers=[server, unreachable]
     ) as control:
         yield control
 
@@ -104,7 +104,7 @@ async def test_a_call_is_executed_once_and_streamed_in_order(
     assert shop.authorizations == [SECRET]
     assert kinds(made) == ["mcp_list_tools", "mcp_call", "message"]
     assert made.output[1].mcp_call.output == "Ordered: tea"
-    assert text_of(made) == "It is ordered"
+    assert output_text(made) == "It is ordered"
     assert [tool.name for tool in model.requests[0].tools] == [
         "order",
         "wait",
@@ -112,7 +112,7 @@ async def test_a_call_is_executed_once_and_streamed_in_order(
         "flood",
     ]
     assert model.requests[1].messages[-1].parts[0] == ("Ordered: tea",)
-    assert names(events)[2:13] == [
+    assert event_names(events)[2:13] == [
         "output_item_added",
         "mcp_list_tools_in_progress",
         "mcp_list_tools_completed",
@@ -267,7 +267,7 @@ async def test_a_long_result_is_compacted_before_the_next_turn(
 
     assert shop.ordered == ["tea"]
     assert kinds(made) == ["mcp_list_tools", "mcp_call", "compaction", "message"]
-    assert text_of(made) == text_of(after) == "It is ordered"
+    assert output_text(made) == output_text(after) == "It is ordered"
     assert texts_of(model.requests[1])[:3] == ["Go", "", f"Ordered: tea{shop.small_print}"]
     assert texts_of(model.requests[-1]) == [summary, "Go", "It is ordered", "And?"]
     outputs = (ORDER, says("Much tea"), says("It is ordered"))
@@ -291,7 +291,7 @@ async def test_a_list_of_tools_survives_compaction(
 
     assert kinds(made) == ["compaction", "message"]
     assert kinds(after) == ["message"]
-    assert text_of(made) == "So be it"
+    assert output_text(made) == "So be it"
     offered = [[tool.name for tool in request.tools] for request in model.requests]
     assert offered[0] == offered[2] == offered[3] == offered[4] != []
 
@@ -347,8 +347,8 @@ async def test_a_failed_call_is_a_result(
 
     assert problem in call.problem
     assert not call.HasField("output")
-    assert "mcp_call_failed" in names(events)
-    assert text_of(events[-1].completed) == "Sorry"
+    assert "mcp_call_failed" in event_names(events)
+    assert output_text(events[-1].completed) == "Sorry"
 
 
 async def test_an_unreachable_server_only_costs_its_tools(
@@ -361,7 +361,7 @@ async def test_an_unreachable_server_only_costs_its_tools(
     made = events[-1].completed
     again = await client.create("Hi", previous_response_id=made.id, tools=[unreachable])
 
-    assert "mcp_list_tools_failed" in names(events)
+    assert "mcp_list_tools_failed" in event_names(events)
     assert "dead" in made.output[0].mcp_list_tools.problem
     assert kinds(made) == kinds(again) == ["mcp_list_tools", "message"]
 

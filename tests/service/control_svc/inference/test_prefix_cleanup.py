@@ -22,7 +22,7 @@ from svc_kit.rpc.server import RpcServer, Service
 from tests.support.control import Client, RunningControl, a_control, a_service_token
 from tests.support.conversation_client import ConversationClient, a_message
 from tests.support.operators import JobPb, Operator
-from tests.support.response_client import ResponseClient, a_model
+from tests.support.response_client import ResponseClient, make_model_parts
 from tests.support.scripted_turns import ScriptedTurns, says
 from tests.support.threads import ThreadClient
 
@@ -89,7 +89,7 @@ async def world(tmp_path: Path, database_url: str | None) -> AsyncIterator[World
         a_control(
             tmp_path,
             database_url,
-            model=a_model(model),
+            model=make_model_parts(model),
             inference_target=target,
             jobs={"poll_interval_s": 0.05},
             responses={"keep_s": 60},

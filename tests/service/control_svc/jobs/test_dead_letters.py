@@ -22,7 +22,7 @@ from svc_kit.rpc.client import translate_errors
 from tests.support.control import SetClock, a_control
 from tests.support.jobs import PROJECT, a_database
 from tests.support.operators import JobPb, Operator
-from tests.support.response_client import ResponseClient, a_model
+from tests.support.response_client import ResponseClient, make_model_parts
 from tests.support.runs import FUNCTION, RunProcess, RunWorld, create_run, get_run, read_events
 from tests.support.scripted_turns import ScriptedTurns, calls, says
 from tests.support.threads import ThreadClient, saying
@@ -119,7 +119,9 @@ async def test_failed_runs_and_responses_are_not_retried(
     """Their readers have received the failure."""
     model = ScriptedTurns(lambda _: says("Hello"), troubles=[0] * 6)
     jobs = {"poll_interval_s": 0.05}
-    async with a_control(tmp_path, database_url, model=a_model(model), jobs=jobs) as control:
+    async with a_control(
+        tmp_path, database_url, model=make_model_parts(model), jobs=jobs
+    ) as control:
         control.clock.step_s = 1  # backing off takes no time
         operator, responses = Operator.of(control), ResponseClient(control.client)
         response = await responses.create("Hi", background=True)

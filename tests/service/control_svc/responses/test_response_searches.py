@@ -8,7 +8,7 @@ from corral.control.v1 import response_pb2, tool_pb2
 
 from control_svc.inference.turns import TextPart, TurnRequest, TurnRole
 from svc_kit.errors import EmbeddingModelMissing, VectorStoreNotFound
-from tests.support.response_client import ResponseClient, a_model, names
+from tests.support.response_client import ResponseClient, event_names, make_model_parts
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, in_order, says
 from tests.support.vectors import NO_STORE, RunningVectors, running_vectors
 
@@ -29,7 +29,7 @@ async def running(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns
 ) -> AsyncIterator[RunningVectors]:
     """A control service on each database, with real stores."""
-    async with running_vectors(tmp_path, database_url, model=a_model(model)) as each:
+    async with running_vectors(tmp_path, database_url, model=make_model_parts(model)) as each:
         yield each
 
 
@@ -51,7 +51,7 @@ async def test_a_search_is_told_shown_and_cited(
     (part,) = answer.message.parts
     whole = await client.get(events[-1].completed.id, RESULTS)
 
-    assert names(events)[2:-2] == [
+    assert event_names(events)[2:-2] == [
         "output_item_added",
         "file_search_call_in_progress",
         "file_search_call_searching",
@@ -94,7 +94,7 @@ async def test_without_an_embedding_model_nothing_is_searched(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns
 ) -> None:
     """The caller is told, with the command that adds one, not the model."""
-    parts = a_model(model)
+    parts = make_model_parts(model)
     async with running_vectors(tmp_path, database_url, embedding_model=None, model=parts) as each:
         store = await each.vectors.create(name="later")
         search = tool_pb2.FileSearchTool(vector_store_ids=[store.id])

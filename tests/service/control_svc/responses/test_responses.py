@@ -15,7 +15,7 @@ from svc_kit.errors import (
     ToolOutputMissing,
 )
 from tests.support.control import RunningControl
-from tests.support.response_client import ResponseClient, an_output, names, text_of
+from tests.support.response_client import ResponseClient, event_names, function_output, output_text
 from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
 
 COMPLETED = response_pb2.Response.STATE_COMPLETED
@@ -59,12 +59,6 @@ def model() -> Model:
     return Model()
 
 
-@pytest.fixture
-def client(running: RunningControl) -> ResponseClient:
-    """A caller."""
-    return ResponseClient(running.client)
-
-
 async def told(
     client: ResponseClient, *items: str | item_pb2.Item, **fields: object
 ) -> list[response_event_pb2.ResponseEvent]:
@@ -77,7 +71,7 @@ async def test_a_response_is_answered_and_kept(client: ResponseClient) -> None:
     made = await client.create("What is 2 + 2?", instructions="Be brief", metadata={"a": "b"})
 
     assert made == await client.get(made.id)
-    assert (made.state, text_of(made)) == (COMPLETED, "The answer is 4")
+    assert (made.state, output_text(made)) == (COMPLETED, "The answer is 4")
     assert (made.usage.input_tokens, made.usage.output_tokens) == (10, 4)
     assert made.settings.model == "scripted"
     assert made.settings.store
@@ -89,7 +83,7 @@ async def test_a_stream_tells_everything_in_order(client: ResponseClient) -> Non
     """Events are numbered from 0 without holes, and the last one is the response."""
     events = await told(client, "What is 2 + 2?")
 
-    assert names(events) == TEXT_TURN
+    assert event_names(events) == TEXT_TURN
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].completed == await client.get(events[0].created.id)
     deltas = [event.output_text_delta.text for event in events]
@@ -117,7 +111,7 @@ async def test_a_function_call_waits_for_its_output(client: ResponseClient, mode
     made = events[-1].completed
     call = made.output[0].function_call
 
-    assert names(events)[2:-1] == [
+    assert event_names(events)[2:-1] == [
         "output_item_added",
         "function_call_arguments_delta",
         "function_call_arguments_done",
@@ -131,10 +125,10 @@ async def test_a_function_call_waits_for_its_output(client: ResponseClient, mode
     with pytest.raises(ToolOutputMissing):
         await client.create("And?", previous_response_id=made.id)
     with pytest.raises(ToolCallMissing):
-        await client.create(an_output("other", "warm"), previous_response_id=made.id)
+        await client.create(function_output("other", "warm"), previous_response_id=made.id)
     model.script = says("Sunny")
-    answer = await client.create(an_output("call_1", "warm"), previous_response_id=made.id)
-    assert text_of(answer) == "Sunny"
+    answer = await client.create(function_output("call_1", "warm"), previous_response_id=made.id)
+    assert output_text(answer) == "Sunny"
     assert model.last_texts() == ["Weather?", "", "warm"]
 
 
@@ -143,7 +137,7 @@ async def test_a_thought_is_told_as_a_summary(client: ResponseClient, model: Mod
     model.script = says("Four", thinks="two and two")
     events = await told(client, "What is 2 + 2?")
 
-    assert names(events)[2:8] == [
+    assert event_names(events)[2:8] == [
         "output_item_added",
         "reasoning_summary_part_added",
         "reasoning_summary_text_delta",
@@ -175,7 +169,7 @@ async def test_pictures_alone_are_an_empty_message(client: ResponseClient, model
     message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=[picture])
     made = await client.create("Look", item_pb2.Item(message=message))
 
-    assert text_of(made) == "The answer is 4"
+    assert output_text(made) == "The answer is 4"
     assert model.last_texts() == ["Look", ""]
     assert all(message.parts for message in model.requests[-1].messages)
 
@@ -185,9 +179,9 @@ async def test_a_limit_breaks_an_answer_off(client: ResponseClient) -> None:
     events = await told(client, "What is 2 + 2?", max_output_tokens=2)
     last = events[-1].incomplete
 
-    assert names(events) == [*TEXT_TURN[:-1], "incomplete"]
+    assert event_names(events) == [*TEXT_TURN[:-1], "incomplete"]
     assert last.output[0].status == item_pb2.Item.STATUS_INCOMPLETE
-    assert text_of(last) == "The answer"
+    assert output_text(last) == "The answer"
     assert last.incomplete_reason == last.INCOMPLETE_REASON_MAX_OUTPUT_TOKENS
 
 
@@ -205,7 +199,7 @@ async def test_a_request_that_the_model_refuses_is_an_error(
     events = [event async for event in client.watch(begun.id)]
 
     assert begun.state == response_pb2.Response.STATE_QUEUED
-    assert names(events) == ["created", "queued", "failed"]
+    assert event_names(events) == ["created", "queued", "failed"]
     assert events[-1].failed.error.code == "context_length_exceeded"
 
 
@@ -217,7 +211,7 @@ async def test_an_engine_that_dies_costs_no_word(
     model.troubles = [2, 1]
     events = await told(client, "What is 2 + 2?")
 
-    assert names(events) == TEXT_TURN
+    assert event_names(events) == TEXT_TURN
     assert "".join(event.output_text_delta.text for event in events) == "The answer is 4"
 
 
@@ -264,7 +258,7 @@ async def test_a_cancelled_response_keeps_what_was_said(
             cancelled = await client.cancel(begun.id)
 
     assert cancelled.state == response_pb2.Response.STATE_CANCELLED
-    assert text_of(cancelled) == "The answer"
+    assert output_text(cancelled) == "The answer"
     assert seen[-1].cancelled == cancelled
     assert cancelled.output[0].status == item_pb2.Item.STATUS_INCOMPLETE
 

@@ -9,8 +9,8 @@ from control_svc.inference.turns import TurnRequest
 from svc_kit.errors import SealInvalid
 from tests.support.control import RunningControl
 from tests.support.conversation_client import a_message
-from tests.support.conversation_client import text_of as text_of_item
-from tests.support.response_client import ResponseClient, text_of
+from tests.support.conversation_client import text_of as item_text
+from tests.support.response_client import ResponseClient, output_text
 from tests.support.scripted_turns import says
 from tests.support.small_window import SmallWindow
 
@@ -60,9 +60,9 @@ async def test_nobody_takes_an_id_from_an_answer_that_is_being_written(
     answered = [heard async for heard in client.watch(other.id)][-1].completed
     *_, asked = (await client.input_items(other.id)).items
 
-    assert (ended.output[0].id, text_of(ended)) == (told, "Fine so far")
-    assert text_of(answered) == "Fine so far"
-    assert text_of_item(asked) == "mine"
+    assert (ended.output[0].id, output_text(ended)) == (told, "Fine so far")
+    assert output_text(answered) == "Fine so far"
+    assert item_text(asked) == "mine"
     assert asked.id != told
 
 
@@ -100,7 +100,7 @@ async def test_a_compaction_is_accepted_as_input(
     model.script = says("Fine")
     await client.create(*compacted.output, "and now?")
 
-    assert model.shown.startswith("let us agree | Summary of the conversation so far:")
-    assert model.shown.endswith("They agreed | and now?")
+    assert model.prompt_text.startswith("let us agree | Summary of the conversation so far:")
+    assert model.prompt_text.endswith("They agreed | and now?")
     with pytest.raises(SealInvalid):
         await ResponseClient(running.of_project("other")).create(*compacted.output, "and now?")

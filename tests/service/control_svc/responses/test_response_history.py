@@ -24,9 +24,9 @@ from svc_kit.errors import (
 )
 from tests.support.control import RunningControl, SetClock, a_control
 from tests.support.conversation_client import ConversationClient, a_message
-from tests.support.conversation_client import text_of as text_of_item
+from tests.support.conversation_client import text_of as item_text
 from tests.support.jobs import a_database
-from tests.support.response_client import ResponseClient, a_model, names, text_of
+from tests.support.response_client import ResponseClient, event_names, make_model_parts, output_text
 from tests.support.rows import count_rows
 from tests.support.small_window import SmallWindow
 
@@ -98,7 +98,7 @@ async def test_two_responses_can_go_on_from_one(client: ResponseClient, model: S
     await client.create("left", previous_response_id=root.id)
     await client.create("right", previous_response_id=root.id)
 
-    assert model.shown == "root | Fine | right"
+    assert model.prompt_text == "root | Fine | right"
 
 
 async def test_a_broken_chain_is_refused(client: ResponseClient) -> None:
@@ -147,7 +147,7 @@ async def test_old_responses_are_forgotten_once_none_goes_on_from_them(
 
 async def test_a_deleted_response_leaves_no_row(tmp_path: Path, model: SmallWindow) -> None:
     """Nor does one that is not stored, in any table."""
-    async with a_control(tmp_path, model=a_model(model)) as running:
+    async with a_control(tmp_path, model=make_model_parts(model)) as running:
         client = ResponseClient(running.client)
         kept = await client.create("kept")
         before = everything(tmp_path)
@@ -158,8 +158,8 @@ async def test_a_deleted_response_leaves_no_row(tmp_path: Path, model: SmallWind
         await client.compact("sesame")
 
         assert everything(tmp_path) == before
-        assert text_of(answer) == "Fine"
-        assert names(told)[-1] == "completed"
+        assert output_text(answer) == "Fine"
+        assert event_names(told)[-1] == "completed"
         assert model.requests[0].messages == model.requests[1].messages[:1]
         gone = await client.create("sesame")
         await client.delete(gone.id)
@@ -187,8 +187,8 @@ async def test_a_conversation_is_read_and_added_to(
     await client.create("two", conversation_id=made.id)
     items = await conversations.items(made.id)
 
-    assert model.shown == "one | Fine | two"
-    assert sorted(map(text_of_item, items)) == sorted(["one", "Fine", "two", "Fine"])
+    assert model.prompt_text == "one | Fine | two"
+    assert sorted(map(item_text, items)) == sorted(["one", "Fine", "two", "Fine"])
 
 
 async def test_a_conversation_has_one_writer(
@@ -209,7 +209,7 @@ async def test_a_conversation_has_one_writer(
     gate.set()
     await client.create("three", conversation_id=made.id)
 
-    assert model.shown == "three"
+    assert model.prompt_text == "three"
 
 
 async def test_an_item_is_in_a_conversation_once(

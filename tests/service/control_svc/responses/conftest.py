@@ -1,4 +1,4 @@
-"""What responses go on from, asked of a model with a small window."""
+"""Fixtures of the tests of responses."""
 
 import pytest
 
@@ -9,11 +9,11 @@ from tests.support.small_window import SmallWindow
 
 @pytest.fixture
 def model() -> SmallWindow:
-    """The model."""
+    """A model with a small context."""
     return SmallWindow()
 
 
 @pytest.fixture
 def client(running: RunningControl) -> ResponseClient:
-    """A caller."""
+    """A client."""
     return ResponseClient(running.client)
