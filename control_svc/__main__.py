@@ -13,7 +13,7 @@ from svc_kit.settings.groups import load_settings
 
 
 def main() -> int:
-    """Serve until stopped; returns the exit code."""
+    """Serve until stopped; return the exit code."""
     try:
         settings = load_settings(ControlSettings)
         configure_logging("control", level=settings.log_level)

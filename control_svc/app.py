@@ -1,4 +1,4 @@
-"""Composes the control service: settings in, a running server out."""
+"""Composes and runs the control service."""
 
 import asyncio
 import ctypes
@@ -82,11 +82,11 @@ _INFERENCE_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
 """gRPC must not retry: batches count how often an engine died on a line."""
 _INSTALLATION_BYTES: Final = 16
 SANDBOX = SandboxSettings(min_children=0, max_children=2)
-"""Adapters are registered now and then: no child waits for the next one."""
+"""No idle children, since adapters are registered rarely."""
 
 
 def utc_now() -> datetime:
-    """The clock of the service."""
+    """The current time."""
     return datetime.now(UTC)
 
 
@@ -111,12 +111,11 @@ async def build(
     model: ModelParts | None = None,
     lines: LineRunner | None = None,
 ) -> AsyncIterator[Control]:
-    """Open everything in order and close it in reverse. Raises StartupError.
+    """Run the service while the context is open. Raises StartupError.
 
-    `blobs` is the store of the settings unless given; `clock` stands in for this process's and for
-    the database's; `handlers` do kinds of jobs beside the service's own; `sandbox`
-    stands in for the limited child processes; `model` for the inference service, and `lines` for it
-    in batches.
+    The optional arguments replace what the settings describe: `blobs` the blob store, `clock` the
+    clocks of this process and of the database, `sandbox` the child processes, `model` the inference
+    service, and `lines` the inference service in batches. `handlers` are additional job handlers.
     """
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
@@ -146,7 +145,7 @@ async def build(
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
-        works: list[JobHandler] = [
+        all_handlers: list[JobHandler] = [
             *batch_handlers(deps, responses.lines.answer, lines),
             vectors.handler(),
             *run_handlers(deps, vectors.search, model),
@@ -155,11 +154,11 @@ async def build(
             *handlers,
         ]
         dispatcher = await stack.enter_async_context(
-            run_dispatcher(deps, works, JobMetrics(registry))
+            run_dispatcher(deps, all_handlers, JobMetrics(registry))
         )
         sweeper = _sweeper(deps)
-        sweeping = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
-        stack.push_async_callback(cancel_and_wait, sweeping)
+        sweeper_task = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
+        stack.push_async_callback(cancel_and_wait, sweeper_task)
         server.set_serving(True)
         yield Control(server, sweeper, dispatcher, management)
 
@@ -201,7 +200,7 @@ async def _deps(
     clock: Clock | None,
     sandbox: JobRunner | None,
 ) -> AsyncIterator[Deps]:
-    """What all parts stand on, open."""
+    """Open the dependencies of the slices."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(_database(settings, clock))
         await _prepare_schema(database, settings)
@@ -241,14 +240,14 @@ def _sweeper(deps: Deps) -> Sweeper:
 
 
 async def upgrade_database(settings: ControlSettings) -> str:
-    """Bring the database to this release's schema; its revision. Raises StartupError."""
+    """Upgrade the database and return its revision. Raises StartupError."""
     async with _database(settings) as database:
         await migrations.upgrade(database.migrator)
     return migrations.head()
 
 
 async def check_database(settings: ControlSettings) -> str:
-    """The revision of the database, which is this release's. Raises StartupError otherwise."""
+    """Return the revision of the database. Raises StartupError unless it is this release's."""
     async with _database(settings) as database:
         await migrations.check(database.writer)
     return migrations.head()
@@ -263,14 +262,16 @@ def _database(
 
 
 async def _prepare_schema(database: Database, settings: ControlSettings) -> None:
-    wanted = settings.auto_migrate
-    if not database.is_shared if wanted is None else wanted:
+    auto_migrate = settings.auto_migrate
+    if auto_migrate is None:
+        auto_migrate = not database.is_shared
+    if auto_migrate:
         await migrations.upgrade(database.migrator)
     await migrations.check_revision(database.writer)
 
 
 async def _blobs(settings: ControlSettings, database: Database) -> BlobStore:
-    """The store of bytes, which is this database's and no other's."""
+    """Open the blob store of this database."""
     installation = await shared_secret(database, "installation", _INSTALLATION_BYTES)
     credentials = Credentials(settings.blobs_access_key_id, settings.blobs_secret_access_key)
     folder = data_folder(settings) / "blobs"
@@ -323,11 +324,11 @@ _COUNT_INTERVAL_S: Final = 10.0
 async def run_dispatcher(
     deps: Deps, handlers: Sequence[JobHandler], metrics: JobMetrics
 ) -> AsyncIterator[Dispatcher]:
-    """A dispatcher at work; what it works on is given back at the end."""
-    bounds, database = deps.settings.jobs, deps.database
+    """Run the dispatcher while the context is open; release running jobs at the end."""
+    limits, database = deps.settings.jobs, deps.database
     terms = LeaseTerms(
         owner=f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}",
-        lease=timedelta(seconds=bounds.lease_s),
+        lease=timedelta(seconds=limits.lease_s),
         is_exclusive=not database.is_shared,
     )
     dead_letter_handlers = {handler.kind: handler for handler in handlers}
@@ -335,20 +336,20 @@ async def run_dispatcher(
     dispatcher = Dispatcher(leases, deps.notifications, handlers, metrics)
     gauges = JobGauges(deps.transactions, metrics)
     with renew_leases(database, terms.owner, terms.lease):
-        counting = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))
-        working = asyncio.create_task(dispatcher.run(bounds.poll_interval_s))
+        gauges_task = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))
+        dispatcher_task = asyncio.create_task(dispatcher.run(limits.poll_interval_s))
         try:
             yield dispatcher
         finally:
             dispatcher.stop()
-            await working
-            await cancel_and_wait(counting)
+            await dispatcher_task
+            await cancel_and_wait(gauges_task)
 
 
 async def open_blobs(
     url: str | None, credentials: Credentials, folder: Path, installation: str
 ) -> BlobStore:
-    """The store of a URL; None: the folder's. Raises StartupError."""
+    """Open the blob store of a URL, or the folder if `url` is None. Raises StartupError."""
     if url is not None:
         bucket = open_bucket(url, credentials)
         await bucket.claim(installation)
@@ -358,7 +359,7 @@ async def open_blobs(
         store.prepare()
         store.claim(installation)
     except OSError as error:
-        raise StartupError(f"cannot keep files in {folder}: {error.strerror}") from error
+        raise StartupError(f"cannot store files in {folder}: {error.strerror}") from error
     return store
 
 

@@ -22,115 +22,115 @@ MIB = 1024 * 1024
 
 
 class FileSettings(SettingsGroup):
-    """Bounds on files."""
+    """Limits of files."""
 
     file_bytes: int = Field(512 * MIB, ge=1)
-    """The largest file that is sent in one request."""
+    """Maximum size of a file that is sent in one request."""
     batch_bytes: int = Field(200 * MIB, ge=1)
-    """The largest file of purpose batch."""
+    """Maximum size of a file of purpose batch."""
     upload_bytes: int = Field(8192 * MIB, ge=1)
-    """The largest file that is sent in parts."""
+    """Maximum size of a file that is uploaded in parts."""
     part_bytes: int = Field(64 * MIB, ge=1)
-    """The largest part."""
+    """Maximum size of a part."""
 
 
 class JobSettings(SettingsGroup):
-    """Work in the background."""
+    """Background jobs."""
 
     lease_s: float = Field(15.0, gt=0)
-    """How long a job waits for a control process that died before another one takes it over."""
+    """Time after which the job of a killed control process is taken over by another one."""
     poll_interval_s: float = Field(1.0, gt=0)
-    """How often a control process looks for jobs without a notification."""
+    """Interval at which a control process polls for jobs, in case a notification is lost."""
 
 
 class AdapterSettings(SettingsGroup):
-    """Bounds on registered LoRA adapters."""
+    """Limits of registered LoRA adapters."""
 
     file_bytes: int = Field(2048 * MIB, ge=1)
-    """The largest file of an adapter."""
+    """Maximum size of an adapter file."""
     per_project: int = Field(128, ge=0)
-    """How many adapters a project may have."""
+    """Maximum number of adapters of a project."""
 
 
 class StreamSettings(SettingsGroup):
-    """The events of runs and responses."""
+    """Event streams of runs and responses."""
 
     keep_s: float = Field(3600.0, gt=0)
-    """How long a stream can still be read once it has ended; its run or response stays."""
+    """How long the events of a finished run or response can be read."""
 
 
 class ResponseSettings(SettingsGroup):
     """Responses."""
 
     keep_s: float = Field(30 * 86_400.0, gt=0)
-    """How long a stored response is kept at least; one that others go on from is kept as long as
-    they are."""
+    """Minimum time for which a response is stored; one that later responses continue is stored as
+    long as they are."""
     at_once: int = Field(256, ge=1)
-    """Responses that run at the same time in one control process. The inference service has them
-    wait for each other."""
+    """Maximum number of responses that run at the same time in one control process. The inference
+    service queues them."""
     turn_timeout_s: float = Field(3600.0, gt=0)
-    """How long one call of the model may take, waiting included."""
+    """Timeout of a call of the model, queueing included."""
     summary_tokens: int = Field(1024, ge=64)
     """Maximum length of a summary of earlier items, in tokens."""
 
 
 class BatchSettings(SettingsGroup):
-    """Batches: bounds on them, and how much of them runs at a time."""
+    """Limits and concurrency of batches."""
 
     lines: int = Field(50_000, ge=1)
-    """The most requests of a batch."""
+    """Maximum number of requests in a batch."""
     line_bytes: int = Field(8 * MIB, ge=1024)
-    """The longest line of a batch's file."""
+    """Maximum length of a line in the file of a batch."""
     embedding_inputs: int = Field(50_000, ge=1)
-    """The most texts that a batch embeds, over all its lines."""
+    """Maximum number of texts that a batch embeds, over all its lines."""
     batches_at_once: int = Field(4, ge=1)
-    """Batches that run at the same time in one control process."""
+    """Maximum number of batches that run at the same time in one control process."""
     lines_at_once: int = Field(32, ge=1)
-    """Lines that one control process has with the inference service, over all batches. More than it
-    has slots, or some are idle; fewer than it takes into its queue, which is for others too."""
+    """Maximum number of lines that one control process runs at the same time, over all batches.
+    Should be more than the slots of the inference service, and less than its queue length."""
     line_timeout_s: float = Field(3600.0, gt=0)
-    """How long one line may take, waiting included."""
+    """Timeout of a line, queueing included."""
 
 
 class VectorStoreSettings(SettingsGroup):
-    """Vector stores: bounds on them, and how much of them is read at a time."""
+    """Limits and concurrency of vector stores."""
 
     file_bytes: int = Field(32 * MIB, ge=1)
-    """The largest file that is read for search."""
+    """Maximum size of a file in a vector store."""
     files_at_once: int = Field(2, ge=1)
-    """Files that are read at the same time in one control process."""
+    """Maximum number of files that are ingested at the same time in one control process."""
     index_bytes: int = Field(256 * MIB, ge=0)
-    """Vectors kept in memory, of the stores searched last; a larger store is read through for each
-    search. Unused where PostgreSQL has pgvector."""
+    """Size of the cache of vectors in memory. A store that does not fit is read from the database
+    for each search. Unused with pgvector."""
     call_timeout_s: float = Field(300.0, gt=0)
-    """How long a call for vectors may take, waiting included."""
+    """Timeout of an embedding call, queueing included."""
 
 
 class RunSettings(SettingsGroup):
     """Runs of assistants."""
 
     runs_at_once: int = Field(32, ge=1)
-    """Runs that one control process works on at the same time; the others are queued. More than the
-    inference service has slots; fewer than it takes into its queue."""
+    """Maximum number of runs that are processed at the same time in one control process. Should be
+    more than the slots of the inference service, and less than its queue length."""
     expire_after_s: float = Field(600.0, gt=0)
-    """How long a run waits for the outputs of its client's functions before it expires."""
+    """How long a run waits for the outputs of client functions before it expires."""
     turn_timeout_s: float = Field(3600.0, gt=0)
-    """How long one turn of the model may take, waiting included."""
+    """Timeout of a call of the model, queueing included."""
 
 
 class McpServerSettings(SettingsGroup):
     """A remote server (Model Context Protocol, streamable HTTP) whose tools responses may use."""
 
     label: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    """By which requests name it: `server_label`."""
+    """The `server_label` in requests."""
     url: str = Field(pattern=r"^https?://[^\s@]+$")
-    """Where it is. No other address is ever called."""
+    """URL of the server. No other address is called."""
     header_files: dict[str, ExistingFile] = Field(default_factory=dict)
-    """Headers of each call, by name, each with the file that holds its value: `Authorization`."""
+    """Headers of each call: name, such as `Authorization`, and the file with the value."""
     timeout_s: float = Field(60.0, gt=0)
-    """How long one call may take."""
+    """Timeout of a call."""
     output_bytes: int = Field(1 * MIB, ge=1024)
-    """The longest answer; a longer one is a failed call."""
+    """Maximum size of a result; a call with a larger one fails."""
 
 
 class ControlSettings(ServiceSettings):
@@ -140,62 +140,62 @@ class ControlSettings(ServiceSettings):
     toml_table: ClassVar[str] = "control"
 
     listen: ListenAddress = "127.0.0.1:50052"
-    """Where gRPC is served."""
+    """Address of the gRPC server."""
     management_listen: ListenAddress | None = "127.0.0.1:50062"
-    """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
+    """Address of /metrics, /healthz and /readyz. "none" disables them."""
     data_dir: Path = Field(default_factory=default_data_dir)
-    """The bytes of files and the database are kept here, in control/, unless they have a URL."""
+    """Data folder; control/ in it has the database and the files, unless they have a URL."""
     database_url: SecretStr | None = None
     """postgresql://user:password@host/name, or sqlite:///FILE. Unset: SQLite in data_dir."""
     blobs_url: str | None = None
-    """s3://BUCKET/PREFIX?endpoint=URL&region=NAME: where the bytes of files are kept. Unset: in
-    data_dir."""
+    """Bucket for the contents of files: s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Unset: they
+    are in data_dir."""
     blobs_access_key_id: SecretStr | None = None
-    """Of the bucket. Unset: the usual AWS_ variables, or the machine's role."""
+    """Access key id of the bucket. Unset: the AWS_ variables, or the role of the machine."""
     blobs_secret_access_key: SecretStr | None = None
-    """The secret of that key."""
+    """Secret access key of the bucket."""
     inference_target: str = "127.0.0.1:50051"
-    """host:port of the inference service, which runs what batches ask for."""
+    """host:port of the inference service."""
     inference_tls: UpstreamTlsSettings | None = None
     """Call the inference service over TLS."""
     auto_migrate: bool | None = None
-    """Bring the database to this release's schema at the start. Unset: on SQLite only."""
+    """Upgrade the database schema at startup. Unset: on SQLite only."""
     sweep_interval_s: float = Field(300.0, gt=0)
-    """How often what has expired, and bytes that belong to nothing, are removed."""
+    """Interval at which expired objects and unreferenced files are deleted."""
     keys: list[KeySettings] = Field(default_factory=list)
-    """API keys that are accepted."""
+    """Accepted API keys, beside those of `corral keys create`."""
     service_token_file: Path | None = None
-    """The installation's own credential, which the gateway presents."""
+    """File of the service token, which the gateway also has."""
     allow_keyless: bool = False
-    """Serve without keys beyond the loopback interface."""
+    """Allow callers without a key on other interfaces than loopback."""
     require_keys: bool = False
-    """Require an API key, also on loopback; keys of `corral keys create` count."""
+    """Require an API key, even on loopback."""
     tls: TlsSettings | None = None
     """Serve over TLS."""
     log_level: str = "info"
     """debug, info, warning or error."""
     files: FileSettings = FileSettings()
-    """Bounds on files."""
+    """Limits of files."""
     jobs: JobSettings = JobSettings()
-    """Work in the background."""
+    """Background jobs."""
     adapters: AdapterSettings = AdapterSettings()
-    """Bounds on registered LoRA adapters."""
+    """Limits of registered LoRA adapters."""
     adapter_folders: list[Path] = Field([])
-    """Where files may lie that an operator registers by their path, beside the data folder's
-    "adapters"."""
+    """Folders of adapter files that operators may register by path, beside "adapters" in
+    data_dir."""
     batches: BatchSettings = BatchSettings()
     """Batches."""
     responses: ResponseSettings = ResponseSettings()
     """Responses."""
     streams: StreamSettings = StreamSettings()
-    """The events of runs and responses."""
+    """Event streams of runs and responses."""
     embedding_model: str | None = None
-    """The model by which files in vector stores are searched, as the inference service calls it.
-    Unset: none can be."""
+    """Name of the embedding model of vector stores in the inference service. Unset: files cannot be
+    searched."""
     vector_stores: VectorStoreSettings = VectorStoreSettings()
     """Vector stores."""
     mcp_servers: list[McpServerSettings] = Field(default_factory=list)
-    """Remote servers whose tools responses may use; requests cannot name others."""
+    """Remote MCP servers whose tools responses may use."""
     runs: RunSettings = RunSettings()
     """Runs of assistants."""
     server: ServerSettings = ServerSettings()

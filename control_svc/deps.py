@@ -1,4 +1,4 @@
-"""What the slices are built from: settings, database, blobs, streams, channels, clocks."""
+"""Dependencies from which the slices are built: settings, database, blobs, streams, channels."""
 
 import asyncio
 import secrets
@@ -54,13 +54,13 @@ async def open_streams(
     reader = StreamReader(
         group_reader, tails, database.notifications, metrics, settings.jobs.poll_interval_s
     )
-    running = [asyncio.create_task(committer.run()), asyncio.create_task(group_reader.run())]
+    tasks = [asyncio.create_task(committer.run()), asyncio.create_task(group_reader.run())]
     try:
         yield Streams(committer, reader)
     finally:
-        for task in running:
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(running)
+        await asyncio.wait(tasks)
 
 
 ResultT = TypeVar("ResultT")
@@ -68,7 +68,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Deps:
-    """The settings and what is opened once for all slices."""
+    """Settings and shared resources of all slices."""
 
     settings: ControlSettings
     database: Database
@@ -76,31 +76,31 @@ class Deps:
     sandbox: JobRunner
     streams: Streams
     inference: grpc.aio.Channel
-    """To the inference service, which need not be there."""
+    """To the inference service, which may be unavailable."""
     token: ServiceToken | None
-    """Presented to it; None: it serves callers without a key."""
+    """Credential for the inference service; None if it serves callers without a key."""
     ids: IdSource
     tokens: PageTokens
     clock: Clock
 
     @property
     def transactions(self) -> Transactions:
-        """Units of work on the database."""
+        """The transactions of the database."""
         return self.database.transactions
 
     @property
     def notifications(self) -> Notifications:
-        """What has changed."""
+        """The notifications of the database."""
         return self.database.notifications
 
 
 def data_folder(settings: ControlSettings) -> Path:
-    """Where the service keeps what has no URL."""
+    """The folder of the database and the blobs, unless they have a URL."""
     return settings.data_dir / "control"
 
 
 async def shared_secret(database: Database, name: str, num_bytes: int) -> bytes:
-    """What all processes on a database share, made by the first of them. Raises StartupError."""
+    """Return a random secret that all processes on a database share. Raises StartupError."""
     candidate = secrets.token_bytes(num_bytes)
     return await require_for_start(
         database.transactions.write(lambda tx: transaction.shared_secret(tx, name, candidate))
@@ -108,7 +108,7 @@ async def shared_secret(database: Database, name: str, num_bytes: int) -> bytes:
 
 
 async def require_for_start(work: Awaitable[ResultT]) -> ResultT:
-    """Work without which the service cannot start. Raises StartupError."""
+    """Await work that the service needs to start. Raises StartupError if it fails."""
     try:
         return await work
     except DomainError as error:
@@ -116,18 +116,18 @@ async def require_for_start(work: Awaitable[ResultT]) -> ResultT:
 
 
 async def cancel_and_wait(task: asyncio.Task[None]) -> None:
-    """Cancel a task of the service's own and see it end."""
+    """Cancel a task and wait for its end."""
     task.cancel()
     await asyncio.wait([task])
 
 
 def build_prefix_cleanup(deps: Deps) -> PrefixCleanup:
-    """What has deleted objects forgotten. Only our own services name objects, by their token."""
+    """Build the cleanup of cached prefixes, which needs the service token."""
     return PrefixCleanup(deps.ids, is_used=deps.token is not None)
 
 
 class ModelParts(NamedTuple):
-    """What calls models, knows them, and counts what they would be shown."""
+    """Clients of the inference service: turns, models, and the counter of prompt tokens."""
 
     turns: TurnClient
     models: Models
@@ -135,7 +135,7 @@ class ModelParts(NamedTuple):
 
 
 def model_parts(deps: Deps, turn_timeout_s: float) -> ModelParts:
-    """Those of the inference service; a turn takes at most so long."""
+    """Build the clients of the inference service."""
     return ModelParts(
         RpcTurnClient(deps.inference, deps.token, timeout_s=turn_timeout_s),
         RpcModels(deps.inference, deps.token),

@@ -1,6 +1,6 @@
-"""Every table of the database, for Alembic.
+"""All tables of the database, for Alembic.
 
-A slice defines its tables; this module imports them all, so that `METADATA` is complete.
+The slices define the tables; this module imports them, so that `METADATA` is complete.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Builds the services and job handlers of the slices from `Deps` and the settings."""
+"""Builds the services and job handlers of the slices."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -105,13 +105,13 @@ from svc_kit.rpc.server import Service
 
 
 def _service(add: Callable[[Any, grpc.aio.Server], None], servicer: object) -> Service:
-    """The service that a generated function adds; the function's name has its name."""
+    """Wrap a servicer; the service name comes from the name of the generated function."""
     name = add.__name__.removeprefix("add_").removesuffix("Servicer_to_server")
     return Service(add, servicer, f"corral.control.v1.{name}")
 
 
 def file_services(deps: Deps) -> list[Service]:
-    """Files and uploads."""
+    """Build the services of files and uploads."""
     bounds = deps.settings.files
     files = Files(
         deps.transactions,
@@ -139,7 +139,7 @@ def file_services(deps: Deps) -> list[Service]:
 
 
 def adapter_service(deps: Deps) -> Service:
-    """The registry of adapters, and the sync of inference frontends with it."""
+    """Build the registry of adapters, with which inference frontends synchronize."""
     settings = deps.settings
     source = AdapterBytes(
         deps.transactions,
@@ -168,7 +168,7 @@ def adapter_service(deps: Deps) -> Service:
 
 
 def archive_handlers(deps: Deps) -> Sequence[JobHandler]:
-    """The worker that deletes stored prefixes, where the inference service can be called."""
+    """Build the handler that deletes stored prefixes, if there is a service token."""
     if deps.token is None:
         return []
     return [PrefixCleanupWorker(RpcDiskPrefixCache(deps.inference, deps.token))]
@@ -178,7 +178,7 @@ _CLOSING_AT_ONCE: Final = 2
 
 
 def batch_service(deps: Deps) -> Service:
-    """Batches."""
+    """Build the service of batches."""
     batches = Batches(
         deps.transactions,
         deps.notifications,
@@ -217,7 +217,7 @@ def batch_handlers(
 
 
 def conversation_service(deps: Deps) -> Service:
-    """Conversations."""
+    """Build the service of conversations."""
     conversations = Conversations(
         deps.transactions, deps.ids, deps.tokens, deps.clock, build_prefix_cleanup(deps)
     )
@@ -228,7 +228,7 @@ def conversation_service(deps: Deps) -> Service:
 
 
 def job_service(deps: Deps) -> Service:
-    """Jobs, for operators."""
+    """Build the service of jobs."""
     return _service(
         job_service_pb2_grpc.add_JobServiceServicer_to_server,
         JobServicer(Jobs(deps.transactions, deps.tokens, RETRIES)),
@@ -236,7 +236,7 @@ def job_service(deps: Deps) -> Service:
 
 
 async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator) -> list[Service]:
-    """Projects, keys and usage. Raises StartupError."""
+    """Build the services of projects, keys and usage. Raises StartupError."""
     projects = Projects(deps.transactions, deps.tokens, deps.clock)
     await require_for_start(projects.prepare())
     return [
@@ -255,7 +255,7 @@ async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator
 
 
 class ResponseParts(NamedTuple):
-    """The service of responses, its job handler, and what runs lines of batches."""
+    """The service of responses, their job handler, and the runner of batch lines."""
 
     service: Service
     handler: ResponseHandler
@@ -266,7 +266,7 @@ class ResponseParts(NamedTuple):
 async def response_parts(
     deps: Deps, search: Search, model: ModelParts | None = None
 ) -> ResponseParts:
-    """Responses; `model` replaces the inference service. Raises StartupError."""
+    """Build the parts of responses; `model` replaces the inference service. Raises StartupError."""
     bounds = deps.settings.responses
     cipher = ContentCipher(Sealer(await shared_secret(deps.database, "seal_key", KEY_BYTES)))
     model = model or model_parts(deps, bounds.turn_timeout_s)
@@ -326,7 +326,7 @@ async def response_parts(
 
 
 def run_service(deps: Deps) -> Service:
-    """Runs."""
+    """Build the service of runs."""
     runs = Runs(
         deps.transactions,
         deps.streams.reader,
@@ -343,7 +343,7 @@ def run_service(deps: Deps) -> Service:
 def run_handlers(
     deps: Deps, search: Search, model: ModelParts | None = None
 ) -> Sequence[JobHandler]:
-    """Job handlers of runs; `model` replaces the inference service."""
+    """Build the job handlers of runs; `model` replaces the inference service."""
     codec, bounds = RunEventDocuments(), deps.settings.runs
     model = model or model_parts(deps, bounds.turn_timeout_s)
     handler = RunHandler(
@@ -366,7 +366,7 @@ def _wait(deps: Deps) -> timedelta:
 
 
 def thread_services(deps: Deps) -> list[Service]:
-    """Assistants, threads and messages."""
+    """Build the services of assistants, threads and messages."""
     shared = deps.transactions, deps.ids, deps.tokens, deps.clock
     embedding_model = deps.settings.embedding_model
     return [
@@ -390,7 +390,7 @@ def thread_services(deps: Deps) -> list[Service]:
 
 
 class Vectors:
-    """Vector stores: their services, search and ingestion share one embedding client."""
+    """Builds the services, search and ingestion of vector stores, which share a client."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
@@ -400,13 +400,13 @@ class Vectors:
 
     @cached_property
     def search(self) -> Search:
-        """The search, one for the process, since it caches vectors in memory."""
+        """The search, which caches vectors in memory: one per process."""
         deps = self._deps
         index = VectorIndex(deps.transactions, self._bounds.index_bytes)
         return VectorSearch(deps.transactions, self._embedder, index, self._adder, deps.clock)
 
     def services(self) -> list[Service]:
-        """Vector stores and their files."""
+        """Build the services of vector stores and their files."""
         deps = self._deps
         shared = (deps.transactions, self._adder, deps.ids, deps.tokens, deps.clock)
         return [
@@ -425,7 +425,7 @@ class Vectors:
         ]
 
     def handler(self) -> IngestHandler:
-        """The job handler that ingests files."""
+        """Build the job handler that ingests files."""
         deps = self._deps
         extractor = TextExtractor(
             deps.blobs, deps.sandbox, data_folder(deps.settings), self._bounds.file_bytes
@@ -444,4 +444,4 @@ RETRIES: Final[Mapping[str, Retry]] = {
     runs_worker.KIND: refuse_retry,
     responses_worker.KIND: refuse_retry,
 }
-"""How a dead letter is retried, by its kind."""
+"""Retry hooks of dead jobs, by kind."""

@@ -35,12 +35,12 @@ from svc_kit.errors import (
 )
 
 PREFIX_CHARACTERS: Final = 14
-"""Stored characters of a key: the common prefix and four more."""
+"""Length of the stored part of a key: the common prefix and four more characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """What is kept of a key."""
+    """A stored API key, without the secret."""
 
     id: str
     project: str
@@ -55,26 +55,26 @@ class ApiKey:
     revoked_at: datetime | None = None
 
     def revoke(self, now: datetime) -> "ApiKey":
-        """The key ended; a second time changes nothing."""
+        """Revoke the key; revoking it again changes nothing."""
         return self if self.revoked_at is not None else replace(self, revoked_at=now)
 
     @property
     def principal(self) -> Principal:
-        """On whose behalf its callers call."""
+        """The principal of callers with this key."""
         return Principal(
             project=self.project, scopes=self.scopes, priority=self.priority, key_id=self.id
         )
 
 
 @dataclass(frozen=True)
-class PresentedKey:
-    """A known key, and whether its project is archived."""
+class KeyStatus:
+    """A key, and whether its project is archived."""
 
     key: ApiKey
     project_is_archived: bool
 
     def refusal(self, now: datetime) -> DomainError | None:
-        """Why it may not be used now; None: it may."""
+        """The error with which the key is refused; None if it is valid."""
         key = self.key
         if key.revoked_at is not None:
             return ApiKeyRevoked()
@@ -97,10 +97,10 @@ class NewKey:
     request_id: str = ""
 
     def check(self, now: datetime) -> None:
-        """Raises MissingField, TooLong or InvalidField."""
+        """Validate the request. Raises MissingField, TooLong or InvalidField."""
         check_text("name", self.name)
         if self.expires_at is not None and self.expires_at <= now:
-            raise InvalidField(field="expire_time", problem="it has passed")
+            raise InvalidField(field="expire_time", problem="it is in the past")
         check_request_id(self.request_id)
 
 
@@ -115,14 +115,11 @@ class ApiKeyRow(Table):
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     project: Mapped[str] = mapped_column(Key)
-    # what an operator says
     name: Mapped[str] = mapped_column(Text)
     scopes: Mapped[str] = mapped_column(Text)
     priority: Mapped[str] = mapped_column(String(16))
-    # the key
     prefix: Mapped[str] = mapped_column(String(16))
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
-    # its life
     created_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime | None] = mapped_column(Instant)
     last_used_at: Mapped[datetime | None] = mapped_column(Instant)
@@ -130,37 +127,37 @@ class ApiKeyRow(Table):
 
 
 class KeyQueries:
-    """API keys in one transaction."""
+    """API keys."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, key: ApiKey) -> None:
-        """Keep a new key."""
+        """Insert a key."""
         scopes, priority = ",".join(sorted(key.scopes)), key.priority.name
         values = {**asdict(key), "scopes": scopes, "priority": priority}
         await self._session.execute(insert(ApiKeyRow).values(**values))
 
     async def get(self, key_id: str) -> ApiKey:
-        """Raises ApiKeyNotFound."""
-        # What is no id is not asked for: a database may refuse its characters.
+        """Return a key. Raises ApiKeyNotFound."""
+        # Do not query for malformed ids: PostgreSQL refuses some characters.
         row = await self._session.get(ApiKeyRow, key_id) if is_id(key_id, KEY) else None
         if row is None:
             raise ApiKeyNotFound(key=key_id)
         return _key(row)
 
-    async def find(self, sha256: str) -> PresentedKey | None:
-        """The key with this hash."""
-        found = await self._session.execute(
+    async def find(self, sha256: str) -> KeyStatus | None:
+        """Return the key with this hash; None if there is none."""
+        result = await self._session.execute(
             select(ApiKeyRow, ProjectRow.archived_at)
             .join(ProjectRow, ProjectRow.id == ApiKeyRow.project)
             .where(ApiKeyRow.sha256 == sha256)
         )
-        both = found.one_or_none()
-        return None if both is None else PresentedKey(_key(both[0]), both[1] is not None)
+        row = result.one_or_none()
+        return None if row is None else KeyStatus(_key(row[0]), row[1] is not None)
 
     async def page(self, window: Window, project: str, *, with_revoked: bool) -> list[ApiKey]:
-        """The keys of a window, which goes by id downwards; `project` empty: of all."""
+        """List the keys of a window, newest first; of all projects if `project` is empty."""
         query = select(ApiKeyRow).order_by(ApiKeyRow.id.desc())
         if window.after:
             query = query.where(ApiKeyRow.id < window.after)
@@ -171,7 +168,7 @@ class KeyQueries:
         return [_key(row) for row in await self._session.scalars(query.limit(window.limit))]
 
     async def revoke(self, key_id: str, now: datetime) -> ApiKey:
-        """End a key; one that was revoked stays as it was. Raises ApiKeyNotFound."""
+        """Revoke a key; a revoked one is unchanged. Raises ApiKeyNotFound."""
         key = await self.get(key_id)
         await self._session.execute(
             update(ApiKeyRow)
@@ -180,8 +177,8 @@ class KeyQueries:
         )
         return key.revoke(now)
 
-    async def note_use(self, key_id: str, now: datetime) -> None:
-        """Remember when a key was last asked for."""
+    async def set_last_used(self, key_id: str, now: datetime) -> None:
+        """Store when a key was last used."""
         await self._session.execute(
             update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now)
         )
@@ -206,26 +203,28 @@ def _key(row: ApiKeyRow) -> ApiKey:
 _log = logging.getLogger(__name__)
 MAX_PAGE = 1000
 CREATE = "CreateKey"
-_USE_NOTED_EVERY: Final = timedelta(minutes=1)
-"""A row is not written for every question."""
+_LAST_USED_RESOLUTION: Final = timedelta(minutes=1)
+"""`last_used_at` is not written more often."""
 
 
 class CreatedKey(NamedTuple):
-    """A new key, and the key itself; empty where the request had made it before."""
+    """A new key and its secret, which is empty if the request is a repetition."""
 
     key: ApiKey
     secret: str
 
 
 class KeyVerification(NamedTuple):
-    """Why a key may not be used; None if it may."""
+    """Result of a verification."""
 
     key: ApiKey | None
+    """None if the key is unknown."""
     refusal: DomainError | None
+    """Why the key is refused; None if it is valid."""
 
 
 class Keys:
-    """What operators do with keys, and what services ask of them."""
+    """Operations on keys, and their verification."""
 
     def __init__(
         self, transactions: Transactions, ids: IdSource, tokens: PageTokens, clock: Clock
@@ -235,24 +234,22 @@ class Keys:
         self._tokens = tokens
         self._clock = clock
 
-    async def create(self, described: NewKey) -> CreatedKey:
-        """Make a key.
+    async def create(self, new: NewKey) -> CreatedKey:
+        """Create a key.
 
         Raises MissingField, TooLong, InvalidField, ProjectNotFound, ProjectArchived or
         RequestIdReused.
         """
-        check_project_id(described.project)
-        described.check(self._clock())
+        check_project_id(new.project)
+        new.check(self._clock())
         secret = create_key()
-        key = self._new(described, secret)
-        request = IdempotencyRecord.of(
-            CREATE, described.request_id, key.id, key.created_at, *_facts(described)
-        )
+        key = self._new(new, secret)
+        request = IdempotencyRecord.of(CREATE, new.request_id, key.id, key.created_at, *_facts(new))
 
         async def add(tx: Transaction) -> CreatedKey:
-            # Locked: a project that is being archived gets no key meanwhile.
-            project = await ProjectQueries(tx).get(described.project, locked=True)
-            created = await record_request(tx, described.project, request)
+            # Locked, so that the project is not archived at the same time.
+            project = await ProjectQueries(tx).get(new.project, locked=True)
+            created = await record_request(tx, new.project, request)
             if created != key.id:
                 return CreatedKey(await KeyQueries(tx).get(created), "")
             project.check_active()
@@ -262,83 +259,79 @@ class Keys:
         return await self._transactions.write(add)
 
     async def get(self, key_id: str) -> ApiKey:
-        """Raises ApiKeyNotFound."""
+        """Return a key. Raises ApiKeyNotFound."""
         return await self._transactions.read(lambda tx: KeyQueries(tx).get(key_id))
 
     async def page(
         self, page_request: PageRequest, project: str, *, with_revoked: bool
     ) -> Page[ApiKey]:
-        """A page of keys; `project` empty: of all. Raises ProjectNotFound, OutOfRange or
-        InvalidField."""
+        """List keys, of all projects if `project` is empty.
+
+        Raises ProjectNotFound, OutOfRange or InvalidField.
+        """
         if project:
             check_project_id(project)
         binding = ("keys", project, str(with_revoked))
         window = self._tokens.window(page_request, binding, MAX_PAGE)
-        found = await self._transactions.read(
+        keys = await self._transactions.read(
             lambda tx: KeyQueries(tx).page(window, project, with_revoked=with_revoked)
         )
-        return self._tokens.page(found, window, page_request, binding)
+        return self._tokens.page(keys, window, page_request, binding)
 
     async def revoke(self, key_id: str) -> ApiKey:
-        """End a key. Raises ApiKeyNotFound."""
+        """Revoke a key. Raises ApiKeyNotFound."""
         now = self._clock()
         return await self._transactions.write(lambda tx: KeyQueries(tx).revoke(key_id, now))
 
     async def look_up(self, sha256: str) -> KeyVerification:
-        """What is known of a key by its hash. Raises MissingField or InvalidField."""
+        """Verify a key by its hash. Raises MissingField or InvalidField."""
         if not sha256:
             raise MissingField(field="sha256")
         digest = check_digest("sha256", sha256, SHA256_DIGITS)
         now = self._clock()
-        found = await self._transactions.read(lambda tx: KeyQueries(tx).find(digest))
-        if found is None:
+        status = await self._transactions.read(lambda tx: KeyQueries(tx).find(digest))
+        if status is None:
             return KeyVerification(None, ApiKeyInvalid())
-        refusal = found.refusal(now)
+        refusal = status.refusal(now)
         if refusal is None:
-            await self._note_use(found)
-        return KeyVerification(found.key, refusal)
+            await self._record_use(status.key, now)
+        return KeyVerification(status.key, refusal)
 
     async def verify(self, key: str) -> Principal:
-        """As a KeyVerifier: this service resolves keys in its own database.
+        """Verify a key, as a KeyVerifier.
 
         Raises ApiKeyInvalid, ApiKeyExpired, ApiKeyRevoked or ProjectArchived.
         """
         if not has_key_form(key):
             raise ApiKeyInvalid()
-        found = await self.look_up(hash_key(key))
-        if found.key is None or found.refusal is not None:
-            raise found.refusal or ApiKeyInvalid()
-        return found.key.principal
+        verification = await self.look_up(hash_key(key))
+        if verification.key is None or verification.refusal is not None:
+            raise verification.refusal or ApiKeyInvalid()
+        return verification.key.principal
 
-    async def _note_use(self, found: PresentedKey) -> None:
-        now, last = self._clock(), found.key.last_used_at
-        if last is not None and now - last < _USE_NOTED_EVERY:
+    async def _record_use(self, key: ApiKey, now: datetime) -> None:
+        if key.last_used_at is not None and now - key.last_used_at < _LAST_USED_RESOLUTION:
             return
         try:
-            await self._transactions.write(lambda tx: KeyQueries(tx).note_use(found.key.id, now))
+            await self._transactions.write(lambda tx: KeyQueries(tx).set_last_used(key.id, now))
         except DomainError as error:
-            # A disk that is full is no reason to refuse the key.
-            _log.warning("the last use of %s is not recorded: %s", found.key.id, error)
+            # The key is valid even if the disk is full.
+            _log.warning("the last use of %s is not recorded: %s", key.id, error)
 
-    def _new(self, described: NewKey, secret: str) -> ApiKey:
+    def _new(self, new: NewKey, secret: str) -> ApiKey:
         return ApiKey(
             id=self._ids.new(KEY),
-            project=described.project,
-            name=described.name,
+            project=new.project,
+            name=new.name,
             prefix=secret[:PREFIX_CHARACTERS],
             sha256=hash_key(secret),
-            scopes=described.scopes,
-            priority=described.priority,
+            scopes=new.scopes,
+            priority=new.priority,
             created_at=self._clock(),
-            expires_at=described.expires_at,
+            expires_at=new.expires_at,
         )
 
 
-def _facts(described: NewKey) -> tuple[object, ...]:
-    """The contents of a request, with sets in order."""
-    return (
-        described.name,
-        sorted(described.scopes),
-        described.priority,
-        described.expires_at,
-    )
+def _facts(new: NewKey) -> tuple[object, ...]:
+    """The contents of a request for its fingerprint; scopes are sorted."""
+    return (new.name, sorted(new.scopes), new.priority, new.expires_at)

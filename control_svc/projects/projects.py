@@ -1,4 +1,4 @@
-"""Projects: tenants of objects and keys. A project of a key in the settings needs no row."""
+"""Projects: the tenants that own objects and keys. Projects of keys in the settings need no row."""
 
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -28,7 +28,7 @@ from svc_kit.errors import (
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """Whose an object is."""
+    """A tenant."""
 
     id: str
     display_name: str
@@ -36,14 +36,14 @@ class Project:
     archived_at: datetime | None = None
 
     def check_active(self) -> None:
-        """Raises ProjectArchived."""
+        """Raise ProjectArchived if the project is archived."""
         if self.archived_at is not None:
             raise ProjectArchived(project=self.id)
 
     def archive(self, now: datetime) -> "Project":
-        """The project closed; a second time changes nothing. Raises InvalidField."""
+        """Archive the project; archiving it again changes nothing. Raises InvalidField."""
         if self.id == DEFAULT_PROJECT:
-            problem = "callers without a key belong to it, so it cannot be archived"
+            problem = "it is the project of callers without a key and cannot be archived"
             raise InvalidField(field="project_id", problem=problem)
         return self if self.archived_at is not None else replace(self, archived_at=now)
 
@@ -57,13 +57,13 @@ class NewProject:
     request_id: str = ""
 
     def check(self) -> None:
-        """Raises MissingField, TooLong or InvalidField."""
+        """Validate the request. Raises MissingField, TooLong or InvalidField."""
         if not self.id:
             raise MissingField(field="project_id")
         if not PROJECT_ID_PATTERN.fullmatch(self.id):
             problem = (
-                'it is not 1 to 63 lower-case letters, digits, ".", "_" and "-", the first a letter'
-                " or digit"
+                'it must have 1 to 63 lower-case letters, digits, ".", "_" and "-", and start with'
+                " a letter or digit"
             )
             raise InvalidField(field="project_id", problem=problem)
         if self.display_name:
@@ -72,7 +72,7 @@ class NewProject:
 
 
 class ProjectRow(Table):
-    """A project. Objects name theirs without a foreign key: it may be known to settings alone."""
+    """A project. Objects have no foreign key to it, since projects of the settings have no row."""
 
     __tablename__ = "projects"
 
@@ -83,7 +83,7 @@ class ProjectRow(Table):
 
 
 class ProjectQueries:
-    """Projects in one transaction."""
+    """Projects."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
@@ -101,23 +101,21 @@ class ProjectQueries:
         return True
 
     async def get(self, project_id: str, *, locked: bool = False) -> Project:
-        """Raises ProjectNotFound. A locked project stays unchanged until the end of the
-        transaction.
-        """
+        """Return a project, locked on request. Raises ProjectNotFound."""
         row = await self._session.get(ProjectRow, project_id, with_for_update=locked)
         if row is None:
             raise ProjectNotFound(project=project_id)
         return _project(row)
 
     async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
-        """The projects of a window, which goes by id upwards."""
+        """List the projects of a window, by id."""
         query = select(ProjectRow).where(ProjectRow.id > window.after).order_by(ProjectRow.id)
         if not with_archived:
             query = query.where(ProjectRow.archived_at.is_(None))
         return [_project(row) for row in await self._session.scalars(query.limit(window.limit))]
 
     async def update(self, project: Project) -> None:
-        """Keep what has changed of a locked project: whether it is archived."""
+        """Update `archived_at` of a locked project."""
         await self._session.execute(
             update(ProjectRow)
             .where(ProjectRow.id == project.id)
@@ -139,7 +137,7 @@ CREATE = "CreateProject"
 
 
 class Projects:
-    """What operators do with projects."""
+    """Operations on projects."""
 
     def __init__(self, transactions: Transactions, tokens: PageTokens, clock: Clock) -> None:
         self._transactions = transactions
@@ -147,23 +145,21 @@ class Projects:
         self._clock = clock
 
     async def prepare(self) -> None:
-        """Create the project of callers without a key, unless it exists.
-
-        Other control processes on the same database may do so at the same time.
-        """
+        """Create the project of callers without a key, unless it exists."""
         default = self._new(NewProject(id=DEFAULT_PROJECT))
         await self._transactions.write(lambda tx: ProjectQueries(tx).add_if_missing(default))
 
-    async def create(self, described: NewProject) -> Project:
-        """Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused."""
-        described.check()
-        project = self._new(described)
-        request = IdempotencyRecord.of(
-            CREATE, described.request_id, project.id, project.created_at, described
-        )
+    async def create(self, new: NewProject) -> Project:
+        """Create a project.
+
+        Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused.
+        """
+        new.check()
+        project = self._new(new)
+        request = IdempotencyRecord.of(CREATE, new.request_id, project.id, project.created_at, new)
 
         async def add(tx: Transaction) -> Project:
-            # Remembered with one project for all, so that the id of another project meets it too.
+            # Stored under one project, so that a request id is unique over all projects.
             if await find_or_record(tx, DEFAULT_PROJECT, request):
                 return await ProjectQueries(tx).get(project.id)
             await ProjectQueries(tx).add(project)
@@ -172,34 +168,34 @@ class Projects:
         return await self._transactions.write(add)
 
     async def get(self, project_id: str) -> Project:
-        """Raises MissingField or ProjectNotFound."""
+        """Return a project. Raises MissingField or ProjectNotFound."""
         check_project_id(project_id)
         return await self._transactions.read(lambda tx: ProjectQueries(tx).get(project_id))
 
     async def page(self, page_request: PageRequest, *, with_archived: bool) -> Page[Project]:
-        """A page of all projects, by id. Raises OutOfRange or InvalidField."""
+        """List projects by id. Raises OutOfRange or InvalidField."""
         binding = ("projects", str(with_archived))
         window = self._tokens.window(page_request, binding, MAX_PAGE)
-        found = await self._transactions.read(
+        projects = await self._transactions.read(
             lambda tx: ProjectQueries(tx).page(window, with_archived=with_archived)
         )
-        return self._tokens.page(found, window, page_request, binding)
+        return self._tokens.page(projects, window, page_request, binding)
 
     async def archive(self, project_id: str) -> Project:
-        """Close a project. Raises MissingField, InvalidField or ProjectNotFound."""
+        """Archive a project. Raises MissingField, InvalidField or ProjectNotFound."""
         check_project_id(project_id)
         now = self._clock()
 
-        async def close(tx: Transaction) -> Project:
+        async def archive(tx: Transaction) -> Project:
             archived = (await ProjectQueries(tx).get(project_id, locked=True)).archive(now)
             await ProjectQueries(tx).update(archived)
             return archived
 
-        return await self._transactions.write(close)
+        return await self._transactions.write(archive)
 
-    def _new(self, described: NewProject) -> Project:
+    def _new(self, new: NewProject) -> Project:
         return Project(
-            id=described.id,
-            display_name=described.display_name or described.id,
+            id=new.id,
+            display_name=new.display_name or new.id,
             created_at=self._clock(),
         )

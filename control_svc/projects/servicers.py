@@ -1,4 +1,4 @@
-"""The gRPC servicers of projects, keys and usage and their conversion."""
+"""gRPC servicers of projects, keys and usage."""
 
 import logging
 from datetime import UTC, datetime
@@ -49,7 +49,7 @@ _PERIODS: Final = {
 
 
 def project_to_pb(project: Project) -> project_service_pb2.Project:
-    """A project as operators see it."""
+    """Convert a project."""
     archived_at = project.archived_at
     return project_service_pb2.Project(
         id=project.id,
@@ -74,7 +74,7 @@ def new_key(request: key_service_pb2.CreateKeyRequest) -> NewKey:
 
 
 def key_to_pb(key: ApiKey) -> key_service_pb2.ApiKey:
-    """A key as operators and services see it."""
+    """Convert a key."""
     return key_service_pb2.ApiKey(
         id=key.id,
         project=key.project,
@@ -101,12 +101,16 @@ def verdict_to_pb(verified: KeyVerification) -> key_service_pb2.VerifyKeyRespons
 
 
 def usage_report(request: usage_service_pb2.ReportUsageRequest) -> UsageReport:
-    """What a service counted."""
+    """Convert a usage report. Raises InvalidField."""
     return UsageReport(
         request.report_id,
         [
             UsageSum(
-                UsageKey(_hour(f"deltas[{number}].hour", delta.hour), delta.project, delta.model),
+                UsageKey(
+                    hour_of(_instant(f"deltas[{number}].hour", delta.hour)),
+                    delta.project,
+                    delta.model,
+                ),
                 Counts(*(getattr(delta.counts, name) for name in Counts._fields)),
             )
             for number, delta in enumerate(request.deltas)
@@ -115,9 +119,9 @@ def usage_report(request: usage_service_pb2.ReportUsageRequest) -> UsageReport:
 
 
 def usage_query(request: usage_service_pb2.ListUsageRequest) -> UsageQuery:
-    """Which sums an operator asks for."""
+    """Convert the filters of sums. Raises InvalidField."""
     if request.period not in _PERIODS:
-        raise InvalidField(field="period", problem=f"{request.period} is no period")
+        raise InvalidField(field="period", problem=f"{request.period} is not a period")
     return UsageQuery(
         project=request.project,
         model=request.model,
@@ -127,20 +131,20 @@ def usage_query(request: usage_service_pb2.ListUsageRequest) -> UsageQuery:
     )
 
 
-def usage_to_pb(found: UsageSum) -> usage_service_pb2.UsageSum:
-    """A sum as operators see it."""
+def usage_to_pb(usage: UsageSum) -> usage_service_pb2.UsageSum:
+    """Convert a sum."""
     return usage_service_pb2.UsageSum(
-        project=found.place.project,
-        model=found.place.model,
-        start_time=timestamp(found.place.start),
-        counts=usage_service_pb2.UsageCounts(**found.counts._asdict()),
+        project=usage.key.project,
+        model=usage.key.model,
+        start_time=timestamp(usage.key.start),
+        counts=usage_service_pb2.UsageCounts(**usage.counts._asdict()),
     )
 
 
 def _scope(number: int, value: int) -> str:
     name = key_service_pb2.KeyScope.DESCRIPTOR.values_by_number.get(value)
     if value == key_service_pb2.KEY_SCOPE_UNSPECIFIED or name is None:
-        raise InvalidField(field=f"scopes[{number}]", problem=f"{value} is no scope")
+        raise InvalidField(field=f"scopes[{number}]", problem=f"{value} is not a scope")
     return str(name.name.removeprefix(_SCOPE).lower())
 
 
@@ -150,7 +154,7 @@ def _priority(value: int) -> Priority:
     try:
         return Priority(value)
     except ValueError:
-        raise InvalidField(field="priority", problem=f"{value} is no priority") from None
+        raise InvalidField(field="priority", problem=f"{value} is not a priority") from None
 
 
 def _time(
@@ -164,22 +168,18 @@ def _whole_hour(request: usage_service_pb2.ListUsageRequest, field: str) -> date
     return None if time is None else hour_of(time)
 
 
-def _hour(field: str, stamp: Timestamp) -> datetime:
-    return hour_of(_instant(field, stamp))
-
-
 def _instant(field: str, stamp: Timestamp) -> datetime:
     try:
         return stamp.ToDatetime(UTC)
     except (ValueError, OverflowError):
-        raise InvalidField(field=field, problem="it is no time") from None
+        raise InvalidField(field=field, problem="it is not a valid time") from None
 
 
 Context = grpc.aio.ServicerContext[object, object]
 
 
 class ProjectServicer(project_rpc.ProjectServiceServicer):
-    """Projects over gRPC."""
+    """gRPC servicer of projects."""
 
     def __init__(self, projects: Projects) -> None:
         self._projects = projects
@@ -187,7 +187,7 @@ class ProjectServicer(project_rpc.ProjectServiceServicer):
     async def CreateProject(
         self, request: project_pb.CreateProjectRequest, context: Context
     ) -> project_pb.CreateProjectResponse:
-        """Make a project."""
+        """Create a project."""
         project = await self._projects.create(
             NewProject(
                 id=request.project_id,
@@ -208,15 +208,15 @@ class ProjectServicer(project_rpc.ProjectServiceServicer):
         self, request: project_pb.ListProjectsRequest, context: Context
     ) -> project_pb.ListProjectsResponse:
         """List projects."""
-        wanted = PageRequest(request.page_size, request.page_token, newest_first=False)
-        page = await self._projects.page(wanted, with_archived=request.show_archived)
+        page_request = PageRequest(request.page_size, request.page_token, newest_first=False)
+        page = await self._projects.page(page_request, with_archived=request.show_archived)
         projects = [project_to_pb(project) for project in page.items]
         return project_pb.ListProjectsResponse(projects=projects, next_page_token=page.next_token)
 
     async def ArchiveProject(
         self, request: project_pb.ArchiveProjectRequest, context: Context
     ) -> project_pb.ArchiveProjectResponse:
-        """Close a project."""
+        """Archive a project."""
         project = await self._projects.archive(request.project_id)
         return project_pb.ArchiveProjectResponse(project=project_to_pb(project))
 
@@ -225,21 +225,21 @@ _log = logging.getLogger(__name__)
 
 
 class KeyServicer(key_rpc.KeyServiceServicer):
-    """API keys over gRPC."""
+    """gRPC servicer of API keys."""
 
     def __init__(self, keys: Keys, *, serves_keyless: bool) -> None:
-        """`serves_keyless`: whether callers without a key are served beside those with one."""
+        """`serves_keyless` is whether callers without a key are served."""
         self._keys = keys
         self._serves_keyless = serves_keyless
 
     async def CreateKey(
         self, request: key_pb.CreateKeyRequest, context: Context
     ) -> key_pb.CreateKeyResponse:
-        """Make a key."""
+        """Create a key."""
         created = await self._keys.create(new_key(request))
         if self._serves_keyless:
             _log.warning(
-                "an API key was created, and callers without one are still served: set require_keys"
+                "API key created, but callers without a key are still served: set require_keys"
             )
         return key_pb.CreateKeyResponse(
             key=key_to_pb(created.key),
@@ -258,15 +258,17 @@ class KeyServicer(key_rpc.KeyServiceServicer):
         self, request: key_pb.ListKeysRequest, context: Context
     ) -> key_pb.ListKeysResponse:
         """List keys."""
-        wanted = PageRequest(request.page_size, request.page_token)
-        page = await self._keys.page(wanted, request.project_id, with_revoked=request.show_revoked)
+        page_request = PageRequest(request.page_size, request.page_token)
+        page = await self._keys.page(
+            page_request, request.project_id, with_revoked=request.show_revoked
+        )
         keys = [key_to_pb(key) for key in page.items]
         return key_pb.ListKeysResponse(keys=keys, next_page_token=page.next_token)
 
     async def RevokeKey(
         self, request: key_pb.RevokeKeyRequest, context: Context
     ) -> key_pb.RevokeKeyResponse:
-        """End a key."""
+        """Revoke a key."""
         key = await self._keys.revoke(request.key_id)
         return key_pb.RevokeKeyResponse(key=key_to_pb(key))
 
@@ -278,7 +280,7 @@ class KeyServicer(key_rpc.KeyServiceServicer):
 
 
 class UsageServicer(usage_rpc.UsageServiceServicer):
-    """Usage over gRPC."""
+    """gRPC servicer of usage."""
 
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
@@ -286,7 +288,7 @@ class UsageServicer(usage_rpc.UsageServiceServicer):
     async def ReportUsage(
         self, request: usage_pb.ReportUsageRequest, context: Context
     ) -> usage_pb.ReportUsageResponse:
-        """Add what a service counted."""
+        """Add a usage report."""
         await self._usage.add(usage_report(request))
         return usage_pb.ReportUsageResponse()
 
@@ -294,7 +296,7 @@ class UsageServicer(usage_rpc.UsageServiceServicer):
         self, request: usage_pb.ListUsageRequest, context: Context
     ) -> usage_pb.ListUsageResponse:
         """List sums."""
-        wanted = PageRequest(request.page_size, request.page_token, newest_first=False)
-        page = await self._usage.page(usage_query(request), wanted)
-        sums = [usage_to_pb(found) for found in page.items]
+        page_request = PageRequest(request.page_size, request.page_token, newest_first=False)
+        page = await self._usage.page(usage_query(request), page_request)
+        sums = [usage_to_pb(each) for each in page.items]
         return usage_pb.ListUsageResponse(sums=sums, next_page_token=page.next_token)

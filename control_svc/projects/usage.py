@@ -1,4 +1,4 @@
-"""Usage: reports of the services, added to sums by project, model and hour."""
+"""Usage: reports of the services, summed by project, model and hour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
 HOUR: Final = timedelta(hours=1)
 MAX_DELTAS: Final = 1000
 MAX_REPORT_ID_CHARACTERS: Final = 64
-_MOST: Final = 2**40
-"""More than anybody computes in an hour, and less than would run over a sum."""
+_MAX_COUNT: Final = 2**40
+"""More than can be computed in an hour, and far below the overflow of a sum."""
 OLDEST_REPORT: Final = timedelta(days=2)
 RETENTION: Final = timedelta(days=3)
-"""Longer than a report can be late: one that is forgotten is no longer taken."""
+"""Longer than `OLDEST_REPORT`, so that a report is refused once its id has been deleted."""
 
 
 class Counts(NamedTuple):
-    """Sums over requests."""
+    """Counters of requests and tokens."""
 
     requests: int
     prompt_tokens: int
@@ -38,7 +38,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class UsageKey:
-    """Which sum is meant. Ordered as lists are: by time, project and model."""
+    """Key of a sum, in list order: by time, project and model."""
 
     start: datetime
     project: str
@@ -47,16 +47,17 @@ class UsageKey:
 
 @dataclass(frozen=True)
 class UsageSum:
-    """A sum, or what is to be added to one."""
+    """A sum, or an increment of one."""
 
-    place: UsageKey
+    key: UsageKey
     counts: Counts
 
     @property
     def id(self) -> str:
-        """Its place as a list's cursor: whatever its names hold, plain characters."""
-        place = self.place
-        return f"{int(place.start.timestamp())}/{_plain(place.project)}/{_plain(place.model)}"
+        """The key as a cursor, with percent-encoded names."""
+        key = self.key
+        project, model = (quote(name, safe="") for name in (key.project, key.model))
+        return f"{int(key.start.timestamp())}/{project}/{model}"
 
     @staticmethod
     def parse_cursor(cursor: str) -> UsageKey:
@@ -66,19 +67,15 @@ class UsageSum:
         return UsageKey(start, unquote(project), unquote(model))
 
 
-def _plain(name: str) -> str:
-    return quote(name, safe="")
-
-
 @dataclass(frozen=True)
 class UsageReport:
-    """What one service counted since its report before."""
+    """What a service counted since its last report."""
 
     id: str
     deltas: Sequence[UsageSum]
 
     def check(self, now: datetime) -> Self:
-        """Raises MissingField, TooLong, InvalidField or OutOfRange."""
+        """Validate the report. Raises MissingField, TooLong, InvalidField or OutOfRange."""
         check_text("report_id", self.id, MAX_REPORT_ID_CHARACTERS)
         if not self.deltas:
             raise MissingField(field="deltas")
@@ -90,28 +87,29 @@ class UsageReport:
 
 
 def _check_delta(field: str, delta: UsageSum, now: datetime) -> None:
-    place = delta.place
-    check_text(f"{field}.project", place.project)
-    check_text(f"{field}.model", place.model)
-    if not now - OLDEST_REPORT <= place.start <= now + HOUR:
+    check_text(f"{field}.project", delta.key.project)
+    check_text(f"{field}.model", delta.key.model)
+    if not now - OLDEST_REPORT <= delta.key.start <= now + HOUR:
         raise InvalidField(field=f"{field}.hour", problem="it is not within the last two days")
     for name, value in zip(Counts._fields, delta.counts, strict=True):
-        if not 0 <= value <= _MOST:
-            raise OutOfRange(field=f"{field}.counts.{name}", value=value, minimum=0, maximum=_MOST)
+        if not 0 <= value <= _MAX_COUNT:
+            raise OutOfRange(
+                field=f"{field}.counts.{name}", value=value, minimum=0, maximum=_MAX_COUNT
+            )
 
 
 def hour_of(time: datetime) -> datetime:
-    """The begin of the hour that a time is in."""
+    """The start of the hour of a time."""
     return time.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def day_of(time: datetime) -> datetime:
-    """The begin of the day, in UTC, that a time is in."""
+    """The start of the day of a time, in UTC."""
     return hour_of(time).replace(hour=0)
 
 
 class Period(StrEnum):
-    """What is summed up."""
+    """The length of the intervals of sums."""
 
     HOUR = "hour"
     DAY = "day"
@@ -119,7 +117,7 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class UsageQuery:
-    """Which sums an operator asks for; empty and None leave nothing out."""
+    """Filters of sums; empty and None do not filter."""
 
     project: str = ""
     model: str = ""
@@ -128,7 +126,7 @@ class UsageQuery:
     period: Period = Period.DAY
 
     def check(self) -> None:
-        """Raises TooLong or InvalidField."""
+        """Validate the query. Raises TooLong or InvalidField."""
         for field in ("project", "model"):
             if value := getattr(self, field):
                 check_text(field, value)
@@ -137,7 +135,7 @@ class UsageQuery:
 
 
 class UsageRow(Table):
-    """What a project used of a model within an hour."""
+    """Usage of a model by a project within an hour."""
 
     __tablename__ = "usage"
     __table_args__ = (Index(None, "hour"),)
@@ -154,7 +152,7 @@ class UsageRow(Table):
 
 
 class UsageReportRow(Table):
-    """A report that was added to the sums, remembered so that it is added once."""
+    """The id of a report that was added, so that it is added once."""
 
     __tablename__ = "usage_reports"
 
@@ -166,55 +164,50 @@ _COLUMNS = [getattr(UsageRow, name) for name in Counts._fields]
 
 
 class UsageQueries:
-    """Usage in one transaction."""
+    """Usage."""
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
     async def add(self, report: UsageReport, now: datetime) -> None:
-        """Add a report to the sums, unless that was done before.
+        """Add a report to the sums, unless it has been added before.
 
-        Two copies at the same moment meet in the report's id, and two services in a sum's first
-        row: one of the transactions is run again, and finds the other.
+        Of two concurrent copies of a report, or inserts of a sum, one violates the primary key; its
+        transaction is retried.
         """
         if await self._session.get(UsageReportRow, report.id) is not None:
             return
         await self._session.execute(insert(UsageReportRow).values(id=report.id, added_at=now))
-        # In one order, so that two reports never wait for each other.
-        for delta in sorted(report.deltas, key=lambda each: each.place):
+        # In key order, to avoid deadlocks.
+        for delta in sorted(report.deltas, key=lambda each: each.key):
             await self._add(delta)
 
     async def page(self, query: UsageQuery, after: str, limit: int) -> list[UsageSum]:
-        """Sums by time, project and model, beyond the cursor `after`; empty: from the first."""
+        """List sums by time, project and model, after the cursor `after` unless it is empty."""
         start = UsageRow.hour if query.period is Period.HOUR else UsageRow.day
-        place = (start, UsageRow.project, UsageRow.model)
+        key = (start, UsageRow.project, UsageRow.model)
         statement = _filtered(
-            select(*place, *map(func.sum, _COLUMNS)).group_by(*place).order_by(*place), query
+            select(*key, *map(func.sum, _COLUMNS)).group_by(*key).order_by(*key), query
         )
         if after:
-            beyond = UsageSum.parse_cursor(after)
-            statement = statement.where(
-                tuple_(*place) > tuple_(beyond.start, beyond.project, beyond.model)
-            )
+            last = UsageSum.parse_cursor(after)
+            statement = statement.where(tuple_(*key) > tuple_(last.start, last.project, last.model))
         rows = await self._session.execute(statement.limit(limit))
-        # PostgreSQL adds integers up to decimals.
+        # In PostgreSQL the sum of a bigint is a decimal.
         return [
-            UsageSum(UsageKey(*row[: len(place)]), Counts(*map(int, row[len(place) :])))
-            for row in rows
+            UsageSum(UsageKey(*row[: len(key)]), Counts(*map(int, row[len(key) :]))) for row in rows
         ]
 
     async def _add(self, delta: UsageSum) -> None:
-        place, counts = delta.place, delta.counts._asdict()
-        key = {"project": place.project, "model": place.model, "hour": place.start}
-        added: Any = await self._session.execute(
+        start, counts = delta.key.start, delta.counts._asdict()
+        key = {"project": delta.key.project, "model": delta.key.model, "hour": start}
+        updated: Any = await self._session.execute(
             update(UsageRow)
             .filter_by(**key)
             .values({name: getattr(UsageRow, name) + count for name, count in counts.items()})
         )
-        if not added.rowcount:
-            await self._session.execute(
-                insert(UsageRow).values(**key, day=day_of(place.start), **counts)
-            )
+        if not updated.rowcount:
+            await self._session.execute(insert(UsageRow).values(**key, day=day_of(start), **counts))
 
 
 def _filtered(statement: Select[Any], query: UsageQuery) -> Select[Any]:
@@ -233,7 +226,7 @@ MAX_PAGE = 1000
 
 
 class Usage:
-    """What services report, and what operators ask."""
+    """Reports and queries of usage."""
 
     def __init__(self, transactions: Transactions, tokens: PageTokens, clock: Clock) -> None:
         self._transactions = transactions
@@ -241,7 +234,7 @@ class Usage:
         self._clock = clock
 
     async def add(self, report: UsageReport) -> None:
-        """Add a report, once however often it comes.
+        """Add a report; repetitions change nothing.
 
         Raises MissingField, TooLong, InvalidField or OutOfRange.
         """
@@ -250,14 +243,14 @@ class Usage:
         await self._transactions.write(lambda tx: UsageQueries(tx).add(report, now))
 
     async def page(self, query: UsageQuery, page_request: PageRequest) -> Page[UsageSum]:
-        """A page of sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
+        """List sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
         query.check()
         binding = ("usage", str(query))
         window = self._tokens.window(page_request, binding, MAX_PAGE)
-        found = await self._transactions.read(
+        sums = await self._transactions.read(
             lambda tx: UsageQueries(tx).page(query, window.after, window.limit)
         )
-        return self._tokens.page(found, window, page_request, binding)
+        return self._tokens.page(sums, window, page_request, binding)
 
 
 async def delete_old_reports(tx: Transaction, now: datetime) -> Deleted:

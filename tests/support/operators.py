@@ -1,4 +1,4 @@
-"""An operator, and a service of ours, as clients of a control service: projects, keys and usage."""
+"""A client of the services for operators: jobs, projects, keys and usage."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,81 +33,81 @@ ADMIN, INFERENCE = key_service_pb2.KEY_SCOPE_ADMIN, key_service_pb2.KEY_SCOPE_IN
 
 
 def stamp(time: datetime) -> Timestamp:
-    """A time as protos have it."""
-    made = Timestamp()
-    made.FromDatetime(time)
-    return made
+    """Convert a time."""
+    timestamp = Timestamp()
+    timestamp.FromDatetime(time)
+    return timestamp
 
 
 @dataclass(frozen=True)
 class Operator:
-    """The services for operators, with some credential; failures are our errors."""
+    """A client with a credential. Errors are raised as DomainError."""
 
     channel: grpc.aio.Channel = field(repr=False)
     metadata: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, running: RunningControl, credential: str | None = None) -> "Operator":
-        """With an API key; None: with the service token, as one of our own services."""
-        shown = credential or (running.folder / "token").read_text().strip()
-        return cls(running.client.channel, (("authorization", f"Bearer {shown}"),))
+        """A client with an API key, by default with the service token."""
+        bearer = credential or (running.folder / "token").read_text().strip()
+        return cls(running.client.channel, (("authorization", f"Bearer {bearer}"),))
 
     @property
     def projects(self) -> "ProjectServiceAsyncStub":
-        """ProjectService, bare."""
+        """Stub of ProjectService."""
         return ProjectServiceStub(self.channel)
 
     @property
     def keys(self) -> "KeyServiceAsyncStub":
-        """KeyService, bare."""
+        """Stub of KeyService."""
         return KeyServiceStub(self.channel)
 
     @property
     def usage(self) -> "UsageServiceAsyncStub":
-        """UsageService, bare."""
+        """Stub of UsageService."""
         return UsageServiceStub(self.channel)
 
     @property
     def jobs(self) -> "JobServiceAsyncStub":
-        """JobService, bare."""
+        """Stub of JobService."""
         return JobServiceStub(self.channel)
 
     async def get_job(self, job_id: str) -> JobPb:
-        """One job."""
+        """Get a job."""
         request = job_service_pb2.GetJobRequest(job_id=job_id)
         with translate_errors():
             return (await self.jobs.GetJob(request, metadata=self.metadata)).job
 
     async def list_jobs(self, **request: Any) -> job_service_pb2.ListJobsResponse:
-        """A page of jobs."""
+        """List a page of jobs."""
         with translate_errors():
             return await self.jobs.ListJobs(
                 job_service_pb2.ListJobsRequest(**request), metadata=self.metadata
             )
 
     async def retry_job(self, job_id: str) -> JobPb:
-        """Let a dead job begin again."""
+        """Retry a dead job."""
         request = job_service_pb2.RetryJobRequest(job_id=job_id)
         with translate_errors():
             return (await self.jobs.RetryJob(request, metadata=self.metadata)).job
 
     async def create_project(self, project_id: str, **request: Any) -> project_service_pb2.Project:
-        """A project."""
+        """Create a project."""
         with translate_errors():
-            answer = await self.projects.CreateProject(
+            response = await self.projects.CreateProject(
                 project_service_pb2.CreateProjectRequest(project_id=project_id, **request),
                 metadata=self.metadata,
             )
-        return answer.project
+        return response.project
 
     async def archive(self, project_id: str) -> project_service_pb2.Project:
-        """Close a project."""
+        """Archive a project."""
         request = project_service_pb2.ArchiveProjectRequest(project_id=project_id)
         with translate_errors():
             return (await self.projects.ArchiveProject(request, metadata=self.metadata)).project
 
     async def list_projects(self, **request: Any) -> project_service_pb2.ListProjectsResponse:
-        """A page of projects."""
+        """List a page of projects."""
         with translate_errors():
             return await self.projects.ListProjects(
                 project_service_pb2.ListProjectsRequest(**request), metadata=self.metadata
@@ -116,7 +116,7 @@ class Operator:
     async def create_key(
         self, project_id: str = "", *, name: str = "ci", **request: Any
     ) -> key_service_pb2.CreateKeyResponse:
-        """A key, and the key itself."""
+        """Create a key."""
         with translate_errors():
             return await self.keys.CreateKey(
                 key_service_pb2.CreateKeyRequest(project_id=project_id, name=name, **request),
@@ -124,42 +124,42 @@ class Operator:
             )
 
     async def get_key(self, key_id: str) -> key_service_pb2.ApiKey:
-        """One key."""
+        """Get a key."""
         request = key_service_pb2.GetKeyRequest(key_id=key_id)
         with translate_errors():
             return (await self.keys.GetKey(request, metadata=self.metadata)).key
 
     async def list_keys(self, **request: Any) -> key_service_pb2.ListKeysResponse:
-        """A page of keys."""
+        """List a page of keys."""
         with translate_errors():
             return await self.keys.ListKeys(
                 key_service_pb2.ListKeysRequest(**request), metadata=self.metadata
             )
 
     async def revoke(self, key_id: str) -> key_service_pb2.ApiKey:
-        """End a key."""
+        """Revoke a key."""
         request = key_service_pb2.RevokeKeyRequest(key_id=key_id)
         with translate_errors():
             return (await self.keys.RevokeKey(request, metadata=self.metadata)).key
 
     async def verify(self, key: str) -> key_service_pb2.VerifyKeyResponse:
-        """What a service is told of a key."""
+        """Verify a key."""
         request = key_service_pb2.VerifyKeyRequest(sha256=hash_key(key))
         with translate_errors():
             return await self.keys.VerifyKey(request, metadata=self.metadata)
 
     async def verdict(self, key: str) -> str:
-        """The same, as a word."""
+        """Verify a key and return the name of the verdict."""
         return Verdict.Name((await self.verify(key)).verdict).removeprefix("VERDICT_")
 
     async def report(self, report_id: str, *deltas: usage_service_pb2.UsageDelta) -> None:
-        """Report usage, as a service does."""
+        """Report usage."""
         request = usage_service_pb2.ReportUsageRequest(report_id=report_id, deltas=deltas)
         with translate_errors():
             await self.usage.ReportUsage(request, metadata=self.metadata)
 
     async def list_usage(self, **request: Any) -> usage_service_pb2.ListUsageResponse:
-        """A page of sums."""
+        """List a page of sums."""
         with translate_errors():
             return await self.usage.ListUsage(
                 usage_service_pb2.ListUsageRequest(**request), metadata=self.metadata
@@ -169,7 +169,7 @@ class Operator:
 def a_delta(
     hour: datetime, counts: tuple[int, int, int, int], *, project: str = "red", model: str = "demo"
 ) -> usage_service_pb2.UsageDelta:
-    """Requests, prompt tokens, cached ones, completion tokens."""
+    """A delta with counts of requests, prompt, cached and completion tokens."""
     requests, prompt, cached, completion = counts
     return usage_service_pb2.UsageDelta(
         project=project,

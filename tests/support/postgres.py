@@ -1,4 +1,4 @@
-"""A PostgreSQL for tests, configured for speed instead of durability."""
+"""PostgreSQL servers for tests, without durability."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,22 +19,22 @@ _NOT_DURABLE = (
 
 
 def empty(url: str) -> None:
-    """Delete all rows of all tables. (TRUNCATE is slower, because it recreates their files.)"""
+    """Delete all rows. TRUNCATE is slower, since it recreates the files of each table."""
     tables = reversed(Table.metadata.sorted_tables)
     asyncio.run(execute(url, *(str(table.delete()) for table in tables)))
 
 
 @contextmanager
 def a_postgres() -> Iterator[str]:
-    """Run an empty server; yield its URL without a database name."""
+    """Run an empty server; yield its URL, with NAME for the database."""
     with a_postgres_server() as server:
         yield server.url
 
 
 @contextmanager
-def a_postgres_server(*, careless: bool = True) -> Iterator[Postgres]:
+def a_postgres_server(*, durable: bool = False) -> Iterator[Postgres]:
     """Run an empty server."""
     with run_postgres() as server:
-        if careless:
+        if not durable:
             asyncio.run(execute(server.url.replace("NAME", "postgres"), *_NOT_DURABLE))
         yield server

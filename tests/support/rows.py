@@ -1,4 +1,4 @@
-"""Counts rows: what is left behind, and what is not."""
+"""Counts rows."""
 
 from sqlalchemy import func, select
 
@@ -7,7 +7,7 @@ from control_svc.db.tables import Table
 
 
 async def count_rows(database: Database, table: type[Table]) -> int:
-    """How many rows a table has, over all projects."""
+    """Count the rows of a table."""
     async with database.writer.connect() as connection:
-        found = await connection.execute(select(func.count()).select_from(table))
-        return found.scalar_one()
+        result = await connection.execute(select(func.count()).select_from(table))
+        return result.scalar_one()

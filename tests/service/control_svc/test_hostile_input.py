@@ -1,6 +1,6 @@
-"""Every RPC of the control service, told nonsense in every field: a typed error or an answer.
+"""Hostile values in every field of every RPC of the control service: a typed error or a response.
 
-The fields come from the descriptors, so that a service which is added is tried as well.
+The fields come from the descriptors, so that new services are tested too.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ from tests.support.control import Client, RunningControl
 from tests.support.threads import ThreadClient, saying
 
 PACKAGE = "/corral.control.v1."
-ENDS = ("completed", "requires_action", "failed", "incomplete")
-"""Of runs that nobody cancels."""
+FINAL_STATES = ("completed", "requires_action", "failed", "incomplete")
+"""Final states of runs that are not cancelled."""
 TEXTS = (
     "",
     "\x00",
@@ -49,37 +49,37 @@ NUMBERS = {
 
 
 def methods() -> list[str]:
-    """Every RPC of the service that has a scope: none can be served without."""
+    """The paths of all RPCs, from the table of scopes, which all RPCs need."""
     return sorted(name for name in METHOD_SCOPES if name.startswith(PACKAGE))
 
 
 def describe(name: str) -> MethodDescriptor:
-    """The descriptor of a method by its path."""
+    """Return the descriptor of a method."""
     service, _, method = name[1:].rpartition("/")
     pool = descriptor_pool.Default()
     return pool.FindServiceByName(service).methods_by_name[method]
 
 
 def hostile(message: Message, depth: int = 3) -> Iterator[Message]:
-    """The message with nothing in it, and with one nonsense in one field after the other."""
+    """Yield the empty message, and messages with a hostile value in one field."""
     kind = type(message)
     yield kind()
     for field in message.DESCRIPTOR.fields if depth else ():
         for value in values(field, depth):
-            made = kind()
+            result = kind()
             if field.message_type is not None and field.message_type.GetOptions().map_entry:
                 continue
             if field.is_repeated:
-                getattr(made, field.name).extend([value, value])
+                getattr(result, field.name).extend([value, value])
             elif isinstance(value, Message):
-                getattr(made, field.name).CopyFrom(value)
+                getattr(result, field.name).CopyFrom(value)
             else:
-                setattr(made, field.name, value)
-            yield made
+                setattr(result, field.name, value)
+            yield result
 
 
 def values(field: Any, depth: int) -> Iterator[Any]:
-    """Nonsense of a field's kind."""
+    """Yield hostile values of the type of a field."""
     if field.message_type is not None:
         yield from hostile(message_factory.GetMessageClass(field.message_type)(), depth - 1)
     elif field.type == FieldDescriptor.TYPE_STRING:
@@ -90,8 +90,8 @@ def values(field: Any, depth: int) -> Iterator[Any]:
         yield from NUMBERS[field.cpp_type]
 
 
-async def refusal(channel: grpc.aio.Channel, name: str, request: Message) -> DomainError | None:
-    """What a call is refused with; None: it is answered."""
+async def error_of(channel: grpc.aio.Channel, name: str, request: Message) -> DomainError | None:
+    """Make a call and return its error, if any."""
     try:
         await call(channel, name, request)
     except DomainError as error:
@@ -100,7 +100,7 @@ async def refusal(channel: grpc.aio.Channel, name: str, request: Message) -> Dom
 
 
 async def call(channel: grpc.aio.Channel, name: str, request: Message) -> None:
-    """Make a call of any kind, and take all of its answer, or what an endless one says at once.
+    """Make a call of any kind and read its responses, for a short time if it is long-lived.
 
     Raises DomainError.
     """
@@ -112,61 +112,61 @@ async def call(channel: grpc.aio.Channel, name: str, request: Message) -> None:
         (True, True): channel.stream_stream,
     }
     make: Any = kinds[method.client_streaming, method.server_streaming]
-    raw, patience_s = request.SerializeToString(), 0.2 if name in LONG_LIVED else 10.0
+    raw, timeout_s = request.SerializeToString(), 0.2 if name in LONG_LIVED else 10.0
     with translate_errors():
-        calling = make(name)(iter([raw]) if method.client_streaming else raw, timeout=patience_s)
+        call_ = make(name)(iter([raw]) if method.client_streaming else raw, timeout=timeout_s)
         if not method.server_streaming:
-            await calling
+            await call_
             return
-        async for _ in calling:
+        async for _ in call_:
             pass
 
 
-def test_no_service_is_left_out() -> None:
-    """The packages that the scopes name are those that the descriptors have."""
+def test_all_packages_are_tested() -> None:
+    """The table of scopes contains the RPCs of files and uploads."""
     assert {f"{PACKAGE}FileService/CreateFile", f"{PACKAGE}UploadService/AddUploadPart"} <= set(
         methods()
     )
 
 
 @pytest.mark.parametrize("name", methods())
-async def test_nonsense_is_answered_by_a_typed_error(running: RunningControl, name: str) -> None:
-    """Never INTERNAL, never a status without a reason, and the service goes on."""
+async def test_hostile_values_raise_typed_errors(running: RunningControl, name: str) -> None:
+    """Never INTERNAL, always with a reason, and the service continues."""
     request = message_factory.GetMessageClass(describe(name).input_type)()
     for message in hostile(request):
-        error = await refusal(running.client.channel, name, message)
+        error = await error_of(running.client.channel, name, message)
         assert not isinstance(error, Internal), (message, error)
     assert (await running.client.create()).size_bytes == 5
 
 
-async def begun_or_refused(
+async def create_run(
     stub: Any, client: Client, options: run_service_pb2.RunOptions
 ) -> run_pb2.Run | DomainError:
-    """What asking for a run on a new thread comes to."""
-    asked = run_service_pb2.CreateThreadAndRunRequest(messages=[saying("Hi")], run=options)
+    """Create a run on a new thread; return it or the error."""
+    request = run_service_pb2.CreateThreadAndRunRequest(messages=[saying("Hi")], run=options)
     try:
         with translate_errors():
-            answer = await stub.CreateThreadAndRun(asked, metadata=client.metadata)
+            response = await stub.CreateThreadAndRun(request, metadata=client.metadata)
     except DomainError as error:
         return error
-    run: run_pb2.Run = answer.run
+    run: run_pb2.Run = response.run
     return run
 
 
-async def test_nonsense_in_a_run_ends_it(running: RunningControl) -> None:
-    """What is not refused at once is carried out to an end that is told."""
+async def test_runs_with_hostile_options_end(running: RunningControl) -> None:
+    """Runs that are accepted reach a final state."""
     client, stub = running.client, RunServiceStub(running.client.channel)
     assistant = await ThreadClient(client).new_assistant()
-    begun: list[run_pb2.Run] = []
+    runs: list[run_pb2.Run] = []
     for message in hostile(run_service_pb2.RunOptions(), depth=2):
         options = cast("run_service_pb2.RunOptions", message)
         options.assistant_id = options.assistant_id or assistant.id
-        outcome = await begun_or_refused(stub, client, options)
+        outcome = await create_run(stub, client, options)
         assert not isinstance(outcome, Internal), (options, outcome)
-        begun += [] if isinstance(outcome, DomainError) else [outcome]
-    for run in begun:
-        asked = run_service_pb2.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
+        runs += [] if isinstance(outcome, DomainError) else [outcome]
+    for run in runs:
+        request = run_service_pb2.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
         with translate_errors():
-            events = [each async for each in stub.WatchRun(asked, metadata=client.metadata)]
-        assert events[-1].event.run_changed.what in ENDS, run
-    assert begun
+            events = [each async for each in stub.WatchRun(request, metadata=client.metadata)]
+        assert events[-1].event.run_changed.what in FINAL_STATES, run
+    assert runs

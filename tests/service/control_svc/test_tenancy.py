@@ -1,6 +1,6 @@
-"""Two projects never see each other's objects, whatever field another's id is written into.
+"""Projects cannot access each other's objects, whatever field contains a foreign id.
 
-`tests/support/tenancy.py` knows the services; nothing here names one.
+`tests/support/tenancy.py` describes the services; nothing here depends on one.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -35,18 +35,16 @@ from tests.support.tenancy import (
 )
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
-"""All calls reach one control service."""
+"""All tests share one control service."""
 
 METHODS = [method for service in services() for method in service.methods]
 CALLERS = [method for method in METHODS if is_for_callers(method)]
 OPERATORS = [method for method in METHODS if not is_for_callers(method)]
-
-
 MINE = "mine"
 
 
 def canary_of(name: str) -> str:
-    """What all objects of a project say."""
+    """A text in all objects of a project."""
     return f"canary-of-{name}"
 
 
@@ -56,32 +54,31 @@ class Tenant:
 
     client: Client
     ids: Ids
-    makers: Mapping[str, str]
-    """Which service's objects each of the ids is of."""
+    services: Mapping[str, str]
+    """The service of each id."""
 
     @classmethod
     async def make(
         cls, running: RunningControl, name: str, services: Iterable[str] = RESOURCES
     ) -> "Tenant":
-        """One of everything that these services have, with a canary in it."""
+        """Create an object of each kind in these services, with a canary."""
         client = running.of_project(name)
         ids: dict[str, str] = {}
-        makers: dict[str, str] = {}
+        owners: dict[str, str] = {}
         for service in services:
-            made = await RESOURCES[service].create(client, canary_of(name))
-            ids |= made
-            makers |= dict.fromkeys(made, service)
-        return cls(client, ids, makers)
+            created = await RESOURCES[service].create(client, canary_of(name))
+            ids |= created
+            owners |= dict.fromkeys(created, service)
+        return cls(client, ids, owners)
 
     async def observe(self) -> list[object]:
-        """Everything that it sees of its own."""
+        """Read all of its objects."""
         return [await each.observe(self.client, self.ids) for each in RESOURCES.values()]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str | None:
-    """An empty database of each kind, for all tests: what each one makes is in a project of its
-    own."""
+    """An empty database of each kind for all tests, each of which has a project of its own."""
     if request.param == "sqlite":
         return None
     url: str = request.getfixturevalue("postgres")
@@ -93,7 +90,7 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
 async def running(
     tmp_path_factory: pytest.TempPathFactory, database_url: str | None
 ) -> AsyncIterator[RunningControl]:
-    """One control service that all projects share."""
+    """A control service shared by all projects."""
     folder = tmp_path_factory.mktemp("tenancy")
     async with make_small_control(folder, database_url, patience_s=None) as control:
         yield control
@@ -101,25 +98,25 @@ async def running(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mine(running: RunningControl) -> Tenant:
-    """Whose objects nobody else may see, or change: an object of every kind."""
+    """The project whose objects others try to access, with an object of each kind."""
     return await Tenant.make(running, MINE)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def other(running: RunningControl, mine: Tenant, method: MethodDescriptor) -> Tenant:
-    """Who tries: a new project with what a good call of the method names."""
-    needed = {mine.makers[kind] for kind in kinds_of(method)}
+    """A new project with the objects that a valid call of the method needs."""
+    needed = {mine.services[kind] for kind in kinds_of(method)}
     return await Tenant.make(running, f"other-{uuid4()}", sorted(needed))
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def rival(running: RunningControl) -> Tenant:
-    """Who tries anything: an object of every kind."""
+    """A new project with an object of each kind."""
     return await Tenant.make(running, f"rival-{uuid4()}")
 
 
-class _Asked(dict[str, str]):
-    """Ids that remember which of them were asked for."""
+class _RecordingIds(dict[str, str]):
+    """Ids that record which of them are used."""
 
     def __missing__(self, kind: str) -> str:
         self[kind] = kind
@@ -127,14 +124,14 @@ class _Asked(dict[str, str]):
 
 
 def kinds_of(method: MethodDescriptor) -> Collection[str]:
-    """The kinds of objects that a good call names."""
-    asked = _Asked()
-    a_call(method, asked, {})
-    return asked
+    """The kinds of objects that a valid call contains."""
+    ids = _RecordingIds()
+    build_call(method, ids, {})
+    return ids
 
 
-def a_call(method: MethodDescriptor, ids: Ids, texts: Mapping[Place, str]) -> Sequence[Message]:
-    """A good call, but for these texts."""
+def build_call(method: MethodDescriptor, ids: Ids, texts: Mapping[Place, str]) -> Sequence[Message]:
+    """Build a valid call, then replace these texts."""
     calls = RESOURCES[method.containing_service.full_name].calls
     messages = calls[method.name](ids)
     for place, text in texts.items():
@@ -142,45 +139,50 @@ def a_call(method: MethodDescriptor, ids: Ids, texts: Mapping[Place, str]) -> Se
     return messages
 
 
-def test_nobody_forgot_to_register_an_rpc() -> None:
-    """An RPC that is not tried here could tell one project of another."""
+def test_all_rpcs_are_registered() -> None:
+    """So that all of them are tested here."""
     assert unregistered() == []
 
 
 @on_one_loop
 @pytest.mark.parametrize("method", CALLERS, ids=path_of)
-async def test_anothers_id_is_as_one_that_never_was(
+async def test_a_foreign_id_is_treated_as_unknown(
     mine: Tenant, other: Tenant, method: MethodDescriptor
 ) -> None:
-    """Every id of one project where an RPC of the other names objects, and one in every other text:
-    NOT_FOUND where it names what is called, nowhere anything that tells it from an id that nobody
-    has, and no change."""
+    """Every foreign id in fields with ids, and one in each other text: NOT_FOUND if the field names
+    an object, the same response as for an unknown id in all cases, and no change."""
     before = await mine.observe()
     refusals = RESOURCES[method.containing_service.full_name].refusals
-    good = a_call(method, other.ids, {})
-    every = sorted(mine.ids.values())
-    for number, place in enumerate(places(good)):
-        names_an_object = set(place.read(good)) & set(other.ids.values())
+    valid = build_call(method, other.ids, {})
+    foreign_ids = sorted(mine.ids.values())
+    for number, place in enumerate(places(valid)):
+        names_an_object = set(place.read(valid)) & set(other.ids.values())
         may_name_one = names_an_object or place.field.endswith(("id", "ids"))
-        for foreign in every if may_name_one else [every[number % len(every)]]:
-            seen = await answer(other.client, method, a_call(method, other.ids, {place: foreign}))
-            never = unknown(foreign)
-            unseen = await answer(other.client, method, a_call(method, other.ids, {place: never}))
+        for foreign in foreign_ids if may_name_one else [foreign_ids[number % len(foreign_ids)]]:
+            response = await answer(
+                other.client, method, build_call(method, other.ids, {place: foreign})
+            )
+            unknown_id = unknown(foreign)
+            expected = await answer(
+                other.client, method, build_call(method, other.ids, {place: unknown_id})
+            )
 
-            assert seen.replace(foreign, never) == unseen, f"{place}: {foreign}"
-            assert canary_of(MINE) not in seen
+            assert response.replace(foreign, unknown_id) == expected, f"{place}: {foreign}"
+            assert canary_of(MINE) not in response
             if names_an_object:
-                wanted = refusals.get(place.field, "NotFound")
-                assert wanted in seen, f"{place}: {foreign}"
+                expected_error = refusals.get(place.field, "NotFound")
+                assert expected_error in response, f"{place}: {foreign}"
     assert await mine.observe() == before
 
 
 @on_one_loop
 @pytest.mark.parametrize("method", CALLERS, ids=path_of)
-async def test_a_good_call_is_answered(other: Tenant, method: MethodDescriptor) -> None:
-    """So what is refused above is refused for the id alone."""
-    wanted = RESOURCES[method.containing_service.full_name].answers.get(method.name, "OK")
-    assert (await answer(other.client, method, a_call(method, other.ids, {}))).startswith(wanted)
+async def test_a_valid_call_succeeds(other: Tenant, method: MethodDescriptor) -> None:
+    """So that the calls above fail because of the foreign id."""
+    expected_error = RESOURCES[method.containing_service.full_name].answers.get(method.name, "OK")
+    assert (await answer(other.client, method, build_call(method, other.ids, {}))).startswith(
+        expected_error
+    )
 
 
 @on_one_loop
@@ -190,43 +192,43 @@ async def test_a_good_call_is_answered(other: Tenant, method: MethodDescriptor) 
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
-async def test_no_mixture_of_ids_reaches_another_project(
+async def test_no_combination_of_foreign_ids_has_an_effect(
     mine: Tenant, rival: Tenant, data: Any
 ) -> None:
-    """Several texts of any call at once, the rest of it as it should be."""
+    """In several texts of a call at once."""
     before = await mine.observe()
     method = data.draw(
-        st.sampled_from([each for each in CALLERS if places(a_call(each, rival.ids, {}))])
+        st.sampled_from([each for each in CALLERS if places(build_call(each, rival.ids, {}))])
     )
-    every = places(a_call(method, rival.ids, {}))
-    assume(every)
+    all_places = places(build_call(method, rival.ids, {}))
+    assume(all_places)
     foreign = st.sampled_from(sorted(mine.ids.values()))
-    texts = data.draw(st.dictionaries(st.sampled_from(every), foreign, min_size=1, max_size=3))
-    never = {place: unknown(text) for place, text in texts.items()}
+    texts = data.draw(st.dictionaries(st.sampled_from(all_places), foreign, min_size=1, max_size=3))
+    unknown_texts = {place: unknown(text) for place, text in texts.items()}
 
-    seen = await answer(rival.client, method, a_call(method, rival.ids, texts))
-    unseen = await answer(rival.client, method, a_call(method, rival.ids, never))
+    response = await answer(rival.client, method, build_call(method, rival.ids, texts))
+    expected = await answer(rival.client, method, build_call(method, rival.ids, unknown_texts))
 
     for text in texts.values():
-        seen = seen.replace(text, unknown(text))
-    assert seen == unseen
-    assert canary_of(MINE) not in seen
+        response = response.replace(text, unknown(text))
+    assert response == expected
+    assert canary_of(MINE) not in response
     assert await mine.observe() == before
 
 
 @on_one_loop
 @pytest.mark.parametrize("method", OPERATORS, ids=path_of)
-async def test_what_operators_do_no_caller_does(
+async def test_operator_rpcs_are_refused_for_callers(
     running: RunningControl, mine: Tenant, method: MethodDescriptor
 ) -> None:
-    """Refused for the scope, before any id is looked at."""
+    """With SCOPE_MISSING, before any id is checked."""
     caller = running.of_project("other")
     empty = [GetMessageClass(method.input_type)()]
     for place in [None, *places(empty)]:
         messages = [GetMessageClass(method.input_type)()]
         if place is not None:
             place.write(messages, mine.ids["file"])
-        seen = await answer(caller, method, messages)
+        response = await answer(caller, method, messages)
 
-        assert "SCOPE_MISSING" in seen
-        assert METHOD_SCOPES[path_of(method)].value in seen
+        assert "SCOPE_MISSING" in response
+        assert METHOD_SCOPES[path_of(method)].value in response

@@ -1,4 +1,4 @@
-"""Projects in the database, with other control processes beside this one."""
+"""Projects, with several control processes on the same database."""
 
 import asyncio
 import threading
@@ -14,36 +14,32 @@ from tests.support.control import SetClock
 from tests.support.jobs import a_database
 
 
-def projects_of(database: Database) -> Projects:
-    """The service of projects over a database."""
+def make_projects(database: Database) -> Projects:
+    """The operations on the projects of a database."""
     return Projects(database.transactions, PageTokens(b"secret"), SetClock())
 
 
-async def test_two_processes_create_the_default_project_at_once(
-    tmp_path: Path, postgres_url: str
-) -> None:
-    """The other process commits right after this one looked for the project: both start."""
+async def test_two_processes_create_the_default_project(tmp_path: Path, postgres_url: str) -> None:
+    """The other process commits after this one has queried the project; both succeed."""
 
     def prepare_elsewhere() -> None:
         async def prepare() -> None:
             async with open_database(postgres_url, tmp_path / "other") as other:
-                await projects_of(other).prepare()
+                await make_projects(other).prepare()
 
         thread = threading.Thread(target=asyncio.run, args=(prepare(),))
         thread.start()
         thread.join()
 
     async with a_database(tmp_path, postgres_url) as database:
-        engine = database.writer.sync_engine
-
-        waiting = [prepare_elsewhere]
+        pending = [prepare_elsewhere]
 
         def after_query(*arguments: Any) -> None:
-            if ProjectRow.__tablename__ in arguments[2] and waiting:
-                waiting.pop()()
+            if ProjectRow.__tablename__ in arguments[2] and pending:
+                pending.pop()()
 
-        event.listen(engine, "after_cursor_execute", after_query)
-        await projects_of(database).prepare()
+        event.listen(database.writer.sync_engine, "after_cursor_execute", after_query)
+        await make_projects(database).prepare()
 
-        default = await projects_of(database).get("default")
+        default = await make_projects(database).get("default")
         assert default.display_name == "default"

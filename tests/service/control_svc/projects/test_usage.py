@@ -1,4 +1,4 @@
-"""Usage: what services report is added up once, and operators read it by hour or day."""
+"""UsageService on both databases: reports are added once, and sums listed by hour or day."""
 
 import asyncio
 import random
@@ -24,13 +24,13 @@ Sums = dict[tuple[str, str, datetime], tuple[int, int, int, int]]
 
 @pytest.fixture
 def service(running: RunningControl) -> Operator:
-    """One of our own services; at noon, so that two hours are of one day."""
+    """A service, at noon, so that the hours around it are in one day."""
     running.clock.now = running.clock.now.replace(hour=12, minute=30)
     return Operator.of(running)
 
 
 def sums_of(reply: pb.ListUsageResponse) -> Sums:
-    """What a reply says, by project, model and time."""
+    """The counts of a response by project, model and time."""
     return {
         (each.project, each.model, each.start_time.ToDatetime(UTC)): (
             each.counts.requests,
@@ -42,10 +42,10 @@ def sums_of(reply: pb.ListUsageResponse) -> Sums:
     }
 
 
-async def test_reports_are_added_up_by_hour_and_day(
+async def test_reports_are_summed_by_hour_and_day(
     running: RunningControl, service: Operator
 ) -> None:
-    """Oldest first; any time of an hour stands for it."""
+    """Times are rounded down to the hour."""
     now = running.clock()
     noon = now.replace(minute=0, second=0, microsecond=0)
     midnight = noon.replace(hour=0)
@@ -64,8 +64,8 @@ async def test_reports_are_added_up_by_hour_and_day(
     }
 
 
-async def test_the_longest_names_are_added_up(running: RunningControl, service: Operator) -> None:
-    """They are a key of the table, whose size is bounded: characters of the most bytes fit."""
+async def test_the_longest_names_are_accepted(running: RunningControl, service: Operator) -> None:
+    """Keys of 255 four-byte characters fit into the index."""
     project, model = (
         "".join(chr(0x1F300 + random.randrange(700)) for _ in range(255)) for _ in "ab"
     )
@@ -73,14 +73,12 @@ async def test_the_longest_names_are_added_up(running: RunningControl, service: 
     await service.report("one", delta)
     await service.report("two", delta)
 
-    assert [place[:2] for place in sums_of(await service.list_usage())] == [(project, model)]
+    assert [key[:2] for key in sums_of(await service.list_usage())] == [(project, model)]
     assert len((await service.list_usage(project=project, model=model)).sums) == 1
 
 
-async def test_a_report_is_added_once_however_often_it_comes(
-    running: RunningControl, service: Operator
-) -> None:
-    """One after the other, and several at the same moment."""
+async def test_a_repeated_report_is_added_once(running: RunningControl, service: Operator) -> None:
+    """One after the other, and concurrently."""
     now = running.clock()
     reports = [("one", a_delta(now, (1, 10, 0, 1))), ("two", a_delta(now, (1, 5, 0, 1)))]
     await asyncio.gather(*(service.report(*each) for each in reports * 5))
@@ -94,7 +92,7 @@ REPORTS = st.lists(
     min_size=1,
     max_size=4,
 )
-"""Of each report the models and their completion tokens."""
+"""Models and completion tokens of each report."""
 
 
 @settings(
@@ -103,19 +101,19 @@ REPORTS = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(reports=REPORTS, data=st.data())
-async def test_reports_in_any_order_and_number_add_up_to_each_once(
+async def test_each_report_is_added_once_in_any_order(
     running: RunningControl, service: Operator, reports: list[list[tuple[str, int]]], data: Any
 ) -> None:
-    """Copies overtake one another, and come at the same moment; what nobody sent is not there."""
+    """With copies that arrive in any order or concurrently."""
     project = uuid.uuid4().hex
     arrivals = data.draw(st.lists(st.integers(0, len(reports) - 1), max_size=10))
-    at_once = data.draw(st.booleans())
+    is_concurrent = data.draw(st.booleans())
     expected: dict[str, int] = {}
     for number in set(arrivals):
         for model, tokens in reports[number]:
             expected[model] = expected.get(model, 0) + tokens
 
-    sending = [
+    requests = [
         service.report(
             f"{project}-{number}",
             *(
@@ -125,38 +123,38 @@ async def test_reports_in_any_order_and_number_add_up_to_each_once(
         )
         for number in arrivals
     ]
-    if at_once:
-        await asyncio.gather(*sending)
+    if is_concurrent:
+        await asyncio.gather(*requests)
     else:
-        for each in sending:
+        for each in requests:
             await each
 
-    found = (await service.list_usage(project=project)).sums
-    assert {each.model: each.counts.completion_tokens for each in found} == expected
+    sums = (await service.list_usage(project=project)).sums
+    assert {each.model: each.counts.completion_tokens for each in sums} == expected
 
 
-async def test_pages_together_are_the_list(running: RunningControl, service: Operator) -> None:
-    """Also where names have characters of their own; a token belongs to its filters."""
+async def test_pages_contain_all_sums(running: RunningControl, service: Operator) -> None:
+    """With names that need encoding; a page token is valid for its filters only."""
     now = running.clock()
-    places = [(project, model) for project in ("a", "b/ü", "%2F") for model in ("m", "n o")]
-    deltas = [a_delta(now, (1, 1, 0, 0), project=p, model=m) for p, m in places]
+    keys = [(project, model) for project in ("a", "b/ü", "%2F") for model in ("m", "n o")]
+    deltas = [a_delta(now, (1, 1, 0, 0), project=p, model=m) for p, m in keys]
     await service.report("one", *deltas)
-    seen: Counter[tuple[str, str]] = Counter()
+    listed: Counter[tuple[str, str]] = Counter()
     token = ""
     while True:
         page = await service.list_usage(page_size=4, page_token=token)
-        seen.update((each.project, each.model) for each in page.sums)
+        listed.update((each.project, each.model) for each in page.sums)
         token = page.next_page_token
         if not token:
             break
         with pytest.raises(InvalidField, match="page_token"):
             await service.list_usage(page_token=token, project="a")
 
-    assert seen == Counter(places)
+    assert listed == Counter(keys)
 
 
 async def test_sums_are_filtered(running: RunningControl, service: Operator) -> None:
-    """By project, by model, from one hour up to another."""
+    """By project, model and time."""
     now = running.clock()
     noon = now.replace(minute=0, second=0, microsecond=0)
     for back in range(3):
@@ -164,18 +162,18 @@ async def test_sums_are_filtered(running: RunningControl, service: Operator) -> 
         await service.report(f"r{back}", a_delta(hour, (1, back, 0, 0)))
         await service.report(f"b{back}", a_delta(hour, (1, 9, 0, 0), project="blue", model="other"))
 
-    async def ask(**filters: Any) -> list[tuple[str, int]]:
+    async def query(**filters: Any) -> list[tuple[str, int]]:
         reply = await service.list_usage(period=HOURS, **filters)
         return [(each.project, each.counts.prompt_tokens) for each in reply.sums]
 
-    assert await ask(project="red") == [("red", 2), ("red", 1), ("red", 0)]
-    assert await ask(model="other") == [("blue", 9)] * 3
-    between = {
+    assert await query(project="red") == [("red", 2), ("red", 1), ("red", 0)]
+    assert await query(model="other") == [("blue", 9)] * 3
+    one_hour = {
         "start_time": stamp(noon - timedelta(hours=1) + timedelta(minutes=59)),
         "end_time": stamp(noon + timedelta(minutes=1)),
     }
-    assert await ask(project="red", **between) == [("red", 1)]
-    assert await ask(project="nobody") == []
+    assert await query(project="red", **one_hour) == [("red", 1)]
+    assert await query(project="nobody") == []
 
 
 @pytest.mark.parametrize(
@@ -193,43 +191,41 @@ async def test_sums_are_filtered(running: RunningControl, service: Operator) -> 
     ],
     ids=str,
 )
-async def test_a_report_that_makes_no_sense_adds_nothing(
+async def test_an_invalid_report_adds_nothing(
     running: RunningControl, service: Operator, field: str, value: Any, error: type[DomainError]
 ) -> None:
-    """All of it or none: the good delta beside the bad one is not added either."""
-    good, bad = (a_delta(running.clock(), (1, 1, 0, 0)) for _ in range(2))
+    """Not even its valid deltas."""
+    valid, invalid = (a_delta(running.clock(), (1, 1, 0, 0)) for _ in range(2))
     if isinstance(value, str):
-        setattr(bad, field, value)
+        setattr(invalid, field, value)
     else:
-        getattr(bad, field).CopyFrom(value)
+        getattr(invalid, field).CopyFrom(value)
 
-    with pytest.raises(error) as failure:
-        await service.report("one", good, bad)
-    assert (failure.value.field or "").startswith(f"deltas[1].{field}")
+    with pytest.raises(error) as raised:
+        await service.report("one", valid, invalid)
+    assert (raised.value.field or "").startswith(f"deltas[1].{field}")
     assert sums_of(await service.list_usage()) == {}
 
 
-async def test_reports_have_ids_and_bounds(running: RunningControl, service: Operator) -> None:
-    """Neither none nor endless ones."""
+async def test_the_size_of_reports_is_limited(running: RunningControl, service: Operator) -> None:
+    """Ids and deltas are required, and their number is limited."""
     delta = a_delta(running.clock(), (1, 1, 0, 0))
-    bad: list[tuple[type[DomainError], str, int]] = [
+    cases: list[tuple[type[DomainError], str, int]] = [
         (MissingField, "", 1),
         (TooLong, "r" * 65, 1),
         (MissingField, "one", 0),
         (TooLong, "one", 1001),
     ]
-    for error, report_id, count in bad:
+    for error, report_id, count in cases:
         with pytest.raises(error):
             await service.report(report_id, *[delta] * count)
 
 
-async def test_questions_that_make_no_sense_are_refused(
-    running: RunningControl, service: Operator
-) -> None:
-    """With the field that is at fault."""
+async def test_invalid_queries_are_refused(running: RunningControl, service: Operator) -> None:
+    """Each with its error."""
     now = running.clock()
     backwards = {"start_time": stamp(now), "end_time": stamp(now - timedelta(hours=2))}
-    bad: list[tuple[type[DomainError], dict[str, Any]]] = [
+    cases: list[tuple[type[DomainError], dict[str, Any]]] = [
         (InvalidField, {"period": 99}),
         (InvalidField, {"project": "a\x00"}),
         (InvalidField, backwards),
@@ -237,15 +233,15 @@ async def test_questions_that_make_no_sense_are_refused(
         (OutOfRange, {"page_size": -1}),
         (InvalidField, {"page_token": "x"}),
     ]
-    for error, request in bad:
+    for error, request in cases:
         with pytest.raises(error):
             await service.list_usage(**request)
 
 
-async def test_an_old_report_is_refused_before_its_id_is_forgotten(
+async def test_old_reports_are_refused_before_their_ids_are_deleted(
     running: RunningControl, service: Operator
 ) -> None:
-    """So a copy that comes days late is never added a second time."""
+    """So that a copy that is days late is not added again."""
     report = ("one", a_delta(running.clock(), (1, 10, 0, 1)))
     await service.report(*report)
     for _ in range(4):
