@@ -211,7 +211,7 @@ class ObjectSink:
         self._buffer_bytes += len(chunk)
         self._size_bytes += len(chunk)
         if self._buffer_bytes >= PART_BYTES:
-            part = await self._take_buffer()
+            part = await self._flush_buffer()
             if self._upload is None:
                 self._upload = asyncio.create_task(self._put_parts())
             await self._queue_part(part)
@@ -219,7 +219,7 @@ class ObjectSink:
     async def sha256(self) -> str:
         """The digest of the bytes so far."""
         if self._buffer_bytes:
-            self._buffer = [await self._take_buffer()]
+            self._buffer = [await self._flush_buffer()]
         return self._digest.hexdigest()
 
     async def commit(self) -> Blob:
@@ -248,7 +248,7 @@ class ObjectSink:
             with translate_s3_errors():
                 await obstore.delete_async(self._store, [self._key])
 
-    async def _take_buffer(self) -> bytes:
+    async def _flush_buffer(self) -> bytes:
         """Empty the buffer; join and hash its chunks in a thread."""
         chunks, self._buffer, self._buffer_bytes = self._buffer, [], 0
         return await asyncio.to_thread(self._join, chunks)

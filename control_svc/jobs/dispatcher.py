@@ -103,7 +103,7 @@ class Dispatcher:
                 await self._check_running()
             if is_poll:
                 for orphan in await self._leases.orphans():
-                    await self._store(orphan.claim, Outcome.LOST, self._leases.take_over(orphan))
+                    await self._store(orphan.claim, Outcome.LOST, self._leases.reclaim(orphan))
             await self._claim()
         except DomainError as error:
             _log.warning("jobs cannot be claimed: %s", error)

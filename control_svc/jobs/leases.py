@@ -131,7 +131,7 @@ class Leases:
             )
         )
 
-    async def take_over(self, orphan: Job) -> Job:
+    async def reclaim(self, orphan: Job) -> Job:
         """End the attempt of a worker that is gone. Raises LeaseLost if the worker is alive after
         all, or another process has taken the job over first.
 

@@ -48,15 +48,15 @@ async def read_history(tx: Transaction, project: str, response_id: str) -> Histo
     first = links[0]
     own = [placed.item for link in links for placed in link.items]
     if first.is_compacted:
-        return History(own, first.keep_for)
+        return History(own, first.object_id)
     if first.previous_id:
         raise PreviousResponseNotFound(response=first.previous_id)
     if not first.conversation_id:
-        return History(own, first.keep_for)
+        return History(own, first.object_id)
     conversation = await read_conversation(tx, project, first.conversation_id)
     end = first.conversation_end
     earlier = [placed.item for placed in conversation if placed.position < end]
-    return History([*earlier, *own], first.keep_for)
+    return History([*earlier, *own], first.object_id)
 
 
 async def read_conversation(

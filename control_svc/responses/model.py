@@ -339,7 +339,7 @@ class ChainLink:
     items: Sequence[TimelineItem]
 
     @property
-    def keep_for(self) -> str:
+    def object_id(self) -> str:
         """`TurnRequest.keep_for` of all responses of a chain whose first link this is.
 
         With one id per chain, a longer stored prefix replaces the shorter ones, and the deletion of

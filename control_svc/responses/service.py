@@ -154,7 +154,7 @@ class Responses:
             await ResponseQueries(tx).delete(project, response_id)
             if start is not None:
                 await self.prefix_cleanup.enqueue(
-                    tx, project, start.keep_for, is_running=is_running
+                    tx, project, start.object_id, is_running=is_running
                 )
 
         await self.transactions.write(delete_rows)

@@ -1,7 +1,7 @@
 """The step loop of embeddings and scores: pack inputs, decode, return vectors.
 
-Steps are small, since the step thread is shared with generation; inputs of different projects take
-turns.
+Steps are small, since the step thread is shared with generation; the projects
+take turns.
 """
 
 import logging
@@ -26,7 +26,7 @@ _Flow = tuple[str, int]
 
 @dataclass(slots=True)
 class _Job:
-    """A request and how far it is."""
+    """A request and its progress."""
 
     request: EmbeddingRequest
     num_started: int = 0
@@ -34,7 +34,7 @@ class _Job:
 
     @property
     def flow(self) -> _Flow:
-        """With whom it shares turns."""
+        """The project and priority class that share turns."""
         return self.request.project, self.request.priority
 
     @property
@@ -48,7 +48,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Input:
-    """One input that has a slot. `vector` is what its parts gave so far."""
+    """An input with a slot. `vector` is the result of the parts computed so far."""
 
     job: _Job
     index: int
@@ -66,8 +66,11 @@ class _Input:
 
 
 class Embedder:
-    """The embedding requests of one model. `pack_tokens` is what a step takes, but for a longer
-    input that cannot be split; `clock` gives seconds."""
+    """Processes the embedding requests of one model.
+
+    A step computes up to `pack_tokens` tokens, or one longer input that cannot be split. `clock`
+    returns seconds.
+    """
 
     def __init__(
         self, name: str, backend: EmbeddingBackend, *, pack_tokens: int, clock: Callable[[], float]
@@ -95,11 +98,11 @@ class Embedder:
 
     @property
     def has_events(self) -> bool:
-        """Whether events wait to be taken."""
+        """Whether there are events to collect."""
         return bool(self._events)
 
     def warm_up(self) -> None:
-        """Compute one input of one token, so that the first request does not pay for page faults.
+        """Compute one token, so that the first request is not slowed down by page faults.
 
         Raises `DecodeError` or a `DomainError`: the model cannot embed.
         """
@@ -109,7 +112,7 @@ class Embedder:
         self._backend.clear_slot(0)
 
     def submit(self, request: EmbeddingRequest) -> None:
-        """Queue a request; one with an input that can never be computed fails at once."""
+        """Queue a request; it fails at once if an input is empty or too long."""
         for index, tokens in enumerate(request.inputs):
             if not 0 < len(tokens) <= self.limits.input_tokens:
                 refusal = ContextLengthExceeded(
@@ -122,14 +125,14 @@ class Embedder:
         self._jobs[request.sequence_id] = _Job(request)
 
     def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
-        """End a request before `step` begins; unknown ids are no error."""
+        """Cancel a request before `step` begins; unknown ids are ignored."""
         job = self._jobs.get(sequence_id)
         if job is not None:
             self._remove(job)
             self._events.append(Cancelled(sequence_id, job.phase, arrived_in_step, step))
 
     def step(self) -> list[Event]:
-        """Make one decode and return what happened."""
+        """Run one decode and return its events."""
         now = self._clock()
         for job in list(self._jobs.values()):
             deadline = job.request.deadline
@@ -144,8 +147,10 @@ class Embedder:
     # --- planning ---------------------------------------------------------------------------------
 
     def _plan(self) -> list[Row]:
-        """The rows of the next decode: inputs that failed in company alone, else inputs under way,
-        then new ones in turn."""
+        """Plan the rows of the next decode: partly computed inputs, then new ones in turn.
+
+        Inputs of a failed decode are computed alone.
+        """
         if self._alone:
             first = self._alone[0]
             return [self._row(first, min(first.num_left, self.limits.batch_tokens))]
@@ -163,7 +168,7 @@ class Embedder:
         return 0 if self.limits.splits else item.num_left
 
     def _start(self, room: int, *, is_first: bool) -> _Input | None:
-        """Give the next input a slot, if it fits beside what is there."""
+        """Allocate a slot for the next input; None if it does not fit."""
         waiting = [job for job in self._jobs.values() if job.has_unstarted]
         if not waiting or len(self._open) == self.limits.sequences:
             return None
@@ -174,7 +179,7 @@ class Embedder:
             return None
         if sum(len(item.tokens) for item in self._open.values()) + size > self.limits.cells:
             return None
-        # A class above gets twice the turns of the one below.
+        # A priority class has twice the turns of the next lower one.
         self._turns.charge(flow, size / 2**job.request.priority)
         slot = next(slot for slot in count() if slot not in self._open)
         item = self._open[slot] = _Input(job, job.num_started, slot)
@@ -203,11 +208,11 @@ class Embedder:
                 self._fail(job, error)
             return
         for item, row in zip(inputs, rows, strict=True):
-            if self._open.get(item.slot) is item:  # a failed input takes its request's others along
-                self._take(item, vectors[row.slot], len(row.tokens))
+            if self._open.get(item.slot) is item:  # unless its request has failed
+                self._add_output(item, vectors[row.slot], len(row.tokens))
 
     def _isolate(self, inputs: Sequence[_Input], error: DecodeError) -> None:
-        """Begin the inputs of a failed decode again, each alone; one that was alone fails."""
+        """Restart the inputs of a failed decode, each alone; fail one that was alone."""
         log.warning("decode of %d inputs failed with code %d", len(inputs), error.code)
         if len(inputs) == 1:
             job = inputs[0].job
@@ -218,7 +223,7 @@ class Embedder:
             item.num_computed, item.vector = 0, None
         self._alone.extend(inputs)
 
-    def _take(self, item: _Input, vector: Vector, size: int) -> None:
+    def _add_output(self, item: _Input, vector: Vector, size: int) -> None:
         item.num_computed += size
         if self.limits.averages and self.limits.splits:
             share = vector * np.float32(size / len(item.tokens))
@@ -232,7 +237,7 @@ class Embedder:
         job, request = item.job, item.job.request
         self._release(item)
         if item.vector is None or not np.isfinite(item.vector).all():
-            log.error("an input of %d tokens gave no finite vector", len(item.tokens))
+            log.error("the vector of an input of %d tokens is not finite", len(item.tokens))
             self._fail(job, DecodeFailed(request_id=request.request_id))
             return
         job.num_done += 1
@@ -250,7 +255,7 @@ class Embedder:
         if is_last:
             del self._jobs[request.sequence_id]
 
-    # --- endings ----------------------------------------------------------------------------------
+    # --- removal ----------------------------------------------------------------------------------
 
     def _release(self, item: _Input) -> None:
         self._backend.clear_slot(item.slot)
@@ -272,8 +277,10 @@ class Embedder:
 
 
 def finished_vector(vector: Vector, dimensions: int | None, *, normalize: bool) -> Vector:
-    """Cut a vector to its first `dimensions` components, then scale it to length 1 (a vector of
-    zeros stays)."""
+    """Truncate a vector to `dimensions` components, then scale it to length 1 if `normalize`.
+
+    A zero vector stays zero.
+    """
     vector = vector[:dimensions]
     if not normalize:
         return vector

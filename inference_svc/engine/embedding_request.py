@@ -1,6 +1,4 @@
-"""Requests, limits and the backend interface of embeddings and scores: token lists in, a vector
-each out.
-"""
+"""Requests, limits and the backend interface of embeddings and scores."""
 
 from array import array
 from collections.abc import Mapping
@@ -19,9 +17,8 @@ Vector = npt.NDArray[np.float32]
 class EmbeddingRequest:
     """The inputs of one call, each a list of tokens within the model's limits.
 
-    `dimensions` cuts each vector, `normalize` then scales it to length 1. `deadline` is on the
-    machine's monotonic clock; `project` is who shares the turns with others; `request_id` is the
-    RPC's.
+    Each vector is truncated to `dimensions`, then scaled to length 1 if `normalize`. `deadline` is
+    on the machine's monotonic clock; `project`s take turns; `request_id` is that of the RPC.
     """
 
     sequence_id: int
@@ -48,12 +45,12 @@ class SubmitEmbedding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingLimits:
-    """What an embedding context takes; all counts.
+    """Limits of an embedding context.
 
-    One decode holds up to `batch_tokens` tokens of up to `sequences` inputs, and unfinished inputs
-    hold up to `cells` tokens together. An input has up to `input_tokens`. Where `splits`, an input
-    may be spread over several decodes; the vector of each part is then the mean over the part
-    where `averages`, and the last part's counts otherwise.
+    A decode has up to `batch_tokens` tokens of up to `sequences` inputs; unfinished inputs have up
+    to `cells` tokens in all. An input has up to `input_tokens`. With `splits`, an input may be
+    computed in several decodes; its vector is the mean of the parts' vectors if `averages`, and
+    otherwise that of the last part.
     """
 
     batch_tokens: int
@@ -67,7 +64,7 @@ class EmbeddingLimits:
 
     @property
     def native(self) -> NativeLimits:
-        """The same as bounds of a token batch, in which every token is an output."""
+        """The limits of a token batch in which every token is an output."""
         return NativeLimits(
             batch_tokens=self.batch_tokens,
             output_rows=self.batch_tokens,
@@ -82,13 +79,13 @@ class EmbeddingBackend(Protocol):
 
     @property
     def limits(self) -> EmbeddingLimits:
-        """What it takes."""
+        """The limits of the context."""
 
     def embed(self, batch: TokenBatch) -> Mapping[int, Vector]:
-        """The pooled vector of each slot's tokens in this batch.
+        """Compute the pooled vector of each slot's tokens in this batch, by slot.
 
-        Raises `DecodeError` (slots may then hold a part of it), or a `DomainError` where there is
-        no memory for a context.
+        Raises `DecodeError` (slots may then have a part of the batch), or a `DomainError` if there
+        is no memory for a context.
         """
 
     def clear_slot(self, slot: int) -> None:

@@ -1,7 +1,7 @@
-"""The steps of one model: admit → plan → decode → sample → emit, for texts, then for prompts.
+"""The step loop of one model: admit, plan, decode, sample, emit.
 
-One thread calls everything here. A sequence that fails, is cancelled or expires never touches
-another one.
+A step decodes first and prefills then. One thread calls everything here. A sequence that fails, is
+cancelled or expires does not affect others.
 """
 
 import logging
@@ -38,15 +38,19 @@ from svc_kit.errors import ContextLengthExceeded, DeadlineExpired
 log = logging.getLogger(__name__)
 
 LOAD_INTERVAL_S = 0.1
-_GRAMMAR_PATIENCE_S = 0.005  # how long a step waits for a grammar when there is nothing else to do
+_GRAMMAR_PATIENCE_S = 0.005
+"""How long a step waits for a grammar if it has no other work."""
 
 
 class Engine:
-    """The sequences of one model. `clock` gives seconds; `chunk_cap` bounds prompt tokens beside
-    decoding rows; `saved_bytes` are for prefixes that lost their slot;
-    `step_times` are seconds by rows, `token_times` by the tokens of a row alone, as measured;
-    `policy` may hold `token_target_s` between two tokens; `adapter_wait_s` bounds how long an
-    adapter stack waits for its turn."""
+    """Processes the sequences of one model.
+
+    Times are in seconds, as those of `clock`. `chunk_cap` is the maximum of prompt tokens in a step
+    with decoding rows, and `saved_bytes` the size of the prefix cache in memory. `step_times` are
+    measured seconds of a step by rows, `token_times` by tokens of a single row. `token_target_s` is
+    the target time between two tokens, as `policy` allows. `adapter_wait_s` is the longest time
+    after which another adapter stack has its turn.
+    """
 
     def __init__(
         self,
@@ -123,20 +127,20 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would compute or start something now."""
+        """Whether a step would compute or start a sequence now."""
         if any(not sequence.paused for sequence in self._sequences.running.values()):
             return True
         return self._could_start
 
     @property
     def _could_start(self) -> bool:
-        """Whether one that waits could have a slot, and does not wait for the cells of another."""
+        """Whether a waiting sequence could have a slot and does not wait for cells."""
         waits_for_cells = self._admission.lacks_cells and self._sequences.running
         return self._table.has_idle and self._queue.has_ready and not waits_for_cells
 
     @property
     def awaits_grammars(self) -> bool:
-        """Whether a step could only look whether a grammar is built."""
+        """Whether all running sequences wait for their grammars, and none could start."""
         if self._could_start:
             return False
         ready = [sequence for sequence in self._sequences.running.values() if not sequence.paused]
@@ -144,12 +148,12 @@ class Engine:
 
     @property
     def has_sequences(self) -> bool:
-        """Whether anything waits or runs, be it paused: deadlines may still pass."""
+        """Whether any sequence waits or runs, including paused ones, whose deadlines may pass."""
         return bool(self._sequences.by_id)
 
     @property
     def has_events(self) -> bool:
-        """Whether events wait to be taken (a cancel leaves one without a step)."""
+        """Whether there are events to collect; a cancel adds one outside of steps."""
         return bool(self._sequences.events)
 
     @property
@@ -160,7 +164,7 @@ class Engine:
     # --- commands ---------------------------------------------------------------------------------
 
     def submit(self, request: SequenceRequest) -> None:
-        """Queue a sequence; one that no slot could hold fails here, alone."""
+        """Queue a sequence; it fails at once if it is too long or its adapter is unknown."""
         sequence = Sequence(request, arrived_at=self._clock())
         refusal = self._too_long(sequence) or self.adapters.missing(request)
         if refusal is not None:
@@ -175,8 +179,11 @@ class Engine:
         return ContextLengthExceeded(field="prompt", prompt_tokens=count, context_tokens=limit)
 
     def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
-        """End a sequence before `step` begins; `arrived_in_step` is the one that ran when the
-        cancel came in. The caller counts, and each decode call is one."""
+        """Cancel a sequence before `step` begins; unknown ids are ignored.
+
+        `arrived_in_step` is the step that ran when the cancel arrived. The caller counts each
+        decode call as a step.
+        """
         sequence = self._sequences.by_id.get(sequence_id)
         if sequence is None:
             return
@@ -192,20 +199,19 @@ class Engine:
         self._sequences.events.append(Cancelled(sequence_id, phase, arrived_in_step, step))
 
     def pause(self, sequence_id: int, *, paused: bool) -> None:
-        """Leave a sequence out of the plans, or take it in again."""
+        """Exclude a sequence from plans, or include it again."""
         sequence = self._sequences.by_id.get(sequence_id)
         if sequence is not None:
             sequence.paused = paused
 
     def flush(self, flush_id: int) -> None:
-        """Forget everything that is only kept for reuse."""
+        """Drop all cached prefixes."""
         self._sequences.events.append(Flushed(self.name, flush_id, self._allocator.drop_cached()))
 
     # --- snapshots --------------------------------------------------------------------------------
 
     def snapshot(self, request_id: str, choice: int) -> SavedPrefix | None:
-        """What a sequence that runs, waits or was kept has computed, and its origin; None where
-        that is nothing."""
+        """Copy the state of a running, waiting or ended sequence; None if nothing is computed."""
         for sequence in self._sequences.by_id.values():
             if (sequence.request.request_id, sequence.request.choice) == (request_id, choice):
                 return self._allocator.snapshot(sequence)
@@ -213,43 +219,43 @@ class Engine:
 
     @property
     def restore_bytes(self) -> int:
-        """How large a state `restore` takes."""
+        """Maximum size of a state for `restore`, in bytes."""
         return self._prefix_cache.capacity
 
     def restore(self, prefix: SavedPrefix) -> bool:
         """Restore a state for a later request; False if there is no room."""
         return self._prefix_cache.put(prefix)
 
-    # --- the archive ------------------------------------------------------------------------------
+    # --- disk prefix cache ------------------------------------------------------------------------
 
-    def archive_to(self, take: Callable[[SavedPrefix], None]) -> None:
-        """Have `take` get the prefixes of stored objects that memory has no room for any more."""
-        self._prefix_cache.on_evicted = take
+    def archive_to(self, on_evicted: Callable[[SavedPrefix], None]) -> None:
+        """Call `on_evicted` with each prefix of a stored object that is evicted from memory."""
+        self._prefix_cache.on_evicted = on_evicted
 
     def num_reusable_tokens(self, request: SequenceRequest) -> int:
-        """How many tokens of a request slots and memory would give it now."""
+        """How many tokens of a request are cached in slots and memory now."""
         return self._allocator.find_prefix(Sequence(request, arrived_at=self._clock())).tokens
 
-    def forget_objects(self, object_ids: Container[str]) -> None:
-        """Archive nothing more for stored objects that are gone."""
-        self._allocator.forget_objects(object_ids)
+    def unlink_objects(self, object_ids: Container[str]) -> None:
+        """Detach sequences and cached prefixes from deleted stored objects."""
+        self._allocator.unlink_objects(object_ids)
         for sequence in self._sequences.by_id.values():
             if sequence.kept_for in object_ids:
                 sequence.kept_for = ""
 
-    # --- the loop ---------------------------------------------------------------------------------
+    # --- step loop --------------------------------------------------------------------------------
 
     def step(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> list[Event]:
-        """Make one step, as `calls` does, and return what happened in all of it, in order."""
+        """Run one step, as `decode_calls` does, and return its events in order."""
         return [event for events in self.decode_calls(patience_s=patience_s) for event in events]
 
     def decode_calls(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> Iterator[list[Event]]:
         """Run one step: a token for each decoding sequence, then a chunk of prompts.
 
-        Yields the events since the last yield after each decode call and at the end: a call for
-        prompts takes 0.4 to 1.1 s with half a billion parameters, and finished texts must not wait
-        for it. Commands may be given between calls; a request submitted then takes part in the
-        prompts' call. If only a grammar is missing, waits for it for `patience_s`.
+        Yields events after each decode call and at the end, so that finished sequences do not wait
+        for a prefill call (0.4 to 1.1 s with half a billion parameters). Commands may be called in
+        between; a request submitted then is part of the prefill call. If all sequences wait for
+        grammars, waits up to `patience_s` seconds.
         """
         self._expire()
         self._admission.admit(self._preparer.prepare)
@@ -260,7 +266,7 @@ class Engine:
         yield self._collect_events()
 
     def _plans(self) -> Iterator[Plan]:
-        """The calls of a step. One is carried out before the next is asked for."""
+        """Plan the decode calls of a step. Each is executed before the next one is planned."""
         ready = self._ready()
         active = self.adapters.select(ready, self._clock())
         if not active:
@@ -277,7 +283,7 @@ class Engine:
             yield plan
             has_changed = self._sequences.num_changes != num_changes
             if len(texts) == len(ready) and not has_changed:
-                return  # which is most steps: no other sequence needs a call
+                return  # no other sequence needs a call, as in most steps
             self._expire()
             if has_changed or self._sequences.num_changes != num_changes:
                 self._admission.admit(self._preparer.prepare)
@@ -293,7 +299,7 @@ class Engine:
                 yield plan
 
     def _ready(self) -> list[Sequence]:
-        """The sequences that have a slot and something to compute."""
+        """The sequences that have a slot and tokens to compute."""
         return [
             sequence
             for sequence in self._sequences.running.values()
@@ -303,15 +309,17 @@ class Engine:
     def _execute(self, plan: Plan) -> None:
         started = self._clock()
         self.num_steps += 1
-        is_as_planned = self._executor.execute(plan)
+        was_one_call = self._executor.execute(plan)
         seconds, has_prompt = self._clock() - started, plan.prompt_tokens > 0
         self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
-        if is_as_planned:
-            self._learn(plan, seconds)
+        if was_one_call:
+            self._update_cost_model(plan, seconds)
 
-    def _learn(self, plan: Plan, seconds: float) -> None:
-        """Correct what is believed of steps by one that was computed at once. A row of a prompt is
-        no row of a text: without an output it takes less."""
+    def _update_cost_model(self, plan: Plan, seconds: float) -> None:
+        """Update the cost model with the duration of a decode call.
+
+        Prefills are separate, since a row without output takes less time.
+        """
         rows, drafted = plan.num_decoding, plan.rows[0].drafted
         if plan.prompt_tokens:
             self._step_time.observe_prefill(
@@ -336,8 +344,7 @@ class Engine:
             self._sequences.fail(sequence, DeadlineExpired(phase=sequence.phase))
 
     def _begin_guided(self, patience_s: float) -> None:
-        """Begin the sequences whose grammar has been built meanwhile; the others compute their
-        prompts but for the last token."""
+        """Start the sequences whose grammar is built; others compute all but the last token."""
         guided = [item for item in self.running if item.awaits_grammar and not item.paused]
         if guided:
             self._preparer.begin_guided(guided, patience_s if self.awaits_grammars else 0.0)
@@ -373,13 +380,15 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Compare what the engine believes with the native cache. Raises `IntegrityError`; tests
-        call it every step."""
+        """Compare the engine's bookkeeping with the native cache; tests call it after each step.
+
+        Raises `IntegrityError`.
+        """
         check_integrity(
             self._table, self._backend, self._sequences.running, self._queue, self._prefix_cache
         )
         if any(self.adapters.missing(item.request) for item in self._sequences.by_id.values()):
-            raise IntegrityError("an adapter is gone while a sequence uses it")
+            raise IntegrityError("an adapter was unloaded while a sequence uses it")
         if not self._allocator.is_flushed:
-            raise IntegrityError("a copy was planned and never queued")
+            raise IntegrityError("a planned copy was not queued")
         self._sequences.check_integrity()

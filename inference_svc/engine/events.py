@@ -1,4 +1,4 @@
-"""Events of the engine: one list a decode call, in order, sent to the frontend."""
+"""Events of the engine. Each decode call sends a list of them, in order, to the frontend."""
 
 import enum
 from typing import NamedTuple
@@ -10,8 +10,10 @@ from svc_kit.errors import DomainError
 
 
 class StepHistogram(NamedTuple):
-    """The steps of a kind: of more than half of `max_rows` rows, with or without prompt tokens.
-    `counts` are of shape (buckets,), each by itself; `sum_s` is the time of all."""
+    """Histogram of the durations of steps with more than half of `max_rows` rows.
+
+    `counts` has shape (buckets,) and is not cumulative; `sum_s` is in seconds.
+    """
 
     max_rows: int
     has_prompt: bool
@@ -20,15 +22,15 @@ class StepHistogram(NamedTuple):
 
 
 class FinishReason(enum.Enum):
-    """Why a sequence ended well."""
+    """Why a sequence ended without an error."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
 class CacheSource(enum.Enum):
-    """Where reused cells came from: nowhere, an idle slot, a running sequence's slot, a state saved
-    in memory, or a snapshot restored from disk."""
+    """Source of reused cells: none, an idle slot, the slot of a running sequence, a state saved in
+    memory, or a snapshot restored from disk."""
 
     NONE = "none"
     SLOT = "slot"
@@ -38,7 +40,7 @@ class CacheSource(enum.Enum):
 
 
 class Logprob(NamedTuple):
-    """A token with its natural log probability before any filter."""
+    """A token with its natural logarithmic probability before any sampler."""
 
     token: int
     piece: bytes
@@ -53,7 +55,7 @@ class ChosenLogprob(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A slot was found after `queue_s`; `cached_tokens` prompt tokens need not be computed."""
+    """A slot was allocated after `queue_s` seconds; `cached_tokens` of the prompt are reused."""
 
     sequence_id: int
     slot: int
@@ -63,7 +65,7 @@ class Started(NamedTuple):
 
 
 class Preempted(NamedTuple):
-    """A sequence gave its slot to a more urgent one and waits again."""
+    """A sequence was preempted by one of higher priority, and waits."""
 
     sequence_id: int
 
@@ -76,15 +78,17 @@ class Resumed(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A running sequence has another slot now."""
+    """A running sequence was moved to another slot."""
 
     sequence_id: int
     slot: int
 
 
 class Delta(NamedTuple):
-    """Tokens sampled since the last delta, and the text that can be sent because of them.
-    `sampled_at` is when the last one was sampled, on the engine's clock."""
+    """Tokens sampled since the last delta, and the text that can be sent now.
+
+    `sampled_at` is the time of the last one on the engine's clock.
+    """
 
     sequence_id: int
     text: str
@@ -94,8 +98,7 @@ class Delta(NamedTuple):
 
 
 class Timings(NamedTuple):
-    """Seconds: waiting for a slot, computing the prompt, and from the first output token to the
-    last."""
+    """Seconds in the queue, for the prompt, and from the first to the last output token."""
 
     queue_s: float
     prefill_s: float
@@ -103,8 +106,11 @@ class Timings(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A sequence ended well; `stop_text` or `stop_token` says what matched. `num_accepted` of
-    `num_drafted` tokens stood."""
+    """A sequence ended without an error.
+
+    `stop_text` or `stop_token` is what matched; `num_accepted` of `num_drafted` draft tokens were
+    accepted.
+    """
 
     sequence_id: int
     reason: FinishReason
@@ -124,8 +130,7 @@ class Failed(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """A cancelled sequence is gone: its step numbers when the cancel arrived and when the slot was
-    free again."""
+    """A sequence was cancelled: the steps in which the cancel arrived and the slot was freed."""
 
     sequence_id: int
     phase: str
@@ -134,7 +139,7 @@ class Cancelled(NamedTuple):
 
 
 class Flushed(NamedTuple):
-    """Everything that was only kept for reuse is forgotten: so many tokens."""
+    """The cached prefixes were dropped: `num_tokens` in all."""
 
     model: str
     flush_id: int
@@ -142,7 +147,7 @@ class Flushed(NamedTuple):
 
 
 class AdapterLoaded(NamedTuple):
-    """An adapter can be used."""
+    """An adapter was loaded."""
 
     model: str
     digest: str
@@ -157,9 +162,10 @@ class AdapterFailed(NamedTuple):
 
 
 class TierLoad(NamedTuple):
-    """One place that keeps computed prefixes: what it holds, what it may hold at most, and sums
-    since the engine started: requests that began from it, requests that looked for a beginning and
-    found none, prefixes that went in, and those that had to go to make room."""
+    """Size and limits of a tier of the prefix cache, and counters since the engine started.
+
+    `num_hits` and `num_misses` count requests, `num_written` and `num_evicted` prefixes.
+    """
 
     num_entries: int = 0
     num_bytes: int = 0
@@ -172,8 +178,10 @@ class TierLoad(NamedTuple):
 
 
 class ModelLoad(NamedTuple):
-    """How busy one model's slots are, and sums since the engine started. `num_followers` hold back
-    for a leader, `num_preempted` wait to go on; `saved` are the prefixes kept in memory."""
+    """Load of a model, and counters since the engine started.
+
+    `num_followers` wait for the prefix of another sequence; `saved` is the tier in memory.
+    """
 
     model: str
     num_running: int = 0
@@ -195,15 +203,14 @@ class ModelLoad(NamedTuple):
 
 
 class DiskCacheLoad(NamedTuple):
-    """The archive of stored objects: `tier` with the folder, which engines share, as it was at
-    `measured_at` (the monotonic clock, one for all processes)."""
+    """Load of the disk prefix cache, which engines share, at `measured_at` (monotonic clock)."""
 
     measured_at: float
     tier: TierLoad
 
 
 class Embedded(NamedTuple):
-    """The vector of one input of an embedding request; with `is_last` it has them all."""
+    """The vector of an input of an embedding request; `is_last` if it is the last one."""
 
     sequence_id: int
     model: str

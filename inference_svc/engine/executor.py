@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Executor:
-    """Computes and samples rows for the sequences of a sequences; `prompt_tokens` counts what was
-    computed of prompts."""
+    """Computes and samples the rows of plans; `prompt_tokens` counts computed prompt tokens."""
 
     def __init__(
         self,
@@ -46,8 +45,7 @@ class Executor:
         self._clock = clock
 
     def execute(self, plan: Plan) -> bool:
-        """Compute a plan's rows and say what comes of them; false where that was not done in the
-        one decode that was planned."""
+        """Execute a plan; return False if it took more than the one planned decode call."""
         return self._compute(plan.work, plan.rows, plan.fillers)
 
     def _compute(
@@ -78,8 +76,10 @@ class Executor:
     # --- failed decodes ---------------------------------------------------------------------------
 
     def _isolate(self, work: SequenceOf[Work], rows: SequenceOf[Row], error: DecodeError) -> None:
-        """Undo a failed decode and try again: without drafts where it had some, then its halves,
-        down to the row that fails alone."""
+        """Roll back a failed decode and retry it: without drafts if it had any, then in halves.
+
+        A sequence whose row fails alone is failed.
+        """
         log.warning("decode of %d rows failed with code %d, retrying", len(rows), error.code)
         for row in rows:
             slot = self._table.slots[row.slot]
@@ -87,11 +87,11 @@ class Executor:
                 self._roll_back(slot)
         alive = [item for item in work if item.sequence in self._sequences]
         if any(item.row.drafted for item in alive):
-            plain = [
+            undrafted = [
                 Work(sequence, row._replace(tokens=row.certain, drafted=0))
                 for sequence, row in alive
             ]
-            self._compute(plain, [item.row for item in plain], ())
+            self._compute(undrafted, [item.row for item in undrafted], ())
             return
         if len(alive) <= 1:
             for item in alive:
@@ -140,7 +140,7 @@ class Executor:
                 self._verify(item, task.row)
 
     def _task(self, sequence: Sequence, output: int) -> SampleTask | None:
-        """What to sample from an output row; None where the sequence failed instead."""
+        """Create the sampling task of an output row; None if the sequence has failed."""
         if sequence.sampler is None:
             return None
         try:
@@ -163,7 +163,7 @@ class Executor:
 
 
 def _first_outputs(rows: Iterable[Row]) -> dict[int, int]:
-    """By slot, the number that llama.cpp gives to the first logits of its row."""
+    """Return the index of the first logits of each row in llama.cpp's output, by slot."""
     numbers, count = {}, 0
     for row in rows:
         numbers[row.slot] = count

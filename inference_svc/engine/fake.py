@@ -256,7 +256,7 @@ class FakeBackend:
         """Append tokens to their slots and remember the history behind each output row."""
         code = 1 if self._lacks_cells(len(batch.tokens)) else self._fails(batch)
         if code != -1:
-            self._carry_out_copies()
+            self._execute_copies()
         if code < -1:
             self._apply(batch, len(batch.tokens) // 2)
         if code:
@@ -265,7 +265,7 @@ class FakeBackend:
         self.stacks.append(self._stack)
         self._rows = self._apply(batch, len(batch.tokens))
 
-    def _carry_out_copies(self) -> None:
+    def _execute_copies(self) -> None:
         for source, target in self._queued:
             self._cells[target][:] = self._cells[source]
         self._queued.clear()

@@ -1,7 +1,6 @@
-"""Appends sampled tokens, detokenizes, and detects stop conditions.
+"""Appends output tokens, detokenizes them, and detects stop conditions.
 
-Every output token passes here: sampled ones, those that a constraint forces, and those of an
-accepted draft.
+Output tokens are sampled, forced by a constraint, or accepted from a draft.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from svc_kit.errors import DecodeFailed, InvalidField, SnapshotNotFound
 
 
 class OutputProcessor:
-    """Processes output of the sequences of a table; `output_tokens` counts it."""
+    """Processes the output of sequences; `output_tokens` counts the tokens."""
 
     def __init__(
         self, backend: Backend, sequences: SequenceTable, clock: Callable[[], float]
@@ -31,7 +30,7 @@ class OutputProcessor:
         self._clock = clock
 
     def process(self, sequence: Sequence, sampled: SampledToken | SampleFailure) -> None:
-        """Append the sampled token and the tokens that a constraint forces behind it."""
+        """Append the sampled token and the tokens that a constraint forces after it."""
         if isinstance(sampled, SampleFailure):
             self._sequences.fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
             return
@@ -50,8 +49,10 @@ class OutputProcessor:
         self._end_if_full(sequence)
 
     def replay(self, sequence: Sequence) -> None:
-        """Bring sampler and text to where `resumed` ends; end the sequence where it had ended
-        already. Raises `GuideError`."""
+        """Replay the resumed tokens through sampler, guide and detokenizer.
+
+        Finishes the sequence if they already end it. Raises `GuideError`.
+        """
         for token in sequence.request.resumed:
             if sequence.sampler is not None:
                 sequence.sampler.accept(token)
@@ -72,7 +73,7 @@ class OutputProcessor:
         stop_text: str | None = None,
         stop_token: int | None = None,
     ) -> None:
-        """End a sequence, after the text that was held back."""
+        """Finish a sequence; the text that the detokenizer has buffered is sent first."""
         sequence_id = sequence.request.sequence_id
         if stop_text is None:
             text, stop_text = sequence.detokenizer.finish()
@@ -104,7 +105,7 @@ class OutputProcessor:
         )
 
     def _append(self, sequence: Sequence, sampled: SampledToken) -> bool:
-        """Add an output token; returns whether the sequence ended with it."""
+        """Append an output token; return whether the sequence ended with it."""
         self.output_tokens += 1
         self._shares.charge(sequence.request.project, 1)
         sequence.tokens.append(sampled.token)
@@ -113,16 +114,18 @@ class OutputProcessor:
         return self._detokenize(sequence, sampled.token, sampled) is not None
 
     def _append_forced(self, sequence: Sequence) -> bool:
-        """Add the tokens about which the constraint leaves no choice, to be computed in one row;
-        returns whether the sequence ended.
+        """Append the tokens that the constraint forces; return whether the sequence ended.
 
-        A request for log probabilities has every token sampled: only then its logits are there.
+        They are computed in one row. With log probabilities no token is forced, since only sampled
+        tokens have logits.
         """
         request, guide = sequence.request, sequence.guide
         if guide is None:
             return False
-        room = min(request.max_tokens - sequence.num_output, self._left_in_slot(sequence))
-        limit = min(MAX_FORCED, room) if request.top_logprobs is None else 0
+        available = self._slot_tokens - len(sequence.tokens)
+        limit = min(MAX_FORCED, request.max_tokens - sequence.num_output, available)
+        if request.top_logprobs is not None:
+            limit = 0
         for token in guide.forced_tokens(limit):
             if self._append(sequence, SampledToken(token, None)):
                 return True
@@ -130,9 +133,6 @@ class OutputProcessor:
             self.finish(sequence, FinishReason.STOP)
             return True
         return False
-
-    def _left_in_slot(self, sequence: Sequence) -> int:
-        return self._slot_tokens - len(sequence.tokens)
 
     def _end_if_full(self, sequence: Sequence) -> None:
         full = len(sequence.tokens) >= self._slot_tokens
@@ -142,8 +142,10 @@ class OutputProcessor:
     def _detokenize(
         self, sequence: Sequence, token: int, sampled: SampledToken | None = None
     ) -> FinishReason | None:
-        """Turn an output token into text and stop where it says so; without `sampled` nothing is
-        emitted."""
+        """Detokenize an output token and finish the sequence at a stop condition.
+
+        Emits a delta unless `sampled` is None. Returns the finish reason, or None.
+        """
         request = sequence.request
         ends = token in request.stop_tokens or (
             not request.ignore_eos and self._backend.is_eog(token)
@@ -162,8 +164,10 @@ class OutputProcessor:
         return FinishReason.STOP
 
     def _emit(self, delta: Delta) -> None:
-        """Emit a delta, as one with what its sequence gained just before: a forced run must not
-        look like many unread events to a reader's limit."""
+        """Emit a delta, merged with the previous event if that is a delta of the same sequence.
+
+        Otherwise a run of forced tokens would count as many unread events of its stream.
+        """
         events = self._sequences.events
         last = events[-1] if events else None
         if isinstance(last, Delta) and last.sequence_id == delta.sequence_id:
@@ -183,8 +187,10 @@ class OutputProcessor:
 
 
 class SequencePreparer:
-    """Creates samplers and guides, and replays resumed tokens. `prefix_cache` holds the snapshots
-    that sequences may resume from."""
+    """Creates samplers and guides, and replays resumed tokens.
+
+    `prefix_cache` has the snapshots from which sequences resume.
+    """
 
     def __init__(
         self,
@@ -199,8 +205,10 @@ class SequencePreparer:
         self._prefix_cache = prefix_cache
 
     def prepare(self, sequence: Sequence) -> bool:
-        """Create the sampler and replay resumed tokens, once; return whether the sequence is still
-        alive. A constrained sequence is replayed once its grammar is built."""
+        """Create the sampler and replay resumed tokens, once; return whether the sequence goes on.
+
+        A constrained sequence is replayed when its grammar is built.
+        """
         if sequence.sampler is None:
             sequence.sampler = self._backend.new_sampler(sequence.request)
             if sequence.request.snapshot_id and not self._restore_sampler(
@@ -214,8 +222,10 @@ class SequencePreparer:
         return sequence in self._sequences
 
     def _restore_sampler(self, sequence: Sequence, sampler: Sampler) -> bool:
-        """Restore a sampler's state from the snapshot; fail the sequence and return False if the
-        snapshot is of another sequence."""
+        """Restore a sampler's state from the snapshot.
+
+        Fails the sequence and returns False if the snapshot belongs to another sequence.
+        """
         try:
             sampler.restore_state(restored_sampler_state(sequence, self._prefix_cache))
         except (SnapshotNotFound, InvalidField) as error:
@@ -224,8 +234,10 @@ class SequencePreparer:
         return True
 
     def begin_guided(self, running: Iterable[Sequence], patience_s: float) -> None:
-        """Replay the sequences whose grammar has been built; wait up to `patience_s` for the first
-        one's."""
+        """Replay the sequences whose grammar has been built.
+
+        Waits up to `patience_s` seconds for the grammar of the first one.
+        """
         for sequence in running:
             try:
                 if sequence.guide is not None and sequence.guide.wait(patience_s):

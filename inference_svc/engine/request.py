@@ -1,7 +1,7 @@
 """Requests and commands to the engine, and the adapters that they use.
 
-An adapter stack is a set: llama.cpp adds what each adapter adds, in an order of its own. Adapters
-are identified by the digests of their files.
+Adapters are identified by the digests of their files. An adapter stack is a set: llama.cpp sums the
+effects of the adapters in an unspecified order.
 """
 
 from array import array
@@ -17,7 +17,7 @@ from inference_svc.engine.sampling_params import Sampling
 
 
 class AppliedAdapter(NamedTuple):
-    """An adapter by the SHA-256 of its file, in hex, and what its effect is multiplied by."""
+    """An adapter, by the hexadecimal SHA-256 of its file, and the scale of its effect."""
 
     digest: str
     scale: float
@@ -28,8 +28,10 @@ NO_ADAPTERS: AdapterStack = ()
 
 
 def adapter_stack(applied: Iterable[AppliedAdapter]) -> AdapterStack:
-    """The stack in its one form, by which it is compared and keyed: sorted, an adapter that comes
-    twice once with the sum of its scales (the effect is linear), none at scale 0."""
+    """Return the canonical form of a stack: sorted, and without adapters of scale 0.
+
+    The scales of an adapter that occurs twice are added, since its effect is linear.
+    """
     scales: dict[str, float] = defaultdict(float)
     for adapter in applied:
         scales[adapter.digest] += adapter.scale
@@ -37,8 +39,7 @@ def adapter_stack(applied: Iterable[AppliedAdapter]) -> AdapterStack:
 
 
 class LoadAdapter(NamedTuple):
-    """Read an adapter's file, which was checked before; `AdapterLoaded` or `AdapterFailed`
-    answers."""
+    """Load a validated adapter file. The result is `AdapterLoaded` or `AdapterFailed`."""
 
     model: str
     digest: str
@@ -46,20 +47,19 @@ class LoadAdapter(NamedTuple):
 
 
 class UnloadAdapter(NamedTuple):
-    """Free an adapter that no sequence uses any more; an unknown one is no error."""
+    """Unload an adapter that no sequence uses; unknown ones are ignored."""
 
     model: str
     digest: str
 
 
 MAX_DRAFT = 31
-"""The longest draft: 32 tokens with the one before it, up to which the logits of a row do not
-depend on its length."""
+"""Maximum length of a draft. With the token before it, a row has 32 tokens; in llama.cpp the logits
+of longer rows depend on the length of the row."""
 
 
 class StoredObjectRef(NamedTuple):
-    """The stored object that a sequence is part of; `digest` is the SHA-256, in hex, of the model
-    that is served."""
+    """The stored object to which a sequence belongs, and the SHA-256 (hexadecimal) of the model."""
 
     object_id: str
     digest: str
@@ -72,7 +72,7 @@ class SequenceRequest:
     `prompt` and `resumed` are token ids (`array("i")`, which pickles compactly). `resumed` are
     output tokens of an earlier attempt: they count as output, the samplers are replayed over them
     and they are not emitted again. `snapshot_id` names a restored snapshot of exactly these tokens,
-    which holds the sampler state that the tokens alone do not determine.
+    with the sampler state that the tokens alone do not determine.
 
     `deadline` and `queue_deadline` (the time by which it must have a slot) are on the machine's
     monotonic clock. `cache_key` separates the cached prefixes of different owners; prefixes
@@ -125,33 +125,33 @@ class Submit(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """End a sequence, in whatever phase; unknown ids are no error."""
+    """Cancel a sequence in any phase; unknown ids are ignored."""
 
     sequence_id: int
 
 
 class Pause(NamedTuple):
-    """Plan nothing for a sequence until `Unpause`: its reader is behind."""
+    """Exclude a sequence from plans until `Unpause`, because its client reads too slowly."""
 
     sequence_id: int
 
 
 class Unpause(NamedTuple):
-    """Plan a paused sequence again."""
+    """Include a paused sequence in plans again."""
 
     sequence_id: int
 
 
 class Flush(NamedTuple):
-    """Forget everything that is only kept for reuse; `Flushed` answers."""
+    """Drop all cached prefixes. The result is `Flushed`."""
 
     flush_id: int
 
 
 class SaveSnapshot(NamedTuple):
-    """Write what a choice of a request has computed to a file; `SnapshotDone` answers.
+    """Save the state of a choice of a request to a file. The result is `SnapshotDone`.
 
-    `digest` is the SHA-256, in hex, of the model that is served.
+    `digest` is the hexadecimal SHA-256 of the model.
     """
 
     job_id: int
@@ -161,7 +161,7 @@ class SaveSnapshot(NamedTuple):
 
 
 class RestoreSnapshot(NamedTuple):
-    """Read a file back into the memory of its model; `SnapshotDone` answers. `digest` as above."""
+    """Restore a saved state into memory. The result is `SnapshotDone`."""
 
     job_id: int
     snapshot_id: str
@@ -169,8 +169,10 @@ class RestoreSnapshot(NamedTuple):
 
 
 class DropCachedPrefixes(NamedTuple):
-    """Delete what is archived for stored objects, and archive no more of what is computed;
-    `SnapshotDone` answers with the number of files."""
+    """Delete the archived prefixes of stored objects, and archive no more for them.
+
+    The result is `SnapshotDone` with the number of deleted files.
+    """
 
     job_id: int
     object_ids: tuple[str, ...]

@@ -1,8 +1,4 @@
-"""One token stream through its life: queued, prefilling, decoding.
-
-Few facts are stored, the rest is derived. `tokens` is the prompt followed by the output; the last
-token of a decoding sequence has been sampled but not computed yet.
-"""
+"""A sequence in the phases queued, prefill and decode, and the plans of decode calls."""
 
 from array import array
 from dataclasses import dataclass
@@ -17,21 +13,26 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine.slots import Slot
 
-# A prompt counts as if it had waited so long when it came: of new ones the shortest is first.
 _HEAD_START_S = 1.0
+"""Added to the waiting time of a prompt, so that the shortest of new prompts is first."""
 
 
 class PrefixWait(NamedTuple):
-    """That a sequence waits for a prefix `until` then, with so many tokens of it there and so many
-    tokens of all prompts still to compute when that was set."""
+    """A wait for a prefix: its deadline, and the counts of tokens when the deadline was set."""
 
-    until: float
-    have: int
+    deadline: float
+    num_cached: int
+    """Tokens of the prefix that were cached."""
     to_compute: int
+    """Tokens of all running prompts that were not computed."""
 
 
 class Sequence:
-    """The engine's side of one `SequenceRequest`. Times are the engine's clock, in seconds."""
+    """The state of a `SequenceRequest` in the engine. Times are in seconds of the engine's clock.
+
+    `tokens` is the prompt followed by the output; the last token of a decoding sequence has been
+    sampled but not computed yet.
+    """
 
     def __init__(self, request: SequenceRequest, *, arrived_at: float) -> None:
         self.request = request
@@ -46,24 +47,24 @@ class Sequence:
         self.arrived_at = arrived_at
         self.started_at = arrived_at
         self.has_started = False
-        # Its class when it started, raised by the time it had waited.
+        # The priority class with which it started (waiting raises the class), and when it did.
         self.admitted_priority = request.priority
-        self.admitted_at = arrived_at  # when it was given that
+        self.admitted_at = arrived_at
         self.first_token_at: float | None = None
-        # Following: how long it may wait; and what its own followers lend it.
+        # Its wait for a prefix, and the priority inherited from sequences that wait for its own.
         self.prefix_wait: PrefixWait | None = None
         self.inherited_priority = 0
         self.inherited_ratio = 0.0
-        # Steps since any prompt of its class was computed.
+        # Steps since a prompt of its class was computed.
         self.skipped_steps = 0
-        # The stored object that it is part of, for as long as that is there.
+        # The id of its stored object; empty if it has none, or the object was deleted.
         self.kept_for = request.keep_for.object_id if request.keep_for is not None else ""
-        # Its cells while it waits after a preemption.
+        # Its state while it is preempted.
         self.saved_prefix: SavedPrefix | None = None
 
     @property
     def num_output(self) -> int:
-        """Output tokens so far, resumed ones included."""
+        """Output tokens so far, including resumed ones."""
         return len(self.tokens) - len(self.request.prompt)
 
     @property
@@ -73,17 +74,19 @@ class Sequence:
 
     @property
     def num_remaining(self) -> int:
-        """Tokens still to compute before the next one can be sampled; while decoding 1, and what
-        the constraint forced behind it."""
+        """Tokens to compute before the next one can be sampled.
+
+        While decoding: 1, plus the tokens that the constraint forced after it.
+        """
         return len(self.tokens) - self.num_computed
 
     @property
     def num_computable(self) -> int:
-        """Tokens that a step may compute now: all but the last while the grammar is built, for the
-        last one's logits need its mask.
+        """Tokens that a step may compute now: all but the last until the grammar is built, since
+        sampling from the logits of the last one needs the grammar's mask.
 
-        A deterministic sequence is cut the same way always: it waits for its grammar, and its
-        resumed tokens are computed as they were, one by one.
+        A deterministic sequence is always computed in the same chunks, so it waits for its grammar,
+        and resumed tokens are computed one by one.
         """
         if not self.request.deterministic:
             return self.num_remaining - self.awaits_grammar
@@ -93,44 +96,45 @@ class Sequence:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether only its grammar is missing."""
+        """Whether it only waits for its grammar."""
         return self.num_computable == 0
 
     @property
     def is_decoding(self) -> bool:
-        """Whether the prompt is done: only tokens that were sampled or forced here are still to
-        compute."""
+        """Whether the prompt is computed, and only sampled or forced tokens remain."""
         return self.first_token_at is not None and self.num_remaining <= 1 + MAX_FORCED
 
     @property
     def is_promoted(self) -> bool:
-        """Whether it started above its own class, for it had waited long."""
+        """Whether it started in a higher priority class after a long wait."""
         return self.admitted_priority > self.request.priority
 
     @property
     def effective_priority(self) -> int:
-        """Its priority class, or the highest of sequences that wait for its prefix."""
+        """Its priority class, or that of a sequence that waits for its prefix, if higher."""
         return max(self.admitted_priority, self.inherited_priority)
 
     def clear_inherited(self) -> None:
-        """Take nothing as lent by followers."""
+        """Reset the priority inherited from followers."""
         self.inherited_priority, self.inherited_ratio = 0, 0.0
 
     def response_ratio(self, now: float) -> float:
-        """How long it has waited, in seconds, for each token that it has left to compute: of equals
-        the highest is next (Brinch Hansen's rule, here between chunks)."""
+        """Seconds of waiting per token to compute. The prompt with the highest ratio is next.
+
+        Highest response ratio next (Brinch Hansen), applied between chunks.
+        """
         return (now - self.arrived_at + _HEAD_START_S) / max(self.num_remaining, 1)
 
     @property
     def phase(self) -> str:
-        """Where it is: "queued", "prefill" or "decode"."""
+        """The phase: "queued", "prefill" or "decode"."""
         if self.slot is None:
             return "queued"
         return "decode" if self.is_decoding else "prefill"
 
 
 class Work(NamedTuple):
-    """The part of a plan that belongs to one sequence."""
+    """The row of a sequence in a plan."""
 
     sequence: Sequence
     row: Row
@@ -138,17 +142,20 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One decode call: `rows` in slot order, the `work` they do, and the slots that only fill
-    holes; `num_decoding` of the rows continue a text by a token, `prompt_tokens` are all others,
-    those that constraints forced among them."""
+    """One decode call."""
 
     rows: tuple[Row, ...]
+    """All rows, in slot order."""
     work: tuple[Work, ...]
+    """The rows of sequences."""
     fillers: tuple[Slot, ...] = ()
+    """Slots between them whose rows are computed but not used."""
     num_decoding: int = 0
+    """Rows that continue a sequence by one token."""
     prompt_tokens: int = 0
+    """Tokens of all other rows, including those forced by constraints."""
 
     @property
     def has_holes(self) -> bool:
-        """Whether slots between its sequences do no work."""
+        """Whether there are slots without work between those of its sequences."""
         return self.work[-1].row.slot - self.work[0].row.slot >= len(self.work)

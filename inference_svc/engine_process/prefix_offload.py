@@ -136,7 +136,7 @@ class PrefixOffloader:
 
     def _detach_objects(self, object_ids: Container[str]) -> None:
         """Stop offloading for deleted objects: waiting and running requests, prefixes in memory."""
-        self._engine.forget_objects(object_ids)
+        self._engine.unlink_objects(object_ids)
         for request in list(self._deferred.values()):
             if request.keep_for is not None and request.keep_for.object_id in object_ids:
                 self._deferred[request.sequence_id] = replace(request, keep_for=None)

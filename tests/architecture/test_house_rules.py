@@ -15,6 +15,7 @@ PRODUCT = [
     "corral_cli",
 ]
 FORBIDDEN_WORDS = ("Manager", "Helper", "Util", "Base")
+VAGUE_VERBS = {"carry", "forget", "give", "hear", "hold", "keep", "let", "say", "take", "tell"}
 
 
 def product_files() -> list[Path]:
@@ -122,6 +123,41 @@ def test_class_names_are_specific() -> None:
         )
 
     assert violations(vague) == []
+
+
+def test_function_names_say_what_happens() -> None:
+    """`store`, `remove` or `cancel` instead of keep, forget or give up."""
+
+    def vague(node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name.strip("_").partition("_")[0] in VAGUE_VERBS
+        )
+
+    assert violations(vague) == []
+
+
+def test_tests_do_not_patch_our_own_modules() -> None:
+    """A patched module is not the one that runs; tests pass arguments instead."""
+    patched = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        ours = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(tuple(PRODUCT))
+            for alias in node.names
+        }
+        patched += [
+            f"{path.relative_to(ROOT).as_posix()}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func).endswith(("monkeypatch.setattr", "patch.object"))
+            and (target := ast.unparse(node.args[0]).strip("'"))
+            and (target in ours or target.partition(".")[0] in {*PRODUCT})
+        ]
+
+    assert patched == []
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -159,7 +159,7 @@ class WatchedLeases(Leases):
 
     async def take_over_all(self) -> list[Job]:
         """Take over every orphan."""
-        return [await self.take_over(orphan) for orphan in await self.orphans()]
+        return [await self.reclaim(orphan) for orphan in await self.orphans()]
 
     async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
         """Finish a job and report it."""

@@ -320,7 +320,7 @@ class RunMachine(RuleBasedStateMachine):
         self.clock.advance(seconds=LEASE.total_seconds())
         for orphan in await process.parts.leases.orphans():
             with suppress(LeaseLost):  # its worker has just committed
-                await process.parts.leases.take_over(orphan)
+                await process.parts.leases.reclaim(orphan)
                 self.known[orphan.subject].num_lost += 1
         self.clock.advance(seconds=LONGEST_BACKOFF.total_seconds())
 

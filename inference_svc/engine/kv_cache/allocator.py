@@ -16,15 +16,14 @@ from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable, common_prefix
 
-# A shorter common beginning is not worth a copy, nor leaving the lowest free slot for.
 MIN_REUSED_TOKENS = 16
-# Fewer are computed again about as fast as they are looked for.
+"""A shorter prefix is not worth a copy, or another slot than the lowest free one."""
 MIN_SAVED_TOKENS = 64
+"""Fewer tokens are computed about as fast as they are restored."""
 
 
 class Prefix(NamedTuple):
-    """The beginning of a prompt that need not be computed: its length, and the slot or the saved
-    state that has it."""
+    """A cached prefix of a prompt: its length, and the slot or saved state that has it."""
 
     tokens: int = 0
     source: CacheSource = CacheSource.NONE
@@ -47,7 +46,7 @@ class _Copy(NamedTuple):
 
 
 class SlotAllocator:
-    """Gives slots to sequences; `flush` before every plan."""
+    """Allocates slots to sequences. Call `queue_copies` before each decode."""
 
     def __init__(
         self, backend: Backend, copier: CacheCopier, table: SlotTable, prefix_cache: PrefixCache
@@ -59,8 +58,10 @@ class SlotAllocator:
         self._copies: list[_Copy] = []
 
     def find_prefix(self, sequence: Sequence) -> Prefix:
-        """The longest beginning there is, but for a few tokens where an idle slot can be taken as
-        it is; the last token never counts: its logits are needed."""
+        """Return the longest cached prefix, or a slightly shorter one in an idle slot.
+
+        The last token is always computed, since its logits are needed.
+        """
         if sequence.saved_prefix is not None:
             return Prefix(
                 len(sequence.saved_prefix.tokens), CacheSource.MEMORY, None, sequence.saved_prefix
@@ -73,15 +74,15 @@ class SlotAllocator:
         for slot in self._table.slots:
             if slot.key == request.cache_key and self._is_readable(slot):
                 source = CacheSource.SLOT if slot.is_idle else CacheSource.LIVE
-                found = Prefix(self._shared(slot, sequence), source, slot)
-                best = max(best, found, key=self._reuse_value)
+                candidate = Prefix(self._shared(slot, sequence), source, slot)
+                best = max(best, candidate, key=self._reuse_value)
         entry, shared = self._prefix_cache.find(tokens, request.cache_key, limit=limit)
         if entry is not None and shared > self._reuse_value(best).tokens:
             best = Prefix(shared, entry.source, None, entry)
         return best if best.tokens >= MIN_REUSED_TOKENS else NO_PREFIX
 
     def allocate(self, sequence: Sequence, prefix: Prefix) -> tuple[Slot, Prefix] | None:
-        """Take a slot and bring the prefix there (or note the copy); None when all are taken."""
+        """Allocate a slot and restore or copy the prefix into it; None if no slot is free."""
         target = self._target(prefix)
         if target is None:
             return None
@@ -97,32 +98,33 @@ class SlotAllocator:
         return target, prefix
 
     def queue_copies(self) -> None:
-        """Queue the collected copies; the next decode carries them out."""
+        """Queue the planned copies; the next decode executes them."""
         for source, target, tokens in self._copies:
             self._copier.copy(source.index, target.index, tokens)
         self._copies.clear()
 
     @property
     def is_flushed(self) -> bool:
-        """Whether no collected copy still has to be queued."""
+        """Whether all planned copies are queued."""
         return not self._copies
 
     def is_source(self, slot: Slot) -> bool:
-        """Whether a collected copy will read this slot."""
+        """Whether a planned copy reads this slot."""
         return any(copy.source is slot for copy in self._copies)
 
     def finish(self, sequence: Sequence, *, keep: bool) -> None:
-        """Leave for good, in whatever phase; where `keep` and its request ask for it, the state
-        stays in memory under the request's name, whoever takes the slot."""
-        held = self.snapshot(sequence) if keep and sequence.request.keep else None
-        self.drop_saved(sequence)  # first: what is held may need its room
-        if held is not None:
-            self._prefix_cache.put(held)
+        """Release everything of a sequence that has ended.
+
+        If `keep` and the request ask for it, its state is saved under the id of the request.
+        """
+        state = self.snapshot(sequence) if keep and sequence.request.keep else None
+        self.drop_saved(sequence)  # first, since `state` may need the space
+        if state is not None:
+            self._prefix_cache.put(state)
         self.release(sequence, keep=keep)
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
-        """Free a sequence's slot; what it computed stays for reuse where `keep` and its request
-        allow."""
+        """Release a sequence's slot; its cells stay for reuse if `keep` and the request allow."""
         slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
@@ -133,8 +135,10 @@ class SlotAllocator:
             del slot.tokens[:]
 
     def swap_out(self, sequence: Sequence) -> bool:
-        """Copy a running sequence's cells to memory; False, with nothing done, where there is no
-        room or a copy needs them."""
+        """Copy the cells of a running sequence to memory.
+
+        Returns False, without any effect, if there is no space or a pending copy needs the slot.
+        """
         slot = sequence.slot
         if slot is None or not self._is_settled(slot):
             return False
@@ -145,8 +149,7 @@ class SlotAllocator:
         return True
 
     def snapshot(self, sequence: Sequence) -> SavedPrefix | None:
-        """A copy of what a sequence has computed, under its request's own key; None where that is
-        nothing yet."""
+        """Copy the computed state of a sequence; None if nothing is computed yet."""
         slot, prefix = sequence.slot, sequence.saved_prefix
         if slot is not None and slot.tokens and self._is_readable(slot):
             prefix = self._save(slot)
@@ -160,20 +163,20 @@ class SlotAllocator:
         )
 
     def drop_saved(self, sequence: Sequence) -> None:
-        """Free what `swap_out` kept: the sequence is running again, or gone."""
+        """Release the state that `swap_out` saved, once the sequence runs again or has ended."""
         if sequence.saved_prefix is not None:
             self._prefix_cache.release(len(sequence.saved_prefix.state))
             sequence.saved_prefix = None
 
-    def forget_objects(self, object_ids: Container[str]) -> None:
-        """Let nothing be part of stored objects that are gone."""
-        self._prefix_cache.forget_objects(object_ids)
+    def unlink_objects(self, object_ids: Container[str]) -> None:
+        """Detach cached prefixes from deleted stored objects."""
+        self._prefix_cache.unlink_objects(object_ids)
         for slot in self._table.slots:
             if slot.kept_for in object_ids:
                 slot.kept_for = ""
 
     def drop_cached(self) -> int:
-        """Drop what is only kept for reuse; returns the tokens."""
+        """Drop all cached prefixes and return their number of tokens."""
         count = self._prefix_cache.clear()
         for slot in self._table.slots:
             if slot.is_idle and slot.tokens:
@@ -182,27 +185,27 @@ class SlotAllocator:
         return count
 
     def is_free(self, slot: Slot) -> bool:
-        """Whether an idle slot has no part in a copy to come."""
+        """Whether a slot is idle and in no pending copy."""
         return slot.is_idle and self._is_settled(slot)
 
     def is_worth_saving(self, slot: Slot, kept: int = 0) -> bool:
-        """Whether an idle slot remembers clearly more than `kept` tokens that memory lacks."""
+        """Whether an idle slot has enough tokens beyond `kept` that are not in memory yet."""
         if not slot.key or slot.is_saved or len(slot.tokens) - kept < MIN_SAVED_TOKENS:
             return False
-        is_there = self._copier.is_settled(slot.index)
-        return is_there and len(slot.tokens) - self._num_in_memory(slot) >= MIN_SAVED_TOKENS
+        is_settled = self._copier.is_settled(slot.index)
+        return is_settled and len(slot.tokens) - self._num_in_memory(slot) >= MIN_SAVED_TOKENS
 
     def evict(self, slot: Slot) -> None:
-        """Empty an idle slot, what it remembers going to memory where that is worth it."""
+        """Empty an idle slot, and save its prefix to memory if that is worth it."""
         self._save_lost(slot, 0)
         self.clear(slot)
 
     def clear(self, slot: Slot) -> None:
-        """Drop what an idle slot remembers."""
+        """Drop the cached prefix of an idle slot."""
         self._backend.trim(slot.index, 0)
         slot.tokens, slot.key = slot.tokens[:0], b""
 
-    # --- finding ----------------------------------------------------------------------------------
+    # --- lookup ----------------------------------------------------------------------------------
 
     def _is_readable(self, slot: Slot) -> bool:
         """Whether the slot's cells are present: it is not the target of a pending copy."""
@@ -211,7 +214,7 @@ class SlotAllocator:
         )
 
     def _is_settled(self, slot: Slot) -> bool:
-        """Whether the slot has no part in a copy to come."""
+        """Whether no pending copy reads or writes the slot."""
         return self._copier.is_settled(slot.index) and all(
             slot is not copy.source and slot is not copy.target for copy in self._copies
         )
@@ -222,8 +225,10 @@ class SlotAllocator:
         return 0 if count < len(slot.tokens) and not self._can_truncate(slot) else count
 
     def _num_in_memory(self, slot: Slot) -> int:
-        """How many of a slot's tokens are in memory already: of slots that share a beginning only
-        the first to go is saved. What stored objects count on is kept whole."""
+        """How many tokens of a slot are in memory already; 0 if a stored object needs all of them.
+
+        Of slots with a common prefix only the first evicted one is saved.
+        """
         limit = len(slot.tokens)
         count = self._prefix_cache.find(slot.tokens, slot.key, limit=limit)[1]
         return 0 if slot.kept_for and count < limit else count
@@ -232,20 +237,25 @@ class SlotAllocator:
         return self._backend.can_trim and self._backend.reusable_from(slot.index) == 0
 
     def _reuse_value(self, prefix: Prefix) -> _ReuseValue:
-        """The tokens of a prefix, or how many another one must have to be no better: an idle slot
-        that loses little has them there already, and any other way costs a copy, and saving what
-        the slot has that is copied to. Of equals an idle slot is better."""
+        """The value by which prefixes are compared: tokens, then whether the slot is idle.
+
+        A prefix in an idle slot that loses few tokens is worth MIN_REUSED_TOKENS - 1 more, since
+        any other source costs a copy and the eviction of the slot that is copied to.
+        """
         slot, count = prefix.slot, prefix.tokens
         is_idle = slot is not None and slot.is_idle
         if slot is None or not is_idle or count < MIN_REUSED_TOKENS or self.is_source(slot):
             return _ReuseValue(count, is_idle)
         lost = len(slot.tokens) - count
-        is_there = lost < MIN_SAVED_TOKENS and _keeps_most(slot, prefix)
-        return _ReuseValue(count + MIN_REUSED_TOKENS - 1 if is_there else count, is_idle)
+        in_place = lost < MIN_SAVED_TOKENS and _keeps_most(slot, prefix)
+        return _ReuseValue(count + MIN_REUSED_TOKENS - 1 if in_place else count, is_idle)
 
     def _target(self, prefix: Prefix) -> Slot | None:
-        """The slot that has the prefix, if taking it loses less than it keeps or there is no other;
-        else the lowest, which keeps running slots together."""
+        """Choose the slot for a sequence; None if no slot is free.
+
+        The slot of the prefix if most of its tokens are reused or it is the only one; otherwise the
+        lowest free slot, so that running slots are adjacent.
+        """
         idle = [slot for slot in self._table.slots if slot.is_idle and not self.is_source(slot)]
         if prefix.slot in idle:
             others = [slot for slot in idle if slot is not prefix.slot]
@@ -254,11 +264,13 @@ class SlotAllocator:
             idle = others
         return idle[0] if idle else None
 
-    # --- moving -----------------------------------------------------------------------------------
+    # --- copies -----------------------------------------------------------------------------------
 
     def _save_lost(self, slot: Slot, kept: int) -> None:
-        """Save what an idle slot is about to lose, where that is worth it; what memory has of it
-        stays as long as if it were saved now."""
+        """Save a prefix before its idle slot is overwritten, if that is worth it.
+
+        If it is in memory already, that entry becomes the most recently used.
+        """
         if not self._prefix_cache.is_enabled or len(slot.tokens) - kept < MIN_SAVED_TOKENS:
             return
         if self.is_worth_saving(slot, kept):
@@ -270,17 +282,17 @@ class SlotAllocator:
 
     def _save(self, slot: Slot) -> SavedPrefix:
         if self._backend.slot_length(slot.index) > len(slot.tokens):
-            # It ends in the middle of a step, with cells of a draft that did not come true.
+            # The sequence ended within a step, with cells of rejected draft tokens.
             self._backend.trim(slot.index, len(slot.tokens))
         whole = not self._can_truncate(slot)
         state = self._copier.save(slot.index)
         return SavedPrefix(slot.key, slot.tokens[:], state, whole, kept_for=slot.kept_for)
 
     def _fill(self, slot: Slot, prefix: Prefix) -> Prefix:
-        """Fill a slot from elsewhere."""
+        """Copy or restore a prefix into a slot. Returns NO_PREFIX if that is impossible."""
         self._backend.trim(slot.index, 0)
         if not self._copier.is_settled(slot.index):
-            return NO_PREFIX  # a copy that no decode has carried out yet would come on top
+            return NO_PREFIX  # a copy that is still queued would overwrite it
         if prefix.slot is not None:
             self._copies.append(_Copy(prefix.slot, slot, prefix.tokens))
             return prefix
@@ -290,7 +302,7 @@ class SlotAllocator:
         return self._truncate(slot, prefix, self._backend.slot_length(slot.index))
 
     def _truncate(self, slot: Slot, prefix: Prefix, length: int) -> Prefix:
-        """Make a slot of `length` tokens hold exactly the prefix."""
+        """Truncate a slot from `length` tokens to the prefix; empty it if that is impossible."""
         if prefix.tokens == length:
             return prefix
         if prefix.tokens < length and self._backend.trim(slot.index, prefix.tokens):
@@ -300,5 +312,5 @@ class SlotAllocator:
 
 
 def _keeps_most(slot: Slot, prefix: Prefix) -> bool:
-    """Whether taking the slot loses no more than it keeps."""
+    """Whether the prefix is at least half of the tokens of the slot."""
     return 2 * prefix.tokens >= len(slot.tokens)

@@ -1,4 +1,4 @@
-"""Invariants between two decode calls: the bookkeeping and the native cache agree."""
+"""Checks that the bookkeeping and the native cache agree between two decode calls."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ from inference_svc.engine.slots import SlotTable
 
 
 class IntegrityError(Exception):
-    """The engine's books and the native cache disagree."""
+    """The bookkeeping and the native cache disagree."""
 
 
 def check_integrity(
@@ -19,8 +19,10 @@ def check_integrity(
     waiting: Iterable[Sequence],
     prefix_cache: PrefixCache,
 ) -> None:
-    """Compare slots with the native cache, sequences with slots, saved states with who waits for
-    them. Raises `IntegrityError`."""
+    """Compare slots with the native cache, and sequences with slots and saved states.
+
+    Raises `IntegrityError`.
+    """
     owners = [slot.owner for slot in table.slots if slot.owner is not None]
     if sorted(owners) != sorted(running):
         raise IntegrityError(f"slots are owned by {owners}, running are {list(running)}")
@@ -28,7 +30,7 @@ def check_integrity(
         native = backend.slot_length(slot.index)
         if native != len(slot.tokens):
             raise IntegrityError(
-                f"slot {slot.index} holds {native} cells for {len(slot.tokens)} tokens"
+                f"slot {slot.index} has {native} cells for {len(slot.tokens)} tokens"
             )
     if backend.limits.cells is not None and backend.used_cells > backend.limits.cells:
         raise IntegrityError(f"{backend.used_cells} of {backend.limits.cells} cells are in use")
@@ -38,4 +40,4 @@ def check_integrity(
             raise IntegrityError(f"sequence {sequence.request.sequence_id} lost its prefix")
     states = [sequence.saved_prefix for sequence in waiting if sequence.saved_prefix is not None]
     if sum(len(state.state) for state in states) != prefix_cache.num_reserved:
-        raise IntegrityError("a preempted sequence's memory is lost or kept twice")
+        raise IntegrityError("the reserved bytes are not those of the preempted sequences")

@@ -1,6 +1,4 @@
-"""Describes the sequence of a saved state: its tokens and everything that its samplers are rebuilt
-from.
-"""
+"""Describes the sequence of a saved state: its tokens, and the data to rebuild its samplers."""
 
 import json
 from dataclasses import asdict
@@ -13,7 +11,7 @@ from svc_kit.errors import InvalidField, SnapshotNotFound
 
 
 def prefix_origin(sequence: Sequence) -> Origin:
-    """The sequence as it stands now."""
+    """Describe the current state of a sequence."""
     request = sequence.request
     return Origin(
         request_id=request.request_id,
@@ -28,7 +26,7 @@ def prefix_origin(sequence: Sequence) -> Origin:
 
 
 def recipe_of(request: SequenceRequest) -> str:
-    """All that decides a draw beside tokens and logits, as JSON text: equal texts, equal draws."""
+    """Return everything besides tokens and logits that determines the samples, as JSON."""
     sampling = asdict(request.sampling)
     sampling["stages"] = [stage.value for stage in request.sampling.stages]
     constraint = request.constraint
@@ -45,9 +43,9 @@ def recipe_of(request: SequenceRequest) -> str:
 
 
 def restored_sampler_state(sequence: Sequence, prefix_cache: PrefixCache) -> tuple[float, ...]:
-    """What the sampler knew in the snapshot that a sequence resumes from.
+    """Return the sampler state of the snapshot from which a sequence resumes.
 
-    Raises `SnapshotNotFound` where none of its owner's is restored, `InvalidField` where it is of
+    Raises `SnapshotNotFound` if its owner has not restored it, and `InvalidField` if it belongs to
     another generation.
     """
     request = sequence.request

@@ -1,6 +1,6 @@
-"""The prefix cache: states that lost their slot, in memory, evicted by least recent use.
+"""The prefix cache: saved states of slots in memory, evicted in LRU order.
 
-An entry holds the cells of a slot and their tokens, under the cache key of their owner.
+An entry has the KV cells of a slot and their tokens, under the cache key of their owner.
 """
 
 from collections import OrderedDict
@@ -13,8 +13,10 @@ MAX_ENTRIES = 512
 
 
 class PrefixCache:
-    """All saved prefixes of one model. 0 bytes keep nothing. `on_evicted` gets those of stored
-    objects that have to go."""
+    """The saved prefixes of one model; disabled with `max_bytes` 0.
+
+    `on_evicted` is called with evicted entries of stored objects.
+    """
 
     def __init__(self, max_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
         self.on_evicted: Callable[[SavedPrefix], None] = lambda _: None
@@ -29,7 +31,7 @@ class PrefixCache:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in use, those of preempted sequences included."""
+        """Bytes in use, including those of preempted sequences."""
         return self._bytes + self._reserved
 
     @property
@@ -39,16 +41,16 @@ class PrefixCache:
 
     @property
     def capacity(self) -> int:
-        """Bytes that entries may take."""
+        """Bytes available to entries."""
         return self._max_bytes - self._reserved if self._max_entries > 0 else 0
 
     @property
     def is_enabled(self) -> bool:
-        """Whether anything is kept at all."""
+        """Whether entries can be stored."""
         return self._max_bytes > 0 and self._max_entries > 0
 
     def load(self, num_misses: int) -> TierLoad:
-        """Size and hits; misses are counted elsewhere."""
+        """Size and hits, for the metrics. The caller counts misses."""
         return TierLoad(
             len(self),
             self.num_bytes,
@@ -63,26 +65,29 @@ class PrefixCache:
     def find(
         self, prompt: Sequence[int], key: bytes, *, limit: int
     ) -> tuple[SavedPrefix | None, int]:
-        """The entry that gives most of a prompt, and how much."""
-        best, most = None, 0
+        """Return the entry with the longest common prefix with the prompt, and its length.
+
+        The length is at most `limit` tokens; (None, 0) if no entry shares a token.
+        """
+        best, best_length = None, 0
         for entry in self._entries.values():
             shared = entry.shared(prompt, key, limit=limit)
-            if shared > most:
-                best, most = entry, shared
-        return best, most
+            if shared > best_length:
+                best, best_length = entry, shared
+        return best, best_length
 
     def record_hit(self, entry: SavedPrefix) -> None:
-        """Note that an entry served."""
+        """Count a use of an entry."""
         if id(entry) in self._entries:
             self.touch(entry)
             self._num_hits += 1
 
     def touch(self, entry: SavedPrefix) -> None:
-        """Let an entry that is here be the last to go."""
+        """Mark a stored entry as the most recently used."""
         self._entries.move_to_end(id(entry))
 
     def find_sequence(self, request_id: str, choice: int) -> SavedPrefix | None:
-        """What was kept of a sequence that has ended."""
+        """Return the saved state of an ended sequence."""
         for entry in self._entries.values():
             origin = entry.origin
             if origin is not None and (origin.request_id, origin.choice) == (request_id, choice):
@@ -90,14 +95,14 @@ class PrefixCache:
         return None
 
     def find_snapshot(self, snapshot_id: str) -> SavedPrefix | None:
-        """The entry that a snapshot was restored to."""
+        """Return the entry of a restored snapshot."""
         entries = self._entries.values()
         return next((entry for entry in entries if entry.snapshot_id == snapshot_id), None)
 
     def put(self, entry: SavedPrefix) -> bool:
-        """Keep an entry, in the place of those that it continues; False where it has no room."""
+        """Store an entry and remove those that it replaces; return False if it does not fit."""
         if len(entry.state) > self.capacity:
-            if len(entry.state) <= self._max_bytes:  # else nothing could bring it back
+            if len(entry.state) <= self._max_bytes:  # a larger state could never be restored
                 self._evict(entry)
             return False
         for old in list(self._entries.values()):
@@ -110,7 +115,7 @@ class PrefixCache:
         return True
 
     def reserve(self, size: int) -> bool:
-        """Make room for a preempted sequence's state; False where there is not enough."""
+        """Reserve bytes for a preempted sequence; return False if there are too few."""
         if size + self._reserved > self._max_bytes:
             return False
         self._make_room(size)
@@ -118,17 +123,17 @@ class PrefixCache:
         return True
 
     def release(self, size: int) -> None:
-        """A preempted sequence's state is gone."""
+        """Release the bytes of a preempted sequence."""
         self._reserved -= size
 
-    def forget_objects(self, object_ids: Container[str]) -> None:
-        """Forget what is part of stored objects that are gone."""
+    def unlink_objects(self, object_ids: Container[str]) -> None:
+        """Remove the entries of deleted stored objects."""
         for entry in list(self._entries.values()):
             if entry.kept_for and entry.kept_for in object_ids:
                 self._drop(entry)
 
     def clear(self) -> int:
-        """Forget every entry; returns their tokens."""
+        """Remove all entries and return their number of tokens."""
         count = sum(len(entry.tokens) for entry in self._entries.values())
         self._entries.clear()
         self._bytes = 0
@@ -153,8 +158,9 @@ class PrefixCache:
 
 
 def _replaces(entry: SavedPrefix, old: SavedPrefix) -> bool:
-    """Whether `entry` makes `old` redundant. A kept or restored entry is looked up by its key and
-    is replaced only by the next entry with the same key.
+    """Whether `entry` makes `old` redundant.
+
+    An entry with a name is looked up by it, so only an entry of the same name replaces it.
     """
     if _name(entry) is not None and _name(entry) == _name(old):
         return True
@@ -164,7 +170,7 @@ def _replaces(entry: SavedPrefix, old: SavedPrefix) -> bool:
 
 
 def _name(entry: SavedPrefix) -> tuple[object, ...] | None:
-    """What an entry is asked for by: its snapshot, or its owner's sequence."""
+    """The snapshot or the sequence by which an entry is looked up; None if it has neither."""
     if entry.snapshot_id:
         return (entry.snapshot_id,)
     if entry.origin is None:
