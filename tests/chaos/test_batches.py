@@ -15,11 +15,11 @@ from tests.support.sdk_batches import (
     FRONTEND,
     GATEWAY,
     POISON,
-    a_chat,
     assert_sums,
     begin,
     follow,
     kill,
+    make_chat_line,
     outcome,
     stories,
 )
@@ -68,7 +68,7 @@ def test_a_batch_of_500_lines_survives_random_kills(corral: Corral, client: open
 def test_one_line_that_aborts_the_engine_fails_alone(corral: Corral, client: openai.OpenAI) -> None:
     """499 results, and at most three aborted engines."""
     lines = stories(LINES)
-    lines[250] = a_chat("line-250", stop=[POISON])
+    lines[250] = make_chat_line("line-250", stop=[POISON])
     batch = begin(client, lines)
     follow(corral, batch.id)
     ended = outcome(client, batch.id)

@@ -14,7 +14,7 @@ from tests.support.batches import (
     ScriptedInference,
     batch_line,
     jsonl,
-    running_batches,
+    run_batches,
     state_name,
 )
 from tests.support.control import BATCH
@@ -30,7 +30,7 @@ TEXT = "x" * 1000
 
 async def test_fifty_thousand_lines_need_the_memory_of_five_thousand(tmp_path: Path) -> None:
     """Lines are read, stored, run, committed and written in small groups."""
-    async with running_batches(
+    async with run_batches(
         tmp_path, fake=NonRecordingInference(), patience_s=800, batches={"lines_at_once": 256}
     ) as running:
         await run(running.batches, LINES // 10)

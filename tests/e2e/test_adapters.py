@@ -23,10 +23,10 @@ from tests.support.rpc import (
     PARIS,
     RichError,
     Rpc,
-    a_chat,
     connect,
-    endless,
+    endless_chat,
     first_delta,
+    make_chat,
     rich,
     user,
 )
@@ -63,7 +63,7 @@ def stack(*names: str, **scales: float) -> list[adapter_pb2.AdapterScale]:
 
 async def ask(rpc: Rpc, adapters: Any = (), **settings: Any) -> str:
     """Ask the question about France; return the answer."""
-    return (await rpc.chat(a_chat(adapters=adapters, **settings))).text[0]
+    return (await rpc.chat(make_chat(adapters=adapters, **settings))).text[0]
 
 
 async def load(rpc: Rpc, name: str, path: str, **fields: Any) -> adapter_pb2.Adapter:
@@ -131,7 +131,9 @@ async def test_a_scale_multiplies_the_effect(rpc: Rpc) -> None:
 
     async def first(**scales: float) -> float:
         answer = await rpc.chat(
-            a_chat(adapters=stack(**scales), output={"top_logprobs": 1}, stopping={"max_tokens": 1})
+            make_chat(
+                adapters=stack(**scales), output={"top_logprobs": 1}, stopping={"max_tokens": 1}
+            )
         )
         return answer.logprobs[0][0].chosen.logprob
 
@@ -145,7 +147,7 @@ async def test_no_prefix_is_shared_between_stacks(rpc: Rpc) -> None:
 
     async def cached(adapters: Any) -> int:
         asked = user("Tell me a long story about a baker in Rome, a dog and a ship on the sea.")
-        answer = await rpc.chat(a_chat(asked, adapters=adapters, stopping={"max_tokens": 1}))
+        answer = await rpc.chat(make_chat(asked, adapters=adapters, stopping={"max_tokens": 1}))
         return answer.done.usage.cached_tokens
 
     await rpc.engine.FlushCache(engine_pb.FlushCacheRequest())
@@ -163,7 +165,7 @@ async def test_an_adapter_is_a_model_of_its_own(rpc: Rpc) -> None:
     """It is described with its parent, requested by its name, and can be combined with a stack."""
     described = (await rpc.inference.GetModel(pb.GetModelRequest(model=PIRATE))).model
     names = [m.name for m in (await rpc.inference.ListModels(pb.ListModelsRequest())).models]
-    request = a_chat()
+    request = make_chat()
     request.model = PIRATE
     answer = await rpc.chat(request)
     request.options.adapters.extend(stack(ROBOT))
@@ -229,7 +231,7 @@ async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
     spoken = await ask(rpc, stack("mine"))
     memory = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
     gone = await unload(rpc, "mine")
-    error = await refusal(rpc.chat(a_chat(adapters=stack("mine"))))
+    error = await refusal(rpc.chat(make_chat(adapters=stack("mine"))))
 
     assert loaded == shown
     assert (shown.model, shown.generation, shown.rank) == (MODEL, 1, 8)
@@ -246,7 +248,7 @@ async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
 async def test_an_adapter_can_be_replaced_while_it_is_in_use(rpc: Rpc) -> None:
     """Running requests keep the old generation; the next request gets the new one."""
     await load(rpc, "voice", PIRATE_FILE)
-    old = rpc.inference.Chat(endless(adapters=stack("voice")))
+    old = rpc.inference.Chat(endless_chat(adapters=stack("voice")))
     await first_delta(old)
     await load(rpc, "voice", ROBOT_FILE)
     during = await generations(rpc, "voice")
@@ -296,7 +298,9 @@ async def test_invalid_stacks_are_refused(rpc: Rpc) -> None:
         "OUT_OF_RANGE": stack(pirate=float("nan")),
         "TOO_LONG": stack(*(f"a{i}" for i in range(65))),
     }
-    reasons = [(await refusal(rpc.chat(a_chat(adapters=each)))).reason for each in wrong.values()]
+    reasons = [
+        (await refusal(rpc.chat(make_chat(adapters=each)))).reason for each in wrong.values()
+    ]
 
     assert reasons == list(wrong)
 
@@ -402,7 +406,7 @@ async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, adapted: Adap
     engine = adapted.program.member(ENGINE).pid
     with until_serving_again(adapted.target):
         os.kill(engine, signal.SIGKILL)
-    again = await rpc.chat(a_chat(adapters=stack("kept")))
+    again = await rpc.chat(make_chat(adapters=stack("kept")))
     (after,) = await generations(rpc, "kept")
     await unload(rpc, "kept")
 

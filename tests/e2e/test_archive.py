@@ -13,7 +13,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import ROOM, TURN, WORDS, Caller
 from tests.support.rpc import Answer, Rpc, connect, gather, options, rich
-from tests.support.services import inference_alone, wait_until_serving
+from tests.support.services import run_inference, wait_until_serving
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +29,7 @@ class CacheFolder:
     def run_server(self, **settings: object) -> Iterator[str]:
         """Run a server with the folder; yield its address."""
         given = {**ROOM, "service_token_file": str(self.token), **settings}
-        with inference_alone(self.folder, given) as service:
+        with run_inference(self.folder, given) as service:
             yield service.target
 
     @property

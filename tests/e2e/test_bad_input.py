@@ -14,7 +14,16 @@ from corral.inference.v1 import chat_pb2, generation_pb2, sampling_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from tests.support.plain_http import CHAT, COMPLETIONS, JSON, QUESTION, chat_body, error_of
-from tests.support.rpc import Rpc, a_chat, a_text, failure_of, options, refused, rich, user
+from tests.support.rpc import (
+    Rpc,
+    failure_of,
+    make_chat,
+    make_completion,
+    options,
+    refused,
+    rich,
+    user,
+)
 from tests.support.services import MODEL
 
 pytestmark = pytest.mark.e2e
@@ -32,9 +41,9 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
     """Clients parse the numbers from the message to shorten the prompt."""
     text = "word " * CONTEXT
     counted = await rpc.inference.CountTokens(
-        pb.CountTokensRequest(conversation=a_chat(user(text)).conversation)
+        pb.CountTokensRequest(conversation=make_chat(user(text)).conversation)
     )
-    error = await refused(rpc, a_chat(user(text)))
+    error = await refused(rpc, make_chat(user(text)))
     response = await http.post(CHAT, json=chat_body(messages=[{"role": "user", "content": text}]))
     envelope = error_of(response)
 
@@ -57,7 +66,7 @@ async def test_a_raw_prompt_over_the_context_is_refused_too(
 ) -> None:
     """As token ids, which need no tokenizer."""
     ids = [5] * CONTEXT
-    request = a_text("")
+    request = make_completion("")
     request.token_ids.ids.extend(ids)
     error = await refused(rpc, request)
     body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
@@ -74,7 +83,7 @@ async def test_empty_prompts_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> N
     errors = [
         await refused(rpc, pb.ChatRequest()),
         await refused(rpc, pb.GenerateRequest()),
-        await refused(rpc, a_text("")),
+        await refused(rpc, make_completion("")),
         await refused(rpc, no_tokens),
     ]
     chat = await http.post(CHAT, json=chat_body(messages=[]))
@@ -94,15 +103,15 @@ async def test_empty_prompts_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> N
 async def test_tokens_outside_the_vocabulary_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
     """In prompts, stop tokens, biases and resumed output: each would abort llama.cpp."""
     beyond, bias = 2048, sampling_pb2.LogitBias(token_id=2048, bias=1)
-    prompt = a_text("")
+    prompt = make_completion("")
     prompt.token_ids.ids.extend([5, beyond])
     resumed = generation_pb2.ResumedChoice(output_token_ids=[-1])
     requests: Sequence[pb.GenerateRequest | pb.ChatRequest] = [
         prompt,
-        a_chat(stopping={"stop_token_ids": [beyond]}),
-        a_chat(sampling={"logit_bias": [bias]}),
-        a_chat(sampling={"allowed_token_ids": [beyond]}),
-        a_chat(sampling={"seed": 1}, resume=[resumed]),
+        make_chat(stopping={"stop_token_ids": [beyond]}),
+        make_chat(sampling={"logit_bias": [bias]}),
+        make_chat(sampling={"allowed_token_ids": [beyond]}),
+        make_chat(sampling={"seed": 1}, resume=[resumed]),
     ]
     errors = [await refused(rpc, request) for request in requests]
     response = await http.post(COMPLETIONS, json={"model": MODEL, "prompt": [5, beyond]})
@@ -158,12 +167,14 @@ FLOATS = (
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 async def test_non_finite_floats_are_refused(rpc: Rpc, value: float) -> None:
     """NaN and infinities in every float field."""
-    requests = {name: a_chat(sampling={name: value}) for name in FLOATS}
-    requests["dry.multiplier"] = a_chat(sampling={"dry": sampling_pb2.DryParams(multiplier=value)})
-    requests["mirostat.tau"] = a_chat(
+    requests = {name: make_chat(sampling={name: value}) for name in FLOATS}
+    requests["dry.multiplier"] = make_chat(
+        sampling={"dry": sampling_pb2.DryParams(multiplier=value)}
+    )
+    requests["mirostat.tau"] = make_chat(
         sampling={"mirostat": sampling_pb2.MirostatParams(version=2, tau=value)}
     )
-    requests["logit_bias"] = a_chat(
+    requests["logit_bias"] = make_chat(
         sampling={"logit_bias": [sampling_pb2.LogitBias(token_id=5, bias=value)]}
     )
     errors = {field: await refused(rpc, request) for field, request in requests.items()}
@@ -206,7 +217,7 @@ async def test_values_out_of_range_are_refused_with_the_limit(
 ) -> None:
     """Such as windows above the context and probabilities above 1."""
     sampling, fields = OUT_OF_RANGE[param]
-    error = await refused(rpc, a_chat(sampling=sampling))
+    error = await refused(rpc, make_chat(sampling=sampling))
     response = await http.post(CHAT, json=chat_body(**fields))
     limits = {error.metadata.get("minimum"), error.metadata.get("maximum")} - {None}
 
@@ -219,7 +230,7 @@ async def test_values_out_of_range_are_refused_with_the_limit(
 
 async def test_too_many_choices_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
     """The limit is 128."""
-    error = await refused(rpc, a_chat(num_choices=129))
+    error = await refused(rpc, make_chat(num_choices=129))
     response = await http.post(CHAT, json=chat_body(n=129))
 
     assert (error.reason, error.metadata["maximum"]) == ("OUT_OF_RANGE", "128")
@@ -230,10 +241,10 @@ async def test_stop_lists_over_the_limits_are_refused(rpc: Rpc, http: httpx.Asyn
     """At most 16 texts, 256 bytes each (bytes, not characters), none empty."""
     many, long = [f"stop {number}" for number in range(17)], "ü" * 129
     errors = [
-        await refused(rpc, a_chat(stopping={"stop": many})),
-        await refused(rpc, a_chat(stopping={"stop": [long]})),
-        await refused(rpc, a_chat(stopping={"stop": ["fine", ""]})),
-        await refused(rpc, a_chat(stopping={"stop_token_ids": [5] * 65})),
+        await refused(rpc, make_chat(stopping={"stop": many})),
+        await refused(rpc, make_chat(stopping={"stop": [long]})),
+        await refused(rpc, make_chat(stopping={"stop": ["fine", ""]})),
+        await refused(rpc, make_chat(stopping={"stop_token_ids": [5] * 65})),
     ]
     responses = [
         await http.post(CHAT, json=chat_body(stop=many)),
@@ -335,17 +346,17 @@ async def test_wrong_types_are_refused_with_the_field(http: httpx.AsyncClient, p
 
 async def test_invalid_conversations_are_refused(rpc: Rpc) -> None:
     """Unknown roles, tool turns without a call, schemas that are not JSON."""
-    no_role = a_chat(chat_pb2.ChatMessage(parts=[chat_pb2.ContentPart(text="Hi")]))
+    no_role = make_chat(chat_pb2.ChatMessage(parts=[chat_pb2.ContentPart(text="Hi")]))
     stray_result = chat_pb2.ChatMessage(
         role=chat_pb2.ROLE_TOOL, tool_call_id="x", parts=[chat_pb2.ContentPart(text="sunny")]
     )
-    bad_schema = a_chat()
+    bad_schema = make_chat()
     bad_schema.conversation.tools.add(name="f", parameters_json="{")
-    bad_kwargs = a_chat()
+    bad_kwargs = make_chat()
     bad_kwargs.conversation.template.kwargs_json = "[1]"
     fields = {
         "messages[0].role": no_role,
-        "messages[1]": a_chat(user("Hi"), stray_result),
+        "messages[1]": make_chat(user("Hi"), stray_result),
         "tools[0]": bad_schema,
         "chat_template_kwargs": bad_kwargs,
     }

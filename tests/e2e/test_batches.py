@@ -10,7 +10,7 @@ from corral.inference.v1 import generation_pb2
 from corral.inference.v1.load_pb2 import LiveRequest
 
 from tests.support.batches import CHAT, batch_line, jsonl
-from tests.support.rpc import CAPITAL, PARIS, Rpc, endless, first_delta
+from tests.support.rpc import CAPITAL, PARIS, Rpc, endless_chat, first_delta
 from tests.support.sdk_batches import (
     CONTROL,
     ENGINE,
@@ -18,12 +18,12 @@ from tests.support.sdk_batches import (
     GATEWAY,
     LINES_AT_ONCE,
     POISON,
-    a_chat,
     answered_chats,
     assert_sums,
     begin,
     follow,
     kill,
+    make_chat_line,
     outcome,
     stories,
 )
@@ -61,8 +61,8 @@ def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
 def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -> None:
     """With the SDK; the output has results and errors."""
     lines = [
-        a_chat("capital", CAPITAL, ignore_eos=None, temperature=0),
-        a_chat("hot", temperature="hot"),
+        make_chat_line("capital", CAPITAL, ignore_eos=None, temperature=0),
+        make_chat_line("hot", temperature="hot"),
     ]
     file = client.files.create(file=("in.jsonl", jsonl(lines)), purpose="batch")
     begun = client.batches.create(
@@ -100,7 +100,10 @@ def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -
 
 def test_errors_of_an_input_file_have_line_numbers(up: Corral, client: openai.OpenAI) -> None:
     """In the batch's errors, like OpenAI's."""
-    begun = begin(client, [a_chat("a"), a_chat("a"), batch_line("b", "/v1/embeddings", input="x")])
+    begun = begin(
+        client,
+        [make_chat_line("a"), make_chat_line("a"), batch_line("b", "/v1/embeddings", input="x")],
+    )
     follow(up, begun.id)
     batch = client.batches.retrieve(begun.id)
 
@@ -143,7 +146,7 @@ def test_invalid_batch_requests_are_refused(
 
 def test_a_batch_can_be_cancelled(up: Corral, client: openai.OpenAI) -> None:
     """Results are kept, the other lines are reported as cancelled. A finished one stays."""
-    begun = begin(client, [a_chat(f"{n}", max_tokens=2000) for n in range(8)])
+    begun = begin(client, [make_chat_line(f"{n}", max_tokens=2000) for n in range(8)])
     cancelling = client.batches.cancel(begun.id)
     follow(up, begun.id)
     ended = outcome(client, begun.id)
@@ -165,11 +168,11 @@ async def test_interactive_requests_preempt_batch_lines(
     """With all slots and the queue full of lines, a chat gets its first token before a waiting line
     starts. A running line is preempted and resumes afterwards."""
     slots = 4
-    begun = begin(client, [a_chat(f"{n}", max_tokens=3000) for n in range(3 * slots)])
+    begun = begin(client, [make_chat_line(f"{n}", max_tokens=3000) for n in range(3 * slots)])
     running, waiting = await live_lines(rpc, running=slots)
     while len(waiting) < 2 * slots:
         running, waiting = await live_lines(rpc, running=slots)
-    chat = rpc.inference.Chat(endless())
+    chat = rpc.inference.Chat(endless_chat())
     await first_delta(chat)
     still_running, still_waiting = await live_lines(rpc)
     chat.cancel()
@@ -252,7 +255,7 @@ def test_a_request_that_aborts_the_engine_fails_alone(
     """One error line, results for all others, at most three aborted engines."""
     mark = fragile.program.bookmark()
     lines = stories(40)
-    lines[20] = a_chat("line-020", stop=[POISON])
+    lines[20] = make_chat_line("line-020", stop=[POISON])
     batch = begin(patient, lines)
     follow(fragile, batch.id)
     ended = outcome(patient, batch.id)

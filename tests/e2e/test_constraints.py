@@ -14,7 +14,16 @@ from corral.inference.v1 import chat_pb2, generation_pb2
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
-from tests.support.rpc import CAPITAL, PARIS, Rpc, a_chat, a_text, failure_of, rich, user
+from tests.support.rpc import (
+    CAPITAL,
+    PARIS,
+    Rpc,
+    failure_of,
+    make_chat,
+    make_completion,
+    rich,
+    user,
+)
 from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
@@ -166,14 +175,14 @@ async def test_grpc_accepts_every_format_and_resumes_it(rpc: Rpc) -> None:
         "sampling": {"temperature": 1.5, "seed": 11},
         "output": {"token_ids": True},
     }
-    whole = await rpc.generate(a_text("Mira", **settings))
+    whole = await rpc.generate(make_completion("Mira", **settings))
     assert re.fullmatch("[a-z]{9}[0-9]{9}", whole.text[0])
     assert whole.finished[0].reason == generation_pb2.FINISH_REASON_STOP
     assert whole.finished[0].WhichOneof("matched") is None
 
     tokens = whole.tokens[0]
     resumed = generation_pb2.ResumedChoice(output_token_ids=tokens[:5])
-    rest = await rpc.generate(a_text("Mira", resume=[resumed], **settings))
+    rest = await rpc.generate(make_completion("Mira", resume=[resumed], **settings))
     assert rest.tokens[0] == tokens[5:]
 
 
@@ -253,7 +262,7 @@ async def test_a_named_tool_streams(aclient: openai.AsyncOpenAI) -> None:
 
 async def test_allowed_tools_limit_a_required_choice(rpc: Rpc) -> None:
     """Parallel calls, of the allowed tool only."""
-    request = a_chat(
+    request = make_chat(
         user("Tell me about Mira."),
         sampling={"temperature": 1.5, "seed": 5},
         stopping={"max_tokens": 200},
@@ -286,7 +295,7 @@ async def test_the_error_for_an_invalid_schema_has_a_pointer(
             response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
         )
     constraint = generation_pb2.Constraint(json_schema=json.dumps(schema))
-    error = await failure_of(rpc.inference.Chat(a_chat(constraint=constraint)))
+    error = await failure_of(rpc.inference.Chat(make_chat(constraint=constraint)))
 
     assert (caught.value.param, caught.value.code) == ("response_format", "invalid_json_schema")
     assert "#/properties/a" in caught.value.message
@@ -316,7 +325,7 @@ async def test_an_expensive_schema_is_refused_and_blocks_no_stream(rpc: Rpc, nam
     hostile = asyncio.create_task(refusal_reason(rpc, constraint))
     answers = 0
     while not hostile.done():
-        await rpc.generate(a_text("Mira", stopping={"max_tokens": 2}))
+        await rpc.generate(make_completion("Mira", stopping={"max_tokens": 2}))
         answers += 1
 
     assert await hostile == reason
@@ -329,7 +338,7 @@ async def test_an_expensive_schema_is_refused_and_blocks_no_stream(rpc: Rpc, nam
 async def refusal_reason(rpc: Rpc, constraint: generation_pb2.Constraint) -> str:
     """Return the reason of the refusal of a constraint; empty if it is accepted."""
     try:
-        await rpc.generate(a_text("x", constraint=constraint, stopping={"max_tokens": 1}))
+        await rpc.generate(make_completion("x", constraint=constraint, stopping={"max_tokens": 1}))
     except grpc.aio.AioRpcError as failure:
         return rich(failure).reason
     return ""

@@ -16,7 +16,16 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import model_pb2
 
 from tests.support.bert import TEXTS, Bert, random_bert
-from tests.support.rpc import PARIS, RichError, Rpc, a_chat, connect, endless, first_delta, rich
+from tests.support.rpc import (
+    PARIS,
+    RichError,
+    Rpc,
+    connect,
+    endless_chat,
+    first_delta,
+    make_chat,
+    rich,
+)
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
@@ -185,7 +194,7 @@ async def test_invalid_inputs_are_refused_with_their_sizes(rpc: Rpc, case: str) 
 
 async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
     """The error has the model's class; the model's description has its capabilities."""
-    chat = a_chat()
+    chat = make_chat()
     chat.model = ENCODER
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await rpc.chat(chat)
@@ -254,11 +263,11 @@ async def test_chat_and_embeddings_share_the_engine(rpc: Rpc) -> None:
     """A chat is answered during a long embedding job, and short jobs during an endless chat."""
     job = asyncio.ensure_future(rpc.inference.Embed(large_job()))
     await wait_until_live(rpc, 1)
-    answer = await rpc.chat(a_chat())
+    answer = await rpc.chat(make_chat())
     was_running = not job.done()
     job.cancel()
     await wait_until_live(rpc, 0)
-    stream = rpc.inference.Chat(endless())
+    stream = rpc.inference.Chat(endless_chat())
     await first_delta(stream)
     started = time.monotonic()
     for _ in range(5):

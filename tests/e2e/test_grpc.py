@@ -17,12 +17,12 @@ from tests.support.rpc import (
     CAPITAL,
     PARIS,
     Rpc,
-    a_chat,
-    a_text,
-    endless,
+    endless_chat,
     failure_of,
     first_delta,
     gather,
+    make_chat,
+    make_completion,
     rich,
     user,
 )
@@ -39,7 +39,7 @@ TURN = f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n"
 
 async def test_chat_streams_events_in_order(rpc: Rpc) -> None:
     """Accepted, started, deltas, finished with a reason, then usage once."""
-    answer = await rpc.chat(a_chat())
+    answer = await rpc.chat(make_chat())
 
     assert answer.text[0] == PARIS
     assert answer.kinds[:2] == ["accepted", "started"]
@@ -56,7 +56,7 @@ async def test_chat_streams_events_in_order(rpc: Rpc) -> None:
 
 async def test_a_long_answer_is_streamed_in_many_deltas(rpc: Rpc) -> None:
     """A short one may be a single delta, because output is batched briefly."""
-    story = a_chat(user("Tell me a story."), stopping={"max_tokens": 1000, "ignore_eos": True})
+    story = make_chat(user("Tell me a story."), stopping={"max_tokens": 1000, "ignore_eos": True})
     answer = await rpc.chat(story)
 
     assert answer.kinds.count("delta") > 2
@@ -67,7 +67,7 @@ async def test_chat_uses_earlier_turns(rpc: Rpc) -> None:
     said = chat_pb2.ChatMessage(
         role=chat_pb2.ROLE_ASSISTANT, parts=[chat_pb2.ContentPart(text="Nice to meet you, Mira.")]
     )
-    answer = await rpc.chat(a_chat(user("My name is Mira."), said, user("What is my name?")))
+    answer = await rpc.chat(make_chat(user("My name is Mira."), said, user("What is my name?")))
 
     assert "Mira" in answer.text[0]
 
@@ -75,9 +75,9 @@ async def test_chat_uses_earlier_turns(rpc: Rpc) -> None:
 async def test_generate_continues_text_and_token_ids_alike(rpc: Rpc) -> None:
     """Both forms of the prompt get the same answer."""
     tokens = await rpc.inference.Tokenize(pb.TokenizeRequest(text=TURN, parse_special=True))
-    as_ids = a_text("")
+    as_ids = make_completion("")
     as_ids.token_ids.ids.extend(tokens.token_ids)
-    from_text, from_ids = await rpc.generate(a_text(TURN)), await rpc.generate(as_ids)
+    from_text, from_ids = await rpc.generate(make_completion(TURN)), await rpc.generate(as_ids)
 
     assert from_text.text[0] == from_ids.text[0] == PARIS
     assert from_ids.accepted.prompt_tokens == len(tokens.token_ids)
@@ -85,7 +85,7 @@ async def test_generate_continues_text_and_token_ids_alike(rpc: Rpc) -> None:
 
 async def test_a_stop_string_ends_the_choice_and_is_not_sent(rpc: Rpc) -> None:
     """Also if it spans parts of several tokens."""
-    answer = await rpc.chat(a_chat(stopping={"stop": ["tal of Fr"]}))
+    answer = await rpc.chat(make_chat(stopping={"stop": ["tal of Fr"]}))
 
     assert answer.text[0] == "The capi"
     assert answer.finished[0].stop_text == "tal of Fr"
@@ -93,7 +93,7 @@ async def test_a_stop_string_ends_the_choice_and_is_not_sent(rpc: Rpc) -> None:
 
 async def test_max_tokens_ends_with_length(rpc: Rpc) -> None:
     """After exactly that number of tokens."""
-    answer = await rpc.chat(a_chat(stopping={"max_tokens": 4}, output={"token_ids": True}))
+    answer = await rpc.chat(make_chat(stopping={"max_tokens": 4}, output={"token_ids": True}))
 
     assert answer.finished[0].reason == generation_pb2.FINISH_REASON_LENGTH
     assert (len(answer.tokens[0]), answer.done.usage.completion_tokens) == (4, 4)
@@ -102,7 +102,7 @@ async def test_max_tokens_ends_with_length(rpc: Rpc) -> None:
 
 async def test_choices_of_a_seeded_request_are_reproducible(rpc: Rpc) -> None:
     """They differ from one another."""
-    request = a_chat(
+    request = make_chat(
         user("Tell me a story."),
         sampling={"temperature": 1.5, "seed": 7, "top_k": 0, "top_p": 1, "min_p": 0},
         stopping={"max_tokens": 12, "ignore_eos": True},
@@ -118,7 +118,7 @@ async def test_choices_of_a_seeded_request_are_reproducible(rpc: Rpc) -> None:
 
 async def test_logprobs_have_the_chosen_and_the_top_tokens(rpc: Rpc) -> None:
     """Greedy decoding chooses the top one; probabilities sum to at most 1."""
-    answer = await rpc.chat(a_chat(output={"top_logprobs": 3, "token_ids": True}))
+    answer = await rpc.chat(make_chat(output={"top_logprobs": 3, "token_ids": True}))
     logprobs = answer.logprobs[0]
 
     # The end token has a logprob too, although its text is hidden.
@@ -143,10 +143,10 @@ async def test_a_resumed_stream_continues_identically(rpc: Rpc, temperature: flo
         "stopping": {"max_tokens": 40, "ignore_eos": True},
         "output": {"token_ids": True},
     }
-    whole = await rpc.chat(a_chat(user("Tell me a story."), **settings))
+    whole = await rpc.chat(make_chat(user("Tell me a story."), **settings))
     for cut in (1, 17, 39):
         so_far = generation_pb2.ResumedChoice(output_token_ids=whole.tokens[0][:cut])
-        rest = await rpc.chat(a_chat(user("Tell me a story."), resume=[so_far], **settings))
+        rest = await rpc.chat(make_chat(user("Tell me a story."), resume=[so_far], **settings))
 
         assert rest.tokens[0] == whole.tokens[0][cut:]
         assert whole.text[0].endswith(rest.text[0])
@@ -155,7 +155,7 @@ async def test_a_resumed_stream_continues_identically(rpc: Rpc, temperature: flo
 
 async def test_a_tool_call_is_parsed(rpc: Rpc) -> None:
     """Name and arguments are typed; the markup is not sent."""
-    request = a_chat(user("What is the weather in Paris?"))
+    request = make_chat(user("What is the weather in Paris?"))
     request.conversation.tools.add(
         name="get_weather",
         description="Get the weather of a city",
@@ -178,7 +178,7 @@ async def test_a_tool_call_is_parsed(rpc: Rpc) -> None:
 
 async def test_thinking_is_sent_as_reasoning(rpc: Rpc) -> None:
     """Separate from the content, with a token count."""
-    request = a_chat(user("What is 3 plus 4?"))
+    request = make_chat(user("What is 3 plus 4?"))
     request.conversation.template.enable_thinking = True
     answer = await rpc.chat(request)
 
@@ -205,7 +205,7 @@ async def test_tokenize_and_detokenize_are_inverse(rpc: Rpc, text: str) -> None:
 
 async def test_counted_tokens_are_those_of_the_prompt(rpc: Rpc) -> None:
     """CountTokens, RenderChat and Accepted agree, for conversations and texts."""
-    request = a_chat(user("How are you, my 🐎?"), stopping={"max_tokens": 1})
+    request = make_chat(user("How are you, my 🐎?"), stopping={"max_tokens": 1})
     counted = await rpc.inference.CountTokens(
         pb.CountTokensRequest(conversation=request.conversation)
     )
@@ -214,7 +214,7 @@ async def test_counted_tokens_are_those_of_the_prompt(rpc: Rpc) -> None:
     )
     accepted = (await rpc.chat(request)).accepted
     as_text = await rpc.inference.CountTokens(pb.CountTokensRequest(text=CAPITAL))
-    raw = a_text(CAPITAL, stopping={"max_tokens": 1})
+    raw = make_completion(CAPITAL, stopping={"max_tokens": 1})
     raw.parse_special = False
 
     assert counted.prompt_tokens == len(rendered.token_ids) == accepted.prompt_tokens
@@ -224,7 +224,7 @@ async def test_counted_tokens_are_those_of_the_prompt(rpc: Rpc) -> None:
 async def test_a_chat_is_rendered_with_the_template(rpc: Rpc) -> None:
     """That of the demo model, with the generation prompt."""
     rendered = await rpc.inference.RenderChat(
-        pb.RenderChatRequest(conversation=a_chat().conversation)
+        pb.RenderChatRequest(conversation=make_chat().conversation)
     )
 
     assert rendered.text == TURN
@@ -267,7 +267,7 @@ async def test_watched_load_shows_a_request(rpc: Rpc) -> None:
     watch = rpc.engine.WatchLoad(engine_pb.WatchLoadRequest(interval=interval), timeout=20)
     loads = watch.__aiter__()
     before = (await anext(loads)).load
-    stream = rpc.inference.Chat(endless())
+    stream = rpc.inference.Chat(endless_chat())
     await first_delta(stream)
     running = (await anext(loads)).load
     while running.num_running == 0:
@@ -300,7 +300,7 @@ async def test_an_interval_out_of_range_is_refused(rpc: Rpc, interval: Duration)
 
 async def test_a_live_request_is_listed_and_can_be_aborted(rpc: Rpc) -> None:
     """By the id of `Accepted`. Its stream has the reason; a second abort has no effect."""
-    request = endless()
+    request = endless_chat()
     request.options.label = "mine"
     stream = rpc.inference.Chat(request)
     request_id = await first_delta(stream)
@@ -327,7 +327,7 @@ async def test_a_deadline_ends_the_call_and_frees_the_slot(rpc: Rpc, up: Corral)
     mark = up.program.bookmark()
     started = time.monotonic()
     with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await gather(rpc.inference.Chat(endless(), timeout=0.5))
+        await gather(rpc.inference.Chat(endless_chat(), timeout=0.5))
     took = time.monotonic() - started
     await up.program.line(
         "call ended",
@@ -352,7 +352,9 @@ async def test_flushing_clears_the_prefix_cache(rpc: Rpc) -> None:
     """The second request reuses its prefix, the one after a flush does not."""
 
     async def cached() -> generation_pb2.Usage:
-        return (await gather(rpc.inference.Chat(a_chat(user("Tell me of foxes. " * 9))))).done.usage
+        return (
+            await gather(rpc.inference.Chat(make_chat(user("Tell me of foxes. " * 9))))
+        ).done.usage
 
     before = await cached()
     again = await cached()
@@ -380,34 +382,34 @@ async def test_an_unknown_method_is_refused_with_details(rpc: Rpc) -> None:
 
 FAILING: Mapping[str, tuple[pb.ChatRequest, grpc.StatusCode, str]] = {
     "unknown model": (
-        pb.ChatRequest(model="gpt-9", conversation=a_chat().conversation),
+        pb.ChatRequest(model="gpt-9", conversation=make_chat().conversation),
         grpc.StatusCode.NOT_FOUND,
         "MODEL_NOT_FOUND",
     ),
     "no messages": (pb.ChatRequest(), grpc.StatusCode.INVALID_ARGUMENT, "MISSING_FIELD"),
     "a grammar": (
-        a_chat(constraint=generation_pb2.Constraint(regex="a(")),
+        make_chat(constraint=generation_pb2.Constraint(regex="a(")),
         grpc.StatusCode.INVALID_ARGUMENT,
         "GRAMMAR_INVALID",
     ),
     "a schema": (
-        a_chat(constraint=generation_pb2.Constraint(json_schema='{"items": {"type": "wat"}}')),
+        make_chat(constraint=generation_pb2.Constraint(json_schema='{"items": {"type": "wat"}}')),
         grpc.StatusCode.INVALID_ARGUMENT,
         "SCHEMA_INVALID",
     ),
     "no choices": (
-        a_chat(constraint=generation_pb2.Constraint(choices=generation_pb2.TextChoices())),
+        make_chat(constraint=generation_pb2.Constraint(choices=generation_pb2.TextChoices())),
         grpc.StatusCode.INVALID_ARGUMENT,
         "MISSING_FIELD",
     ),
-    "label": (a_chat(label="x" * 257), grpc.StatusCode.INVALID_ARGUMENT, "TOO_LONG"),
+    "label": (make_chat(label="x" * 257), grpc.StatusCode.INVALID_ARGUMENT, "TOO_LONG"),
     "priority": (
-        a_chat(scheduling=generation_pb2.SchedulingOptions(priority=9)),  # type: ignore[arg-type]
+        make_chat(scheduling=generation_pb2.SchedulingOptions(priority=9)),  # type: ignore[arg-type]
         grpc.StatusCode.INVALID_ARGUMENT,
         "OUT_OF_RANGE",
     ),
     "resume without seed": (
-        a_chat(resume=[generation_pb2.ResumedChoice(output_token_ids=[5])]),
+        make_chat(resume=[generation_pb2.ResumedChoice(output_token_ids=[5])]),
         grpc.StatusCode.INVALID_ARGUMENT,
         "MISSING_FIELD",
     ),
@@ -428,7 +430,7 @@ async def test_every_error_has_its_reason_and_the_request_id(rpc: Rpc, case: str
 async def test_the_request_id_is_generated_by_the_server(rpc: Rpc, up: Corral) -> None:
     """A caller's id is only logged. The server's id is in the initial and trailing metadata."""
     mark = up.program.bookmark()
-    call = rpc.inference.Chat(a_chat(), metadata=(("x-request-id", "mine-17"),))
+    call = rpc.inference.Chat(make_chat(), metadata=(("x-request-id", "mine-17"),))
     answer = await gather(call)
     initial, trailing = dict(await call.initial_metadata()), dict(await call.trailing_metadata())
     await up.program.line("call ended", after=mark, caller_request_id="mine-17")

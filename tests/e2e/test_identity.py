@@ -21,12 +21,12 @@ from tests.support.rpc import (
     PARIS,
     RichError,
     Rpc,
-    a_chat,
     connect,
-    endless,
+    endless_chat,
     failure_of,
     first_delta,
     gather,
+    make_chat,
     rich,
 )
 from tests.support.services import MODEL, Corral, corral_up, start
@@ -118,7 +118,7 @@ def bearer(key: str) -> METADATA:
 
 async def refusal(rpc: Rpc, metadata: METADATA = ()) -> RichError:
     """Return the error of a chat with this metadata."""
-    return await failure_of(rpc.inference.Chat(a_chat(), metadata=metadata))
+    return await failure_of(rpc.inference.Chat(make_chat(), metadata=metadata))
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ async def test_grpc_requires_a_valid_key(guarded: Guarded, rpc: Rpc) -> None:
         "API_KEY_EXPIRED": await refusal(rpc, bearer(guarded.expired)),
     }
     basic = await refusal(rpc, (("authorization", f"Basic {guarded.red}"),))
-    answer = await gather(rpc.inference.Chat(a_chat(), metadata=bearer(guarded.red)))
+    answer = await gather(rpc.inference.Chat(make_chat(), metadata=bearer(guarded.red)))
 
     for reason, error in errors.items():
         assert (error.code, error.reason) == (grpc.StatusCode.UNAUTHENTICATED, reason)
@@ -228,7 +228,7 @@ async def test_another_projects_requests_cannot_be_seen_or_aborted(
     guarded: Guarded, rpc: Rpc
 ) -> None:
     """They are not found, except for the owner and operators."""
-    stream = rpc.inference.Chat(endless(), metadata=bearer(guarded.red))
+    stream = rpc.inference.Chat(endless_chat(), metadata=bearer(guarded.red))
     request_id = await first_delta(stream)
     abort = engine_pb.AbortRequest(request_ids=[request_id])
     seen = {
@@ -281,7 +281,7 @@ async def test_the_gateway_calls_in_the_project_of_its_caller(guarded: Guarded, 
 async def test_a_caller_cannot_choose_its_project(guarded: Guarded, rpc: Rpc) -> None:
     """The project in metadata is ignored without the service token."""
     claim = (("x-corral-project", "blue"), ("x-corral-scopes", "admin,inference"))
-    stream = rpc.inference.Chat(endless(), metadata=(*bearer(guarded.red), *claim))
+    stream = rpc.inference.Chat(endless_chat(), metadata=(*bearer(guarded.red), *claim))
     request_id = await first_delta(stream)
     seen = await list_requests(rpc, guarded.red)
     with pytest.raises(grpc.aio.AioRpcError) as failure:
@@ -300,7 +300,7 @@ async def test_a_caller_cannot_choose_its_project(guarded: Guarded, rpc: Rpc) ->
 
 async def test_projects_do_not_share_prefixes(guarded: Guarded, rpc: Rpc) -> None:
     """The count of cached tokens would reveal prompts of other projects."""
-    request = a_chat(stopping={"max_tokens": 1})
+    request = make_chat(stopping={"max_tokens": 1})
     request.conversation.messages[0].parts[0].text = "A secret of the red project. " * 5
 
     async def cached(key: str) -> int:
@@ -319,7 +319,7 @@ async def test_projects_do_not_share_prefixes(guarded: Guarded, rpc: Rpc) -> Non
 async def test_no_secret_is_ever_logged(guarded: Guarded, rpc: Rpc) -> None:
     """Neither keys nor tokens nor prompts, for successful and failed requests."""
     prompt = "Xyzzy is the word of the day."
-    request = a_chat()
+    request = make_chat()
     request.conversation.messages[0].parts[0].text = prompt
     await gather(rpc.inference.Chat(request, metadata=bearer(guarded.red)))
     await refusal(rpc, bearer("sk-nobody-knows"))

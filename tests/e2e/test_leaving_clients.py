@@ -16,7 +16,7 @@ from corral.inference.v1.load_pb2 import LiveRequest
 from tests.e2e.conftest import PATIENCE_S, Mortal
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.processes import resident_bytes
-from tests.support.rpc import PARIS, Rpc, a_chat, connect, endless, failure_of, first_delta
+from tests.support.rpc import PARIS, Rpc, connect, endless_chat, failure_of, first_delta, make_chat
 from tests.support.sdk import start_story
 from tests.support.services import MODEL
 
@@ -48,7 +48,7 @@ async def test_a_disconnect_during_a_stream_frees_the_slot(
 async def test_a_cancelled_grpc_stream_frees_the_slot(mortal: Mortal, mortal_rpc: Rpc) -> None:
     """The same without the gateway."""
     mark = mortal.program.bookmark()
-    stream = mortal_rpc.inference.Chat(endless())
+    stream = mortal_rpc.inference.Chat(endless_chat())
     await first_delta(stream)
     stream.cancel()
     freed = await mortal.program.line(FREED, after=mark, service="engine")
@@ -61,7 +61,7 @@ async def test_a_disconnect_before_the_first_token_frees_the_slot(
     mortal: Mortal, mortal_rpc: Rpc, streaming: bool
 ) -> None:
     """During prefill no write can fail."""
-    beside = mortal_rpc.inference.Chat(endless())  # keeps the chunks of the prompt small
+    beside = mortal_rpc.inference.Chat(endless_chat())  # keeps the chunks of the prompt small
     await first_delta(beside)
     mark = mortal.program.bookmark()
     with request_over(mortal, prompt="word " * 6000, max_tokens=1, stream=streaming):
@@ -77,7 +77,7 @@ async def test_a_disconnect_in_the_queue_removes_the_request(
     mortal: Mortal, mortal_rpc: Rpc
 ) -> None:
     """It never gets a slot."""
-    running = [mortal_rpc.inference.Chat(endless()) for _ in range(3)]
+    running = [mortal_rpc.inference.Chat(endless_chat()) for _ in range(3)]
     for stream in running:
         await first_delta(stream)
     mark = mortal.program.bookmark()
@@ -139,7 +139,7 @@ async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
     frontend, mark = mortal.program.member("serve inference").pid, mortal.program.bookmark()
     before = resident_bytes(frontend)
     async with connect(mortal.target, SMALL_WINDOW) as lazy:
-        slow = lazy.inference.Chat(endless(output={"top_logprobs": 20}))
+        slow = lazy.inference.Chat(endless_chat(output={"top_logprobs": 20}))
         await first_delta(slow)
         await wait_until_others_run(mortal_rpc)
         freed = await mortal.program.line(FREED, after=mark, service="engine")
@@ -157,7 +157,7 @@ async def wait_until_others_run(rpc: Rpc) -> None:
     seen: list[tuple[LiveRequest.State, int]] = []
     async with asyncio.timeout(15):
         while True:
-            assert (await rpc.chat(a_chat())).text[0] == PARIS
+            assert (await rpc.chat(make_chat())).text[0] == PARIS
             listed = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
             before = seen
             seen = [

@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.mcp_server import LABEL, Shop, a_shop
+from tests.support.mcp_server import LABEL, Shop, run_shop
 from tests.support.sdk_batches import CONTROL, kill
 from tests.support.services import MODEL, Corral, corral_up
 
@@ -21,7 +21,7 @@ SHORT: Any = {"temperature": 0, "max_output_tokens": 60}
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Shop]:
     """Run the remote server."""
-    with a_shop() as running:
+    with run_shop() as running:
         yield running
 
 

@@ -20,15 +20,15 @@ from tests.support.rpc import (
     PARIS,
     RichError,
     Rpc,
-    a_chat,
-    a_text,
     connect,
-    endless,
+    endless_chat,
     failure_of,
     first_delta,
+    make_chat,
+    make_completion,
     rich,
 )
-from tests.support.services import LONG_CONTEXT, MODEL, Corral, corral_up, inference_alone
+from tests.support.services import LONG_CONTEXT, MODEL, Corral, corral_up, run_inference
 
 pytestmark = pytest.mark.e2e
 
@@ -79,7 +79,7 @@ async def sdk(many: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
 
 def noise(model: str = NOISE, **settings: object) -> pb.GenerateRequest:
     """Return a request for a model with random weights."""
-    request = a_text("some words", **settings)
+    request = make_completion("some words", **settings)
     request.model = model
     return request
 
@@ -127,12 +127,12 @@ async def refusal(call: Awaitable[object]) -> RichError:
 
 async def test_models_are_served_concurrently(rpc: Rpc) -> None:
     """A chat continues while requests load two other models."""
-    story = rpc.inference.Chat(endless())
+    story = rpc.inference.Chat(endless_chat())
     await first_delta(story)
     embedded, continued, answer = await asyncio.gather(
         rpc.inference.Embed(pb.EmbedRequest(model=ENCODER, inputs=[pb.TextOrTokens(text="hello")])),
         rpc.generate(noise(stopping={"ignore_eos": True, "max_tokens": 8})),
-        rpc.chat(a_chat()),
+        rpc.chat(make_chat()),
     )
     await first_delta(story)
     story.cancel()
@@ -174,14 +174,14 @@ async def test_a_crash_affects_one_model_only(many: Corral, rpc: Rpc) -> None:
     info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
     engines = {each.pid for each in many.program.family() if ENGINE in each.command}
     (victim,) = engines - {info.engine_pid}
-    story, torn = rpc.inference.Chat(endless()), rpc.inference.Generate(endless_noise())
+    story, torn = rpc.inference.Chat(endless_chat()), rpc.inference.Generate(endless_noise())
     await first_delta(story)
     await anext(aiter(torn))
     os.kill(victim, signal.SIGKILL)
     failure = await failure_of(torn)
     for _ in range(3):
         await first_delta(story)
-    answer = await rpc.chat(a_chat())
+    answer = await rpc.chat(make_chat())
     story.cancel()
     await wait_until_ready(rpc, NOISE)
 
@@ -195,7 +195,7 @@ async def test_a_crash_affects_one_model_only(many: Corral, rpc: Rpc) -> None:
 async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
     """With states and progress, while a stream continues."""
     await unload(rpc, NOISE)
-    story = rpc.inference.Chat(endless())
+    story = rpc.inference.Chat(endless_chat())
     await first_delta(story)
     watch = rpc.engine.WatchModels(engine_pb.WatchModelsRequest(model=NOISE))
     seen = [(await anext(aiter(watch))).model]
@@ -275,7 +275,7 @@ async def test_an_adapter_is_loaded_with_its_model(rpc: Rpc) -> None:
     order = engine_pb.LoadAdapterRequest(name=VOICE, model=SECOND, path=PIRATE_FILE)
     kept = (await rpc.engine.LoadAdapter(order)).adapter
     before = await get(rpc, VOICE)
-    request = a_chat()
+    request = make_chat()
     request.model = VOICE
     said, limits = [], []
     for _ in range(2):
@@ -303,7 +303,7 @@ async def test_a_model_that_does_not_fit_is_refused_with_its_size(tmp_path: Path
         "pool.memory_mib": 1024,
     }
     limits = model_pb2.ModelLimits(slots=256, context_tokens=2**24)
-    with inference_alone(tmp_path, settings) as service:
+    with run_inference(tmp_path, settings) as service:
         async with connect(service.target) as alone:
             failure = await refusal(
                 alone.engine.LoadModel(engine_pb.LoadModelRequest(model="b", limits=limits))
@@ -334,7 +334,7 @@ async def test_the_least_recently_used_model_is_evicted(rpc: Rpc, tmp_path: Path
         "pool.memory_mib": int(2.7 * one) >> 20,  # two models, but not three
     }
 
-    with inference_alone(tmp_path, settings) as service:
+    with run_inference(tmp_path, settings) as service:
         async with connect(service.target) as alone:
             told = []
             for name in [*names, "a"]:
@@ -357,7 +357,7 @@ async def test_a_model_whose_file_was_replaced_is_not_reloaded(tmp_path: Path) -
     random_bert(seed=1).write(path)
     random_bert(seed=2).write(new)
     asked = pb.EmbedRequest(inputs=[pb.TextOrTokens(text="hello")])
-    with inference_alone(tmp_path, {"models": [f"m={path}"]}) as service:
+    with run_inference(tmp_path, {"models": [f"m={path}"]}) as service:
         async with connect(service.target) as alone:
             first = await alone.inference.Embed(asked)
             new.replace(path)

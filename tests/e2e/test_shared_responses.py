@@ -16,7 +16,7 @@ from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
-from tests.support.postgres import a_postgres, create_database, value_of
+from tests.support.postgres import create_database, run_test_postgres, value_of
 from tests.support.processes import Program
 from tests.support.response_client import ResponseClient, output_text
 from tests.support.services import MODEL, Corral, start
@@ -45,7 +45,7 @@ class ControlPair:
 @pytest.fixture
 def pair(up: Corral, tmp_path: Path) -> Iterator[ControlPair]:
     """Run two control processes with the shared inference service."""
-    with a_postgres() as server, ExitStack() as stack:
+    with run_test_postgres() as server, ExitStack() as stack:
         url = create_database(server)
         asyncio.run(upgrade_database(ControlSettings(database_url=url)))
         settings: dict[str, Any] = {

@@ -8,7 +8,7 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2
 from openai.types.chat import ChatCompletionChunk
 
-from tests.support.rpc import Rpc, endless, first_delta, gather
+from tests.support.rpc import Rpc, endless_chat, first_delta, gather
 from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
@@ -28,10 +28,10 @@ async def counts(rpc: Rpc) -> tuple[int, int]:
 async def test_a_joining_stream_needs_no_additional_steps(rpc: Rpc) -> None:
     """Each of its tokens is computed in a step of the other stream."""
     tokens_before, steps_before = await counts(rpc)
-    long = rpc.inference.Chat(endless())
+    long = rpc.inference.Chat(endless_chat())
     await first_delta(long)
     short = await gather(
-        rpc.inference.Chat(endless("Count to ten.", stopping={"max_tokens": SHORT}))
+        rpc.inference.Chat(endless_chat("Count to ten.", stopping={"max_tokens": SHORT}))
     )
     await first_delta(long)
     long.cancel()
@@ -68,10 +68,12 @@ async def test_the_prompt_of_a_running_stream_is_reused(rpc: Rpc) -> None:
     """The second stream computes only its own part and reports the source of the rest, unless it
     opts out."""
     text = "Tell me of the road over the hills. " * 6
-    lender = rpc.inference.Chat(endless(text))
+    lender = rpc.inference.Chat(endless_chat(text))
     await first_delta(lender)
-    usage = (await gather(rpc.inference.Chat(endless(text, stopping={"max_tokens": 5})))).done.usage
-    apart = endless(text, stopping={"max_tokens": 5}, cache={"reuse": False})
+    usage = (
+        await gather(rpc.inference.Chat(endless_chat(text, stopping={"max_tokens": 5})))
+    ).done.usage
+    apart = endless_chat(text, stopping={"max_tokens": 5}, cache={"reuse": False})
     alone = (await gather(rpc.inference.Chat(apart))).done.usage
     lender.cancel()
 

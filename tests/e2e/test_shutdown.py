@@ -14,11 +14,11 @@ from openai.types.chat import ChatCompletionChunk
 
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.processes import Program
-from tests.support.rpc import a_chat, connect, endless, failure_of, first_delta
+from tests.support.rpc import connect, endless_chat, failure_of, first_delta, make_chat
 from tests.support.services import (
     MODEL,
     corral_up,
-    inference_alone,
+    run_inference,
     start,
 )
 
@@ -87,13 +87,13 @@ async def read_stream(stream: openai.AsyncStream[ChatCompletionChunk]) -> tuple[
 
 async def test_a_stopped_service_drains_over_grpc(tmp_path: Path) -> None:
     """Running streams finish, new ones get DRAINING, the exit code is 0."""
-    with inference_alone(tmp_path) as service:
+    with run_inference(tmp_path) as service:
         async with connect(service.target) as rpc:
-            stream = rpc.inference.Chat(endless(stopping={"max_tokens": 2 * TOKENS}))
+            stream = rpc.inference.Chat(endless_chat(stopping={"max_tokens": 2 * TOKENS}))
             await first_delta(stream)
             service.program.signal(signal.SIGTERM)
             await service.program.line("^draining$", service="inference")
-            refused = await failure_of(rpc.inference.Chat(a_chat()))
+            refused = await failure_of(rpc.inference.Chat(make_chat()))
             finished = [response.finished.completion_tokens async for response in stream]
         code = await asyncio.to_thread(service.program.wait)
 
@@ -128,7 +128,7 @@ async def test_a_second_ctrl_c_stops_immediately(tmp_path: Path) -> None:
     """Without waiting for streams."""
     with corral_up(tmp_path) as corral:
         async with connect(corral.target) as rpc:
-            stream = rpc.inference.Chat(endless())
+            stream = rpc.inference.Chat(endless_chat())
             await first_delta(stream)
             corral.program.interrupt()
             await corral.program.line("^draining$", service="inference")

@@ -13,7 +13,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.gguf_patch import with_template
 from tests.support.rpc import Answer, RichError, Rpc, connect, gather, options, rich
-from tests.support.services import inference_alone
+from tests.support.services import run_inference
 
 pytestmark = pytest.mark.e2e
 
@@ -76,7 +76,7 @@ async def restore_failure(rpc: Rpc, snapshot_id: str) -> RichError:
 async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
     """With another number of slots, identically. A damaged snapshot and one of another model are
     refused."""
-    with inference_alone(tmp_path, {"engine.slots": 2}) as service:
+    with run_inference(tmp_path, {"engine.slots": 2}) as service:
         async with connect(service.target) as rpc:
             snapshot, whole = await save_midway(rpc)
             load = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
@@ -85,7 +85,7 @@ async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
     assert snapshot.request_id == whole.accepted.request_id
     assert (load.num_snapshot_files, load.snapshot_file_bytes) == (1, file.stat().st_size)
 
-    with inference_alone(tmp_path, {"engine.slots": 3}) as service:
+    with run_inference(tmp_path, {"engine.slots": 3}) as service:
         async with connect(service.target) as rpc:
             back = await restore(rpc, snapshot.id)
             told = list(back.output_token_ids)
@@ -115,7 +115,7 @@ async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
     assert (altered.reason, altered.metadata["fault"]) == ("SNAPSHOT_CORRUPT", "altered")
 
     other = with_template(BUNDLED_PATH, tmp_path / "other.gguf", "{{ messages[0].content }}")
-    with inference_alone(tmp_path, {"models": [str(other)]}) as service:
+    with run_inference(tmp_path, {"models": [str(other)]}) as service:
         async with connect(service.target) as rpc:
             foreign = await restore_failure(rpc, snapshot.id)
 

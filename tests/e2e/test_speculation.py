@@ -9,7 +9,7 @@ import openai
 import pytest
 from corral.inference.v1 import generation_pb2
 
-from tests.support.rpc import CAPITAL, PARIS, Rpc, a_text, failure_of
+from tests.support.rpc import CAPITAL, PARIS, Rpc, failure_of, make_completion
 from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
@@ -31,7 +31,7 @@ async def test_an_answer_does_not_depend_on_drafts(rpc: Rpc) -> None:
         "cache": generation_pb2.CacheOptions(reuse=False),
     }
     answers = [
-        await rpc.generate(a_text(LETTERS, speculation=speculation, **asked))
+        await rpc.generate(make_completion(LETTERS, speculation=speculation, **asked))
         for speculation in (_options(enabled=False), None, _options(max_draft_tokens=3))
     ]
 
@@ -46,9 +46,9 @@ async def test_an_answer_does_not_depend_on_its_prediction(rpc: Rpc) -> None:
     """The tokens are the same with right, wrong and malicious predictions."""
     stopping = {"max_tokens": LENGTH, "ignore_eos": True}
     output = {"token_ids": True}
-    plain = await rpc.generate(a_text(LETTERS, stopping=stopping, output=output))
+    plain = await rpc.generate(make_completion(LETTERS, stopping=stopping, output=output))
     for prediction in (plain.text[0], "nothing of this", "<|im_end|>" * 500):
-        asked = a_text(
+        asked = make_completion(
             LETTERS,
             stopping=stopping,
             output=output,
@@ -60,7 +60,9 @@ async def test_an_answer_does_not_depend_on_its_prediction(rpc: Rpc) -> None:
 
 async def test_a_draft_limit_out_of_range_is_refused(rpc: Rpc) -> None:
     """With the field and its range."""
-    stream = rpc.inference.Generate(a_text(LETTERS, speculation=_options(max_draft_tokens=33)))
+    stream = rpc.inference.Generate(
+        make_completion(LETTERS, speculation=_options(max_draft_tokens=33))
+    )
     error = await failure_of(stream)
 
     assert (error.reason, error.metadata["field"], error.metadata["maximum"]) == (
@@ -72,7 +74,9 @@ async def test_a_draft_limit_out_of_range_is_refused(rpc: Rpc) -> None:
 
 async def test_done_has_the_timings_of_the_first_choice(rpc: Rpc) -> None:
     """They are consistent: the first token follows queue and prompt times."""
-    timings = (await rpc.generate(a_text(LETTERS, stopping={"max_tokens": 9}))).done.timings
+    timings = (
+        await rpc.generate(make_completion(LETTERS, stopping={"max_tokens": 9}))
+    ).done.timings
 
     first_token = timings.first_token.ToTimedelta()
     assert first_token >= timings.prefill.ToTimedelta() > first_token * 0

@@ -17,9 +17,9 @@ from tests.e2e.conftest import Mortal
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.plain_http import plain_client
 from tests.support.processes import Ends, Program
-from tests.support.rpc import PARIS, Rpc, a_chat, connect, endless, failure_of, first_delta
+from tests.support.rpc import PARIS, Rpc, connect, endless_chat, failure_of, first_delta, make_chat
 from tests.support.sdk import capital_of_france, start_story
-from tests.support.services import MODEL, corral_up, inference_alone, until_serving_again
+from tests.support.services import MODEL, corral_up, run_inference, until_serving_again
 
 pytestmark = pytest.mark.e2e
 
@@ -37,10 +37,10 @@ def load_seconds(program: Program) -> float:
 
 async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> None:
     """Streams fail as UNAVAILABLE with RetryInfo. It is ready within load time + 2 s."""
-    with inference_alone(tmp_path) as service:
+    with run_inference(tmp_path) as service:
         async with connect(service.target) as rpc:
             load_s = load_seconds(service.program)
-            streams = [rpc.inference.Chat(endless()) for _ in range(2)]
+            streams = [rpc.inference.Chat(endless_chat()) for _ in range(2)]
             for stream in streams:
                 await first_delta(stream)
             engine = service.program.member(ENGINE).pid
@@ -49,7 +49,7 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
                     os.kill(engine, signal.SIGKILL)
                     killed_at = time.monotonic()
                     errors = [await failure_of(stream) for stream in streams]
-                answer = await rpc.chat(a_chat())
+                answer = await rpc.chat(make_chat())
                 took = time.monotonic() - killed_at
                 still_running = ends.wait(0)
             info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
@@ -90,7 +90,7 @@ async def test_requests_are_refused_with_a_retry_delay_while_the_engine_restarts
     try:
         os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
         await mortal.program.line("engine cannot start", after=mark)
-        over_grpc = await failure_of(mortal_rpc.inference.Chat(a_chat()))
+        over_grpc = await failure_of(mortal_rpc.inference.Chat(make_chat()))
         with pytest.raises(openai.InternalServerError) as over_http:
             await capital_of_france(sdk)
         info = await mortal_rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
@@ -124,15 +124,15 @@ async def test_a_model_file_with_the_same_bytes_is_reloaded(
     shutil.move(copy, mortal.model)
     with until_serving_again(mortal.target):
         os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
-    after_death = await mortal_rpc.chat(a_chat())
+    after_death = await mortal_rpc.chat(make_chat())
     os.utime(mortal.model, (0, 0))
     await mortal_rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=MODEL))
     await mortal_rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=MODEL, wait=True))
-    after_load = await mortal_rpc.chat(a_chat())
+    after_load = await mortal_rpc.chat(make_chat())
     os.utime(mortal.model, (1, 1))
     with until_serving_again(mortal.target):
         os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
-    after_both = await mortal_rpc.chat(a_chat())
+    after_both = await mortal_rpc.chat(make_chat())
 
     assert [each.text[0] for each in (after_death, after_load, after_both)] == [PARIS] * 3
 
@@ -168,7 +168,7 @@ async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
 ) -> None:
     """Its connections are closed and their requests cancelled. gRPC streams continue."""
     program, mark = mortal.program, mortal.program.bookmark()
-    beside = mortal_rpc.inference.Chat(endless())
+    beside = mortal_rpc.inference.Chat(endless_chat())
     await first_delta(beside)
     stream = await start_story(sdk)
     os.kill(program.member("serve gateway").pid, signal.SIGKILL)
@@ -187,9 +187,9 @@ async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
 
 async def test_a_killed_frontend_without_a_supervisor_leaves_no_processes(tmp_path: Path) -> None:
     """The engine and the sandbox children exit by themselves."""
-    with inference_alone(tmp_path) as service:
+    with run_inference(tmp_path) as service:
         async with connect(service.target) as rpc:
-            stream = rpc.inference.Chat(endless())
+            stream = rpc.inference.Chat(endless_chat())
             await first_delta(stream)
             with Ends(member.pid for member in service.program.family()) as household:
                 service.program.signal(signal.SIGKILL)

@@ -13,8 +13,8 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.gguf_patch import with_control_tokens, with_template
-from tests.support.rpc import Rpc, a_chat, connect, user
-from tests.support.services import Inference, inference_alone, start
+from tests.support.rpc import Rpc, connect, make_chat, user
+from tests.support.services import Inference, run_inference, start
 
 pytestmark = pytest.mark.e2e
 
@@ -45,7 +45,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inference]:
         },
         "engine.context_tokens": 1024,
     }
-    with inference_alone(folder, settings) as inference:
+    with run_inference(folder, settings) as inference:
         yield inference
 
 
@@ -60,7 +60,7 @@ async def ask(
     rpc: Rpc, model: str, mode: chat_pb2.ToolChoice.Mode = chat_pb2.ToolChoice.MODE_AUTO
 ) -> tuple[str, str]:
     """Return the content and the arguments of an answer with a tool call."""
-    request = a_chat(user("What is the weather in Paris?"), sampling={"temperature": 0})
+    request = make_chat(user("What is the weather in Paris?"), sampling={"temperature": 0})
     request.model = model
     request.conversation.tool_choice.mode = mode
     request.conversation.tools.add(

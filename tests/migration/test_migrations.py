@@ -16,13 +16,13 @@ from control_svc.db import migrations
 from control_svc.db.engine import Database, open_database
 from control_svc.db.tables import Table
 from svc_kit.lifecycle import StartupError
-from tests.support.postgres import a_postgres, create_database, execute
+from tests.support.postgres import create_database, execute, run_test_postgres
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """An empty PostgreSQL server."""
-    with a_postgres() as server:
+    with run_test_postgres() as server:
         yield server
 
 

@@ -17,7 +17,7 @@ from corral.inference.v1 import inference_service_pb2
 from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError, EngineRestarting, InternalError
 from svc_kit.rpc.client import translate_errors
-from tests.support.control import BATCH, Client, RunningControl, a_control, a_service_token
+from tests.support.control import BATCH, Client, RunningControl, run_control, write_service_token
 from tests.support.loopback_gateway import run_inference_service
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
@@ -277,21 +277,23 @@ class RunningBatches:
 @asynccontextmanager
 async def serve_inference(folder: Path, fake: ScriptedInference) -> AsyncIterator[str]:
     """Serve the fake with the service token of `folder`. Yields its address."""
-    async with run_inference_service(fake, service_token_file=a_service_token(folder)) as server:
+    async with run_inference_service(
+        fake, service_token_file=write_service_token(folder)
+    ) as server:
         yield str(server.address)
 
 
 @asynccontextmanager
-async def running_batches(
+async def run_batches(
     folder: Path,
     database_url: str | None = None,
     fake: ScriptedInference | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningBatches]:
-    """Run both services. `settings` are passed to `a_control`."""
+    """Run both services. `settings` are passed to `run_control`."""
     fake = fake or ScriptedInference()
     async with (
         serve_inference(folder, fake) as target,
-        a_control(folder, database_url, inference_target=target, **settings) as control,
+        run_control(folder, database_url, inference_target=target, **settings) as control,
     ):
         yield RunningBatches(control, fake)

@@ -265,7 +265,7 @@ class _FaultySink:
         return await self._sink.commit()
 
 
-def a_service_token(folder: Path) -> Path:
+def write_service_token(folder: Path) -> Path:
     """The service token file of a folder, which is created if it does not exist."""
     token_file = folder / "token"
     if not token_file.exists():
@@ -291,7 +291,7 @@ async def _create_database(settings: ControlSettings) -> None:
 
 
 @asynccontextmanager
-async def a_control(
+async def run_control(
     folder: Path,
     database_url: str | None = None,
     sandbox: JobRunner | None = None,
@@ -310,7 +310,7 @@ async def a_control(
         "management_listen": None,
         "data_dir": folder,
         "database_url": database_url,
-        "service_token_file": a_service_token(folder),
+        "service_token_file": write_service_token(folder),
         "sweep_interval_s": 3600,
         **settings,
     }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
 ResponseT = TypeVar("ResponseT")
 
 
-def a_message(
+def make_message(
     text: str, role: item_pb2.ItemRole = item_pb2.ITEM_ROLE_USER, **image: str
 ) -> item_pb2.Item:
     """A message with text, and with an image if its fields are given."""

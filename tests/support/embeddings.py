@@ -54,7 +54,9 @@ class FakeEmbedding:
         self.held.pop(slot, None)
 
 
-def an_embedding(sequence_id: int = 0, *inputs: Sequence[int], **changes: Any) -> EmbeddingRequest:
+def make_embedding(
+    sequence_id: int = 0, *inputs: Sequence[int], **changes: Any
+) -> EmbeddingRequest:
     """A request for vectors of token lists."""
     given = inputs or ((1, 2, 3),)
     return EmbeddingRequest(

@@ -93,7 +93,7 @@ class Jobs:
 
 
 @asynccontextmanager
-async def a_database(
+async def open_test_database(
     folder: Path, url: str | None = None, clock: Clock | None = None
 ) -> AsyncIterator[Database]:
     """Open a database and upgrade its schema."""

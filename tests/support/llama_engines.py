@@ -13,7 +13,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 
 def make_settings(path: Path = BUNDLED_PATH, **changes: Any) -> BackendSettings:
@@ -70,7 +70,7 @@ def text_request(
 ) -> SequenceRequest:
     """A request with a text as its prompt; control tokens are parsed."""
     tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
-    return a_request(sequence_id, tokens, **changes)
+    return make_request(sequence_id, tokens, **changes)
 
 
 def run_engine(engine: Engine, *requests: SequenceRequest, steps: int = 10**6) -> list[Event]:

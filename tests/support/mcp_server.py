@@ -65,7 +65,7 @@ class Shop:
 
 
 @contextmanager
-def a_shop() -> Iterator[Shop]:
+def run_shop() -> Iterator[Shop]:
     """Run the server in a thread of this process, with its own event loop."""
     shop = Shop()
     listener = socket.create_server(("127.0.0.1", 0))

@@ -166,7 +166,7 @@ class Operator:
             )
 
 
-def a_delta(
+def make_usage_delta(
     hour: datetime, counts: tuple[int, int, int, int], *, project: str = "red", model: str = "demo"
 ) -> usage_service_pb2.UsageDelta:
     """A delta with counts of requests, prompt, cached and completion tokens."""

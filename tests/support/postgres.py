@@ -25,14 +25,14 @@ def empty(url: str) -> None:
 
 
 @contextmanager
-def a_postgres() -> Iterator[str]:
+def run_test_postgres() -> Iterator[str]:
     """Run an empty server; yield its URL, with NAME for the database."""
-    with a_postgres_server() as server:
+    with run_postgres_server() as server:
         yield server.url
 
 
 @contextmanager
-def a_postgres_server(*, durable: bool = False) -> Iterator[Postgres]:
+def run_postgres_server(*, durable: bool = False) -> Iterator[Postgres]:
     """Run an empty server."""
     with run_postgres() as server:
         if not durable:

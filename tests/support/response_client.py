@@ -14,9 +14,9 @@ from control_svc.deps import ModelParts
 from control_svc.inference.models import ResolvedModel
 from control_svc.inference.turns import TextPart, TurnClient, TurnRequest
 from svc_kit.rpc.client import translate_errors
-from tests.support.control import Client, RunningControl, a_control
-from tests.support.conversation_client import a_message
-from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
+from tests.support.control import Client, RunningControl, run_control
+from tests.support.conversation_client import make_message
+from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
 
 if TYPE_CHECKING:  # stubs over an aio channel have event_names for type checkers only
     from corral.control.v1.response_service_pb2_grpc import ResponseServiceAsyncStub
@@ -50,14 +50,14 @@ def make_small_control(
     """Run a control service with small limits; the default model is `answer_or_call`."""
     files = {"file_bytes": 4000, "batch_bytes": 2000, "upload_bytes": 8000, "part_bytes": 3000}
     model = make_model_parts(turns or ScriptedTurns(answer_or_call))
-    return a_control(
+    return run_control(
         folder, database_url, model=model, files=files, embedding_model="meaning", **options
     )
 
 
 def answer_or_call(request: TurnRequest) -> Script:
     """Call the first tool, if there is one; otherwise answer "Hello"."""
-    return calls(request.tools[0].name, "{}") if request.tools else says("Hello")
+    return call_script(request.tools[0].name, "{}") if request.tools else text_script("Hello")
 
 
 def count_words(request: TurnRequest) -> int:
@@ -73,7 +73,7 @@ def new_response_message(*items: item_pb2.Item | str, **fields: Any) -> response
         for name in ("previous_response_id", "conversation_id")
         if name in fields
     }
-    input_items = [a_message(item) if isinstance(item, str) else item for item in items]
+    input_items = [make_message(item) if isinstance(item, str) else item for item in items]
     return response_pb2.NewResponse(
         settings=response_pb2.ResponseSettings(**fields), input=input_items, **references
     )
@@ -170,7 +170,7 @@ class ResponseClient:
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> pb.CompactResponseResponse:
         """Compact items."""
-        given = [a_message(item) if isinstance(item, str) else item for item in items]
+        given = [make_message(item) if isinstance(item, str) else item for item in items]
         request = pb.CompactResponseRequest(input=given, **fields)
         with translate_errors():
             return await self.stub.CompactResponse(request, metadata=self.client.metadata)

@@ -76,19 +76,19 @@ def user(text: str) -> chat_pb2.ChatMessage:
     return chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER, parts=[chat_pb2.ContentPart(text=text)])
 
 
-def a_chat(*messages: chat_pb2.ChatMessage, **settings: Any) -> pb.ChatRequest:
+def make_chat(*messages: chat_pb2.ChatMessage, **settings: Any) -> pb.ChatRequest:
     """Return a chat request, by default about France; `settings` are those of `options`."""
     conversation = pb.Conversation(messages=messages or [user(CAPITAL)])
     return pb.ChatRequest(conversation=conversation, options=options(**settings))
 
 
-def endless(text: str = "Tell me a story.", **settings: Any) -> pb.ChatRequest:
+def endless_chat(text: str = "Tell me a story.", **settings: Any) -> pb.ChatRequest:
     """Return a chat request that generates until it is cancelled."""
     stopping = {"ignore_eos": True, **settings.pop("stopping", {})}
-    return a_chat(user(text), stopping=stopping, **settings)
+    return make_chat(user(text), stopping=stopping, **settings)
 
 
-def a_text(text: str, **settings: Any) -> pb.GenerateRequest:
+def make_completion(text: str, **settings: Any) -> pb.GenerateRequest:
     """Return a completion request whose control tokens are parsed."""
     return pb.GenerateRequest(text=text, parse_special=True, options=options(**settings))
 

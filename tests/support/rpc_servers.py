@@ -110,7 +110,7 @@ def stub_on(channel: grpc.aio.Channel) -> "pb_grpc.InferenceServiceAsyncStub":
 
 
 @asynccontextmanager
-async def serving(
+async def run_rpc_server(
     servicer: ScriptedInference | None = None,
     *,
     authenticator: Authenticator | None = None,

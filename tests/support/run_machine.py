@@ -33,12 +33,12 @@ from tests.support.control import SetClock
 from tests.support.job_machine import START, OpenDatabase
 from tests.support.jobs import LEASE, PROJECT
 from tests.support.runs import FUNCTION, WAIT, RunProcess, RunWorld, create_run, get_run
-from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
+from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
 
 ResultT = TypeVar("ResultT")
 PROCESSES = st.sampled_from("ab")
 THREADS = st.sampled_from([0, 1])
-CALL, ANSWER = calls(FUNCTION, "{}"), says("one two three")
+CALL, ANSWER = call_script(FUNCTION, "{}"), text_script("one two three")
 OUTPUTS = [ToolOutput("call_1", "x")]
 ALWAYS = 1 << 30
 

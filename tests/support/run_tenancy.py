@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client
-from tests.support.threads import ThreadClient, saying
+from tests.support.threads import ThreadClient, make_new_message
 
 Ids = Mapping[str, str]
 Call = Callable[[Ids], Sequence[Message]]
@@ -48,7 +48,7 @@ async def create_run(client: Client, canary: str) -> Ids:
 async def _execute(client: Client, options: pb.RunOptions, text: str) -> run_pb2.Run:
     """Create a run with its thread, and wait until it ends or waits for outputs."""
     stub = RunServiceStub(client.channel)
-    request = pb.CreateThreadAndRunRequest(run=options, messages=[saying(text)])
+    request = pb.CreateThreadAndRunRequest(run=options, messages=[make_new_message(text)])
     with translate_errors():
         run = (await stub.CreateThreadAndRun(request, metadata=client.metadata)).run
         watch = pb.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)

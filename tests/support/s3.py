@@ -38,7 +38,7 @@ class Bucket:
 
 
 @contextlib.contextmanager
-def a_bucket() -> Iterator[Bucket]:
+def run_s3_bucket() -> Iterator[Bucket]:
     """Run an S3 server with an empty bucket."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.s3_server"],

@@ -46,13 +46,13 @@ class Script:
         return TurnUsage(self.prompt_tokens, self.cached_tokens, num_tokens, reasoning)
 
 
-def says(text: str, *, thinks: str = "") -> Script:
+def text_script(text: str, *, thinks: str = "") -> Script:
     """Reasoning and an answer, a token for each word."""
     reasoning = [Delta(reasoning=word) for word in _words(thinks)]
     return Script([*reasoning, *(Delta(content=word) for word in _words(text))])
 
 
-def calls(name: str, arguments: str, *, call_id: str = "call_1", text: str = "") -> Script:
+def call_script(name: str, arguments: str, *, call_id: str = "call_1", text: str = "") -> Script:
     """A text and a tool call, whose arguments are split into tokens."""
     size = max(1, len(arguments) // 3)
     pieces = [arguments[first : first + size] for first in range(0, len(arguments), size)]

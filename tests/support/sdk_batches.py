@@ -40,7 +40,9 @@ class Ended:
     failed: dict[str, Any]
 
 
-def a_chat(custom_id: str, content: str = "Tell me a story.", **body: Any) -> dict[str, Any]:
+def make_chat_line(
+    custom_id: str, content: str = "Tell me a story.", **body: Any
+) -> dict[str, Any]:
     """A line for the demo model, of a known length."""
     fields = {
         "model": MODEL,
@@ -54,7 +56,7 @@ def a_chat(custom_id: str, content: str = "Tell me a story.", **body: Any) -> di
 
 def stories(count: int) -> list[dict[str, Any]]:
     """So many lines."""
-    return [a_chat(f"line-{number:03}") for number in range(count)]
+    return [make_chat_line(f"line-{number:03}") for number in range(count)]
 
 
 def begin(client: openai.OpenAI, lines: Sequence[object]) -> Batch:

@@ -14,7 +14,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
 
 
-def a_request(
+def make_request(
     sequence_id: int = 0, prompt: Sequence[int] = (65, 66, 67), **changes: Any
 ) -> SequenceRequest:
     """A small greedy request; `changes` are fields of `SequenceRequest`."""

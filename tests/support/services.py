@@ -112,7 +112,7 @@ def corral_up(
 
 
 @contextmanager
-def inference_alone(directory: Path, settings: Settings | None = None) -> Iterator[Inference]:
+def run_inference(directory: Path, settings: Settings | None = None) -> Iterator[Inference]:
     """Run `corral serve inference` on a free port."""
     listening = {"listen": "127.0.0.1:0", **(settings or {})}
     with start(directory, "serve", "inference", inference=listening) as program:

@@ -2,14 +2,14 @@
 
 from svc_kit.errors import ContextLengthExceeded
 from tests.support.response_client import count_words
-from tests.support.scripted_turns import Script, ScriptedTurns, says
+from tests.support.scripted_turns import Script, ScriptedTurns, text_script
 
 
 class SmallWindow(ScriptedTurns):
     """Answers "Fine"."""
 
     def __init__(self) -> None:
-        self.script: Script = says("Fine")
+        self.script: Script = text_script("Fine")
         self.window = 40
         """Context length in words, which are tokens."""
         super().__init__(self._choose)

@@ -17,7 +17,7 @@ TARGET = RestoreTarget(FINGERPRINT, frozenset(), slot_tokens=64)
 AN_ID = f"snap_{'a1' * 12}"
 
 
-def a_snapshot(snapshot_id: str = AN_ID, state_bytes: int = 40, **changes: Any) -> Snapshot:
+def make_snapshot(snapshot_id: str = AN_ID, state_bytes: int = 40, **changes: Any) -> Snapshot:
     """A small sequence; `changes` are fields of its origin, or of the snapshot itself."""
     origin = Origin(
         request_id="r",
@@ -43,7 +43,7 @@ def a_snapshot(snapshot_id: str = AN_ID, state_bytes: int = 40, **changes: Any) 
     return replace(snapshot, **changes)
 
 
-def a_file(snapshot: Snapshot, state: bytes, secret: bytes = SECRET) -> bytes:
+def make_snapshot_file(snapshot: Snapshot, state: bytes, secret: bytes = SECRET) -> bytes:
     """The bytes of a snapshot's file."""
     file = BytesIO()
     write(file, snapshot, bytearray(state), secret)
@@ -71,7 +71,7 @@ def through_file(prefix: SavedPrefix, snapshot_id: str = AN_ID) -> SavedPrefix:
         prefix.origin,
         len(prefix.state),
     )
-    copy, state = read(a_file(snapshot, bytes(prefix.state)), snapshot_id)
+    copy, state = read(make_snapshot_file(snapshot, bytes(prefix.state)), snapshot_id)
     tokens = copy.origin.tokens[: copy.num_computed]
     return SavedPrefix(copy.key, tokens, bytearray(state), copy.whole, copy.origin, snapshot_id)
 

@@ -33,7 +33,7 @@ from svc_kit.errors import DomainError
 from svc_kit.rpc.client import translate_errors
 from tests.support.batches import CHAT, BatchClient, chat_line, jsonl
 from tests.support.control import BATCH, Client
-from tests.support.conversation_client import ConversationClient, a_message
+from tests.support.conversation_client import ConversationClient, make_message
 from tests.support.registry import Registry, adapter_bytes
 from tests.support.response_tenancy import create_response, observe_response, response_calls
 from tests.support.run_tenancy import RUN_ANSWERS, create_run, observe_run, run_calls
@@ -127,7 +127,7 @@ async def observe_batch(client: Client, ids: Ids) -> object:
 async def create_conversation(client: Client, canary: str) -> Ids:
     """A conversation with an item."""
     conversations = ConversationClient(client)
-    made = await conversations.create(a_message(canary), metadata={"canary": canary})
+    made = await conversations.create(make_message(canary), metadata={"canary": canary})
     (item,) = await conversations.items(made.id)
     return {"conversation": made.id, "item": item.id}
 
@@ -245,7 +245,7 @@ RESOURCES: Mapping[str, Resource] = {
             ],
             "CreateConversationItems": lambda ids: [
                 conversation_pb.CreateConversationItemsRequest(
-                    conversation_id=ids["conversation"], items=[a_message("x")]
+                    conversation_id=ids["conversation"], items=[make_message("x")]
                 )
             ],
             "GetConversationItem": lambda ids: [

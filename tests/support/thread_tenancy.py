@@ -13,7 +13,7 @@ from corral.control.v1 import (
 from google.protobuf.message import Message
 
 from tests.support.control import Client
-from tests.support.threads import ThreadClient, saying
+from tests.support.threads import ThreadClient, make_new_message
 
 Ids = Mapping[str, str]
 Call = Callable[[Ids], Sequence[Message]]
@@ -109,4 +109,4 @@ def message_calls() -> dict[str, Call]:
 
 
 def _with_file(ids: Ids) -> message_pb2.NewMessage:
-    return saying("x", attachments=[message_pb2.Attachment(file_id=ids["attached"])])
+    return make_new_message("x", attachments=[message_pb2.Attachment(file_id=ids["attached"])])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
 AnswerT = TypeVar("AnswerT")
 
 
-def saying(text: str, **fields: Any) -> message_pb2.NewMessage:
+def make_new_message(text: str, **fields: Any) -> message_pb2.NewMessage:
     """A user's message."""
     part = item_pb2.ItemPart(text=item_pb2.TextPart(text=text))
     return message_pb2.NewMessage(**{"role": item_pb2.ITEM_ROLE_USER, "parts": [part], **fields})
@@ -110,7 +110,7 @@ class ThreadClient:
     ) -> message_pb2.Message:
         """Append a user message."""
         request = message_service_pb2.CreateMessageRequest(
-            thread_id=thread_id, message=saying(text, **fields), request_id=request_id
+            thread_id=thread_id, message=make_new_message(text, **fields), request_id=request_id
         )
         return (await self.ask(self.messages.CreateMessage, request)).message
 

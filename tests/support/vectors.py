@@ -25,7 +25,7 @@ from svc_kit.errors import DomainError
 from svc_kit.rpc.client import translate_errors
 from svc_kit.sandbox.jobs import JobRunner
 from tests.support.batches import MODEL
-from tests.support.control import Client, RunningControl, a_control, a_service_token
+from tests.support.control import Client, RunningControl, run_control, write_service_token
 from tests.support.loopback_gateway import run_inference_service
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
@@ -244,19 +244,19 @@ class RunningVectors:
 
 
 @asynccontextmanager
-async def running_vectors(
+async def run_vectors(
     folder: Path,
     database_url: str | None = None,
     fake: WordInference | None = None,
     sandbox: JobRunner | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningVectors]:
-    """Run both services. `settings` are passed to `a_control`."""
+    """Run both services. `settings` are passed to `run_control`."""
     fake = fake or WordInference()
     settings = {"embedding_model": MODEL, **settings}
     async with (
-        run_inference_service(fake, service_token_file=a_service_token(folder)) as server,
-        a_control(
+        run_inference_service(fake, service_token_file=write_service_token(folder)) as server,
+        run_control(
             folder, database_url, sandbox, inference_target=str(server.address), **settings
         ) as control,
     ):

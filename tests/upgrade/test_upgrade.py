@@ -28,7 +28,7 @@ from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 
 from tests.support.earlier_release import known_of, unpack
-from tests.support.postgres import a_postgres, create_database, execute
+from tests.support.postgres import create_database, execute, run_test_postgres
 from tests.support.processes import PATIENCE_S
 from tests.support.sdk_batches import follow
 from tests.support.services import MODEL, Corral, corral_up, start
@@ -93,7 +93,7 @@ class Upgraded:
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """An empty PostgreSQL server."""
-    with a_postgres() as server:
+    with run_test_postgres() as server:
         yield server
 
 

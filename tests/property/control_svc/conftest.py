@@ -12,7 +12,7 @@ import pytest
 from control_svc.db.engine import Database, open_database
 from tests.support.control import SetClock
 from tests.support.job_machine import OpenDatabase
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 
 
 @pytest.fixture(scope="package")
@@ -20,7 +20,7 @@ def on_sqlite() -> Iterator[OpenDatabase]:
     """Opens copies of an empty database, since migrations take longer than an example."""
 
     async def create(folder: Path) -> None:
-        async with a_database(folder):
+        async with open_test_database(folder):
             pass
 
     with tempfile.TemporaryDirectory() as template:

@@ -11,8 +11,8 @@ from control_svc.base.ids import IdSource
 from control_svc.config import ControlSettings
 from control_svc.db.engine import Database
 from tests.support.control import RunningControl, SetClock
-from tests.support.jobs import Jobs, a_database
-from tests.support.postgres import a_postgres, create_database, empty
+from tests.support.jobs import Jobs, open_test_database
+from tests.support.postgres import create_database, empty, run_test_postgres
 from tests.support.response_client import answer_or_call, make_small_control
 from tests.support.runs import RunWorld, Worlds
 from tests.support.scripted_turns import ScriptedTurns
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a PostgreSQL database with all tables."""
-    with a_postgres() as server:
+    with run_test_postgres() as server:
         url = create_database(server)
         asyncio.run(upgrade_database(ControlSettings(database_url=url)))
         yield url
@@ -61,7 +61,7 @@ async def database(
     tmp_path: Path, database_url: str | None, clock: SetClock
 ) -> AsyncIterator[Database]:
     """An empty database of each kind."""
-    async with a_database(tmp_path, database_url, clock) as database:
+    async with open_test_database(tmp_path, database_url, clock) as database:
         yield database
 
 
@@ -72,7 +72,7 @@ def jobs(database: Database, clock: SetClock) -> Jobs:
 
 
 @pytest.fixture
-def a_world(database: Database, clock: SetClock) -> Worlds:
+def make_world(database: Database, clock: SetClock) -> Worlds:
     """Creates a `RunWorld` for a model."""
     return lambda turns: RunWorld(database, turns, clock)
 

@@ -20,7 +20,7 @@ from svc_kit.errors import DomainError, Internal
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.interceptors import LONG_LIVED
 from tests.support.control import Client, RunningControl
-from tests.support.threads import ThreadClient, saying
+from tests.support.threads import ThreadClient, make_new_message
 
 PACKAGE = "/corral.control.v1."
 FINAL_STATES = ("completed", "requires_action", "failed", "incomplete")
@@ -143,7 +143,9 @@ async def create_run(
     stub: Any, client: Client, options: run_service_pb2.RunOptions
 ) -> run_pb2.Run | DomainError:
     """Create a run on a new thread; return it or the error."""
-    request = run_service_pb2.CreateThreadAndRunRequest(messages=[saying("Hi")], run=options)
+    request = run_service_pb2.CreateThreadAndRunRequest(
+        messages=[make_new_message("Hi")], run=options
+    )
     try:
         with translate_errors():
             response = await stub.CreateThreadAndRun(request, metadata=client.metadata)

@@ -14,10 +14,10 @@ from corral.control.v1.batch_pb2 import Batch
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
-from tests.support.batches import RunningBatches, chat_line, running_batches, state_name
-from tests.support.control import RunningControl, a_control
+from tests.support.batches import RunningBatches, chat_line, run_batches, state_name
+from tests.support.control import RunningControl, run_control
 from tests.support.loopback_gateway import run_gateway
-from tests.support.postgres import Postgres, a_postgres_server, create_database
+from tests.support.postgres import Postgres, create_database, run_postgres_server
 
 MIB = 1024 * 1024
 WRITERS = 8
@@ -52,7 +52,7 @@ def fill(disk: Path, *, leave: int) -> Path:
 
 async def test_the_service_recovers_from_a_full_disk(small_disk: Path) -> None:
     """Writes of blobs and rows fail with an error and leave nothing; later ones succeed."""
-    async with a_control(small_disk) as running:
+    async with run_control(small_disk) as running:
         client = running.client
         kept = await client.create(b"k" * MIB)
         ballast = fill(small_disk, leave=2 * MIB)
@@ -72,7 +72,7 @@ async def test_the_service_recovers_from_a_full_disk(small_disk: Path) -> None:
         assert (await client.get_upload(upload.id)).id == upload.id
         assert {file.id for file in (await client.page()).files} == {kept.id, more.id}
 
-    async with a_control(small_disk) as restarted:
+    async with run_control(small_disk) as restarted:
         assert len(await restarted.client.read(more.id)) == 3 * MIB
 
 
@@ -85,7 +85,7 @@ async def create_uploads_until_full(running: RunningControl) -> None:
 @pytest.fixture
 def server() -> Iterator[Postgres]:
     """A PostgreSQL server for one test."""
-    with a_postgres_server(durable=True) as server:
+    with run_postgres_server(durable=True) as server:
         yield server
 
 
@@ -97,7 +97,7 @@ async def test_a_batch_runs_no_line_twice_if_the_database_stops(
     url = await asyncio.to_thread(create_database, server.url)
     await upgrade_database(ControlSettings(database_url=url))
     names = [f"line-{number:02}" for number in range(40)]
-    async with running_batches(tmp_path, url, batches={"lines_at_once": 4}) as running:
+    async with run_batches(tmp_path, url, batches={"lines_at_once": 4}) as running:
         fake, blocked = running.fake, names[10:14]
         releases = [fake.block(name) for name in blocked]
         batch = await running.batches.create([chat_line(name) for name in names])
@@ -132,7 +132,7 @@ async def test_a_stopped_database_is_a_503_with_retry_after(
     await upgrade_database(ControlSettings(database_url=url))
     routes = ("/v1/files", "/v1/files/file-1", "/v1/batches", "/v1/adapters")
     async with (
-        a_control(tmp_path, url) as running,
+        run_control(tmp_path, url) as running,
         run_gateway(control_target=running.target) as gateway,
         gateway.client() as http,
     ):
@@ -198,7 +198,7 @@ async def test_a_restart_of_the_database_loses_nothing(server: Postgres, tmp_pat
     """Callers get UNAVAILABLE with a delay, created files exist, and the service recovers."""
     url = await asyncio.to_thread(create_database, server.url)
     await upgrade_database(ControlSettings(database_url=url))
-    async with a_control(tmp_path, url) as running:
+    async with run_control(tmp_path, url) as running:
         load = Load(running)
         writers = [asyncio.create_task(load.write(name)) for name in range(WRITERS)]
         await load.wait_for_files()

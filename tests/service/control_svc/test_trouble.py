@@ -9,7 +9,7 @@ from corral.control.v1 import file_pb2, file_service_pb2
 
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
-from tests.support.control import USER_DATA, RunningControl, a_control
+from tests.support.control import USER_DATA, RunningControl, run_control
 
 WRITERS = 50
 
@@ -96,17 +96,20 @@ async def test_concurrent_writers_succeed(running: RunningControl) -> None:
 
 async def test_a_data_folder_is_used_by_one_process(tmp_path: Path) -> None:
     """A second one does not start."""
-    async with a_control(tmp_path):
+    async with run_control(tmp_path):
         with pytest.raises(StartupError, match="another control process uses the data folder"):
-            async with a_control(tmp_path):
+            async with run_control(tmp_path):
                 pass
-    async with a_control(tmp_path):
+    async with run_control(tmp_path):
         pass
 
 
 async def test_processes_share_a_postgres_database(tmp_path: Path, postgres_url: str) -> None:
     """Files and page tokens of one are valid in the other."""
-    async with a_control(tmp_path, postgres_url) as one, a_control(tmp_path, postgres_url) as two:
+    async with (
+        run_control(tmp_path, postgres_url) as one,
+        run_control(tmp_path, postgres_url) as two,
+    ):
         files = [await one.client.create(), await two.client.create()]
         page = await one.client.page(page_size=1)
         rest = await two.client.page(page_token=page.next_page_token)
@@ -117,12 +120,12 @@ async def test_processes_share_a_postgres_database(tmp_path: Path, postgres_url:
 
 async def test_data_survives_a_restart(tmp_path: Path) -> None:
     """Files, parts and idempotency records."""
-    async with a_control(tmp_path) as before:
+    async with run_control(tmp_path) as before:
         file = await before.client.create(b"kept", request_id="one")
         upload = await before.client.create_upload(4)
         part = await before.client.add_part(upload.id, b"abcd")
 
-    async with a_control(tmp_path) as after:
+    async with run_control(tmp_path) as after:
         assert await after.client.read(file.id) == b"kept"
         assert await after.client.create(b"kept", request_id="one") == file
         assert (await after.client.complete(upload.id, part)).file.size_bytes == 4
@@ -140,5 +143,5 @@ async def test_data_survives_a_restart(tmp_path: Path) -> None:
 async def test_an_unusable_database_raises_an_error(tmp_path: Path, url: str, problem: str) -> None:
     """A StartupError with the problem."""
     with pytest.raises(StartupError, match=problem):
-        async with a_control(tmp_path, url):
+        async with run_control(tmp_path, url):
             pass

@@ -23,7 +23,7 @@ from tests.support.batches import (
     batch_line,
     chat_line,
     jsonl,
-    running_batches,
+    run_batches,
 )
 
 State = batch_pb2.Batch.State
@@ -34,7 +34,7 @@ async def running(tmp_path: Path) -> AsyncIterator[RunningBatches]:
     """Run a control service with a fake inference service."""
     folder = tmp_path / "data"
     folder.mkdir()
-    async with running_batches(folder) as both:
+    async with run_batches(folder) as both:
         yield both
 
 

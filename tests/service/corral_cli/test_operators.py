@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from corral_cli.__main__ import cli
-from tests.support.control import RunningControl, a_control
-from tests.support.operators import Operator, a_delta
+from tests.support.control import RunningControl, run_control
+from tests.support.operators import Operator, make_usage_delta
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def serve(folder: Path, *, require_keys: bool) -> Iterator[Served]:
     services: list[Served] = []
 
     async def run() -> None:
-        async with a_control(folder, require_keys=require_keys) as running:
+        async with run_control(folder, require_keys=require_keys) as running:
             services.append(Served(running, asyncio.get_running_loop()))
             ready.set()
             await asyncio.to_thread(stop.wait)
@@ -122,8 +122,8 @@ def test_usage_is_a_table(served: Served) -> None:
     """By day or hour, of one project or all."""
     operator, now = Operator.of(served.running), served.running.clock()
     deltas = [
-        a_delta(now, (1200, 34567, 800, 90), project="red"),
-        a_delta(now, (1, 2, 0, 0), project="blue"),
+        make_usage_delta(now, (1200, 34567, 800, 90), project="red"),
+        make_usage_delta(now, (1, 2, 0, 0), project="blue"),
     ]
     report = operator.report("one", *deltas)
     asyncio.run_coroutine_threadsafe(report, served.loop).result(10)

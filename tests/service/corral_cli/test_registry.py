@@ -9,14 +9,14 @@ from click.testing import CliRunner, Result
 from corral.control.v1 import adapter_pb2
 
 from corral_cli.adapters import adapters
-from tests.support.control import RunningControl, a_control
+from tests.support.control import RunningControl, run_control
 from tests.support.registry import Registry, adapter_bytes
 
 
 @pytest.fixture
 async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
     """Run an empty control service."""
-    async with a_control(tmp_path) as running:
+    async with run_control(tmp_path) as running:
         yield running
 
 

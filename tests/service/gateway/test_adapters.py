@@ -9,7 +9,7 @@ import httpx
 import pytest
 from corral.control.v1 import adapter_pb2
 
-from tests.support.control import RunningControl, a_control
+from tests.support.control import RunningControl, run_control
 from tests.support.loopback_gateway import run_gateway
 from tests.support.registry import Registry, adapter_bytes
 
@@ -43,7 +43,7 @@ class Scene:
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """A gateway without adapters."""
     async with (
-        a_control(tmp_path, adapters={"file_bytes": 8000}) as control,
+        run_control(tmp_path, adapters={"file_bytes": 8000}) as control,
         run_gateway(control_target=control.target) as gateway,
         gateway.client() as http,
     ):

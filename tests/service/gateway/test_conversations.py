@@ -10,7 +10,7 @@ import openai
 import pytest
 from httpx import AsyncClient
 
-from tests.support.control import a_control
+from tests.support.control import run_control
 from tests.support.loopback_gateway import run_gateway
 
 EVERY_KIND: list[dict[str, Any]] = [
@@ -54,7 +54,7 @@ class Setup:
 async def run_setup(folder: Path) -> AsyncIterator[Setup]:
     """Run a gateway in front of a control service on SQLite."""
     async with (
-        a_control(folder) as control,
+        run_control(folder) as control,
         run_gateway(control_target=control.target) as gateway,
         gateway.client() as http,
         openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as sdk,

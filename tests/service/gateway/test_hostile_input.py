@@ -16,11 +16,11 @@ from gateway.app import BODIES, build
 from gateway.config import GatewaySettings
 from gateway.http.docs import describe_api
 from tests.support.batches import ScriptedInference, serve_inference
-from tests.support.control import a_control
+from tests.support.control import run_control
 from tests.support.hostile_http import Call, Document
 from tests.support.loopback_gateway import LOOPBACK, run_gateway
 from tests.support.response_client import make_model_parts
-from tests.support.scripted_turns import ScriptedTurns, says
+from tests.support.scripted_turns import ScriptedTurns, text_script
 
 ROUTES = ("/v1/", "/lora-adapters", "/admin/")
 BARE = {"/docs", "/openapi.json", "/health", "/ready"}
@@ -62,10 +62,12 @@ SHARES = 6
 @pytest.fixture
 async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a gateway with a real control service and fake inference services."""
-    model = make_model_parts(ScriptedTurns(lambda _: says("Hello")))
+    model = make_model_parts(ScriptedTurns(lambda _: text_script("Hello")))
     async with (
         serve_inference(tmp_path, ScriptedInference()) as target,
-        a_control(tmp_path, model=model, inference_target=target, embedding_model=MODEL) as control,
+        run_control(
+            tmp_path, model=model, inference_target=target, embedding_model=MODEL
+        ) as control,
         run_gateway(control_target=control.target) as gateway,
         gateway.client() as client,
     ):

@@ -35,7 +35,7 @@ from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import NO_SNAPSHOTS, SnapshotStore
 from svc_kit.sandbox.frames import InlineJobs
 from tests.support.pooled import PoolHarness, make_entry
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 REPORT = ModelLoad(
     "m",
@@ -68,7 +68,7 @@ def make_engine() -> EngineClient:
         "r", (0, 1, 2), ReaderLimits(9, 9.0), set_paused=lambda _: None, cancel=lambda: None
     )
     for i, (slot, priority) in enumerate([(0, 2), (None, 3), (None, 1)]):
-        request = replace(a_request(i, priority=priority), model="m")
+        request = replace(make_request(i, priority=priority), model="m")
         engine.sequences.live[i] = ActiveSequence(
             request, generation, "p", "", time.monotonic(), slot=slot
         )

@@ -20,7 +20,7 @@ from inference_svc.llama.backend import BackendSettings
 from inference_svc.metrics import EngineObserver
 from svc_kit.errors import DeadlineExpired
 from svc_kit.metrics import EngineMetrics
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 READER = ReaderLimits(9, 9.0)
 
@@ -68,9 +68,9 @@ class MetricsHarness:
 async def test_the_queue_time_of_every_started_sequence_is_observed() -> None:
     """Also if it is cancelled or fails. It equals the queue time in the response's timings."""
     harness = MetricsHarness()
-    harness.submit(a_request(0, max_tokens=1))
-    harness.submit(a_request(1))
-    harness.submit(a_request(2))
+    harness.submit(make_request(0, max_tokens=1))
+    harness.submit(make_request(1))
+    harness.submit(make_request(2))
     for second in range(3):
         harness.step(at=second)
     harness.bench.engine.cancel(1, arrived_in_step=3, step=4)
@@ -85,9 +85,9 @@ async def test_the_queue_time_of_every_started_sequence_is_observed() -> None:
 async def test_the_queue_time_of_a_preempted_sequence_is_observed_once() -> None:
     """Waiting after a preemption does not count."""
     harness = MetricsHarness()
-    harness.submit(a_request(0, priority=1))
+    harness.submit(make_request(0, priority=1))
     harness.step(at=0.0)
-    harness.submit(a_request(1, priority=3, max_tokens=2))
+    harness.submit(make_request(1, priority=3, max_tokens=2))
     for second in range(1, 20):
         harness.step(at=second)
 
@@ -100,7 +100,7 @@ async def test_the_queue_time_of_a_preempted_sequence_is_observed_once() -> None
 async def test_inter_token_time_is_measured_in_the_engine() -> None:
     """Regardless of delays and batching in the pipe."""
     harness = MetricsHarness()
-    harness.submit(a_request(max_tokens=4))
+    harness.submit(make_request(max_tokens=4))
     for number in range(4):
         harness.bench.clock.now = number * 0.03
         harness.bench.step()
@@ -116,7 +116,7 @@ async def test_inter_token_time_is_measured_in_the_engine() -> None:
 async def test_the_time_of_a_step_is_divided_among_its_tokens() -> None:
     """So that the mean is the time per token. Tokens of the first step are not harness."""
     harness = MetricsHarness()
-    harness.submit(a_request(max_tokens=100, constraint=Constraint("ab?cd??ef", "constraint")))
+    harness.submit(make_request(max_tokens=100, constraint=Constraint("ab?cd??ef", "constraint")))
     for number in range(3):
         harness.step(at=number * 0.06)
 

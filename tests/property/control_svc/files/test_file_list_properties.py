@@ -21,7 +21,7 @@ from control_svc.files.model import File, FileLimits, FilePurpose
 from control_svc.files.queries import FileQueries
 from control_svc.files.service import Files
 from tests.support.examples import examples
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 FILES = st.lists(st.tuples(st.sampled_from(FilePurpose), st.booleans()), max_size=12)
@@ -66,7 +66,7 @@ class World:
 def world() -> Iterator[World]:
     """SQLite in a folder."""
     with asyncio.Runner() as runner, tempfile.TemporaryDirectory() as folder:
-        opening = a_database(Path(folder))
+        opening = open_test_database(Path(folder))
         database = runner.run(opening.__aenter__())
         ids, tokens = IdSource(lambda: NOW - timedelta(days=1)), PageTokens(b"key")
         blobs, limits = FolderBlobs(Path(folder)), FileLimits(1, 1)

@@ -12,7 +12,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
 from tests.support.examples import examples
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 NEVER = 10**6
 SLOTS = 4
@@ -50,7 +50,7 @@ _commands = st.tuples(
 def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     pattern = plan["constraint"]
     bench.submit(
-        a_request(
+        make_request(
             i,
             plan["prompt"],
             max_tokens=plan["max_tokens"],

@@ -13,7 +13,7 @@ from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
 from inference_svc.engine.scheduler.queue import aged_priority
 from tests.support.examples import examples
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 SLOTS = 4
 STACKS: list[AdapterStack] = [
@@ -50,7 +50,7 @@ def a_bench(**options: Any) -> EngineBench:
 def submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     """A sequence of the plan; its key is that of its stack, as the frontend makes it."""
     bench.submit(
-        a_request(
+        make_request(
             i,
             prompt=[*PREFIX, *plan["own"]],
             max_tokens=plan["max_tokens"],

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_svc.engine.events import Cancelled, Embedded, Failed
-from tests.support.embeddings import POISON, EmbeddingBench, FakeEmbedding, an_embedding
+from tests.support.embeddings import POISON, EmbeddingBench, FakeEmbedding, make_embedding
 
 TOKENS = st.one_of(st.integers(1, 900), st.just(POISON))
 INPUTS = st.lists(st.lists(TOKENS, min_size=1, max_size=16), min_size=1, max_size=6)
@@ -32,7 +32,7 @@ def test_every_request_ends_once_and_with_its_own_vectors(
     bench = EmbeddingBench(FakeEmbedding(**kind), pack_tokens=pack_tokens)
     cancelled = set()
     for number, (inputs, project, priority, steps, is_cancelled) in enumerate(arrivals):
-        bench.submit(an_embedding(number, *inputs, project=project, priority=priority))
+        bench.submit(make_embedding(number, *inputs, project=project, priority=priority))
         for _ in range(steps):
             bench.step()
         if is_cancelled:

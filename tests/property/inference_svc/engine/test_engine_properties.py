@@ -13,7 +13,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.scheduler.policy import PendingPrompt, fair_chunks
 from tests.support.examples import examples
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SYSTEM = [100 + i % 3 for i in range(40)]
 
@@ -40,7 +40,7 @@ def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     prompt = plan["prompt"]
     resumed = expected_tokens(prompt, min(plan["resume"], plan["max_tokens"]), end_after=20)
     bench.submit(
-        a_request(
+        make_request(
             i,
             prompt=prompt,
             max_tokens=plan["max_tokens"],

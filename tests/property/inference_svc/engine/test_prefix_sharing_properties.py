@@ -12,7 +12,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.scheduler.policy import Policy
 from tests.support.examples import examples
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 BASES = [[100 + (i * step) % 7 for i in range(120)] for step in (1, 2, 3)]
 SLOTS = 3
@@ -41,7 +41,7 @@ def _prompt(plan: dict[str, Any]) -> list[int]:
 def _act(bench: EngineBench, i: int, plan: dict[str, Any], since: int) -> None:
     if since == 0:
         bench.submit(
-            a_request(
+            make_request(
                 i,
                 prompt=_prompt(plan),
                 max_tokens=plan["max_tokens"],
@@ -163,9 +163,11 @@ def test_no_beginning_is_lost_while_memory_has_room(
         for i, plan in enumerate(plans):
             if plan["at"] == step:
                 prompt = [*beginnings[i], *plan["own"]]
-                bench.submit(a_request(i, prompt=prompt, max_tokens=plan["max_tokens"]))
+                bench.submit(make_request(i, prompt=prompt, max_tokens=plan["max_tokens"]))
         bench.step()
     bench.run()
 
     for beginning in beginnings:
-        assert bench.engine.num_reusable_tokens(a_request(prompt=[*beginning, 1])) == len(beginning)
+        assert bench.engine.num_reusable_tokens(make_request(prompt=[*beginning, 1])) == len(
+            beginning
+        )

@@ -12,7 +12,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
 from tests.support.examples import examples
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 SLOTS = 6
 # A filler costs less than a pass of its own, and clearly more than nothing.
@@ -47,7 +47,7 @@ def _bench(*, can_trim: bool = True, **options: Any) -> EngineBench:
 
 def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     bench.submit(
-        a_request(
+        make_request(
             i,
             prompt=[*SHARED[: plan["cut"]], *plan["own"]],
             max_tokens=plan["max_tokens"],

@@ -11,7 +11,7 @@ from inference_svc.engine.events import Delta
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from tests.support.examples import examples
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 SLOTS = 3
 
@@ -106,7 +106,7 @@ def test_what_is_said_does_not_depend_on_drafts(
     for step in range(3000):
         for i, plan in enumerate(plans):
             if plan["at"] == step:
-                bench.submit(a_request(i, **plan["request"]))
+                bench.submit(make_request(i, **plan["request"]))
             if plan["cancel_after"] is not None and plan["at"] + plan["cancel_after"] == step:
                 bench.engine.cancel(i, arrived_in_step=step, step=step)
             if plan["pause_after"] is not None:
@@ -119,7 +119,7 @@ def test_what_is_said_does_not_depend_on_drafts(
     assert not bench.engine.has_sequences
     assert bench.failures() == {}
     for i, plan in enumerate(plans):
-        alone = _alone(a_request(i, **plan["request"]), repeats=repeats)
+        alone = _alone(make_request(i, **plan["request"]), repeats=repeats)
         said, whole = _deltas(bench, i), _deltas(alone, i)
         if plan["cancel_after"] is None:
             assert said == whole

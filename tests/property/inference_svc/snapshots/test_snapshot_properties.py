@@ -14,8 +14,14 @@ from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.snapshots.file_format import MAX_METADATA_BYTES
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 from tests.support.examples import examples
-from tests.support.sequences import EngineBench, a_request
-from tests.support.snapshots import a_file, a_snapshot, read, saved_output, through_file
+from tests.support.sequences import EngineBench, make_request
+from tests.support.snapshots import (
+    make_snapshot,
+    make_snapshot_file,
+    read,
+    saved_output,
+    through_file,
+)
 
 TOKENS = [100 + (i * i) % 7 for i in range(90)]
 NEVER = 10**6
@@ -42,7 +48,9 @@ def _bench(slots: int, *, can_trim: bool, stream_s: float) -> EngineBench:
 def _submit(bench: EngineBench, i: int, plan: dict[str, Any], resumed: "array[int]") -> None:
     fields = {name: plan[name] for name in ("max_tokens", "priority", "keep", "seed")}
     bench.submit(
-        a_request(i, plan["prompt"], request_id=f"r{i}", resumed=resumed, ignore_eos=True, **fields)
+        make_request(
+            i, plan["prompt"], request_id=f"r{i}", resumed=resumed, ignore_eos=True, **fields
+        )
     )
 
 
@@ -94,8 +102,8 @@ def test_every_sequence_continues_in_another_engine(
         assert [*saved_output(prefix), *other.tokens(i)] == bench.tokens(i)
 
 
-_SNAPSHOT = a_snapshot(recipe="x" * 300, hidden=(1.0, 2.0))
-_FILE = a_file(_SNAPSHOT, bytes(range(40)))
+_SNAPSHOT = make_snapshot(recipe="x" * 300, hidden=(1.0, 2.0))
+_FILE = make_snapshot_file(_SNAPSHOT, bytes(range(40)))
 _damages = st.lists(
     st.tuples(st.integers(0, len(_FILE) - 1), st.binary(min_size=1, max_size=9)),
     min_size=1,

@@ -23,7 +23,7 @@ from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import document, faulty_pointer, schema_grammar
 from inference_svc.structured_output.matcher import FEW, GrammarGuides
 from tests.support.examples import examples
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 BYTES, END = 300, 299
 
@@ -44,7 +44,7 @@ _guided = st.fixed_dictionaries(
 
 def _sequence(i: int, plan: dict[str, Any], resumed: list[int]) -> SequenceRequest:
     pattern = plan["pattern"]
-    return a_request(
+    return make_request(
         i,
         prompt=plan["prompt"],
         max_tokens=plan["max_tokens"],
@@ -145,7 +145,7 @@ def test_what_is_chosen_is_allowed(
     allowed = rng.random(_SIZE) < share
     allowed[rng.integers(_SIZE)] = True
     few = np.flatnonzero(allowed).astype(np.int32) if allowed.sum() <= FEW else None
-    request = a_request(sampling=sampling, seed=seed, min_tokens=5 if early else 0)
+    request = make_request(sampling=sampling, seed=seed, min_tokens=5 if early else 0)
     ends = np.array([3, 17], np.int32)
     chain = SamplerChain(request, ModelSizes(None, _SIZE, 2048), ends, lambda token: b"x")
     before = row.copy()
@@ -164,7 +164,7 @@ def test_few_and_many_are_drawn_alike(seed: int, top_k: int) -> None:
     row = rng.normal(0, 2, _SIZE).astype(np.float32)
     allowed = rng.random(_SIZE) < 0.5
     few = np.flatnonzero(allowed).astype(np.int32)
-    request = a_request(sampling=Sampling(top_k=top_k, top_p=0.9), seed=seed)
+    request = make_request(sampling=Sampling(top_k=top_k, top_p=0.9), seed=seed)
     chain = SamplerChain(
         request, ModelSizes(None, _SIZE, 2048), np.empty(0, np.int32), lambda token: b"x"
     )

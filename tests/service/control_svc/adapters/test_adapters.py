@@ -22,9 +22,9 @@ from control_svc.blobs.store import BlobMissing
 from model_files.adapter_facts import AdapterFacts
 from svc_kit import errors
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from tests.support.control import RunningControl, a_control
+from tests.support.control import RunningControl, run_control
 from tests.support.gguf_files import F32Tensor
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 from tests.support.registry import Registry, adapter_bytes, lora_pair
 
 READY = adapter_pb2.AdapterReport.STATE_READY
@@ -137,7 +137,7 @@ async def test_files_are_judged_in_limited_children(tmp_path: Path) -> None:
     """As the service runs: a hostile file is refused, a sound one is registered after it."""
     async with (
         SandboxPool(SandboxSettings(min_children=0, max_children=1)) as pool,
-        a_control(tmp_path, sandbox=pool) as running,
+        run_control(tmp_path, sandbox=pool) as running,
     ):
         registry = Registry.of(running.client)
         with pytest.raises(errors.AdapterInvalid, match="truncated"):
@@ -232,7 +232,7 @@ async def test_a_project_has_so_many_adapters_and_no_more(
 ) -> None:
     """A replacement is none more; another project has its own."""
     bounds = {"per_project": 1, "file_bytes": 8000}
-    async with a_control(tmp_path, database_url, adapters=bounds) as running:
+    async with run_control(tmp_path, database_url, adapters=bounds) as running:
         registry = Registry.of(running.client)
         await registry.create()
         with pytest.raises(errors.TooManyAdapters):
@@ -430,7 +430,10 @@ async def test_control_processes_on_one_database_tell_each_other(
 ) -> None:
     """A follower of one hears what the other registers, and gets its bytes; a caller of the other
     hears what the follower reports."""
-    async with a_control(tmp_path, postgres_url) as one, a_control(tmp_path, postgres_url) as two:
+    async with (
+        run_control(tmp_path, postgres_url) as one,
+        run_control(tmp_path, postgres_url) as two,
+    ):
         here, there = (Registry.of(each.client, each.service_metadata) for each in (one, two))
         async with aclosing(there.watch()) as events:
             await anext(events)
@@ -485,7 +488,7 @@ async def test_bytes_that_go_while_they_are_asked_for_are_not_found(
         created_at=now,
         updated_at=now,
     )
-    async with a_database(tmp_path) as database:
+    async with open_test_database(tmp_path) as database:
         await database.transactions.write(lambda tx: AdapterQueries(tx).add("p", adapter))
 
         async def meanwhile() -> None:

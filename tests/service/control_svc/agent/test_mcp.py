@@ -11,15 +11,15 @@ from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceS
 
 from control_svc.inference.turns import TextPart, TurnRequest
 from svc_kit.errors import InvalidField, UnsupportedValue
-from tests.support.control import RunningControl, a_control
-from tests.support.mcp_server import LABEL, SECRET, Shop, a_shop
+from tests.support.control import RunningControl, run_control
+from tests.support.mcp_server import LABEL, SECRET, Shop, run_shop
 from tests.support.response_client import ResponseClient, event_names, make_model_parts, output_text
-from tests.support.scripted_turns import Script, ScriptedTurns, calls, in_order, says
+from tests.support.scripted_turns import Script, ScriptedTurns, call_script, in_order, text_script
 
 NEVER = tool_pb2.McpTool.APPROVAL_NEVER
 COMPLETED = response_pb2.Response.STATE_COMPLETED
 FAILED = response_pb2.Response.STATE_FAILED
-ORDER = calls("order", '{"ware":"tea"}')
+ORDER = call_script("order", '{"ware":"tea"}')
 
 
 def remote(**fields: Any) -> tool_pb2.Tool:
@@ -38,7 +38,7 @@ def approval(request_id: str, *, approve: bool, reason: str = "") -> item_pb2.It
 @pytest.fixture(scope="module")
 def open_shop() -> Iterator[Shop]:
     """The MCP server."""
-    with a_shop() as running:
+    with run_shop() as running:
         yield running
 
 
@@ -54,7 +54,7 @@ def shop(open_shop: Shop) -> Shop:
 @pytest.fixture
 def model() -> ScriptedTurns:
     """A model that orders tea and then answers."""
-    return ScriptedTurns(in_order(ORDER, says("It is ordered")))
+    return ScriptedTurns(in_order(ORDER, text_script("It is ordered")))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def running(
         "output_bytes": 16_384,
     }
     unreachable = {"label": "dead", "url": "http://127.0.0.1:1/mcp"}
-    async with a_control(
+    async with run_control(
         tmp_path, database_url, model=make_model_parts(model), mcp_servers=[server, unreachable]
     ) as control:
         yield control
@@ -129,7 +129,7 @@ async def test_a_call_is_executed_once_and_streamed_in_order(
 
 async def test_a_chain_lists_tools_once(client: ResponseClient, model: ScriptedTurns) -> None:
     """The next response reuses the list, and may restrict it."""
-    script(model, says("Hello"))
+    script(model, text_script("Hello"))
     first = await client.create("Hi", tools=[remote(approval=NEVER)])
     second = await client.create(
         "And now?",
@@ -256,8 +256,8 @@ async def test_a_long_result_is_compacted_before_the_next_turn(
     def choose(request: TurnRequest) -> Script:
         texts = texts_of(request)
         if texts[-1].startswith("Sum up"):
-            return says("Much tea")
-        return says("It is ordered") if summary in texts else ORDER
+            return text_script("Much tea")
+        return text_script("It is ordered") if summary in texts else ORDER
 
     model.choose = choose
     running.clock.step_s = 1  # so that the backoff passes
@@ -270,7 +270,7 @@ async def test_a_long_result_is_compacted_before_the_next_turn(
     assert output_text(made) == output_text(after) == "It is ordered"
     assert texts_of(model.requests[1])[:3] == ["Go", "", f"Ordered: tea{shop.small_print}"]
     assert texts_of(model.requests[-1]) == [summary, "Go", "It is ordered", "And?"]
-    outputs = (ORDER, says("Much tea"), says("It is ordered"))
+    outputs = (ORDER, text_script("Much tea"), text_script("It is ordered"))
     assert made.usage.output_tokens == sum(len(script.deltas) for script in outputs)
 
 
@@ -279,7 +279,7 @@ async def test_a_list_of_tools_survives_compaction(
 ) -> None:
     """Tools are listed once in a chain, also if the engine dies in the turn after the compaction:
     the resumed turn has the same tools."""
-    model.choose = lambda _request: says("So be it")
+    model.choose = lambda _request: text_script("So be it")
     tools = [remote(approval=NEVER)]
     first = await client.create("a " * 1100, tools=tools)
     running.clock.step_s = 1  # so that the backoff passes
@@ -341,7 +341,7 @@ async def test_a_failed_call_is_a_result(
     client: ResponseClient, model: ScriptedTurns, name: str, arguments: str, problem: str
 ) -> None:
     """The model reads the problem, and the stream contains it."""
-    script(model, calls(name, arguments), says("Sorry"))
+    script(model, call_script(name, arguments), text_script("Sorry"))
     events = [event async for event in client.stream("Go", tools=[remote(approval=NEVER)])]
     call = events[-1].completed.output[1].mcp_call
 
@@ -355,7 +355,7 @@ async def test_an_unreachable_server_only_costs_its_tools(
     client: ResponseClient, model: ScriptedTurns
 ) -> None:
     """The model answers without them, and the next response tries again."""
-    script(model, says("Hello"))
+    script(model, text_script("Hello"))
     unreachable = tool_pb2.Tool(mcp=tool_pb2.McpTool(server_label="dead"))
     events = [event async for event in client.stream("Hi", tools=[unreachable])]
     made = events[-1].completed
@@ -381,7 +381,7 @@ async def test_a_client_function_keeps_its_name(
 ) -> None:
     """An MCP tool with the same name gets another one."""
     mine = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="order"))
-    script(model, calls("shop_order", '{"ware":"tea"}'), says("It is ordered"))
+    script(model, call_script("shop_order", '{"ware":"tea"}'), text_script("It is ordered"))
     made = await client.create("Tea", tools=[remote(approval=NEVER), mine])
 
     assert (made.output[1].mcp_call.name, shop.ordered) == ("order", ["tea"])

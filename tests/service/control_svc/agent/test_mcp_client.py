@@ -12,7 +12,7 @@ import pytest
 from control_svc.agent.mcp import McpError
 from control_svc.agent.mcp_client import RemoteMcpServers, RemoteServer
 from control_svc.items.input_items import MAX_TOOLS
-from tests.support.mcp_server import LABEL, a_shop
+from tests.support.mcp_server import LABEL, run_shop
 
 Answers = Mapping[str, Callable[[dict[str, Any]], Any]]
 """Results of each method, computed from the parameters of the request."""
@@ -173,7 +173,7 @@ async def test_a_call_does_not_list_tools() -> None:
 
 async def test_a_call_times_out() -> None:
     """After the configured timeout."""
-    with a_shop() as shop:
+    with run_shop() as shop:
         waiting = servers(shop.url, timeout_s=2).call(LABEL, "wait", {"ware": "tea"})
         with pytest.raises(McpError, match="within 2 seconds"):
             await waiting

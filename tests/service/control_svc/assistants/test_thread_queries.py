@@ -47,7 +47,7 @@ from control_svc.tools.model import (
 from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadBusy, ThreadNotFound
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import SetClock
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 from tests.support.rows import count_rows
 
 P = "p"
@@ -70,7 +70,7 @@ FULL_SETTINGS = AssistantSettings(
 @pytest.fixture
 async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Database]:
     """An empty database of each kind."""
-    async with a_database(tmp_path, database_url, CLOCK) as database:
+    async with open_test_database(tmp_path, database_url, CLOCK) as database:
         yield database
 
 

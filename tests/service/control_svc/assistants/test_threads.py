@@ -41,9 +41,9 @@ from svc_kit.errors import (
     UnsupportedValue,
     VectorStoreNotFound,
 )
-from tests.support.control import RunningControl, a_control
+from tests.support.control import RunningControl, run_control
 from tests.support.examples import examples
-from tests.support.threads import ThreadClient, saying, text_of
+from tests.support.threads import ThreadClient, make_new_message, text_of
 
 UNSPECIFIED = message_pb2.ATTACHMENT_TOOL_UNSPECIFIED
 FILE_SEARCH = message_pb2.ATTACHMENT_TOOL_FILE_SEARCH
@@ -159,7 +159,7 @@ async def test_a_repeated_request_creates_one_object(client: ThreadClient) -> No
         *(client.new_assistant("one", name="Ada", metadata={"a": "1", "b": "2"}) for _ in "12")
     )
     threads = await asyncio.gather(
-        *(client.new_thread(saying("hi"), request_id="one") for _ in "12")
+        *(client.new_thread(make_new_message("hi"), request_id="one") for _ in "12")
     )
     messages = await asyncio.gather(*(client.say(thread.id, "hi", request_id="one") for _ in "12"))
 
@@ -183,8 +183,8 @@ async def test_a_thread_is_created_with_messages(client: ThreadClient) -> None:
     file = await client.client.create()
     attached = message_pb2.Attachment(file_id=file.id)
     thread = await client.new_thread(
-        saying("one", metadata={"k": "v"}),
-        saying("two", role=item_pb2.ITEM_ROLE_ASSISTANT, attachments=[attached]),
+        make_new_message("one", metadata={"k": "v"}),
+        make_new_message("two", role=item_pb2.ITEM_ROLE_ASSISTANT, attachments=[attached]),
     )
     messages = (await client.page(thread.id, order=OLDEST)).messages
 
@@ -197,7 +197,7 @@ async def test_a_thread_is_created_with_messages(client: ThreadClient) -> None:
 async def test_server_fields_of_text_are_ignored(client: ThreadClient) -> None:
     """A caller cannot add citations or log probabilities."""
     text = item_pb2.TextPart(text="hi", citations=[item_pb2.FileCitation(file_id="file-1")])
-    thread = await client.new_thread(saying("", parts=[item_pb2.ItemPart(text=text)]))
+    thread = await client.new_thread(make_new_message("", parts=[item_pb2.ItemPart(text=text)]))
     (message,) = (await client.page(thread.id)).messages
 
     assert list(message.parts) == [item_pb2.ItemPart(text=item_pb2.TextPart(text="hi"))]
@@ -206,33 +206,35 @@ async def test_server_fields_of_text_are_ignored(client: ThreadClient) -> None:
 @pytest.mark.parametrize(
     ("message", "error", "field"),
     [
-        (saying(""), MissingField, "content[0].text"),
-        (saying("", parts=[]), MissingField, "content"),
-        (saying("x", role=item_pb2.ITEM_ROLE_SYSTEM), UnsupportedValue, "role"),
-        (saying("x", role=0), MissingField, "role"),
-        (saying("x" * 1_048_577), TooLong, "content"),
+        (make_new_message(""), MissingField, "content[0].text"),
+        (make_new_message("", parts=[]), MissingField, "content"),
+        (make_new_message("x", role=item_pb2.ITEM_ROLE_SYSTEM), UnsupportedValue, "role"),
+        (make_new_message("x", role=0), MissingField, "role"),
+        (make_new_message("x" * 1_048_577), TooLong, "content"),
         (
-            saying("", parts=[item_pb2.ItemPart(refusal="no")]),
+            make_new_message("", parts=[item_pb2.ItemPart(refusal="no")]),
             UnsupportedValue,
             "content[0].type",
         ),
         (
-            saying("", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart())]),
+            make_new_message("", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart())]),
             InvalidField,
             "content[0]",
         ),
         (
-            saying("", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart(file_id="file-0"))]),
+            make_new_message(
+                "", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart(file_id="file-0"))]
+            ),
             FileNotFound,
             "content[0].image_file.file_id",
         ),
         (
-            saying("x", attachments=[message_pb2.Attachment(file_id="file-0")]),
+            make_new_message("x", attachments=[message_pb2.Attachment(file_id="file-0")]),
             FileNotFound,
             "attachments[0].file_id",
         ),
         (
-            saying(
+            make_new_message(
                 "x", attachments=[message_pb2.Attachment(file_id="file-0", tools=[UNSPECIFIED])]
             ),
             InvalidField,
@@ -249,7 +251,7 @@ async def test_an_invalid_message_is_refused(
     with pytest.raises(error) as refused:
         await client.ask(client.messages.CreateMessage, request)
     with pytest.raises(error) as with_thread:
-        await client.new_thread(saying("good"), message)
+        await client.new_thread(make_new_message("good"), message)
     threads = await client.ask(client.threads.ListThreads, thread_service_pb2.ListThreadsRequest())
 
     assert refused.value.field == field
@@ -259,7 +261,7 @@ async def test_an_invalid_message_is_refused(
 
 async def test_a_message_of_another_thread_is_not_found(client: ThreadClient) -> None:
     """It cannot be read or deleted; neither can an assistant with a malformed id."""
-    thread, other = await client.new_thread(saying("hi")), await client.new_thread()
+    thread, other = await client.new_thread(make_new_message("hi")), await client.new_thread()
     (message,) = (await client.page(thread.id)).messages
     request = message_service_pb2.GetMessageRequest(thread_id=other.id, message_id=message.id)
 
@@ -285,7 +287,7 @@ async def test_message_pages_equal_slices_of_a_list(
 ) -> None:
     """For every cursor, order and limit; the cursor message may be deleted."""
     texts = [str(number) for number in range(count)]
-    thread = await client.new_thread(*map(saying, texts))
+    thread = await client.new_thread(*map(make_new_message, texts))
     page = await client.page(thread.id, order=OLDEST, page_size=100)
     ids = {text_of(message): message.id for message in page.messages}
     deleted = data.draw(st.sets(st.sampled_from(texts)))
@@ -355,7 +357,7 @@ async def client_without_embeddings(
     tmp_path: Path, database_url: str | None
 ) -> AsyncIterator[ThreadClient]:
     """A client of a service without an embedding model."""
-    async with a_control(tmp_path, database_url) as control:
+    async with run_control(tmp_path, database_url) as control:
         yield ThreadClient(control.client)
 
 
@@ -363,7 +365,7 @@ async def test_attached_files_are_added_to_the_store_of_the_thread(client: Threa
     """The first one creates the store, which expires after a week; later ones join it."""
     one, two = [await client.client.create(filename=name) for name in ("a.txt", "b.txt")]
     attached = [message_pb2.Attachment(file_id=one.id, tools=[FILE_SEARCH])]
-    thread = await client.new_thread(saying("x", attachments=attached))
+    thread = await client.new_thread(make_new_message("x", attachments=attached))
     attached = [message_pb2.Attachment(file_id=two.id, tools=[FILE_SEARCH])]
     await client.say(thread.id, "y", attachments=attached)
     later = await client.get_thread(thread.id)

@@ -17,11 +17,11 @@ from tests.support.batches import (
     ScriptedInference,
     chat_line,
     engine_death,
-    running_batches,
+    run_batches,
     serve_inference,
     state_name,
 )
-from tests.support.control import a_control
+from tests.support.control import run_control
 from tests.support.postgres import execute
 
 BUSY = QueueFull(bound="requests", depth=2, limit=1, retry_after=0.01)
@@ -36,7 +36,7 @@ def names(count: int) -> list[str]:
 
 async def test_retryable_errors_are_retried(tmp_path: Path, database_url: str | None) -> None:
     """A full queue, an unavailable service and a restarting engine."""
-    async with running_batches(tmp_path, database_url) as running:
+    async with run_batches(tmp_path, database_url) as running:
         for name, error in zip(names(3), (BUSY, UNAVAILABLE, RESTARTING), strict=True):
             running.fake.plans[name] = Plan(errors=[error] * 5)
         outcome = await running.batches.run([chat_line(name) for name in names(10)])
@@ -50,7 +50,7 @@ async def test_a_line_that_crashes_engines_fails_alone(
     tmp_path: Path, database_url: str | None
 ) -> None:
     """After three engine deaths; all other lines complete."""
-    async with running_batches(tmp_path, database_url) as running:
+    async with run_batches(tmp_path, database_url) as running:
         running.fake.poison = {"line-100"}
         outcome = await running.batches.run([chat_line(name) for name in names(200)])
 
@@ -66,11 +66,11 @@ async def test_engine_deaths_are_stored(tmp_path: Path) -> None:
     """The count continues after a restart of control."""
     fake = ScriptedInference()
     fake.plans["poison"] = Plan(errors=[engine_death(), engine_death()], release=asyncio.Event())
-    async with running_batches(tmp_path, fake=fake) as running:
+    async with run_batches(tmp_path, fake=fake) as running:
         batch = await running.batches.create([chat_line("poison")])
         await fake.wait_for_attempts("poison", 3)
     fake.plans["poison"] = Plan(always=engine_death())
-    async with running_batches(tmp_path, fake=fake) as running:
+    async with run_batches(tmp_path, fake=fake) as running:
         outcome = await running.batches.wait_for_outcome(batch.id)
 
         assert outcome.failed["poison"]["error"]["code"] == "engine_crashed"
@@ -84,13 +84,13 @@ async def test_the_next_control_process_resumes_a_batch(
     fake = ScriptedInference()
     fake.block("line-099")
     at_once = 8
-    async with running_batches(
+    async with run_batches(
         tmp_path, database_url, fake, batches={"lines_at_once": at_once}
     ) as running:
         batch = await running.batches.create([chat_line(name) for name in names(100)])
         await running.batches.wait_for_state(batch.id, "in_progress", completed=50)
     fake.plans.clear()
-    async with running_batches(tmp_path, database_url, fake) as running:
+    async with run_batches(tmp_path, database_url, fake) as running:
         outcome = await running.batches.wait_for_outcome(batch.id)
 
         assert (outcome.state, outcome.counts) == ("completed", (100, 100, 0))
@@ -109,8 +109,8 @@ async def test_two_control_processes_share_a_batch(tmp_path: Path, postgres_url:
             "inference_target": target,
             "service_token_file": tmp_path / "token",
         }
-        async with a_control(folders[0], postgres_url, **shared) as other:
-            async with a_control(folders[1], postgres_url, **shared) as first:
+        async with run_control(folders[0], postgres_url, **shared) as other:
+            async with run_control(folders[1], postgres_url, **shared) as first:
                 batch = await BatchClient(first.client).create(
                     [chat_line(name) for name in names(20)]
                 )
@@ -134,7 +134,7 @@ async def test_a_batch_completes_after_a_full_disk(
 ) -> None:
     """No partial file is visible, and no line is computed again."""
     caplog.set_level(logging.INFO)
-    async with running_batches(tmp_path, database_url) as running:
+    async with run_batches(tmp_path, database_url) as running:
         control, caller = running.control, running.batches
         release = running.fake.block("line-004")
         batch = await caller.create([chat_line(name) for name in names(5)])
@@ -175,7 +175,7 @@ async def test_a_batch_completes_after_lost_database_connections(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    async with running_batches(tmp_path, postgres_url, batches={"lines_at_once": 4}) as running:
+    async with run_batches(tmp_path, postgres_url, batches={"lines_at_once": 4}) as running:
         batch = await running.batches.create([chat_line(name) for name in names(60)])
         for name in names(60)[5:50:15]:
             await running.fake.wait_for_attempts(name, 1)

@@ -51,18 +51,18 @@ from tests.support.batches import (
     batch_line,
     chat_line,
     jsonl,
-    running_batches,
+    run_batches,
     state_name,
 )
 from tests.support.control import BATCH, BATCH_OUTPUT, USER_DATA, SetClock
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 from tests.support.response_client import ResponseClient
 
 
 @pytest.fixture
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningBatches]:
     """Both services, on each database."""
-    async with running_batches(tmp_path, database_url) as services:
+    async with run_batches(tmp_path, database_url) as services:
         yield services
 
 
@@ -86,7 +86,7 @@ async def test_a_dead_job_fails_the_batch_and_keeps_results(
 ) -> None:
     """The batch fails, and its files contain the results so far."""
     lines = FailingLines()
-    async with running_batches(tmp_path, database_url, lines=lines) as running:
+    async with run_batches(tmp_path, database_url, lines=lines) as running:
         batch = await running.batches.create([chat_line(f"line-{n}") for n in range(1, 6)])
         await running.batches.wait_for_state(batch.id, "in_progress", completed=4)
         lines.may_fail.set()
@@ -334,7 +334,7 @@ async def test_a_batch_expires_when_its_window_closes(running: RunningBatches) -
 
 async def test_lines_with_a_common_prefix_run_consecutively(tmp_path: Path) -> None:
     """Independently of their order in the file."""
-    async with running_batches(tmp_path, batches={"lines_at_once": 1}) as running:
+    async with run_batches(tmp_path, batches={"lines_at_once": 1}) as running:
         lines = [chat_line(f"{kind}{n}") for n in range(3) for kind in "ab"]
         await running.batches.run(lines)
 
@@ -368,7 +368,7 @@ async def test_queries_for_lines_are_limited_by_bytes(
             after = done[-1].number
         return pending, ended
 
-    async with a_database(tmp_path, database_url, clock) as database:
+    async with open_test_database(tmp_path, database_url, clock) as database:
         pending, ended = await database.transactions.write(work)
 
     assert pending == ended == [[1, 2], [3], [4]]
@@ -388,7 +388,7 @@ async def test_lines_of_ended_batches_are_deleted(tmp_path: Path, database_url: 
             await BatchLineQueries(tx).add("p", batch.id, lines)
 
     kept_until = clock.now + DEAD_KEPT_FOR
-    async with a_database(tmp_path, database_url, clock) as database:
+    async with open_test_database(tmp_path, database_url, clock) as database:
         await database.transactions.write(fill)
         deleted = [
             await database.transactions.write(partial(delete_ended_lines, now=now, limit=2))

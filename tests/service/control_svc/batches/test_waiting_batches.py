@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from tests.support.batches import RunningBatches, chat_line, running_batches, state_name
+from tests.support.batches import RunningBatches, chat_line, run_batches, state_name
 
 
 @pytest.fixture
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningBatches]:
     """One batch at a time, with a batch that does not end, on each database."""
     limits = {"batches_at_once": 1}
-    async with running_batches(tmp_path, database_url, batches=limits) as services:
+    async with run_batches(tmp_path, database_url, batches=limits) as services:
         services.fake.block("endless")
         batch = await services.batches.create([chat_line("endless")])
         await services.batches.wait_for_state(batch.id, "in_progress")

@@ -15,7 +15,7 @@ from svc_kit.errors import StorageFailed
 from svc_kit.lifecycle import StartupError
 from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
-from tests.support.s3 import CREDENTIALS, Bucket, a_bucket
+from tests.support.s3 import CREDENTIALS, Bucket, run_s3_bucket
 
 LARGE = bytes(range(256)) * (2 * PART_BYTES // 256) + b"end"
 
@@ -23,7 +23,7 @@ LARGE = bytes(range(256)) * (2 * PART_BYTES // 256) + b"end"
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Bucket]:
     """A bucket; each test has its own prefix."""
-    with a_bucket() as bucket:
+    with run_s3_bucket() as bucket:
         yield bucket
 
 
@@ -207,7 +207,7 @@ async def test_an_unusable_bucket_raises_an_error(tmp_path: Path, url: str, prob
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[tuple[Client, Bucket]]:
     """A control service with a bucket of its own."""
-    with a_bucket() as bucket:
+    with run_s3_bucket() as bucket:
         settings = ControlSettings(
             listen="127.0.0.1:0",
             management_listen=None,

@@ -27,7 +27,7 @@ from svc_kit.errors import (
 )
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import RunningControl, SetClock
-from tests.support.conversation_client import ConversationClient, a_message, text_of
+from tests.support.conversation_client import ConversationClient, make_message, text_of
 from tests.support.rows import count_rows
 
 OLDEST_FIRST = listing_pb2.LIST_ORDER_OLDEST_FIRST
@@ -70,8 +70,10 @@ def conversations(running: RunningControl) -> ConversationClient:
 
 async def test_a_conversation_keeps_its_items_in_order(conversations: ConversationClient) -> None:
     """The items of its creation come first; lists are newest first by default."""
-    created = await conversations.create(a_message("one"), a_message("two"), metadata={"a": "b"})
-    added = await conversations.add(created.id, a_message("three"))
+    created = await conversations.create(
+        make_message("one"), make_message("two"), metadata={"a": "b"}
+    )
+    added = await conversations.add(created.id, make_message("three"))
 
     found = await conversations.items(created.id, order=OLDEST_FIRST)
 
@@ -84,7 +86,7 @@ async def test_a_conversation_keeps_its_items_in_order(conversations: Conversati
 
 async def test_pages_continue_after_a_removed_item(conversations: ConversationClient) -> None:
     """A removed cursor item still marks a position."""
-    created = await conversations.create(*[a_message(str(number)) for number in range(7)])
+    created = await conversations.create(*[make_message(str(number)) for number in range(7)])
     first = await conversations.page(created.id, page_size=3)
     await conversations.remove(created.id, first.items[-1].id)
 
@@ -107,10 +109,10 @@ async def test_metadata_are_replaced(conversations: ConversationClient) -> None:
 
 async def test_an_item_is_shared_by_its_id(conversations: ConversationClient) -> None:
     """It is deleted with the last conversation that contains it."""
-    first = await conversations.create(a_message("shared"))
+    first = await conversations.create(make_message("shared"))
     (item,) = await conversations.items(first.id)
     second = await conversations.create(
-        a_message("before"), item_pb2.Item(id=item.id), a_message("after")
+        make_message("before"), item_pb2.Item(id=item.id), make_message("after")
     )
 
     await conversations.delete(first.id)
@@ -146,7 +148,7 @@ async def test_image_urls_are_returned_only_if_included(
 ) -> None:
     """In lists and in single items."""
     picture = "data:image/png;base64,AAAA"
-    created = await conversations.create(a_message("look", url=picture))
+    created = await conversations.create(make_message("look", url=picture))
 
     (item,) = await conversations.items(created.id)
     (whole,) = await conversations.items(created.id, include=[IMAGE_URLS])
@@ -160,17 +162,21 @@ async def test_a_repeated_request_id_is_idempotent(
     conversations: ConversationClient,
 ) -> None:
     """The same request returns the first result; another one with the id is refused."""
-    created = await conversations.create(a_message("x"), request_id="r")
-    assert await conversations.create(a_message("x"), request_id="r") == created
+    created = await conversations.create(make_message("x"), request_id="r")
+    assert await conversations.create(make_message("x"), request_id="r") == created
 
-    added = await conversations.add(created.id, a_message("y"), a_message("z"), request_id="r")
-    await conversations.add(created.id, a_message("later"))
-    again = await conversations.add(created.id, a_message("y"), a_message("z"), request_id="r")
+    added = await conversations.add(
+        created.id, make_message("y"), make_message("z"), request_id="r"
+    )
+    await conversations.add(created.id, make_message("later"))
+    again = await conversations.add(
+        created.id, make_message("y"), make_message("z"), request_id="r"
+    )
 
     assert again == added
     assert len(await conversations.items(created.id)) == 4
     with pytest.raises(RequestIdReused):
-        await conversations.add(created.id, a_message("other"), request_id="r")
+        await conversations.add(created.id, make_message("other"), request_id="r")
 
 
 async def test_items_cannot_change_during_a_response(
@@ -201,19 +207,19 @@ async def test_items_cannot_change_during_a_response(
 async def test_invalid_requests_are_refused(conversations: ConversationClient) -> None:
     """Errors name the field, and nothing is created."""
     created = await conversations.create()
-    unknown_file = a_message("x", file_id="file-" + "0" * 32)
-    two_sources = a_message("x", file_id="file-1", url="data:,")
+    unknown_file = make_message("x", file_id="file-" + "0" * 32)
+    two_sources = make_message("x", file_id="file-1", url="data:,")
     for call, error, field in (
-        (conversations.add(UNKNOWN, a_message("x")), ConversationNotFound, "conversation_id"),
+        (conversations.add(UNKNOWN, make_message("x")), ConversationNotFound, "conversation_id"),
         (conversations.item(created.id, "msg_no"), ItemNotFound, "item_id"),
         (
-            conversations.create(a_message("x"), item_pb2.Item(id="msg_no")),
+            conversations.create(make_message("x"), item_pb2.Item(id="msg_no")),
             ItemNotFound,
             "items[1].id",
         ),
         (conversations.create(unknown_file), FileNotFound, "items[0].content"),
         (conversations.create(two_sources), InvalidField, "items[0].content[1]"),
-        (conversations.create(*[a_message("x")] * 21), TooLong, "items"),
+        (conversations.create(*[make_message("x")] * 21), TooLong, "items"),
         (conversations.add(created.id), MissingField, "items"),
         (conversations.items(created.id, after="nonsense"), InvalidField, "after"),
     ):

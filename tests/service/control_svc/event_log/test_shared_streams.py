@@ -18,7 +18,7 @@ from control_svc.event_log.queries import StreamQueries
 from tests.support.control import SetClock
 from tests.support.examples import examples
 from tests.support.job_machine import BRIEF
-from tests.support.jobs import PROJECT, Jobs, a_database, no_change
+from tests.support.jobs import PROJECT, Jobs, no_change, open_test_database
 from tests.support.postgres import execute
 from tests.support.processes import Program
 from tests.support.stream_machine import StreamMachine
@@ -61,8 +61,8 @@ async def test_notifications_wake_followers_in_another_process(
 ) -> None:
     """Each commit is read without polling."""
     async with (
-        a_database(tmp_path, postgres_url) as one,
-        a_database(tmp_path, postgres_url) as two,
+        open_test_database(tmp_path, postgres_url) as one,
+        open_test_database(tmp_path, postgres_url) as two,
         make_process(one).running() as here,
         make_process(two, "b").running() as there,
     ):
@@ -81,8 +81,8 @@ async def test_notifications_wake_followers_in_another_process(
 async def test_polling_replaces_lost_notifications(postgres_url: str, tmp_path: Path) -> None:
     """Without notifications between the processes, the follower polls."""
     async with (
-        a_database(tmp_path, postgres_url) as one,
-        a_database(tmp_path, postgres_url) as two,
+        open_test_database(tmp_path, postgres_url) as one,
+        open_test_database(tmp_path, postgres_url) as two,
         make_process(one).running() as here,
         make_process(
             two._replace(notifications=LocalNotifications()), "b", poll_s=0.05
@@ -103,10 +103,10 @@ async def test_followers_continue_after_the_writer_is_killed(
     postgres_url: str, tmp_path: Path
 ) -> None:
     """One that was attached before the kill and one that resumes after it read the same bytes."""
-    async with a_database(tmp_path, postgres_url) as database:
+    async with open_test_database(tmp_path, postgres_url) as database:
         await create_stream(Jobs(database, IdSource(utc_now)), "run_1")
     async with (
-        a_database(tmp_path, postgres_url, one_hour_later) as database,
+        open_test_database(tmp_path, postgres_url, one_hour_later) as database,
         make_process(database).running() as process,
     ):
         with talking_worker(tmp_path, postgres_url) as program:
@@ -126,14 +126,14 @@ async def test_followers_continue_after_the_writer_is_killed(
 
 async def test_a_stream_on_sqlite_continues_after_a_kill(tmp_path: Path) -> None:
     """The next process continues after the committed events."""
-    async with a_database(tmp_path) as database:
+    async with open_test_database(tmp_path) as database:
         await create_stream(Jobs(database, IdSource(utc_now)), "run_1")
     with talking_worker(tmp_path, None) as program:
         await program.line("talking")
         program.signal(signal.SIGKILL)
         program.wait()
     async with (
-        a_database(tmp_path, clock=one_hour_later) as database,
+        open_test_database(tmp_path, clock=one_hour_later) as database,
         make_process(database).running() as process,
     ):
         await take_over_and_finish(process, "run_1")

@@ -24,7 +24,7 @@ from control_svc.event_log.writer import BUFFER_BYTES, StreamWriter
 from control_svc.jobs.model import AttemptResult, JobState, LeaseLost, Outcome
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
 from tests.support.job_machine import insert_mark
-from tests.support.jobs import PROJECT, Fault, Jobs, a_database, no_change
+from tests.support.jobs import PROJECT, Fault, Jobs, no_change, open_test_database
 from tests.support.streams import (
     StreamProcess,
     claim,
@@ -39,7 +39,7 @@ MANY = 200
 @pytest.fixture
 async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Database]:
     """A database of each kind, with the real clock."""
-    async with a_database(tmp_path, database_url) as database:
+    async with open_test_database(tmp_path, database_url) as database:
         yield database
 
 

@@ -11,7 +11,7 @@ from corral.control.v1 import upload_service_pb2
 
 from svc_kit import errors
 from svc_kit.rpc.client import translate_errors
-from tests.support.control import BATCH, RunningControl, a_control
+from tests.support.control import BATCH, RunningControl, run_control
 
 Upload = upload_service_pb2.Upload
 Piece = upload_service_pb2.AddUploadPartRequest
@@ -238,7 +238,10 @@ async def test_a_bad_announcement_is_refused_with_its_field(
 async def test_two_processes_complete_one_upload_at_once(tmp_path: Path, postgres_url: str) -> None:
     """Both join the parts; one file is made, both are told of it, and one copy of the bytes
     stays."""
-    async with a_control(tmp_path, postgres_url) as one, a_control(tmp_path, postgres_url) as two:
+    async with (
+        run_control(tmp_path, postgres_url) as one,
+        run_control(tmp_path, postgres_url) as two,
+    ):
         upload = await one.client.create_upload(4)
         part = await one.client.add_part(upload.id, b"abcd")
         for control in (one, two):

@@ -19,11 +19,11 @@ from control_svc.jobs.model import Claim
 from svc_kit.auth.authenticator import Authenticator, ServiceToken
 from svc_kit.errors import DomainError, EngineRestarting, ScopeMissing, Unavailable
 from svc_kit.rpc.server import RpcServer, Service
-from tests.support.control import Client, RunningControl, a_control, a_service_token
-from tests.support.conversation_client import ConversationClient, a_message
+from tests.support.control import Client, RunningControl, run_control, write_service_token
+from tests.support.conversation_client import ConversationClient, make_message
 from tests.support.operators import JobPb, Operator
 from tests.support.response_client import ResponseClient, make_model_parts
-from tests.support.scripted_turns import ScriptedTurns, says
+from tests.support.scripted_turns import ScriptedTurns, text_script
 from tests.support.threads import ThreadClient
 
 
@@ -63,7 +63,7 @@ class World:
 @asynccontextmanager
 async def serving(engine: Engine, folder: Path) -> AsyncIterator[str]:
     """The engine, for those who have the service's token; its address."""
-    token = ServiceToken.read(a_service_token(folder))
+    token = ServiceToken.read(write_service_token(folder))
     service = Service(
         rpc.add_EngineServiceServicer_to_server, engine, "corral.inference.v1.EngineService"
     )
@@ -83,10 +83,10 @@ async def serving(engine: Engine, folder: Path) -> AsyncIterator[str]:
 @pytest.fixture
 async def world(tmp_path: Path, database_url: str | None) -> AsyncIterator[World]:
     """A control service on each database; whenever somebody looks at the clock, a second passes."""
-    engine, model = Engine(), ScriptedTurns(lambda _: says("Hello"))
+    engine, model = Engine(), ScriptedTurns(lambda _: text_script("Hello"))
     async with (
         serving(engine, tmp_path) as target,
-        a_control(
+        run_control(
             tmp_path,
             database_url,
             model=make_model_parts(model),
@@ -103,7 +103,7 @@ async def test_a_chain_of_responses_has_one_name(world: World) -> None:
     """That of its first response, or of the conversation that it goes on from; a response that is
     not stored has none."""
     client = ResponseClient(world.client)
-    conversation = await ConversationClient(world.client).create(a_message("Hi"))
+    conversation = await ConversationClient(world.client).create(make_message("Hi"))
     first = await client.create("One")
     second = await client.create("Two", previous_response_id=first.id)
     await client.create("Three", previous_response_id=second.id)
@@ -121,7 +121,7 @@ async def test_what_is_deleted_is_forgotten(world: World) -> None:
     threads, client = ThreadClient(world.client), ResponseClient(world.client)
     conversations = ConversationClient(world.client)
     thread = await threads.new_thread()
-    conversation = await conversations.create(a_message("Hi"))
+    conversation = await conversations.create(make_message("Hi"))
     first = await client.create("One")
     second = await client.create("Two", previous_response_id=first.id)
     world.engine.refusals = [EngineRestarting(), EngineRestarting()]

@@ -19,19 +19,19 @@ from control_svc.tools.model import FunctionTool
 from gateway.fake_inference import Context
 from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound
 from svc_kit.rpc.client import translate_errors
-from tests.support.control import SetClock, a_control
-from tests.support.jobs import PROJECT, a_database
+from tests.support.control import SetClock, run_control
+from tests.support.jobs import PROJECT, open_test_database
 from tests.support.operators import JobPb, Operator
 from tests.support.response_client import ResponseClient, make_model_parts
 from tests.support.runs import FUNCTION, RunProcess, RunWorld, create_run, get_run, read_events
-from tests.support.scripted_turns import ScriptedTurns, calls, says
-from tests.support.threads import ThreadClient, saying
+from tests.support.scripted_turns import ScriptedTurns, call_script, text_script
+from tests.support.threads import ThreadClient, make_new_message
 from tests.support.vectors import (
     RunningVectors,
     VectorClient,
     WordInference,
     paragraphs,
-    running_vectors,
+    run_vectors,
     state_name,
 )
 
@@ -56,7 +56,7 @@ class MissingModel(WordInference):
 @pytest.fixture
 async def vectors(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningVectors]:
     """Vector stores on each database."""
-    async with running_vectors(tmp_path, database_url, MissingModel()) as running:
+    async with run_vectors(tmp_path, database_url, MissingModel()) as running:
         yield running
 
 
@@ -117,9 +117,9 @@ async def test_failed_runs_and_responses_are_not_retried(
     tmp_path: Path, database_url: str | None
 ) -> None:
     """Their readers have received the failure."""
-    model = ScriptedTurns(lambda _: says("Hello"), troubles=[0] * 6)
+    model = ScriptedTurns(lambda _: text_script("Hello"), troubles=[0] * 6)
     jobs = {"poll_interval_s": 0.05}
-    async with a_control(
+    async with run_control(
         tmp_path, database_url, model=make_model_parts(model), jobs=jobs
     ) as control:
         control.clock.step_s = 1  # backing off takes no time
@@ -130,7 +130,8 @@ async def test_failed_runs_and_responses_are_not_retried(
         stub = RunServiceStub(control.client.channel)
         with translate_errors():
             asked = run_service_pb2.CreateThreadAndRunRequest(
-                messages=[saying("Hi")], run=run_service_pb2.RunOptions(assistant_id=assistant.id)
+                messages=[make_new_message("Hi")],
+                run=run_service_pb2.RunOptions(assistant_id=assistant.id),
             )
             run = (await stub.CreateThreadAndRun(asked)).run
             watched = run_service_pb2.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
@@ -159,8 +160,8 @@ async def test_the_expiry_of_a_run_can_be_retried(
     tmp_path: Path, database_url: str | None, is_cancelled: bool
 ) -> None:
     """Unless the run was cancelled in the meantime."""
-    clock, turns = SetClock(), ScriptedTurns(lambda _: calls(FUNCTION, "{}"))
-    async with a_database(tmp_path, database_url, clock) as database:
+    clock, turns = SetClock(), ScriptedTurns(lambda _: call_script(FUNCTION, "{}"))
+    async with open_test_database(tmp_path, database_url, clock) as database:
         world = RunWorld(database, turns, clock)
         thread = await world.thread("Hi")
         assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))

@@ -16,7 +16,7 @@ from svc_kit.errors import (
     ProjectNotFound,
     ScopeMissing,
 )
-from tests.support.batches import RunningBatches, chat_line, running_batches
+from tests.support.batches import RunningBatches, chat_line, run_batches
 from tests.support.operators import JobPb, Operator
 
 DEAD, DONE = JobPb.STATE_DEAD, JobPb.STATE_DONE
@@ -25,7 +25,7 @@ DEAD, DONE = JobPb.STATE_DEAD, JobPb.STATE_DONE
 @pytest.fixture
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningBatches]:
     """Both services, on each database."""
-    async with running_batches(tmp_path, database_url) as services:
+    async with run_batches(tmp_path, database_url) as services:
         yield services
 
 
@@ -110,7 +110,7 @@ async def test_a_retried_job_runs_the_lines_that_the_failure_ended(
 ) -> None:
     """Lines with results keep them."""
     lines = FailingLines()
-    async with running_batches(tmp_path, database_url, lines=lines) as running:
+    async with run_batches(tmp_path, database_url, lines=lines) as running:
         operator = Operator.of(running.control)
         batch = await running.create_failing([chat_line("a"), chat_line("b")], failed_writes=1)
         await running.batches.wait_for_state(batch.id, "in_progress", completed=1)
@@ -164,7 +164,7 @@ async def test_only_dead_jobs_can_be_retried(running: RunningBatches, operator: 
 
 async def test_jobs_are_for_operators(tmp_path: Path) -> None:
     """An API key of a project may not list jobs, not even its own."""
-    async with running_batches(tmp_path, require_keys=True) as running:
+    async with run_batches(tmp_path, require_keys=True) as running:
         operator = Operator.of(running.control)
         key = (await operator.create_key()).secret
         with pytest.raises(ScopeMissing):

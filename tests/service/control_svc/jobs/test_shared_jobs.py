@@ -25,7 +25,7 @@ from tests.support.control import SetClock
 from tests.support.dispatching import run_dispatcher
 from tests.support.examples import examples
 from tests.support.job_machine import BRIEF, JobMachine, insert_mark
-from tests.support.jobs import LEASE, Handler, Jobs, a_database, make_leases
+from tests.support.jobs import LEASE, Handler, Jobs, make_leases, open_test_database
 from tests.support.postgres import execute
 from tests.support.processes import Program
 
@@ -70,7 +70,8 @@ async def test_processes_share_the_jobs(postgres_url: str, tmp_path: Path) -> No
     ended, handlers = asyncio.Queue[Job](), [Handler(mark) for _ in range(4)]
     async with AsyncExitStack() as stack:
         databases = [
-            await stack.enter_async_context(a_database(tmp_path, postgres_url)) for _ in range(4)
+            await stack.enter_async_context(open_test_database(tmp_path, postgres_url))
+            for _ in range(4)
         ]
         for number, database in enumerate(databases):
             dispatcher = run_dispatcher(database, handlers[number], str(number), ended=ended)
@@ -94,8 +95,8 @@ async def test_notifications_reach_another_process(postgres_url: str, tmp_path: 
 
     handler = Handler(until_cancelled)
     async with (
-        a_database(tmp_path, postgres_url) as here,
-        a_database(tmp_path, postgres_url) as there,
+        open_test_database(tmp_path, postgres_url) as here,
+        open_test_database(tmp_path, postgres_url) as there,
         run_dispatcher(there, handler) as work,
     ):
         jobs = Jobs(here, IdSource(utc_now))
@@ -116,8 +117,8 @@ async def test_closed_connections_are_reopened(postgres_url: str, tmp_path: Path
     """The dispatcher polls after the reconnect; heartbeats and claims continue."""
     handler = Handler()
     async with (
-        a_database(tmp_path, postgres_url) as here,
-        a_database(tmp_path, postgres_url) as there,
+        open_test_database(tmp_path, postgres_url) as here,
+        open_test_database(tmp_path, postgres_url) as there,
         run_dispatcher(there, handler) as work,
     ):
         jobs = Jobs(here, IdSource(utc_now))
@@ -135,7 +136,7 @@ async def test_a_worker_that_always_writes_keeps_its_lease(
 ) -> None:
     """Every heartbeat finds the row locked by the worker itself, and skips it."""
     clock = SetClock()
-    async with a_database(tmp_path, postgres_url, clock) as database:
+    async with open_test_database(tmp_path, postgres_url, clock) as database:
         await Jobs(database, IdSource(clock)).add()
         one, two = (make_leases(database.transactions, owner) for owner in ("one", "two"))
         job = await one.claim_next()
@@ -153,7 +154,7 @@ async def test_leases_are_renewed_while_the_event_loop_is_blocked(
     postgres_url: str, tmp_path: Path
 ) -> None:
     """Heartbeats run in a thread of their own."""
-    async with a_database(tmp_path, postgres_url) as database:
+    async with open_test_database(tmp_path, postgres_url) as database:
         await Jobs(database, IdSource(utc_now)).add()
         job = await make_leases(database.transactions, "busy").claim_next()
         assert job.lease_expires_at is not None
@@ -180,7 +181,7 @@ async def until_renewed(url: str, lease_expires_at: datetime | None) -> None:
 async def test_jobs_of_a_killed_process_are_taken_over(postgres_url: str, tmp_path: Path) -> None:
     """When the lease has expired, as a second attempt."""
     handler = Handler()
-    async with a_database(tmp_path, postgres_url) as database:
+    async with open_test_database(tmp_path, postgres_url) as database:
         with endless_worker(tmp_path, postgres_url, lease_s=1) as program:
             added = await Jobs(database, IdSource(utc_now)).add()
             await program.line(f"attempt 1 of {added.id}")
@@ -194,7 +195,7 @@ async def test_jobs_of_a_killed_process_are_taken_over(postgres_url: str, tmp_pa
 async def test_a_stopped_process_releases_its_jobs(postgres_url: str, tmp_path: Path) -> None:
     """Another process claims them at once, and the attempt does not count."""
     handler = Handler()
-    async with a_database(tmp_path, postgres_url) as database:
+    async with open_test_database(tmp_path, postgres_url) as database:
         with endless_worker(tmp_path, postgres_url, lease_s=3600) as program:
             added = await Jobs(database, IdSource(utc_now)).add()
             await program.line(f"attempt 1 of {added.id}")
@@ -207,7 +208,7 @@ async def test_a_stopped_process_releases_its_jobs(postgres_url: str, tmp_path: 
 
 async def test_a_killed_process_on_sqlite_resumes_when_restarted(tmp_path: Path) -> None:
     """No other process can use the database, so it does not wait for the lease."""
-    async with a_database(tmp_path / "control") as database:
+    async with open_test_database(tmp_path / "control") as database:
         added = await Jobs(database, IdSource(utc_now)).add()
     for attempt in (1, 2):
         with endless_worker(tmp_path, None, lease_s=3600) as program:

@@ -26,7 +26,7 @@ from svc_kit.errors import (
     TooLong,
 )
 from svc_kit.rpc.client import translate_errors
-from tests.support.control import Client, RunningControl, a_control
+from tests.support.control import Client, RunningControl, run_control
 from tests.support.operators import ADMIN, INFERENCE, Operator, stamp
 
 ARCHIVED = project_service_pb2.Project.STATE_ARCHIVED
@@ -328,7 +328,7 @@ async def test_a_malformed_hash_is_refused(operator: Operator) -> None:
 
 async def test_a_new_key_reports_that_keyless_callers_are_served(tmp_path: Path) -> None:
     """On loopback callers without a key are served, but presented keys are verified."""
-    async with a_control(tmp_path) as running:
+    async with run_control(tmp_path) as running:
         keyless = Operator(running.client.channel)
         created = await keyless.create_key()
         with_key = Client(running.client.channel, Operator.of(running, created.secret).metadata)
@@ -343,7 +343,7 @@ async def test_a_new_key_reports_that_keyless_callers_are_served(tmp_path: Path)
 
 async def test_callers_without_a_key_are_refused_if_keys_are_required(tmp_path: Path) -> None:
     """The first key is created with the service token."""
-    async with a_control(tmp_path, require_keys=True) as running:
+    async with run_control(tmp_path, require_keys=True) as running:
         created = await Operator.of(running).create_key()
         with_key = Client(running.client.channel, Operator.of(running, created.secret).metadata)
         await with_key.page()

@@ -11,7 +11,7 @@ from control_svc.base.pagination import PageTokens
 from control_svc.db.engine import Database, open_database
 from control_svc.projects.projects import ProjectRow, Projects
 from tests.support.control import SetClock
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 
 
 def make_projects(database: Database) -> Projects:
@@ -31,7 +31,7 @@ async def test_two_processes_create_the_default_project(tmp_path: Path, postgres
         thread.start()
         thread.join()
 
-    async with a_database(tmp_path, postgres_url) as database:
+    async with open_test_database(tmp_path, postgres_url) as database:
         pending = [prepare_elsewhere]
 
         def after_query(*arguments: Any) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from svc_kit.errors import DomainError, InvalidField, MissingField, OutOfRange, TooLong
 from tests.support.control import RunningControl
 from tests.support.examples import examples
-from tests.support.operators import Operator, a_delta, stamp
+from tests.support.operators import Operator, make_usage_delta, stamp
 
 HOURS, DAYS = pb.ListUsageRequest.PERIOD_HOUR, pb.ListUsageRequest.PERIOD_DAY
 Sums = dict[tuple[str, str, datetime], tuple[int, int, int, int]]
@@ -49,9 +49,11 @@ async def test_reports_are_summed_by_hour_and_day(
     now = running.clock()
     noon = now.replace(minute=0, second=0, microsecond=0)
     midnight = noon.replace(hour=0)
-    await service.report("one", a_delta(now, (1, 10, 4, 7)), a_delta(noon, (1, 1, 0, 1)))
-    await service.report("two", a_delta(now - timedelta(hours=1), (2, 3, 0, 5)))
-    await service.report("three", a_delta(now, (1, 1, 0, 0), project="blue", model="ü/%"))
+    await service.report(
+        "one", make_usage_delta(now, (1, 10, 4, 7)), make_usage_delta(noon, (1, 1, 0, 1))
+    )
+    await service.report("two", make_usage_delta(now - timedelta(hours=1), (2, 3, 0, 5)))
+    await service.report("three", make_usage_delta(now, (1, 1, 0, 0), project="blue", model="ü/%"))
 
     assert sums_of(await service.list_usage(period=HOURS)) == {
         ("red", "demo", noon - timedelta(hours=1)): (2, 3, 0, 5),
@@ -69,7 +71,7 @@ async def test_the_longest_names_are_accepted(running: RunningControl, service: 
     project, model = (
         "".join(chr(0x1F300 + random.randrange(700)) for _ in range(255)) for _ in "ab"
     )
-    delta = a_delta(running.clock(), (1, 1, 0, 0), project=project, model=model)
+    delta = make_usage_delta(running.clock(), (1, 1, 0, 0), project=project, model=model)
     await service.report("one", delta)
     await service.report("two", delta)
 
@@ -80,7 +82,10 @@ async def test_the_longest_names_are_accepted(running: RunningControl, service: 
 async def test_a_repeated_report_is_added_once(running: RunningControl, service: Operator) -> None:
     """One after the other, and concurrently."""
     now = running.clock()
-    reports = [("one", a_delta(now, (1, 10, 0, 1))), ("two", a_delta(now, (1, 5, 0, 1)))]
+    reports = [
+        ("one", make_usage_delta(now, (1, 10, 0, 1))),
+        ("two", make_usage_delta(now, (1, 5, 0, 1))),
+    ]
     await asyncio.gather(*(service.report(*each) for each in reports * 5))
     await service.report(*reports[0])
 
@@ -117,7 +122,7 @@ async def test_each_report_is_added_once_in_any_order(
         service.report(
             f"{project}-{number}",
             *(
-                a_delta(running.clock(), (1, 0, 0, tokens), project=project, model=model)
+                make_usage_delta(running.clock(), (1, 0, 0, tokens), project=project, model=model)
                 for model, tokens in reports[number]
             ),
         )
@@ -137,7 +142,7 @@ async def test_pages_contain_all_sums(running: RunningControl, service: Operator
     """With names that need encoding; a page token is valid for its filters only."""
     now = running.clock()
     keys = [(project, model) for project in ("a", "b/ü", "%2F") for model in ("m", "n o")]
-    deltas = [a_delta(now, (1, 1, 0, 0), project=p, model=m) for p, m in keys]
+    deltas = [make_usage_delta(now, (1, 1, 0, 0), project=p, model=m) for p, m in keys]
     await service.report("one", *deltas)
     listed: Counter[tuple[str, str]] = Counter()
     token = ""
@@ -159,8 +164,10 @@ async def test_sums_are_filtered(running: RunningControl, service: Operator) -> 
     noon = now.replace(minute=0, second=0, microsecond=0)
     for back in range(3):
         hour = now - timedelta(hours=back)
-        await service.report(f"r{back}", a_delta(hour, (1, back, 0, 0)))
-        await service.report(f"b{back}", a_delta(hour, (1, 9, 0, 0), project="blue", model="other"))
+        await service.report(f"r{back}", make_usage_delta(hour, (1, back, 0, 0)))
+        await service.report(
+            f"b{back}", make_usage_delta(hour, (1, 9, 0, 0), project="blue", model="other")
+        )
 
     async def query(**filters: Any) -> list[tuple[str, int]]:
         reply = await service.list_usage(period=HOURS, **filters)
@@ -195,7 +202,7 @@ async def test_an_invalid_report_adds_nothing(
     running: RunningControl, service: Operator, field: str, value: Any, error: type[DomainError]
 ) -> None:
     """Not even its valid deltas."""
-    valid, invalid = (a_delta(running.clock(), (1, 1, 0, 0)) for _ in range(2))
+    valid, invalid = (make_usage_delta(running.clock(), (1, 1, 0, 0)) for _ in range(2))
     if isinstance(value, str):
         setattr(invalid, field, value)
     else:
@@ -209,7 +216,7 @@ async def test_an_invalid_report_adds_nothing(
 
 async def test_the_size_of_reports_is_limited(running: RunningControl, service: Operator) -> None:
     """Ids and deltas are required, and their number is limited."""
-    delta = a_delta(running.clock(), (1, 1, 0, 0))
+    delta = make_usage_delta(running.clock(), (1, 1, 0, 0))
     cases: list[tuple[type[DomainError], str, int]] = [
         (MissingField, "", 1),
         (TooLong, "r" * 65, 1),
@@ -242,7 +249,7 @@ async def test_old_reports_are_refused_before_their_ids_are_deleted(
     running: RunningControl, service: Operator
 ) -> None:
     """So that a copy that is days late is not added again."""
-    report = ("one", a_delta(running.clock(), (1, 10, 0, 1)))
+    report = ("one", make_usage_delta(running.clock(), (1, 10, 0, 1)))
     await service.report(*report)
     for _ in range(4):
         running.clock.advance(days=1)

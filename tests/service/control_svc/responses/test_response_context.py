@@ -11,9 +11,9 @@ from control_svc.items.queries import ItemRow, encode_content
 from control_svc.responses.context import MAX_HISTORY_BYTES
 from svc_kit.errors import ContextLengthExceeded, TooLong
 from tests.support.control import RunningControl
-from tests.support.conversation_client import ConversationClient, a_message
+from tests.support.conversation_client import ConversationClient, make_message
 from tests.support.response_client import ResponseClient, count_words, event_names, function_output
-from tests.support.scripted_turns import calls, says
+from tests.support.scripted_turns import call_script, text_script
 from tests.support.small_window import SmallWindow
 
 AUTO = response_pb2.ResponseSettings.TRUNCATION_AUTO
@@ -24,7 +24,7 @@ async def test_a_history_above_the_size_limit_is_not_read(
 ) -> None:
     """This holds for chains and for conversations; the conversation is unlocked again."""
     conversations = ConversationClient(running.client)
-    conversation = await conversations.create(a_message("long"))
+    conversation = await conversations.create(make_message("long"))
     first = await client.create("short")
     long = await client.create("long", previous_response_id=first.id)
     long_items = await conversations.items(conversation.id)
@@ -108,7 +108,7 @@ async def test_a_long_past_is_compacted_by_itself(
     """The model sums up what was said; from there on the summary is all that is seen of it."""
     model.window = 10_000
     first = await client.create("a " * 1100)
-    model.script = says("Many times a")
+    model.script = text_script("Many times a")
     told = client.stream("b", previous_response_id=first.id, compact_threshold=1000)
     events = [each async for each in told]
     made = events[-1].completed
@@ -124,7 +124,7 @@ async def test_a_long_past_is_compacted_by_itself(
     assert [item.WhichOneof("content") for item in made.output] == ["compaction", "message"]
     assert model.prompt_text == f"{summary} | b"
     assert made.usage.input_tokens == 20
-    model.script = says("Fine")
+    model.script = text_script("Fine")
     await client.create("c", previous_response_id=made.id, compact_threshold=1000)
     assert model.prompt_text == f"{summary} | b | Many times a | c"
     await client.delete(first.id)
@@ -140,7 +140,7 @@ async def test_a_long_list_of_a_caller_is_compacted_too(
 ) -> None:
     """Whoever keeps the list himself names no earlier response: the last question stays."""
     model.window = 10_000
-    model.script = says("Many times a")
+    model.script = text_script("Many times a")
     told = client.stream("a " * 1100, "b", "c", store=False, compact_threshold=1000)
     made = [each async for each in told][-1].completed
     summary = "Summary of the conversation so far:\n\nMany times a"
@@ -162,10 +162,10 @@ async def test_a_summary_leaves_no_output_without_its_call(
 ) -> None:
     """What answers an earlier call is summed up with it."""
     model.window = 10_000
-    model.script = calls("f", "{}")
+    model.script = call_script("f", "{}")
     function = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
     first = await client.create("a " * 1100, "b", tools=[function])
-    model.script = says("It is warm")
+    model.script = text_script("It is warm")
     await client.create(
         function_output("call_1", "warm"), previous_response_id=first.id, compact_threshold=1000
     )
@@ -181,7 +181,7 @@ async def test_a_summary_without_words_stands_for_nothing(
     """A model may spend all its tokens on thoughts; the past stays as it is."""
     model.window = 10_000
     first = await client.create("a " * 1100)
-    model.script = says("", thinks="Much was said")
+    model.script = text_script("", thinks="Much was said")
     made = await client.create("b", previous_response_id=first.id, compact_threshold=1000)
 
     assert not any(item.HasField("compaction") for item in made.output)
@@ -192,10 +192,10 @@ async def test_a_summary_is_no_question(client: ResponseClient, model: SmallWind
     """It speaks as a user does; what the user has asked before it stays behind a later summary."""
     model.window = 10_000
     summed_up = (await client.compact("b")).output
-    model.script = calls("f", "{}")
+    model.script = call_script("f", "{}")
     function = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
     first = await client.create(*summed_up, tools=[function])
-    model.script = says("It is warm")
+    model.script = text_script("It is warm")
     warm = function_output("call_1", "warm " * 1100)
     await client.create(warm, previous_response_id=first.id, compact_threshold=1000)
 
@@ -222,9 +222,9 @@ async def test_a_summary_that_a_caller_gives_outlives_a_later_one(
     """Compaction sums up what was before a response, and leaves what its caller gave as it is."""
     model.window = 10_000
     first = await client.create("a " * 1100)
-    model.script = says("They agreed")
+    model.script = text_script("They agreed")
     given = (await client.compact("let us agree")).output[-1]
-    model.script = says("Many times a")
+    model.script = text_script("Many times a")
     made = await client.create(given, "b", previous_response_id=first.id, compact_threshold=1000)
     summaries = "Summary of the conversation so far:\n\n"
     prompt_text = f"{summaries}Many times a | {summaries}They agreed | b"

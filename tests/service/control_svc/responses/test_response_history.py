@@ -22,10 +22,10 @@ from svc_kit.errors import (
     PreviousResponseNotFound,
     PreviousResponseUnfinished,
 )
-from tests.support.control import RunningControl, SetClock, a_control
-from tests.support.conversation_client import ConversationClient, a_message
+from tests.support.control import RunningControl, SetClock, run_control
+from tests.support.conversation_client import ConversationClient, make_message
 from tests.support.conversation_client import text_of as item_text
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 from tests.support.response_client import ResponseClient, event_names, make_model_parts, output_text
 from tests.support.rows import count_rows
 from tests.support.small_window import SmallWindow
@@ -70,7 +70,7 @@ async def test_a_thousand_responses_are_a_thousand_rows(
     def note(*call: Any) -> None:
         statements.append(call[2])
 
-    async with a_database(tmp_path, database_url, clock) as database:
+    async with open_test_database(tmp_path, database_url, clock) as database:
         made = [ids.new(RESPONSE) for _ in range(length)]
 
         async def add(tx: Transaction) -> None:
@@ -147,7 +147,7 @@ async def test_old_responses_are_forgotten_once_none_goes_on_from_them(
 
 async def test_a_deleted_response_leaves_no_row(tmp_path: Path, model: SmallWindow) -> None:
     """Nor does one that is not stored, in any table."""
-    async with a_control(tmp_path, model=make_model_parts(model)) as running:
+    async with run_control(tmp_path, model=make_model_parts(model)) as running:
         client = ResponseClient(running.client)
         kept = await client.create("kept")
         before = everything(tmp_path)
@@ -217,7 +217,7 @@ async def test_an_item_is_in_a_conversation_once(
 ) -> None:
     """An input that names one of its items is refused, and the conversation stays free."""
     conversations = ConversationClient(running.client)
-    made = await conversations.create(a_message("one"))
+    made = await conversations.create(make_message("one"))
     (item,) = await conversations.items(made.id)
     with pytest.raises(InvalidField) as refused:
         await client.create(item_pb2.Item(id=item.id), conversation_id=made.id)

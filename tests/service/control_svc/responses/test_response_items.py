@@ -8,10 +8,10 @@ from corral.control.v1 import item_pb2, response_pb2
 from control_svc.inference.turns import TurnRequest
 from svc_kit.errors import SealInvalid
 from tests.support.control import RunningControl
-from tests.support.conversation_client import a_message
+from tests.support.conversation_client import make_message
 from tests.support.conversation_client import text_of as item_text
 from tests.support.response_client import ResponseClient, output_text
-from tests.support.scripted_turns import says
+from tests.support.scripted_turns import text_script
 from tests.support.small_window import SmallWindow
 
 SEALED = response_pb2.RESPONSE_INCLUDE_SEALED_REASONING
@@ -43,7 +43,7 @@ async def test_nobody_takes_an_id_from_an_answer_that_is_being_written(
             reached.set()
             await gate.wait()
 
-    model.script = says("Fine so far")
+    model.script = text_script("Fine so far")
     model.before_token = wait
     begun = await client.create("one", background=True)
     await reached.wait()
@@ -53,7 +53,7 @@ async def test_nobody_takes_an_id_from_an_answer_that_is_being_written(
         if told:
             break
     given = item_pb2.Item(id=told)
-    given.message.CopyFrom(a_message("mine", item_pb2.ITEM_ROLE_ASSISTANT).message)
+    given.message.CopyFrom(make_message("mine", item_pb2.ITEM_ROLE_ASSISTANT).message)
     other = await client.create(given, "two", background=True)
     gate.set()
     ended = [heard async for heard in client.watch(begun.id)][-1].completed
@@ -76,7 +76,7 @@ async def test_a_thought_that_was_sealed_is_read_again(
     running: RunningControl, client: ResponseClient, model: SmallWindow
 ) -> None:
     """By its own project alone, and only as it was."""
-    model.script = says("Fine", thinks="deep thought")
+    model.script = text_script("Fine", thinks="deep thought")
     made = await client.create("one", store=False, include=[SEALED])
     sealed = made.output[0].reasoning.sealed
     thought = item_pb2.Item(reasoning=item_pb2.ReasoningItem(sealed=sealed))
@@ -95,9 +95,9 @@ async def test_a_compaction_is_accepted_as_input(
     running: RunningControl, client: ResponseClient, model: SmallWindow
 ) -> None:
     """User messages stay as they were, and the summary stands for the rest."""
-    model.script = says("They agreed")
+    model.script = text_script("They agreed")
     compacted = await client.compact("let us agree")
-    model.script = says("Fine")
+    model.script = text_script("Fine")
     await client.create(*compacted.output, "and now?")
 
     assert model.prompt_text.startswith("let us agree | Summary of the conversation so far:")

@@ -9,19 +9,19 @@ from corral.control.v1 import response_pb2, tool_pb2
 from control_svc.inference.turns import TextPart, TurnRequest, TurnRole
 from svc_kit.errors import EmbeddingModelMissing, VectorStoreNotFound
 from tests.support.response_client import ResponseClient, event_names, make_model_parts
-from tests.support.scripted_turns import Script, ScriptedTurns, calls, in_order, says
-from tests.support.vectors import NO_STORE, RunningVectors, running_vectors
+from tests.support.scripted_turns import Script, ScriptedTurns, call_script, in_order, text_script
+from tests.support.vectors import NO_STORE, RunningVectors, run_vectors
 
 LIBRARY = {"fox.txt": "fox " * 790, "whale.txt": "A blue whale swims in the cold sea."}
-FOXES = calls("file_search", '{"queries":["fox"]}')
-WHALES = calls("file_search", '{"queries":["blue whale"]}', call_id="call_2")
+FOXES = call_script("file_search", '{"queries":["fox"]}')
+WHALES = call_script("file_search", '{"queries":["blue whale"]}', call_id="call_2")
 RESULTS = response_pb2.RESPONSE_INCLUDE_FILE_SEARCH_RESULTS
 
 
 @pytest.fixture
 def model() -> ScriptedTurns:
     """Looks for foxes, and says what it has found."""
-    return ScriptedTurns(in_order(FOXES, says("Foxes sleep [0], nobody knows [1].")))
+    return ScriptedTurns(in_order(FOXES, text_script("Foxes sleep [0], nobody knows [1].")))
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def running(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns
 ) -> AsyncIterator[RunningVectors]:
     """A control service on each database, with real stores."""
-    async with running_vectors(tmp_path, database_url, model=make_model_parts(model)) as each:
+    async with run_vectors(tmp_path, database_url, model=make_model_parts(model)) as each:
         yield each
 
 
@@ -95,7 +95,7 @@ async def test_without_an_embedding_model_nothing_is_searched(
 ) -> None:
     """The caller is told, with the command that adds one, not the model."""
     parts = make_model_parts(model)
-    async with running_vectors(tmp_path, database_url, embedding_model=None, model=parts) as each:
+    async with run_vectors(tmp_path, database_url, embedding_model=None, model=parts) as each:
         store = await each.vectors.create(name="later")
         search = tool_pb2.FileSearchTool(vector_store_ids=[store.id])
         tools = [tool_pb2.Tool(file_search=search)]
@@ -114,11 +114,11 @@ async def test_passages_keep_their_numbers_behind_a_summary(
     def choose(request: TurnRequest) -> Script:
         texts = [part.text for m in request.messages for part in m.parts if type(part) is TextPart]
         if texts[-1].startswith("Sum up"):
-            return says("Foxes")
+            return text_script("Foxes")
         if not any(text.startswith("Summary") for text in texts):
             return FOXES
         has_read = request.messages[-1].role is TurnRole.TOOL
-        return says("Whales swim [1], foxes sleep [0].") if has_read else WHALES
+        return text_script("Whales swim [1], foxes sleep [0].") if has_read else WHALES
 
     model.choose = choose
     made = await client.create("animals " * 250, tools=[tool], compact_threshold=1000)

@@ -16,7 +16,7 @@ from svc_kit.errors import (
 )
 from tests.support.control import RunningControl
 from tests.support.response_client import ResponseClient, event_names, function_output, output_text
-from tests.support.scripted_turns import Script, ScriptedTurns, calls, says
+from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
 
 COMPLETED = response_pb2.Response.STATE_COMPLETED
 FAILED = response_pb2.Response.STATE_FAILED
@@ -39,7 +39,7 @@ class Model(ScriptedTurns):
     """Answers "4" unless told otherwise."""
 
     def __init__(self) -> None:
-        self.script: Script = says("The answer is 4")
+        self.script: Script = text_script("The answer is 4")
         super().__init__(self._choose)
 
     def _choose(self, request: TurnRequest) -> Script:
@@ -106,7 +106,7 @@ async def test_a_response_goes_on_from_another_one_without_its_instructions(
 
 async def test_a_function_call_waits_for_its_output(client: ResponseClient, model: Model) -> None:
     """The call is told in pieces; the next response has to answer it."""
-    model.script = calls("weather", '{"city":"Rome"}')
+    model.script = call_script("weather", '{"city":"Rome"}')
     events = await told(client, "Weather?", tools=[WEATHER])
     made = events[-1].completed
     call = made.output[0].function_call
@@ -126,7 +126,7 @@ async def test_a_function_call_waits_for_its_output(client: ResponseClient, mode
         await client.create("And?", previous_response_id=made.id)
     with pytest.raises(ToolCallMissing):
         await client.create(function_output("other", "warm"), previous_response_id=made.id)
-    model.script = says("Sunny")
+    model.script = text_script("Sunny")
     answer = await client.create(function_output("call_1", "warm"), previous_response_id=made.id)
     assert output_text(answer) == "Sunny"
     assert model.last_texts() == ["Weather?", "", "warm"]
@@ -134,7 +134,7 @@ async def test_a_function_call_waits_for_its_output(client: ResponseClient, mode
 
 async def test_a_thought_is_told_as_a_summary(client: ResponseClient, model: Model) -> None:
     """A thought comes before the answer, and is shown as its summary."""
-    model.script = says("Four", thinks="two and two")
+    model.script = text_script("Four", thinks="two and two")
     events = await told(client, "What is 2 + 2?")
 
     assert event_names(events)[2:8] == [
@@ -267,7 +267,7 @@ async def test_a_caller_who_leaves_ends_what_is_not_stored(
     client: ResponseClient, model: Model
 ) -> None:
     """Also where much is waiting to be read."""
-    model.script = says("word " * 5000)
+    model.script = text_script("word " * 5000)
     stream = client.stream("Say much", store=False)
     await anext(stream)
     await stream.aclose()

@@ -16,7 +16,7 @@ from control_svc.inference.turns import TurnMessage, TurnRequest, TurnRole
 from control_svc.runs.model import MIN_TOKEN_LIMIT, IncompleteReason, RunState, Truncation
 from svc_kit.errors import ContextLengthExceeded
 from tests.support.runs import WordCounter, Worlds, execute_run
-from tests.support.scripted_turns import Script, ScriptedTurns, says
+from tests.support.scripted_turns import Script, ScriptedTurns, text_script
 
 WINDOW = 100
 """Context length of the model, in words."""
@@ -44,14 +44,14 @@ class NarrowModel:
                 field="messages", prompt_tokens=len(prompt), context_tokens=WINDOW
             )
         self.prompts.append(prompt)
-        return says(f"answer {len(self.prompts)} is this")
+        return text_script(f"answer {len(self.prompts)} is this")
 
 
-async def test_a_long_thread_is_rarely_truncated(a_world: Worlds) -> None:
+async def test_a_long_thread_is_rarely_truncated(make_world: Worlds) -> None:
     """Over fifty turns nearly every prompt begins with the previous one, the instructions are
     kept, and a truncated prompt fills at most half of the context."""
     model = NarrowModel()
-    world = a_world(ScriptedTurns(model))
+    world = make_world(ScriptedTurns(model))
     assistant = await world.assistant(instructions="You are kind")
     thread = await world.thread()
     async with world.process(counter=WordCounter()).working() as process:
@@ -71,9 +71,9 @@ async def test_a_long_thread_is_rarely_truncated(a_world: Worlds) -> None:
     )
 
 
-async def test_a_message_that_exceeds_the_context_fails_its_run(a_world: Worlds) -> None:
+async def test_a_message_that_exceeds_the_context_fails_its_run(make_world: Worlds) -> None:
     """Nothing can be truncated if the last message alone is too long."""
-    world = a_world(ScriptedTurns(NarrowModel()))
+    world = make_world(ScriptedTurns(NarrowModel()))
     thread = await world.thread("word " * (WINDOW + 1))
     async with world.process().working() as process:
         ended, _ = await execute_run(process, await world.assistant(), thread)
@@ -83,10 +83,10 @@ async def test_a_message_that_exceeds_the_context_fails_its_run(a_world: Worlds)
     assert ended.error.code == "invalid_prompt"
 
 
-async def test_a_prompt_over_the_limit_makes_the_run_incomplete(a_world: Worlds) -> None:
+async def test_a_prompt_over_the_limit_makes_the_run_incomplete(make_world: Worlds) -> None:
     """The run does not fail, since the context length of the model is not exceeded."""
-    script = replace(says("Hi"), prompt_tokens=MIN_TOKEN_LIMIT + 1)
-    world = a_world(ScriptedTurns(lambda _: script))
+    script = replace(text_script("Hi"), prompt_tokens=MIN_TOKEN_LIMIT + 1)
+    world = make_world(ScriptedTurns(lambda _: script))
     thread = await world.thread("one", "two")
     async with world.process().working() as process:
         ended, _ = await execute_run(
@@ -100,7 +100,7 @@ async def test_a_prompt_over_the_limit_makes_the_run_incomplete(a_world: Worlds)
 
 @pytest.mark.parametrize("num_messages", [3, 7])
 async def test_a_prompt_limit_does_not_truncate_for_other_runs(
-    a_world: Worlds, num_messages: int
+    make_world: Worlds, num_messages: int
 ) -> None:
     """The next run is shown all of the thread again, or all that fits into the context."""
 
@@ -108,10 +108,10 @@ async def test_a_prompt_limit_does_not_truncate_for_other_runs(
         length = len(words_of(request.messages))
         if length > 600:
             raise ContextLengthExceeded(field="messages", prompt_tokens=length, context_tokens=600)
-        return replace(says("Hi"), prompt_tokens=length)
+        return replace(text_script("Hi"), prompt_tokens=length)
 
     turns = ScriptedTurns(model)
-    world = a_world(turns)
+    world = make_world(turns)
     assistant = await world.assistant()
     thread = await world.thread(*("word " * 100 for _ in range(num_messages)))
     num_words = []
@@ -124,12 +124,12 @@ async def test_a_prompt_limit_does_not_truncate_for_other_runs(
     assert num_words == [100, 301]
 
 
-async def test_runs_with_the_same_limit_are_rarely_truncated(a_world: Worlds) -> None:
+async def test_runs_with_the_same_limit_are_rarely_truncated(make_world: Worlds) -> None:
     """A run begins where the previous run with the same limit was truncated."""
     turns = ScriptedTurns(
-        lambda request: replace(says("Hi"), prompt_tokens=len(words_of(request.messages)))
+        lambda request: replace(text_script("Hi"), prompt_tokens=len(words_of(request.messages)))
     )
-    world = a_world(turns)
+    world = make_world(turns)
     assistant, thread = await world.assistant(), await world.thread()
     prompts: list[list[str]] = []
     async with world.process(counter=WordCounter()).working() as process:
@@ -174,10 +174,10 @@ def count_reads() -> Iterator[Reads]:
 
 
 @pytest.mark.parametrize("count", [1, 10])
-async def test_last_messages_read_only_what_they_need(a_world: Worlds, count: int) -> None:
+async def test_last_messages_read_only_what_they_need(make_world: Worlds, count: int) -> None:
     """A thread of 1000 messages causes the same statements and reads as many rows as one of 10."""
-    turns = ScriptedTurns(lambda _: says("Yes"))
-    world = a_world(turns)
+    turns = ScriptedTurns(lambda _: text_script("Yes"))
+    world = make_world(turns)
     assistant = await world.assistant()
     short_and_long: list[Reads] = []
     for length in (10, 1000):

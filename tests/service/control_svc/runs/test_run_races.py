@@ -16,9 +16,9 @@ from control_svc.runs.queries import RunRow
 from control_svc.tools.model import FunctionTool
 from svc_kit.errors import StaleGeneration
 from tests.support.control import SetClock
-from tests.support.jobs import PROJECT, a_database
+from tests.support.jobs import PROJECT, open_test_database
 from tests.support.runs import FUNCTION, RunWorld, create_run, get_run, read_events
-from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
+from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
 
 ResultT = TypeVar("ResultT")
 
@@ -57,8 +57,8 @@ async def test_a_run_that_resumes_during_cancellation_is_cancelled_by_its_worker
 ) -> None:
     """Outputs are submitted between two statements of the cancellation."""
     clock = SetClock()
-    turns = ScriptedTurns(in_order(calls(FUNCTION, "{}"), says("Rain")))
-    async with a_database(tmp_path, postgres_url, clock) as database:
+    turns = ScriptedTurns(in_order(call_script(FUNCTION, "{}"), text_script("Rain")))
+    async with open_test_database(tmp_path, postgres_url, clock) as database:
         world = RunWorld(database, turns, clock)
         thread = await world.thread("Hi")
         assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
@@ -84,8 +84,8 @@ async def test_cancellation_of_an_inconsistent_run_fails(tmp_path: Path) -> None
     """The job is done and the run is queued: the attempts are limited, and the caller gets an
     error."""
     clock = SetClock()
-    async with a_database(tmp_path, None, clock) as database:
-        world = RunWorld(database, ScriptedTurns(lambda _: says("Rain")), clock)
+    async with open_test_database(tmp_path, None, clock) as database:
+        world = RunWorld(database, ScriptedTurns(lambda _: text_script("Rain")), clock)
         thread, process = await world.thread("Hi"), world.process()
         run = await create_run(process, await world.assistant(), thread)
         job = await process.leases.claim([process.handler.kind])

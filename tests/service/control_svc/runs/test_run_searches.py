@@ -13,15 +13,15 @@ from control_svc.tools.model import FileSearchTool, ToolResources
 from control_svc.vector_stores.filters import Filter
 from control_svc.vector_stores.search.model import Ranking, SearchHit
 from tests.support.control import SetClock
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 from tests.support.runs import RunWorld, execute_run, list_steps
-from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
+from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
 
 SEARCHES = ScriptedTurns(
     in_order(
-        calls("file_search", '{"queries":["foxes"]}', call_id="call_1"),
-        calls("file_search", '{"queries":["whales"]}', call_id="call_2"),
-        says("Foxes sleep [0], whales swim [1], nobody knows [2]."),
+        call_script("file_search", '{"queries":["foxes"]}', call_id="call_1"),
+        call_script("file_search", '{"queries":["whales"]}', call_id="call_2"),
+        text_script("Foxes sleep [0], whales swim [1], nobody knows [2]."),
     )
 )
 
@@ -59,7 +59,7 @@ class Library:
 async def world(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunWorld]:
     """Runs in an empty database of each kind."""
     clock = SetClock()
-    async with a_database(tmp_path, database_url, clock) as database:
+    async with open_test_database(tmp_path, database_url, clock) as database:
         yield RunWorld(database, SEARCHES, clock)
 
 

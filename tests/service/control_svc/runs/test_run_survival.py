@@ -22,7 +22,7 @@ from tests.support.runs import (
     get_run,
     read_events,
 )
-from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
+from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
 
 TEXT = "one two three four"
 NUM_RUNS = 200
@@ -56,12 +56,12 @@ async def dying(process: RunProcess) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("at", range(5))
-async def test_another_process_resumes_where_one_died(a_world: Worlds, at: int) -> None:
+async def test_another_process_resumes_where_one_died(make_world: Worlds, at: int) -> None:
     """The message is stored once, its usage is counted once, and readers from before and after the
     death see the same events."""
     gate = Gate(at)
-    turns = ScriptedTurns(lambda _: says(TEXT + " five"), before_token=gate)
-    world = a_world(turns)
+    turns = ScriptedTurns(lambda _: text_script(TEXT + " five"), before_token=gate)
+    world = make_world(turns)
     thread = await world.thread("Hi")
     reader = world.process("reader")
     async with reader.streams.running():
@@ -89,10 +89,10 @@ async def test_another_process_resumes_where_one_died(a_world: Worlds, at: int) 
 
 
 @pytest.mark.parametrize("at", range(5))
-async def test_cancelling_races_completion(a_world: Worlds, at: int) -> None:
+async def test_cancelling_races_completion(make_world: Worlds, at: int) -> None:
     """Either the run completes and cancellation is refused, or it is cancelled."""
     gate = Gate(at)
-    world = a_world(ScriptedTurns(lambda _: says(TEXT), before_token=gate))
+    world = make_world(ScriptedTurns(lambda _: text_script(TEXT), before_token=gate))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         run = await create_run(process, await world.assistant(), thread)
@@ -117,10 +117,12 @@ async def test_cancelling_races_completion(a_world: Worlds, at: int) -> None:
     assert not (await world.thread_now(thread.id)).active_run_id
 
 
-async def test_a_run_that_waits_too_long_expires(a_world: Worlds) -> None:
+async def test_a_run_that_waits_too_long_expires(make_world: Worlds) -> None:
     """A wait that was answered does not expire."""
-    turns = ScriptedTurns(in_order(calls(FUNCTION, "{}"), calls(FUNCTION, "{}", call_id="call_2")))
-    world = a_world(turns)
+    turns = ScriptedTurns(
+        in_order(call_script(FUNCTION, "{}"), call_script(FUNCTION, "{}", call_id="call_2"))
+    )
+    world = make_world(turns)
     assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
@@ -148,10 +150,10 @@ async def test_a_run_that_waits_too_long_expires(a_world: Worlds) -> None:
 
 
 @pytest.mark.timeout(120)  # slow on a busy machine
-async def test_two_hundred_concurrent_runs_complete_once_each(a_world: Worlds) -> None:
+async def test_two_hundred_concurrent_runs_complete_once_each(make_world: Worlds) -> None:
     """None expires, is lost or is executed twice."""
-    turns = ScriptedTurns(lambda _: says("Hello"))
-    world = a_world(turns)
+    turns = ScriptedTurns(lambda _: text_script("Hello"))
+    world = make_world(turns)
     assistant = await world.assistant()
     async with world.process("a", concurrency=32).working(patience_s=100) as process:
         threads = [await world.thread("Hi") for _ in range(NUM_RUNS)]
@@ -163,10 +165,10 @@ async def test_two_hundred_concurrent_runs_complete_once_each(a_world: Worlds) -
     assert [len(await world.messages(run)) for run in runs] == [1] * NUM_RUNS
 
 
-async def test_a_run_fails_if_its_engine_dies_repeatedly(a_world: Worlds) -> None:
+async def test_a_run_fails_if_its_engine_dies_repeatedly(make_world: Worlds) -> None:
     """It keeps the text and usage so far."""
-    turns = ScriptedTurns(lambda _: says(TEXT), troubles=[2, 0, 0, 0])
-    world = a_world(turns)
+    turns = ScriptedTurns(lambda _: text_script(TEXT), troubles=[2, 0, 0, 0])
+    world = make_world(turns)
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         run = await create_run(process, await world.assistant(), thread)

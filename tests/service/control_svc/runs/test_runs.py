@@ -38,7 +38,7 @@ from tests.support.runs import (
     list_steps,
     read_events,
 )
-from tests.support.scripted_turns import ScriptedTurns, calls, in_order, says
+from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
 
 WEATHER = FunctionTool(name=FUNCTION)
 ANSWER = [
@@ -57,9 +57,9 @@ ANSWER = [
 ]
 
 
-async def test_an_answer_is_streamed_and_stored(a_world: Worlds) -> None:
+async def test_an_answer_is_streamed_and_stored(make_world: Worlds) -> None:
     """Events have OpenAI's order; the message, its step and the usage are stored once."""
-    world = a_world(ScriptedTurns(lambda _: says("Hello there")))
+    world = make_world(ScriptedTurns(lambda _: text_script("Hello there")))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         ended, events = await execute_run(
@@ -80,9 +80,9 @@ async def test_an_answer_is_streamed_and_stored(a_world: Worlds) -> None:
     assert not (await world.thread_now(thread.id)).active_run_id
 
 
-async def test_reasoning_is_stored_before_its_answer(a_world: Worlds) -> None:
+async def test_reasoning_is_stored_before_its_answer(make_world: Worlds) -> None:
     """The timeline contains the items in the order of the output."""
-    world = a_world(ScriptedTurns(lambda _: says("Yes", thinks="let me see")))
+    world = make_world(ScriptedTurns(lambda _: text_script("Yes", thinks="let me see")))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         run = await create_run(process, await world.assistant(), thread)
@@ -93,11 +93,11 @@ async def test_reasoning_is_stored_before_its_answer(a_world: Worlds) -> None:
     assert [type(content) for content in contents] == [Message, Reasoning, Message]
 
 
-async def test_a_model_may_reuse_the_id_of_an_answered_call(a_world: Worlds) -> None:
+async def test_a_model_may_reuse_the_id_of_an_answered_call(make_world: Worlds) -> None:
     """Some models number the calls of each turn from the start. The run waits for both calls."""
     cities = ("Rome", "Oslo")
-    scripts = [calls(FUNCTION, f'{{"city":"{city}"}}') for city in cities]
-    world = a_world(ScriptedTurns(in_order(*scripts, says("Both sunny"))))
+    scripts = [call_script(FUNCTION, f'{{"city":"{city}"}}') for city in cities]
+    world = make_world(ScriptedTurns(in_order(*scripts, text_script("Both sunny"))))
     thread = await world.thread("Weather?")
     arguments = []
     async with world.process().working() as process:
@@ -113,10 +113,10 @@ async def test_a_model_may_reuse_the_id_of_an_answered_call(a_world: Worlds) -> 
     assert event_names(events)[-1] == "run.completed"
 
 
-async def test_a_run_waits_for_outputs_and_resumes(a_world: Worlds) -> None:
+async def test_a_run_waits_for_outputs_and_resumes(make_world: Worlds) -> None:
     """Outputs are accepted once and all together; the model then answers."""
-    turns = ScriptedTurns(in_order(calls(FUNCTION, '{"city":"Rome"}'), says("Sunny")))
-    world = a_world(turns)
+    turns = ScriptedTurns(in_order(call_script(FUNCTION, '{"city":"Rome"}'), text_script("Sunny")))
+    world = make_world(turns)
     thread = await world.thread("Weather?")
     async with world.process().working() as process:
         run = await create_run(process, await world.assistant(tools=(WEATHER,)), thread)
@@ -154,9 +154,9 @@ async def test_a_run_waits_for_outputs_and_resumes(a_world: Worlds) -> None:
     assert isinstance((await world.items(thread.id))[2].content, FunctionCallOutput)
 
 
-async def test_a_thread_has_one_active_run(a_world: Worlds) -> None:
+async def test_a_thread_has_one_active_run(make_world: Worlds) -> None:
     """A second run is refused while the first is active, with OpenAI's text."""
-    world = a_world(ScriptedTurns(lambda _: says("Hello")))
+    world = make_world(ScriptedTurns(lambda _: text_script("Hello")))
     process, assistant = world.process(), await world.assistant()
     thread = await world.thread("Hi")
     run = await create_run(process, assistant, thread)
@@ -165,9 +165,9 @@ async def test_a_thread_has_one_active_run(a_world: Worlds) -> None:
         await create_run(process, assistant, thread)
 
 
-async def test_a_choice_of_an_unknown_tool_is_refused(a_world: Worlds) -> None:
+async def test_a_choice_of_an_unknown_tool_is_refused(make_world: Worlds) -> None:
     """No run is created."""
-    world = a_world(ScriptedTurns(in_order(says("Hi"))))
+    world = make_world(ScriptedTurns(in_order(text_script("Hi"))))
     assistant, thread = await world.assistant(tools=(WEATHER,)), await world.thread("Hi")
     process = world.process()
     choice = ToolChoice(mode=ChoiceMode.REQUIRED, allowed_names=("get_time",), is_one=True)
@@ -177,9 +177,9 @@ async def test_a_choice_of_an_unknown_tool_is_refused(a_world: Worlds) -> None:
     assert not (await world.thread_now(thread.id)).active_run_id
 
 
-async def test_a_queued_run_is_cancelled_by_its_worker(a_world: Worlds) -> None:
+async def test_a_queued_run_is_cancelled_by_its_worker(make_world: Worlds) -> None:
     """The run ends with cancelling and cancelled, and its thread is unlocked."""
-    world = a_world(ScriptedTurns(lambda _: says("Hello")))
+    world = make_world(ScriptedTurns(lambda _: text_script("Hello")))
     process, thread = world.process(), await world.thread("Hi")
     run = await create_run(process, await world.assistant(), thread)
     cancelling = await process.runs.cancel(PROJECT, thread.id, run.id)
@@ -195,7 +195,7 @@ async def test_a_queued_run_is_cancelled_by_its_worker(a_world: Worlds) -> None:
         await process.runs.cancel(PROJECT, thread.id, run.id)
 
 
-async def test_a_cancelled_run_keeps_its_text(a_world: Worlds) -> None:
+async def test_a_cancelled_run_keeps_its_text(make_world: Worlds) -> None:
     """The message in progress becomes incomplete, with the text written so far."""
     reached, never = asyncio.Event(), asyncio.Event()
 
@@ -204,7 +204,7 @@ async def test_a_cancelled_run_keeps_its_text(a_world: Worlds) -> None:
             reached.set()
             await never.wait()
 
-    world = a_world(ScriptedTurns(lambda _: says("one two three"), before_token=hold))
+    world = make_world(ScriptedTurns(lambda _: text_script("one two three"), before_token=hold))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         run = await create_run(process, await world.assistant(), thread)
@@ -228,9 +228,9 @@ async def test_a_cancelled_run_keeps_its_text(a_world: Worlds) -> None:
     assert ended.usage.completion_tokens == 2
 
 
-async def test_a_waiting_run_is_cancelled_at_once(a_world: Worlds) -> None:
+async def test_a_waiting_run_is_cancelled_at_once(make_world: Worlds) -> None:
     """No worker executes a waiting run, so the caller's transaction ends it."""
-    world = a_world(ScriptedTurns(lambda _: calls(FUNCTION, "{}")))
+    world = make_world(ScriptedTurns(lambda _: call_script(FUNCTION, "{}")))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         run = await create_run(process, await world.assistant(tools=(WEATHER,)), thread)
@@ -242,10 +242,10 @@ async def test_a_waiting_run_is_cancelled_at_once(a_world: Worlds) -> None:
     assert event_names(rest) == ["step.cancelled", "run.cancelled"]
 
 
-async def test_a_permanent_error_fails_the_run(a_world: Worlds) -> None:
+async def test_a_permanent_error_fails_the_run(make_world: Worlds) -> None:
     """The run has the message of the error, and its thread is unlocked."""
-    turns = ScriptedTurns(lambda _: says("Hello"), troubles=[ModelNotFound(model="m")])
-    world = a_world(turns)
+    turns = ScriptedTurns(lambda _: text_script("Hello"), troubles=[ModelNotFound(model="m")])
+    world = make_world(turns)
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         ended, events = await execute_run(process, await world.assistant(), thread)
@@ -256,14 +256,14 @@ async def test_a_permanent_error_fails_the_run(a_world: Worlds) -> None:
     assert not (await world.thread_now(thread.id)).active_run_id
 
 
-async def test_the_tokens_of_a_failed_turn_are_counted(a_world: Worlds) -> None:
+async def test_the_tokens_of_a_failed_turn_are_counted(make_world: Worlds) -> None:
     """Prompt and output tokens, in the usage of the run and of the step."""
 
     async def fail(_request: object, index: int) -> None:
         if index == 2:
             raise ModelNotFound(model="m")
 
-    world = a_world(ScriptedTurns(lambda _: says("one two three"), before_token=fail))
+    world = make_world(ScriptedTurns(lambda _: text_script("one two three"), before_token=fail))
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         ended, _ = await execute_run(process, await world.assistant(), thread)
@@ -275,10 +275,10 @@ async def test_the_tokens_of_a_failed_turn_are_counted(a_world: Worlds) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-async def test_a_run_survives_the_death_of_the_engine(a_world: Worlds, after: int) -> None:
+async def test_a_run_survives_the_death_of_the_engine(make_world: Worlds, after: int) -> None:
     """The next attempt resumes at the token: one message, and usage is counted once."""
-    turns = ScriptedTurns(lambda _: says("one two three"), troubles=[after])
-    world = a_world(turns)
+    turns = ScriptedTurns(lambda _: text_script("one two three"), troubles=[after])
+    world = make_world(turns)
     thread = await world.thread("Hi")
     async with world.process().working() as process:
         run = await create_run(process, await world.assistant(), thread)
@@ -297,12 +297,12 @@ async def test_a_run_survives_the_death_of_the_engine(a_world: Worlds, after: in
     assert event_names(events)[-1] == "run.completed"
 
 
-async def test_a_search_is_executed_and_cited(a_world: Worlds) -> None:
+async def test_a_search_is_executed_and_cited(make_world: Worlds) -> None:
     """The results are in the prompt, and numbers in the answer become citations."""
     turns = ScriptedTurns(
-        in_order(calls("file_search", '{"queries":["answer"]}'), says("It is 42 [0]."))
+        in_order(call_script("file_search", '{"queries":["answer"]}'), text_script("It is 42 [0]."))
     )
-    world = a_world(turns)
+    world = make_world(turns)
     filters = '{"type":"eq","key":"lang","value":"de"}'
     assistant = await world.assistant(
         tools=(FileSearchTool(filters_json=filters),),
@@ -341,11 +341,11 @@ async def test_a_search_is_executed_and_cited(a_world: Worlds) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
-async def test_a_search_survives_the_death_of_the_engine(a_world: Worlds, after: int) -> None:
+async def test_a_search_survives_the_death_of_the_engine(make_world: Worlds, after: int) -> None:
     """A call with incomplete arguments is resumed, and the search is executed once."""
-    script = in_order(calls("file_search", '{"queries":["answer"]}'), says("Nothing"))
+    script = in_order(call_script("file_search", '{"queries":["answer"]}'), text_script("Nothing"))
     turns = ScriptedTurns(script, troubles=[after])
-    world = a_world(turns)
+    world = make_world(turns)
     tools, stores = (FileSearchTool(),), ToolResources(vector_store_ids=("vs_1",))
     assistant = await world.assistant(tools=tools, resources=stores)
     thread = await world.thread("What is the answer?")

@@ -22,7 +22,7 @@ from tests.support.vectors import (
     RunningVectors,
     WordEmbedder,
     WordInference,
-    running_vectors,
+    run_vectors,
 )
 
 LETTERS = {
@@ -46,7 +46,7 @@ async def bare_postgres_url(postgres_url: str) -> AsyncIterator[str]:
 
 async def search_all(folder: Path, url: str | None, **settings: object) -> list[list[object]]:
     """The filenames and scores of the hits of each query."""
-    async with running_vectors(folder, url, vector_stores=settings) as running:
+    async with run_vectors(folder, url, vector_stores=settings) as running:
         store_id, _ = await running.vectors.create_with_files(LETTERS)
         return [
             [(hit.filename, hit.score) for hit in await running.vectors.search(store_id, query)]
@@ -80,7 +80,7 @@ async def test_processes_see_each_others_changes(tmp_path: Path, bare_postgres_u
     async with AsyncExitStack() as stack:
         both: list[RunningVectors] = []
         for _ in range(2):
-            running = running_vectors(tmp_path, bare_postgres_url)
+            running = run_vectors(tmp_path, bare_postgres_url)
             both.append(await stack.enter_async_context(running))
         one, two = (running.vectors for running in both)
         store_id, ids = await one.create_with_files({"a": "the red fox", "b": "the red deer"})
@@ -95,12 +95,12 @@ async def test_processes_see_each_others_changes(tmp_path: Path, bare_postgres_u
 async def test_equal_chunks_are_ordered_by_age(tmp_path: Path) -> None:
     """Even if there are more of them than candidates, with and without the index in memory."""
     texts = {f"{number:02}.txt": "the red fox" for number in range(60)}
-    async with running_vectors(tmp_path, None) as running:
+    async with run_vectors(tmp_path, None) as running:
         store_id, _ = await running.vectors.create_with_files(texts)
     names = []
     for index_bytes in (1 << 20, 0):
         settings = {"index_bytes": index_bytes}
-        async with running_vectors(tmp_path, None, vector_stores=settings) as running:
+        async with run_vectors(tmp_path, None, vector_stores=settings) as running:
             ranking = {"vector_weight": 1, "text_weight": 0}
             hits = await running.vectors.search(store_id, "fox", max_results=5, ranking=ranking)
             names.append([hit.filename for hit in hits])
@@ -113,7 +113,7 @@ async def test_several_stores_are_searched_together(
     tmp_path: Path, database_url: str | None
 ) -> None:
     """Each chunk is returned once, with its best score."""
-    async with running_vectors(tmp_path, database_url) as running:
+    async with run_vectors(tmp_path, database_url) as running:
         one, _ = await running.vectors.create_with_files({"a": "the red fox", "b": "the old tree"})
         two, _ = await running.vectors.create_with_files({"c": "the red fox and the deer"})
     async with open_database(database_url, tmp_path / "control") as database:
@@ -140,11 +140,11 @@ async def test_another_model_with_the_same_name_is_rejected(
     tmp_path: Path, database_url: str | None, other: dict[str, Any]
 ) -> None:
     """By searches and by ingestion, even if the dimensions are equal."""
-    async with running_vectors(tmp_path, database_url) as first:
+    async with run_vectors(tmp_path, database_url) as first:
         store_id, _ = await first.vectors.create_with_files({"a": "the red fox"})
     replaced = WordInference()
     vars(replaced).update(other)
-    async with running_vectors(tmp_path, database_url, replaced) as second:
+    async with run_vectors(tmp_path, database_url, replaced) as second:
         with pytest.raises(EmbeddingModelChanged):
             await second.vectors.search(store_id, "fox")
         file_id = await second.vectors.add_file(store_id, "the blue fox")

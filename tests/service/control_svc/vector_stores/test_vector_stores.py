@@ -31,7 +31,7 @@ from tests.support.vectors import (
     attribute_value,
     attributes,
     paragraphs,
-    running_vectors,
+    run_vectors,
     state_name,
 )
 
@@ -42,7 +42,7 @@ ANIMALS = {"fox.txt": "The fox sleeps in the barn.", "sea.txt": "The sea is deep
 @pytest.fixture
 async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[RunningVectors]:
     """Both services, on each database."""
-    async with running_vectors(tmp_path, database_url) as services:
+    async with run_vectors(tmp_path, database_url) as services:
         yield services
 
 
@@ -298,7 +298,7 @@ async def test_files_and_searches_require_an_embedding_model(
     tmp_path: Path, database_url: str | None
 ) -> None:
     """The error contains the command that adds one. Empty stores can be created."""
-    async with running_vectors(tmp_path, database_url, embedding_model=None) as running:
+    async with run_vectors(tmp_path, database_url, embedding_model=None) as running:
         client = running.vectors
         store = await client.create(name="later")
         for attempt in (client.add_file(store.id, "text"), client.search(store.id, "text")):
@@ -311,7 +311,7 @@ async def test_a_file_fails_after_three_engine_deaths(
 ) -> None:
     """Two deaths are retried."""
     jobs = {"poll_interval_s": 0.05}
-    async with running_vectors(tmp_path, database_url, jobs=jobs) as running:
+    async with run_vectors(tmp_path, database_url, jobs=jobs) as running:
         running.control.clock.step_s = 1  # so that backoffs end at once
         client, fake = running.vectors, running.fake
         store = await client.create()
@@ -385,7 +385,7 @@ async def test_batches_are_deleted_with_their_store(
     tmp_path: Path, database_url: str | None
 ) -> None:
     """No row remains."""
-    async with running_vectors(tmp_path, database_url) as running:
+    async with run_vectors(tmp_path, database_url) as running:
         client = running.vectors
         store_id, ids = await client.create_with_files(ANIMALS)
         files = [{"file_id": ids["fox.txt"]}]
@@ -403,14 +403,14 @@ async def test_interrupted_ingestion_resumes(tmp_path: Path, database_url: str |
     """Stored chunks are not embedded again, and are found only after the last one is stored."""
     text = paragraphs([f"topic{number}" for number in range(120)])
     chunking = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}
-    async with running_vectors(tmp_path, database_url) as first:
+    async with run_vectors(tmp_path, database_url) as first:
         store = await first.vectors.create()
         first.fake.max_calls = 2
         await first.vectors.add_file(store.id, text, chunking=chunking)
         await first.fake.blocked.wait()
         stored = set(first.fake.embedded)
         assert await first.vectors.search_names(store.id, "topic1") == []
-    async with running_vectors(tmp_path, database_url) as second:
+    async with run_vectors(tmp_path, database_url) as second:
         await second.vectors.wait_for_files(store.id)
         repeated = set(second.fake.embedded) & stored
         hits = await second.vectors.search(store.id, "topic1", max_results=50)

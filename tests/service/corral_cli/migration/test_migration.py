@@ -23,7 +23,7 @@ from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.importer import Importer
 from corral_cli.migration.server import Server
 from corral_cli.migration.translator import Translator
-from tests.support.vectors import RunningVectors, running_vectors
+from tests.support.vectors import RunningVectors, run_vectors
 
 STORE = {"id": "vs_old", "object": "vector_store", "created_at": 1, "name": "foxes"}
 STORE_FILE = {
@@ -59,7 +59,7 @@ def make_message(number: int, **about: Any) -> dict[str, Any]:
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[RunningVectors]:
     """Run a control service with embeddings."""
-    async with running_vectors(tmp_path) as opened:
+    async with run_vectors(tmp_path) as opened:
         yield opened
 
 

@@ -16,7 +16,7 @@ from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.layouts import FixedLayout
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 pytestmark = pytest.mark.timeout(120)  # seconds on an idle machine
 
@@ -60,7 +60,7 @@ def _request(sequence_id: int, **changes: object) -> SequenceRequest:
     """One whose log probabilities show the logits to the last bit."""
     rng = random.Random(sequence_id)
     prompt = [rng.randrange(40, 900) for _ in range(rng.randrange(70, 150))]
-    request = a_request(
+    request = make_request(
         sequence_id,
         prompt,
         sampling=Sampling(temperature=1.5),

@@ -42,7 +42,7 @@ from svc_kit.errors import (
     SlowReader,
 )
 from svc_kit.lifecycle import StartupError
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -126,12 +126,12 @@ PROMPT = _prompt()
 def _submit(
     engine: EngineClient, request: SequenceRequest | None = None, name: str = "r"
 ) -> OutputStream:
-    request = request or a_request(0, PROMPT, model="demo", max_tokens=30)
+    request = request or make_request(0, PROMPT, model="demo", max_tokens=30)
     return engine.submit([replace(request, model="demo")], Submission(name, "default", ""))[0]
 
 
 def _endless() -> SequenceRequest:
-    return a_request(0, PROMPT, max_tokens=400, ignore_eos=True)
+    return make_request(0, PROMPT, max_tokens=400, ignore_eos=True)
 
 
 async def _text(generation: OutputStream) -> str:
@@ -255,7 +255,7 @@ def test_a_file_replaced_during_the_load_is_not_served(tmp_path: Path) -> None:
 
 async def test_batch_work_is_preempted_by_interactive_work_and_resumed() -> None:
     """It counts as waiting meanwhile, and its stream is complete."""
-    request = a_request(0, PROMPT, max_tokens=150, ignore_eos=True, priority=1)
+    request = make_request(0, PROMPT, max_tokens=150, ignore_eos=True, priority=1)
     async with start_engine(make_config(slots=1, saved_bytes=100 << 20)) as (engine, events, _):
         undisturbed = await _text(_submit(engine, request))
         batch = _submit(engine, request)
@@ -291,7 +291,7 @@ async def test_a_saved_sequence_survives_a_crash_of_the_engine(tmp_path: Path) -
     retryable."""
     folder = FolderLimits(tmp_path, max_bytes=100 << 20, max_files=9)
     config = replace(make_config(saved_bytes=100 << 20), snapshots=folder)
-    request = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
+    request = make_request(0, PROMPT, max_tokens=60, ignore_eos=True)
     async with start_engine(config) as (engine, events, states):
         stream = _submit(engine, request)
         await _first_delta(stream)
@@ -437,7 +437,7 @@ async def test_a_stream_that_is_not_read_is_paused_and_then_fails() -> None:
 
 async def test_a_paused_stream_continues_when_it_is_read() -> None:
     """No output is lost."""
-    request = a_request(0, PROMPT, max_tokens=60, ignore_eos=True)
+    request = make_request(0, PROMPT, max_tokens=60, ignore_eos=True)
     async with start_engine(reader=ReaderLimits(10, 60.0)) as (engine, events, _):
         stream = _submit(engine, request)
         await events.wait_for(lambda: stream.is_paused)

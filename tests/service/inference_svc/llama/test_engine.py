@@ -32,7 +32,7 @@ from tests.support.llama_engines import (
     run_engine,
     text_request,
 )
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 ANSWER = "The capital of France is Paris."
@@ -260,7 +260,7 @@ def test_short_prompts_are_not_split_shortly_before_their_end(backend: LlamaBack
     while sum(sequence.is_decoding for sequence in engine.running) < 2:
         engine.step()
     prompts = [
-        a_request(sequence_id, [300 + sequence_id] * length, max_tokens=1)
+        make_request(sequence_id, [300 + sequence_id] * length, max_tokens=1)
         for sequence_id, length in ((2, 140), (3, 150))
     ]
     events = run_engine(engine, *prompts, steps=1)
@@ -277,11 +277,11 @@ def test_tokens_are_emitted_before_the_prompts_of_a_step_are_computed(
     engine.submit(_request(backend, 0, QUESTION, ignore_eos=True))
     while not any(sequence.is_decoding for sequence in engine.running):
         engine.step()
-    engine.submit(a_request(1, [300] * 40, max_tokens=1))
+    engine.submit(make_request(1, [300] * 40, max_tokens=1))
     calls = engine.decode_calls()
     first = next(calls)
     computed = [sequence.num_computed for sequence in engine.running]
-    engine.submit(a_request(2, [301] * 20, max_tokens=1))
+    engine.submit(make_request(2, [301] * 20, max_tokens=1))
     rest = [event for events in calls for event in events]
     engine.check_integrity()
 

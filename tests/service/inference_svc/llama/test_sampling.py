@@ -17,7 +17,7 @@ from inference_svc.llama.sampling.batch_sampler import _chain
 from inference_svc.llama.sampling.candidates import Candidates, Logits
 from inference_svc.llama.sampling.rng import SamplingRng
 from tests.support.llama_engines import make_engine, open_backend
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 SLOTS = 4
 CONTEXT = 256
@@ -152,7 +152,7 @@ SAMPLINGS = {
 def test_a_chain_samples_the_same_tokens_as_llama_cpp(backend: LlamaBackend, name: str) -> None:
     """Over 60 rows, with penalties for the previous tokens."""
     sampling, scratch = SAMPLINGS[name], Candidates(backend.limits.vocabulary_size)
-    chain = backend.new_sampler(a_request(prompt=PROMPT, sampling=sampling))
+    chain = backend.new_sampler(make_request(prompt=PROMPT, sampling=sampling))
     history = list(PROMPT)
     for draw in range(60):
         row = _row(backend, draw)
@@ -173,7 +173,7 @@ def test_mirostat_updates_mu_as_llama_cpp_does(
     """The same mu gives the same token and the same new mu."""
     tau, eta, size = 3.0, 0.4, backend.limits.vocabulary_size
     sampling = Sampling(temperature=temperature, mirostat=Mirostat(version, tau, eta))
-    chain = backend.new_sampler(a_request(sampling=sampling))
+    chain = backend.new_sampler(make_request(sampling=sampling))
     scratch, draws = Candidates(size), SamplingRng(1, 0)
     init = llama_cpp.llama_sampler_init_mirostat
     for draw in range(20):
@@ -199,10 +199,10 @@ def test_adaptive_p_adapts_as_llama_cpp_does(backend: LlamaBackend) -> None:
     """The transformed logits of each draw equal llama.cpp's after the same tokens."""
     target, decay, size = 0.3, 0.8, backend.limits.vocabulary_size
     sampling = Sampling(top_k=20, adaptive=Adaptive(target, decay))
-    chain = backend.new_sampler(a_request(sampling=sampling))
+    chain = backend.new_sampler(make_request(sampling=sampling))
     scratch, native_scratch = Candidates(size), Candidates(size)
     native = llama_cpp.llama_sampler_init_adaptive_p(target, decay, 7)
-    filters = backend.new_sampler(a_request(sampling=Sampling(top_k=20)))
+    filters = backend.new_sampler(make_request(sampling=Sampling(top_k=20)))
     for draw in range(20):
         row = _row(backend, draw)
         token = chain.sample(row, draw, scratch)
@@ -228,7 +228,7 @@ def test_draws_follow_the_probabilities(backend: LlamaBackend) -> None:
     row = np.full(backend.limits.vocabulary_size, -np.inf, np.float32)
     row[[5, 9]] = np.log([0.75, 0.25])
     sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    chain = backend.new_sampler(a_request(sampling=sampling))
+    chain = backend.new_sampler(make_request(sampling=sampling))
     scratch = Candidates(len(row))
     share = sum(chain.sample(row, draw, scratch) == 5 for draw in range(4000)) / 4000
     chain.close()
@@ -244,7 +244,7 @@ def test_biases_and_bans_change_the_token(backend: LlamaBackend) -> None:
     scratch = Candidates(len(row))
 
     def sample(draw: int = 0, **changes: Any) -> int:
-        chain = backend.new_sampler(a_request(**changes))
+        chain = backend.new_sampler(make_request(**changes))
         token = chain.sample(row, draw, scratch)
         chain.close()
         return token
@@ -262,7 +262,7 @@ def test_biases_and_bans_change_the_token(backend: LlamaBackend) -> None:
 def test_logprobs_are_those_of_the_model(backend: LlamaBackend) -> None:
     """Before the filters, best first, and normalized over the vocabulary."""
     row = np.random.default_rng(1).normal(0, 2, backend.limits.vocabulary_size).astype(np.float32)
-    chain = backend.new_sampler(a_request(top_logprobs=5))
+    chain = backend.new_sampler(make_request(top_logprobs=5))
     best = int(row.argmax())
     logprob = chain.logprobs(row, best, Candidates(len(row)))
     chain.close()
@@ -285,7 +285,7 @@ MIXED = (
 
 
 def _random_request(rng: random.Random, sequence_id: int) -> SequenceRequest:
-    return a_request(
+    return make_request(
         sequence_id,
         [rng.randrange(40, 500) for _ in range(rng.randrange(5, 120))],
         sampling=rng.choice(MIXED),

@@ -24,7 +24,7 @@ from tests.support.llama_engines import (
     run_engine,
 )
 from tests.support.model_kinds import write_model_of_kind
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 SLOTS = 4
 TOKENS = 40
@@ -57,7 +57,7 @@ def _request(i: int, **changes: object) -> SequenceRequest:
     """A request with log probabilities, which show the logits."""
     prompt = random.Random(i).choices(range(3, 259), k=90)
     options = {"max_tokens": TOKENS, "ignore_eos": True, "max_draft": 0, "top_logprobs": 0}
-    return a_request(i, prompt, cache_key=b"%d" % i, **{**options, **changes})
+    return make_request(i, prompt, cache_key=b"%d" % i, **{**options, **changes})
 
 
 def _output(events: list[Event], sequence_id: int) -> tuple[list[int], list[float]]:
@@ -119,7 +119,7 @@ def test_a_move_preserves_the_prefix_of_the_idle_slot(backend: LlamaBackend) -> 
         assert any(isinstance(event, Moved) for event in events) is moves
         prompt = [*_request(1).prompt, *output_tokens(events, 1), 7, 8, 9]
         run_engine(engine)
-        follow_up = a_request(9, prompt, cache_key=b"1", ignore_eos=True, max_draft=0)
+        follow_up = make_request(9, prompt, cache_key=b"1", ignore_eos=True, max_draft=0)
         follow_ups.append(output_tokens(run_engine(engine, follow_up), 9))
 
     assert follow_ups[0] == follow_ups[1]

@@ -18,7 +18,7 @@ from inference_svc.llama.backend import LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.llama_engines import make_engine, open_backend, output_tokens, run_engine
 from tests.support.model_kinds import write_model_of_kind
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 from tests.support.snapshots import AN_ID, save_prefix, saved_output, through_file
 
 PROMPT = random.Random(1).choices(range(3, 259), k=90)
@@ -54,7 +54,7 @@ def _engine(backend: LlamaBackend) -> Engine:
 
 def _request(i: int = 0, **changes: Any) -> SequenceRequest:
     fields = {"max_tokens": WHOLE, "ignore_eos": True, "request_id": f"r{i}", **changes}
-    return a_request(i, PROMPT, **fields)
+    return make_request(i, PROMPT, **fields)
 
 
 def _run(engine: Engine, until: int) -> list[Event]:
@@ -91,7 +91,7 @@ def test_a_sequence_continues_in_another_context(model: Path, slots: tuple[int, 
         whole = output_tokens(run_engine(_engine(backend), _request(**changes)))
         engine = _engine(backend)
         if slots[0] > 1:  # use another slot than the first
-            run_engine(engine, a_request(1, [5, 6, 7], max_tokens=200, ignore_eos=True), steps=1)
+            run_engine(engine, make_request(1, [5, 6, 7], max_tokens=200, ignore_eos=True), steps=1)
             engine.pause(1, paused=True)
         engine.submit(_request(**changes))
         _run(engine, until=CUT)

@@ -18,7 +18,7 @@ from tests.support.llama_engines import (
     output_tokens,
     run_engine,
 )
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 SLOTS = 3
 CELLS = 512
@@ -45,7 +45,7 @@ def _engine(backend: LlamaBackend, saved_bytes: int = 64 << 20) -> Engine:
 
 
 def _request(i: int, prompt: list[int], tokens: int, **changes: object) -> SequenceRequest:
-    return a_request(i, prompt, max_tokens=tokens, ignore_eos=True, max_draft=0, **changes)
+    return make_request(i, prompt, max_tokens=tokens, ignore_eos=True, max_draft=0, **changes)
 
 
 def _alone(backend: LlamaBackend, prompt: list[int], tokens: int) -> list[int]:

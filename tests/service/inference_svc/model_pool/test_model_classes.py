@@ -24,7 +24,7 @@ from inference_svc.engine.sampling_params import Sampling
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from tests.support.model_kinds import write_model_of_kind
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 SLOTS = 3
 SYSTEM = random.Random(1).choices(range(3, 259), k=90)
@@ -73,7 +73,7 @@ def _engine(backend: LlamaBackend) -> Engine:
 
 def _request(i: int, prompt: list[int], **changes: object) -> SequenceRequest:
     options = {"max_tokens": 12, "ignore_eos": True, "max_draft": 0, **changes}
-    return a_request(i, prompt, **options)
+    return make_request(i, prompt, **options)
 
 
 def _run(engine: Engine, steps: int = 10**6) -> list[Event]:

@@ -33,7 +33,7 @@ from inference_svc.structured_output.spec import (
 )
 from svc_kit.errors import GrammarInvalid
 from svc_kit.sandbox.frames import InlineJobs
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 TURN = "<|im_start|>user\nTell me about Mira.<|im_end|>\n<|im_start|>assistant\n"
 WILD = Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
@@ -102,7 +102,7 @@ def _request(
 ) -> SequenceRequest:
     tokens = backend.vocabulary.tokenize(TURN, add_special=False, parse_special=True)
     changes = {"max_tokens": 200, "sampling": WILD, "reuse": False, **changes}
-    return a_request(changes.pop("sequence_id", 0), tokens, constraint=constraint, **changes)
+    return make_request(changes.pop("sequence_id", 0), tokens, constraint=constraint, **changes)
 
 
 def _run(backend: LlamaBackend, *requests: SequenceRequest) -> list[Event]:

@@ -19,7 +19,7 @@ from tests.support.rpc_servers import (
     Context,
     Running,
     ScriptedInference,
-    serving,
+    run_rpc_server,
     stub_on,
     two_tokens,
 )
@@ -63,7 +63,7 @@ def bearer(secret: str) -> tuple[str, str]:
 @pytest.mark.parametrize("kind", ["unary", "stream"])
 async def test_a_key_with_the_scope_may_call(kind: str) -> None:
     """On calls and streams."""
-    async with serving(authenticator=with_keys()) as running:
+    async with run_rpc_server(authenticator=with_keys()) as running:
         await attempt(running, kind, bearer("sk-user"))
 
 
@@ -84,7 +84,7 @@ async def test_a_refusal_has_the_reason(
     """Missing, unknown and expired keys, and keys without the scope, on calls and streams."""
     name = METHOD + ("Tokenize" if kind == "unary" else "Generate")
     expected = error or errors.ScopeMissing(scope="inference", method=name)
-    async with serving(authenticator=with_keys()) as running:
+    async with run_rpc_server(authenticator=with_keys()) as running:
         with pytest.raises(DomainError) as raised:
             await attempt(running, kind, *metadata)
 
@@ -100,7 +100,7 @@ async def test_the_servicer_is_not_reached_without_a_credential() -> None:
         reached = True
         return await two_tokens(request, context)
 
-    async with serving(ScriptedInference(tokenize), authenticator=with_keys()) as running:
+    async with run_rpc_server(ScriptedInference(tokenize), authenticator=with_keys()) as running:
         call: Any = running.channel.unary_unary(f"{METHOD}Tokenize")
         with pytest.raises(errors.ApiKeyMissing), translate_errors():
             await call(b"\xff\xff")
@@ -118,7 +118,7 @@ async def get_principal(*metadata: tuple[str, str], authenticator: Authenticator
         seen.append(current_principal())
         return await two_tokens(request, context)
 
-    async with serving(ScriptedInference(tokenize), authenticator=authenticator) as running:
+    async with run_rpc_server(ScriptedInference(tokenize), authenticator=authenticator) as running:
         await attempt(running, "unary", *metadata)
     return seen[0]
 
@@ -152,7 +152,7 @@ async def test_a_keyless_caller_cannot_call_for_a_project() -> None:
 async def test_a_channel_with_a_token_sends_it_with_every_call() -> None:
     """In addition to the metadata of each call."""
     async with (
-        serving(authenticator=with_keys()) as running,
+        run_rpc_server(authenticator=with_keys()) as running,
         open_channel(running.target, token=TOKEN.secret) as channel,
     ):
         stub = stub_on(channel)

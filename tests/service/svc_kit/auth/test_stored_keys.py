@@ -29,7 +29,7 @@ from svc_kit.errors import (
 )
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.rpc.server import RpcServer, Service
-from tests.support.control import RunningControl, a_control
+from tests.support.control import RunningControl, run_control
 from tests.support.operators import ADMIN, INFERENCE, Operator, stamp
 
 CHAT = "/corral.inference.v1.InferenceService/Chat"
@@ -76,7 +76,7 @@ async def run_inference_server(
 @pytest.fixture
 async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
     """Run a control service that requires keys."""
-    async with a_control(tmp_path, require_keys=True) as running:
+    async with run_control(tmp_path, require_keys=True) as running:
         yield running
 
 
@@ -224,7 +224,7 @@ async def test_every_route_of_the_gateway_checks_keys(control: RunningControl) -
 async def test_cached_keys_are_accepted_while_control_is_unavailable(tmp_path: Path) -> None:
     """Others fail as unavailable, not as invalid."""
     async with AsyncExitStack() as inference, AsyncExitStack() as stack:
-        running = await stack.enter_async_context(a_control(tmp_path))
+        running = await stack.enter_async_context(run_control(tmp_path))
         known = (await Operator.of(running).create_key()).secret
         other = (await Operator.of(running).create_key()).secret
         channel = await inference.enter_async_context(run_inference_server(running))

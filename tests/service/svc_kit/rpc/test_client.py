@@ -11,7 +11,13 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from svc_kit import errors
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import UpstreamTlsSettings
-from tests.support.rpc_servers import Context, ScriptedInference, serving, stub_on, two_tokens
+from tests.support.rpc_servers import (
+    Context,
+    ScriptedInference,
+    run_rpc_server,
+    stub_on,
+    two_tokens,
+)
 
 
 async def test_a_call_refused_before_admission_is_tried_again() -> None:
@@ -25,7 +31,7 @@ async def test_a_call_refused_before_admission_is_tried_again() -> None:
             raise errors.EngineRestarting(retry_after=1)
         return await two_tokens(request, context)
 
-    async with serving(ScriptedInference(tokenize)) as running:
+    async with run_rpc_server(ScriptedInference(tokenize)) as running:
         answer = await running.stub.Tokenize(pb.TokenizeRequest())
 
     assert (list(answer.token_ids), attempts) == ([1, 2], 3)
@@ -48,7 +54,7 @@ async def test_a_stream_that_broke_after_its_first_event_is_not_tried_again() ->
             async for _ in stub.Generate(pb.GenerateRequest()):
                 pass
 
-    async with serving(ScriptedInference(generate=generate)) as running:
+    async with run_rpc_server(ScriptedInference(generate=generate)) as running:
         with pytest.raises(errors.EngineRestarting):
             await read(running.stub)
 
@@ -64,7 +70,7 @@ async def test_other_errors_are_not_tried_again() -> None:
         attempts += 1
         raise errors.QueueFull(bound="requests", depth=1, limit=1, retry_after=1)
 
-    async with serving(ScriptedInference(tokenize)) as running:
+    async with run_rpc_server(ScriptedInference(tokenize)) as running:
         with pytest.raises(errors.QueueFull), translate_errors():
             await running.stub.Tokenize(pb.TokenizeRequest())
 
@@ -73,7 +79,7 @@ async def test_other_errors_are_not_tried_again() -> None:
 
 async def test_a_service_that_is_not_there_is_named() -> None:
     """The gateway tells its callers which one."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         target = running.target
     async with open_channel(target) as channel:
         with pytest.raises(errors.UpstreamUnavailable) as raised, translate_errors("inference"):
@@ -85,7 +91,7 @@ async def test_a_service_that_is_not_there_is_named() -> None:
 async def test_options_of_the_caller_win() -> None:
     """A caller that wants other limits says so."""
     async with (
-        serving() as running,
+        run_rpc_server() as running,
         open_channel(running.target, options=[("grpc.max_send_message_length", 10)]) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):

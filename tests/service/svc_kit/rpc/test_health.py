@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from svc_kit import errors
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.rpc.client import translate_errors
-from tests.support.rpc_servers import SERVICE, Running, serving
+from tests.support.rpc_servers import SERVICE, Running, run_rpc_server
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -30,7 +30,7 @@ def about(service: str) -> Any:
 @pytest.mark.parametrize("service", ["", SERVICE, "grpc.health.v1.Health"])
 async def test_check_answers_for_the_server_and_each_service(service: str) -> None:
     """The health service itself is not in its own list."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         if service == "grpc.health.v1.Health":
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await health_of(running).Check(about(service))
@@ -45,7 +45,7 @@ async def test_check_answers_for_the_server_and_each_service(service: str) -> No
 
 async def test_one_service_can_stop_serving_alone() -> None:
     """A dead engine is not a dead server."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         running.server.set_serving(False, SERVICE)
         whole = (await health_of(running).Check(about(""))).status
         part = (await health_of(running).Check(about(SERVICE))).status
@@ -60,7 +60,7 @@ async def test_one_service_can_stop_serving_alone() -> None:
 
 async def test_watch_tells_every_change() -> None:
     """Balancers take a server out without asking again."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         watch = health_of(running).Watch(about(SERVICE))
         seen = [(await watch.read()).status]
         for is_serving in (False, True):
@@ -73,7 +73,7 @@ async def test_watch_tells_every_change() -> None:
 
 async def test_watch_of_an_unknown_service_says_so() -> None:
     """The protocol wants an answer here, not an error."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         watch = health_of(running).Watch(about("no.Such"))
         status = (await watch.read()).status
         watch.cancel()
@@ -83,7 +83,7 @@ async def test_watch_of_an_unknown_service_says_so() -> None:
 
 async def test_a_drain_tells_watchers_and_ends_them() -> None:
     """A watch never ends by itself; it must not hold up the drain."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         watch = health_of(running).Watch(about(""))
         seen = [(await watch.read()).status]
         await running.server.drain(60)
@@ -100,7 +100,7 @@ async def _rest_of(watch: Any) -> AsyncIterator[Any]:
 
 async def test_a_watcher_that_does_not_read_holds_nobody_up() -> None:
     """Others see changes, and the server can turn NOT_SERVING."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         stalled = health_of(running).Watch(about(SERVICE))
         for number in range(200):
             running.server.set_serving(bool(number % 2))
@@ -114,7 +114,7 @@ async def test_a_watcher_that_does_not_read_holds_nobody_up() -> None:
 
 async def test_health_asks_for_no_credential() -> None:
     """Probes have none."""
-    async with serving(authenticator=Authenticator()) as running:
+    async with run_rpc_server(authenticator=Authenticator()) as running:
         answer = await health_of(running).Check(about(""))
 
     assert answer.status == SERVING

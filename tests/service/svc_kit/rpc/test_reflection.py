@@ -15,7 +15,7 @@ from svc_kit.auth.keys import SettingsKeys, hash_key
 from svc_kit.errors import FeatureUnsupported
 from svc_kit.rpc.client import translate_errors
 from svc_kit.settings.groups import KeySettings, ServerSettings
-from tests.support.rpc_servers import SERVICE, Running, serving
+from tests.support.rpc_servers import SERVICE, Running, run_rpc_server
 
 V1 = "grpc.reflection.v1.ServerReflection"
 V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
@@ -51,7 +51,7 @@ async def silence() -> AsyncIterator[Any]:
 @pytest.mark.parametrize("version", [V1, V1ALPHA])
 async def test_both_versions_list_the_services(version: str) -> None:
     """grpcurl asks for v1 first, Postman for v1alpha, new clients for v1 only."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         answer = await reflect(running, version, list_services="*")
     names = {service.name for service in answer.list_services_response.service}
 
@@ -62,7 +62,7 @@ async def test_both_versions_list_the_services(version: str) -> None:
 @pytest.mark.parametrize("symbol", [SERVICE, f"{SERVICE}.Chat", V1, V1ALPHA])
 async def test_both_versions_describe_every_service(version: str, symbol: str) -> None:
     """A listed service that cannot be described breaks `grpcurl describe`."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         answer = await reflect(running, version, file_containing_symbol=symbol)
     packages = {
         descriptor_pb2.FileDescriptorProto.FromString(raw).package
@@ -74,21 +74,21 @@ async def test_both_versions_describe_every_service(version: str, symbol: str) -
 
 async def test_reflection_wants_a_credential_where_the_server_does() -> None:
     """The schema is not secret, but who is not known learns nothing."""
-    async with serving(authenticator=Authenticator()) as running:
+    async with run_rpc_server(authenticator=Authenticator()) as running:
         with pytest.raises(errors.ApiKeyMissing), translate_errors():
             _ = [answer async for answer in ask(running, V1, silence())]
 
 
 async def test_reflection_can_be_off() -> None:
     """Then its methods do not exist."""
-    async with serving(settings=ServerSettings(reflection=False)) as running:
+    async with run_rpc_server(settings=ServerSettings(reflection=False)) as running:
         with pytest.raises(FeatureUnsupported), translate_errors():
             _ = [answer async for answer in ask(running, V1, silence())]
 
 
 async def test_an_open_reflection_stream_does_not_hold_up_a_drain() -> None:
     """Tools leave it open."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         method: Any = running.channel.stream_stream(f"/{V1}/ServerReflectionInfo")
         call = method()
         await call.write(b"")
@@ -98,7 +98,7 @@ async def test_an_open_reflection_stream_does_not_hold_up_a_drain() -> None:
 
 async def test_what_is_not_there_is_not_found() -> None:
     """An answer of the protocol, not an error of the call."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         answer = await reflect(running, V1, file_containing_symbol="no.Such")
 
     assert answer.error_response.error_code == 5
@@ -117,7 +117,7 @@ def servers_of(running: Running, key: str = "any") -> Any:
 
 async def test_channelz_shows_connections_to_operators() -> None:
     """On the server's own port."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         answer = await servers_of(running)
 
     assert answer.server
@@ -126,13 +126,13 @@ async def test_channelz_shows_connections_to_operators() -> None:
 async def test_channelz_takes_the_scope_admin() -> None:
     """Addresses of other callers are not everybody's business."""
     key = KeySettings.model_validate({"name": "ci", "sha256": hash_key("sk-ci")})
-    async with serving(authenticator=Authenticator(verifier=SettingsKeys([key]))) as running:
+    async with run_rpc_server(authenticator=Authenticator(verifier=SettingsKeys([key]))) as running:
         with pytest.raises(errors.ScopeMissing), translate_errors():
             await servers_of(running, "sk-ci")
 
 
 async def test_channelz_can_be_off() -> None:
     """Then its methods do not exist."""
-    async with serving(settings=ServerSettings(channelz=False)) as running:
+    async with run_rpc_server(settings=ServerSettings(channelz=False)) as running:
         with pytest.raises(FeatureUnsupported), translate_errors():
             await servers_of(running)

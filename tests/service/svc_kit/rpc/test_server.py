@@ -33,7 +33,7 @@ from tests.support.rpc_servers import (
     EndlessStream,
     ScriptedInference,
     everybody,
-    serving,
+    run_rpc_server,
     stub_on,
     two_tokens,
 )
@@ -105,7 +105,7 @@ def unary_that_runs(work: Callable[[], Awaitable[None]]) -> ScriptedInference:
 
 async def test_a_unary_call_is_answered_with_a_request_id() -> None:
     """The server makes it, whatever the caller calls the request."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         call = running.stub.Tokenize(
             pb.TokenizeRequest(text="x"), metadata=(("x-request-id", "mine"),)
         )
@@ -118,7 +118,7 @@ async def test_a_unary_call_is_answered_with_a_request_id() -> None:
 
 async def test_a_stream_names_its_request_with_the_first_message() -> None:
     """Whoever reads a stream can name it before it ends."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         call = running.stub.Generate(pb.GenerateRequest())
         first = dict(await call.initial_metadata())
         events = await numbers_of(call)
@@ -138,7 +138,7 @@ async def test_no_metadata_before_the_first_message() -> None:
         await admit.wait()
         yield pb.GenerateResponse()
 
-    async with serving(ScriptedInference(generate=generate)) as running:
+    async with run_rpc_server(ScriptedInference(generate=generate)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         headers = asyncio.ensure_future(call.initial_metadata())
         # A round trip of another call gives headers the time to arrive, were there any.
@@ -160,7 +160,7 @@ async def test_a_servicer_may_send_metadata_itself() -> None:
         await context.send_initial_metadata((("x-admitted", "yes"),))
         yield pb.GenerateResponse(sequence_number=5)
 
-    async with serving(ScriptedInference(generate=generate)) as running:
+    async with run_rpc_server(ScriptedInference(generate=generate)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         headers = dict(await call.initial_metadata())
         events = await numbers_of(call)
@@ -175,7 +175,7 @@ async def test_a_servicer_may_write_to_the_context() -> None:
         async def Generate(self, request: Any, context: Any) -> None:  # type: ignore[override]
             await context.write(pb.GenerateResponse(sequence_number=7))
 
-    async with serving(Writer()) as running:  # type: ignore[arg-type]
+    async with run_rpc_server(Writer()) as running:  # type: ignore[arg-type]
         events = await numbers_of(running.stub.Generate(pb.GenerateRequest()))
 
     assert events == [7]
@@ -191,7 +191,7 @@ async def test_the_servicer_knows_request_principal_and_deadline() -> None:
         seen["left"] = None if deadline is None else deadline - asyncio.get_running_loop().time()
 
     settings = ServerSettings(default_deadline_s=50)
-    async with serving(unary_that_runs(look), settings=settings) as running:
+    async with run_rpc_server(unary_that_runs(look), settings=settings) as running:
         call = running.stub.Tokenize(pb.TokenizeRequest())
         await call
         trailers = dict(await call.trailing_metadata())
@@ -206,7 +206,7 @@ async def test_the_servicer_knows_request_principal_and_deadline() -> None:
 async def test_a_domain_error_arrives_as_itself() -> None:
     """Class, metadata, message and advice."""
     error = errors.QueueFull(bound="requests", depth=3, limit=3, retry_after=2.5)
-    async with serving(unary_that_raises(error)) as running:
+    async with run_rpc_server(unary_that_raises(error)) as running:
         received = await error_of(running.stub.Tokenize(pb.TokenizeRequest()))
 
     assert received == error
@@ -215,7 +215,9 @@ async def test_a_domain_error_arrives_as_itself() -> None:
 
 async def test_an_error_after_tokens_has_its_details_in_the_trailers() -> None:
     """The events before it arrive; ErrorInfo ends the stream."""
-    async with serving(stream_that_raises(errors.EngineRestarting(retry_after=3))) as running:
+    async with run_rpc_server(
+        stream_that_raises(errors.EngineRestarting(retry_after=3))
+    ) as running:
         call: Any = running.stub.Generate(pb.GenerateRequest())
         events = [(await call.read()).sequence_number for _ in range(2)]
         failed = await failure_of(call)
@@ -235,7 +237,7 @@ async def test_a_defect_tells_the_caller_nothing_but_the_request_id(
     make: Callable[[Exception], ScriptedInference], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The exception's class and text stay in the log, under that id."""
-    async with serving(make(RuntimeError("the password is hunter2"))) as running:
+    async with run_rpc_server(make(RuntimeError("the password is hunter2"))) as running:
         call: Any = running.stub.Tokenize(pb.TokenizeRequest())
         if make is stream_that_raises:
             call = running.stub.Generate(pb.GenerateRequest())
@@ -252,7 +254,7 @@ async def test_a_defect_tells_the_caller_nothing_but_the_request_id(
 
 async def test_a_timeout_of_the_servicers_own_is_a_defect() -> None:
     """Only the call's deadline is DEADLINE_EXCEEDED."""
-    async with serving(unary_that_raises(TimeoutError("a database"))) as running:
+    async with run_rpc_server(unary_that_raises(TimeoutError("a database"))) as running:
         received = await error_of(running.stub.Tokenize(pb.TokenizeRequest()))
 
     assert type(received) is errors.InternalError
@@ -260,7 +262,7 @@ async def test_a_timeout_of_the_servicers_own_is_a_defect() -> None:
 
 async def test_a_method_that_is_not_written_yet_is_unimplemented() -> None:
     """The generated method raises; callers learn its name, and the log stays quiet."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         unary = await error_of(running.stub.Embed(pb.EmbedRequest()))
         stream = await error_of(running.stub.Chat(pb.ChatRequest()))
 
@@ -270,7 +272,7 @@ async def test_a_method_that_is_not_written_yet_is_unimplemented() -> None:
 
 async def test_a_method_that_does_not_exist_is_unimplemented_with_details() -> None:
     """All of them are one method in the metrics, or callers could add names without end."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         for name in ("/a.B/C", "/a.B/D"):
             received = await error_of(raw_call(running.channel, name, b"x"))
             assert received == errors.FeatureUnsupported(feature=name)
@@ -282,7 +284,7 @@ async def test_a_method_that_does_not_exist_is_unimplemented_with_details() -> N
 
 async def test_bytes_that_are_no_request_are_an_invalid_argument() -> None:
     """A client of another schema is told so, not that we are broken."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         received = await error_of(raw_call(running.channel, f"{METHOD}Tokenize", b"\xff\xff"))
 
     assert (received.reason, received.field) == ("INVALID_FIELD", "request")
@@ -292,7 +294,7 @@ async def test_bytes_that_are_no_request_are_an_invalid_argument() -> None:
 async def test_a_message_over_the_limit_is_refused_with_both_numbers(size: int, limit: int) -> None:
     """By us with details, by gRPC itself where it is far too large: the client reads both."""
     settings = ServerSettings(max_message_bytes=65_536)
-    async with serving(settings=settings) as running:
+    async with run_rpc_server(settings=settings) as running:
         received = await error_of(running.stub.Tokenize(pb.TokenizeRequest(text="x" * size)))
 
     assert isinstance(received, errors.RequestTooLarge)
@@ -305,7 +307,7 @@ async def test_a_message_at_the_limit_is_taken() -> None:
     """The limit itself is allowed."""
     settings = ServerSettings(max_message_bytes=65_536)
     request = pb.TokenizeRequest(text="x" * (65_536 - 4))
-    async with serving(settings=settings) as running:
+    async with run_rpc_server(settings=settings) as running:
         answer = await running.stub.Tokenize(request)
 
     assert request.ByteSize() == 65_536
@@ -319,7 +321,7 @@ async def test_the_servers_default_deadline_ends_a_call_without_one() -> None:
     """With details, and the generation behind it is ended."""
     endless = EndlessStream()
     settings = ServerSettings(default_deadline_s=0.05)
-    async with serving(ScriptedInference(generate=endless), settings=settings) as running:
+    async with run_rpc_server(ScriptedInference(generate=endless), settings=settings) as running:
         received = await error_of(running.stub.Generate(pb.GenerateRequest()))
         await endless.ended.wait()
 
@@ -330,7 +332,7 @@ async def test_a_longer_deadline_is_capped() -> None:
     """No caller can hold a slot for ever."""
     endless = EndlessStream()
     settings = ServerSettings(default_deadline_s=100, max_deadline_s=0.05)
-    async with serving(ScriptedInference(generate=endless), settings=settings) as running:
+    async with run_rpc_server(ScriptedInference(generate=endless), settings=settings) as running:
         call = running.stub.Generate(pb.GenerateRequest(), timeout=100)
         received = await error_of(call)
         await endless.ended.wait()
@@ -346,7 +348,7 @@ async def test_a_callers_deadline_beyond_the_default_holds() -> None:
         seen.append(current_deadline())
 
     settings = ServerSettings(default_deadline_s=1, max_deadline_s=100)
-    async with serving(unary_that_runs(look), settings=settings) as running:
+    async with run_rpc_server(unary_that_runs(look), settings=settings) as running:
         await running.stub.Tokenize(pb.TokenizeRequest(), timeout=60)
         left = (seen[0] or 0) - asyncio.get_running_loop().time()
 
@@ -356,7 +358,7 @@ async def test_a_callers_deadline_beyond_the_default_holds() -> None:
 async def test_a_callers_own_deadline_ends_the_work() -> None:
     """A call that nobody waits for any more frees what it holds, and counts as late."""
     endless = EndlessStream()
-    async with serving(ScriptedInference(generate=endless)) as running:
+    async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         call = running.stub.Generate(pb.GenerateRequest(), timeout=0.1)
         received = await error_of(call)
         await endless.ended.wait()
@@ -371,7 +373,7 @@ async def test_a_callers_own_deadline_ends_the_work() -> None:
 async def test_a_cancel_reaches_the_servicers_finally() -> None:
     """That is where a sequence is taken off the engine."""
     endless = EndlessStream()
-    async with serving(ScriptedInference(generate=endless)) as running:
+    async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         await call.read()
         await endless.began.wait()
@@ -394,7 +396,7 @@ async def test_a_cancel_reaches_a_servicer_whose_client_does_not_read() -> None:
         finally:
             ended.set()
 
-    async with serving(ScriptedInference(generate=flood)) as running:
+    async with run_rpc_server(ScriptedInference(generate=flood)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         await call.read()
         before = -1
@@ -412,7 +414,7 @@ async def test_a_cancel_reaches_a_servicer_whose_client_does_not_read() -> None:
 async def test_a_client_that_goes_away_ends_its_call() -> None:
     """Closing the channel is a cancel too."""
     endless = EndlessStream()
-    async with serving(ScriptedInference(generate=endless)) as running:
+    async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         channel = grpc.aio.insecure_channel(running.target)
         call = stub_on(channel).Generate(pb.GenerateRequest())
         await call.read()
@@ -429,7 +431,7 @@ async def test_each_call_is_one_log_line_without_its_prompt(
     """Method, outcome, who, and the caller's own label."""
     caplog.set_level(logging.INFO)
     labels = (("x-request-id", "mine" * 100), ("traceparent", "00-ab-cd-01"))
-    async with serving() as running:
+    async with run_rpc_server() as running:
         await running.stub.Tokenize(pb.TokenizeRequest(text="my secret"), metadata=labels)
     lines = [getattr(r, "fields", {}) for r in caplog.records if r.message == "call ended"]
 
@@ -444,7 +446,7 @@ async def test_each_call_is_one_log_line_without_its_prompt(
 async def test_calls_are_counted_by_method_code_and_reason() -> None:
     """And none stays in flight."""
     error = errors.ModelNotFound(model="m")
-    async with serving(unary_that_raises(error)) as running:
+    async with run_rpc_server(unary_that_raises(error)) as running:
         await error_of(running.stub.Tokenize(pb.TokenizeRequest()))
         async for _ in running.stub.Generate(pb.GenerateRequest()):
             pass
@@ -463,7 +465,7 @@ async def test_a_running_call_is_in_flight() -> None:
     """Until it ends."""
     endless = EndlessStream()
     name = f'corral_rpc_server_in_flight{{method="{METHOD}Generate"}}'
-    async with serving(ScriptedInference(generate=endless)) as running:
+    async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         await call.read()
         during = running.metrics()[name]
@@ -492,14 +494,14 @@ def a_server(listen: str = "127.0.0.1:0", **options: Any) -> RpcServer:
 
 async def test_a_taken_port_is_one_clear_line() -> None:
     """Two servers would share the traffic in silence, did the second one start."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         with pytest.raises(StartupError, match=f"{running.target}: the port is already in use"):
             await a_server(running.target).start()
 
 
 async def test_nobody_can_share_the_servers_port() -> None:
     """gRPC's default lets a second process take half of the calls in silence."""
-    async with serving() as running:
+    async with run_rpc_server() as running:
         with socket.socket() as second:
             second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             with pytest.raises(OSError, match="in use"):
@@ -539,7 +541,7 @@ async def test_a_drain_lets_running_calls_finish() -> None:
         began.set()
         await go_on.wait()
 
-    async with serving(unary_that_runs(work)) as running:
+    async with run_rpc_server(unary_that_runs(work)) as running:
         call = asyncio.ensure_future(running.stub.Tokenize(pb.TokenizeRequest()))
         await began.wait()
         watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest())
@@ -560,7 +562,7 @@ async def test_a_drain_lets_running_calls_finish() -> None:
 async def test_a_drain_cancels_what_outlives_the_grace() -> None:
     """With details; the servicer's finally runs before drain returns."""
     endless = EndlessStream()
-    async with serving(ScriptedInference(generate=endless)) as running:
+    async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         await call.read()
         await endless.began.wait()
@@ -574,7 +576,7 @@ async def test_a_drain_cancels_what_outlives_the_grace() -> None:
 async def test_balancers_are_told_before_calls_are_refused() -> None:
     """In the delay the server is NOT_SERVING and serves."""
     settings = ServerSettings(drain_delay_s=0.5)
-    async with serving(settings=settings) as running:
+    async with run_rpc_server(settings=settings) as running:
         drain = asyncio.create_task(running.server.drain(0))
         health = health_pb2_grpc.HealthStub(running.channel)
         state = await health.Check(health_pb2.HealthCheckRequest())
@@ -602,7 +604,7 @@ async def test_a_servicer_that_ignores_its_end_cannot_stop_the_drain() -> None:
             except asyncio.CancelledError:
                 continue
 
-    async with serving(unary_that_runs(stubborn)) as running:
+    async with run_rpc_server(unary_that_runs(stubborn)) as running:
         call = asyncio.ensure_future(failure_of(running.stub.Tokenize(pb.TokenizeRequest())))
         await began.wait()
         await running.server.drain(0, abort_after_s=0.05)
@@ -621,7 +623,7 @@ async def test_errors_are_translated_around_a_whole_stream() -> None:
             events.extend([(await call.read()).sequence_number for _ in range(2)])
             await call.read()
 
-    async with serving(stream_that_raises(sent)) as running:
+    async with run_rpc_server(stream_that_raises(sent)) as running:
         with pytest.raises(errors.SlowReader):
             await read(running.stub.Generate(pb.GenerateRequest()))
 

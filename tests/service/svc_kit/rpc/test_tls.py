@@ -13,7 +13,7 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.server import RpcServer
 from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
-from tests.support.rpc_servers import Running, everybody, serving
+from tests.support.rpc_servers import Running, everybody, run_rpc_server
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="the openssl command makes the certificates"
@@ -68,13 +68,15 @@ async def tokens(running: Running) -> list[int]:
 
 async def test_calls_travel_over_tls(certificates: Path) -> None:
     """With the authority's certificate the client knows the server."""
-    async with serving(tls=server_tls(certificates), client_tls=client_tls(certificates)) as r:
+    async with run_rpc_server(
+        tls=server_tls(certificates), client_tls=client_tls(certificates)
+    ) as r:
         assert await tokens(r) == [1, 2]
 
 
 async def test_a_plain_client_is_not_served_over_tls(certificates: Path) -> None:
     """It hears nothing but that it cannot connect."""
-    async with serving(tls=server_tls(certificates)) as running:
+    async with run_rpc_server(tls=server_tls(certificates)) as running:
         with pytest.raises(errors.UpstreamUnavailable):
             await tokens(running)
 
@@ -87,7 +89,7 @@ async def test_mtls_serves_certificates_of_its_authority_only(
 ) -> None:
     """No certificate, or one that somebody else signed, does not connect."""
     tls = server_tls(certificates, client_ca_file=certificates / "ca.crt")
-    async with serving(tls=tls, client_tls=client_tls(certificates, name)) as running:
+    async with run_rpc_server(tls=tls, client_tls=client_tls(certificates, name)) as running:
         if is_served:
             assert await tokens(running) == [1, 2]
             return

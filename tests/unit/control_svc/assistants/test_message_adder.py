@@ -17,7 +17,7 @@ from control_svc.files.model import File, FilePurpose
 from control_svc.files.queries import FileQueries
 from control_svc.items.model import Role, Text
 from svc_kit.errors import FileNotFound
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = IdSource(lambda: NOW)
@@ -57,5 +57,5 @@ async def test_each_file_is_looked_up_once(tmp_path: Path) -> None:
             await adder.add(tx, "p", thread, [message("file-b")] * 2, "messages")
         assert refused.value.field == "messages[0].attachments[0].file_id"
 
-    async with a_database(tmp_path, None, lambda: NOW) as database:
+    async with open_test_database(tmp_path, None, lambda: NOW) as database:
         await database.transactions.write(work)

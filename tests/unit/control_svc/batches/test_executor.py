@@ -23,7 +23,7 @@ from control_svc.db.transaction import Transaction, Transactions
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, LeaseLost
 from svc_kit.errors import DomainError, EngineRestarting, ResourceExhausted, UpstreamUnavailable
-from tests.support.jobs import a_database
+from tests.support.jobs import open_test_database
 
 ResultT = TypeVar("ResultT")
 P = "p"
@@ -109,7 +109,7 @@ class Rows:
 @pytest.fixture
 async def rows(tmp_path: Path) -> AsyncIterator[Rows]:
     """An empty database."""
-    async with a_database(tmp_path, None, lambda: NOW) as database:
+    async with open_test_database(tmp_path, None, lambda: NOW) as database:
         yield Rows(database.transactions)
 
 

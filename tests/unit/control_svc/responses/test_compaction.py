@@ -14,7 +14,7 @@ from control_svc.responses.model import Response, ResponseSettings, ResponseStat
 from control_svc.responses.recorder import NullSink, ResponseRecorder
 from svc_kit.encryption import KEY_BYTES, Sealer
 from tests.support.response_client import ScriptedModels
-from tests.support.scripted_turns import ScriptedTurns, says
+from tests.support.scripted_turns import ScriptedTurns, text_script
 
 PAST = "a " * 1100
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ def said(text: str, *logprobs: TokenLogprob) -> Item:
 
 async def test_a_summary_is_as_urgent_as_the_turn_behind_it() -> None:
     """What lines of batches sum up takes no place from those who wait for an answer."""
-    turns = ScriptedTurns(lambda _: says("Many times a"))
+    turns = ScriptedTurns(lambda _: text_script("Many times a"))
     thresholds = AutoCompaction(Compactor(turns, CIPHER, IDS, lambda: NOW, 100), ScriptedModels())
     response = Response(
         id=IDS.new("resp_"),

@@ -7,7 +7,7 @@ import pytest
 from inference_svc.engine.embedder import finished_vector
 from inference_svc.engine.events import Cancelled, Embedded, Failed
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed, ModelTooLarge
-from tests.support.embeddings import POISON, EmbeddingBench, FakeEmbedding, an_embedding
+from tests.support.embeddings import POISON, EmbeddingBench, FakeEmbedding, make_embedding
 
 LONG = tuple(range(1, 41))
 
@@ -20,7 +20,7 @@ def failures(bench: EmbeddingBench) -> dict[int, type[Exception]]:
 def test_many_inputs_share_a_decode() -> None:
     """Four inputs of four tokens fill one batch of sixteen."""
     bench = EmbeddingBench()
-    bench.submit(an_embedding(7, *[(i, i, i, i) for i in range(1, 5)]))
+    bench.submit(make_embedding(7, *[(i, i, i, i) for i in range(1, 5)]))
     events = bench.step()
 
     assert bench.backend.batches == [[4, 4, 4, 4]]
@@ -32,7 +32,7 @@ def test_many_inputs_share_a_decode() -> None:
 def test_an_input_that_must_be_whole_waits_for_room() -> None:
     """Encoders take an input in one decode: what does not fit comes with the next one."""
     bench = EmbeddingBench()
-    bench.submit(an_embedding(0, (1,) * 10, (2,) * 10, (3,) * 6))
+    bench.submit(make_embedding(0, (1,) * 10, (2,) * 10, (3,) * 6))
     bench.run()
 
     assert bench.backend.batches == [[10], [10, 6]]
@@ -41,7 +41,7 @@ def test_an_input_that_must_be_whole_waits_for_room() -> None:
 def test_an_input_over_the_usual_step_goes_alone() -> None:
     """A long input gets a decode of its own; short ones keep to the size of a step."""
     bench = EmbeddingBench(pack_tokens=8)
-    bench.submit(an_embedding(0, (1,) * 4, (2,) * 16, (3,) * 4, (4,) * 4, (5,) * 4))
+    bench.submit(make_embedding(0, (1,) * 4, (2,) * 16, (3,) * 4, (4,) * 4, (5,) * 4))
     bench.run()
 
     assert bench.backend.batches == [[4], [16], [4, 4], [4]]
@@ -52,7 +52,7 @@ def test_a_causal_model_takes_a_long_input_in_parts(averages: bool) -> None:
     """Means of parts are weighed by their sizes; of last tokens the last one counts."""
     backend = FakeEmbedding(input_tokens=40, cells=48, splits=True, averages=averages)
     bench = EmbeddingBench(backend)
-    bench.submit(an_embedding(0, LONG, (5, 7)))
+    bench.submit(make_embedding(0, LONG, (5, 7)))
     bench.run()
     long, short = bench.vectors(0)
 
@@ -65,9 +65,9 @@ def test_a_causal_model_takes_a_long_input_in_parts(averages: bool) -> None:
 def test_projects_take_turns() -> None:
     """A short request is answered while another project's large one still runs."""
     bench = EmbeddingBench()
-    bench.submit(an_embedding(0, *[(1,) * 8] * 100, project="large"))
+    bench.submit(make_embedding(0, *[(1,) * 8] * 100, project="large"))
     bench.step()
-    bench.submit(an_embedding(1, (2,) * 8, project="small"))
+    bench.submit(make_embedding(1, (2,) * 8, project="small"))
     bench.step()
 
     assert bench.vectors(1) == [[2, 2]]
@@ -77,8 +77,8 @@ def test_projects_take_turns() -> None:
 def test_a_higher_class_gets_twice_the_turns() -> None:
     """Nobody starves, and the higher class has more."""
     bench = EmbeddingBench()
-    bench.submit(an_embedding(0, *[(1,) * 4] * 200, project="p", priority=1))
-    bench.submit(an_embedding(1, *[(1,) * 4] * 200, project="p", priority=2))
+    bench.submit(make_embedding(0, *[(1,) * 4] * 200, project="p", priority=1))
+    bench.submit(make_embedding(1, *[(1,) * 4] * 200, project="p", priority=2))
     for _ in range(30):
         bench.step()
 
@@ -90,7 +90,7 @@ def test_a_failed_decode_spoils_its_own_request_only() -> None:
     """Each input of the batch is tried again alone; the others have their vectors."""
     bench = EmbeddingBench()
     bench.submit(
-        an_embedding(0, (1, 2), (3, 4)), an_embedding(1, (5, POISON)), an_embedding(2, (6, 7))
+        make_embedding(0, (1, 2), (3, 4)), make_embedding(1, (5, POISON)), make_embedding(2, (6, 7))
     )
     bench.run()
 
@@ -104,9 +104,9 @@ def test_a_failed_part_begins_the_input_again() -> None:
     """An input that was half computed when its batch failed is not taken up in the middle."""
     backend = FakeEmbedding(input_tokens=40, cells=64, splits=True, averages=True)
     bench = EmbeddingBench(backend)
-    bench.submit(an_embedding(0, LONG))
+    bench.submit(make_embedding(0, LONG))
     bench.step()
-    bench.submit(an_embedding(1, (POISON,)))
+    bench.submit(make_embedding(1, (POISON,)))
     bench.step()
     bench.step()
     bench.step()
@@ -124,7 +124,7 @@ def test_a_vector_that_is_no_number_is_a_failure() -> None:
             return {slot: v * float("nan") for slot, v in super().embed(batch).items()}
 
     bench = EmbeddingBench(Broken())
-    bench.submit(an_embedding(0, (1, 2), (3, 4)))
+    bench.submit(make_embedding(0, (1, 2), (3, 4)))
     bench.run()
 
     assert failures(bench) == {0: DecodeFailed}
@@ -138,7 +138,7 @@ def test_no_memory_for_a_context_is_the_requests_own_error() -> None:
             raise ModelTooLarge(model="m", needed_bytes=2, available_bytes=1)
 
     bench = EmbeddingBench(Full())
-    bench.submit(an_embedding(0))
+    bench.submit(make_embedding(0))
     bench.run()
 
     assert failures(bench) == {0: ModelTooLarge}
@@ -147,7 +147,7 @@ def test_no_memory_for_a_context_is_the_requests_own_error() -> None:
 def test_an_input_that_can_never_fit_fails_alone_and_at_once() -> None:
     """With both sizes, and without keeping others from their vectors."""
     bench = EmbeddingBench()
-    bench.submit(an_embedding(0, (1,), (2,) * 17), an_embedding(1, (3,)))
+    bench.submit(make_embedding(0, (1,), (2,) * 17), make_embedding(1, (3,)))
     bench.run()
     (failed,) = [event for event in bench.events if isinstance(event, Failed)]
 
@@ -161,7 +161,7 @@ def test_a_cancelled_request_leaves_nothing_behind() -> None:
     """Its slots are free at once, and what others asked for goes on."""
     backend = FakeEmbedding(input_tokens=40, cells=64, splits=True)
     bench = EmbeddingBench(backend)
-    bench.submit(an_embedding(0, LONG), an_embedding(1, LONG))
+    bench.submit(make_embedding(0, LONG), make_embedding(1, LONG))
     bench.step()
     bench.embedder.cancel(0, arrived_in_step=1, step=2)
     bench.embedder.cancel(99, arrived_in_step=1, step=2)
@@ -176,7 +176,7 @@ def test_a_cancelled_request_leaves_nothing_behind() -> None:
 def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     """Queued or under way, it fails with the phase; the rest goes on."""
     bench = EmbeddingBench(pack_tokens=8)
-    bench.submit(an_embedding(0, *[(1,) * 8] * 3, deadline=5.0), an_embedding(1, (2,) * 8))
+    bench.submit(make_embedding(0, *[(1,) * 8] * 3, deadline=5.0), make_embedding(1, (2,) * 8))
     bench.step()
     bench.clock.now = 5.0
     bench.run()

@@ -11,13 +11,13 @@ from inference_svc.engine.fake import (
 )
 from inference_svc.engine.scheduler.policy import Policy
 from svc_kit.errors import DeadlineExpired
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 
 def test_a_sequence_produces_what_the_model_says() -> None:
     """Prompt, positions and draws are right: any mistake would change the hash."""
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=8))
+    bench.submit(make_request(max_tokens=8))
     bench.run()
 
     assert bench.tokens(0) == expected_tokens([65, 66, 67], 8)
@@ -29,10 +29,10 @@ def test_a_sequence_produces_what_the_model_says() -> None:
 def test_a_sequence_joins_while_another_decodes() -> None:
     """A late prompt is computed in the same step as a running decode, in a call of its own."""
     bench = EngineBench()
-    bench.submit(a_request(0, max_tokens=8))
+    bench.submit(make_request(0, max_tokens=8))
     bench.step()
     bench.step()
-    bench.submit(a_request(1, prompt=[70] * 5, max_tokens=2))
+    bench.submit(make_request(1, prompt=[70] * 5, max_tokens=2))
     bench.step()
 
     assert [batch.slots.tolist() for batch in bench.backend.batches[-2:]] == [[0], [1] * 5]
@@ -41,9 +41,9 @@ def test_a_sequence_joins_while_another_decodes() -> None:
 def test_a_long_prompt_is_computed_in_chunks_beside_decoding_rows() -> None:
     """The cap bounds what a decoding sequence has to wait for."""
     bench = EngineBench(chunk_cap=16)
-    bench.submit(a_request(0, max_tokens=20))
+    bench.submit(make_request(0, max_tokens=20))
     bench.step()
-    bench.submit(a_request(1, prompt=[70] * 40, max_tokens=1))
+    bench.submit(make_request(1, prompt=[70] * 40, max_tokens=1))
     bench.step()
     bench.step()
     bench.step()
@@ -58,7 +58,7 @@ def test_prompts_alone_take_one_pass_a_step(policy: Policy, chunks: list[int]) -
     """Who comes meanwhile waits for a step, and two passes in one are no faster than two steps."""
     limits = NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE, ubatch_tokens=8)
     bench = EngineBench(FakeBackend(limits), chunk_cap=16, policy=policy)
-    bench.submit(a_request(0, prompt=[70] * 30, max_tokens=1))
+    bench.submit(make_request(0, prompt=[70] * 30, max_tokens=1))
     bench.run()
 
     assert [len(batch.tokens) for batch in bench.backend.batches] == chunks
@@ -68,8 +68,8 @@ def test_a_short_prompt_is_computed_at_once_beside_long_ones() -> None:
     """It needs no more than an equal part of the cap, of which a step is a half."""
     limits = NativeLimits(64, 5, 5, 128, VOCABULARY_SIZE, ubatch_tokens=8)
     bench = EngineBench(FakeBackend(limits), chunk_cap=16)
-    bench.submit(*(a_request(i, prompt=[70 + i] * 30, max_tokens=1) for i in range(4)))
-    bench.submit(a_request(4, prompt=[80] * 3, max_tokens=1))
+    bench.submit(*(make_request(i, prompt=[70 + i] * 30, max_tokens=1) for i in range(4)))
+    bench.submit(make_request(4, prompt=[80] * 3, max_tokens=1))
     bench.step()
 
     assert bench.finished(4).num_output_tokens == 1
@@ -79,11 +79,11 @@ def _first_to_speak(first_at: int, arrives_at: float, length: int) -> int:
     """Of a prompt of 240 tokens, of which so many are computed, and one that arrives then."""
     limits = NativeLimits(32, 2, 2, 256, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits), chunk_cap=32)
-    bench.submit(a_request(0, prompt=[65] * 240, max_tokens=1))
+    bench.submit(make_request(0, prompt=[65] * 240, max_tokens=1))
     while sum(len(batch.tokens) for batch in bench.backend.batches) < first_at:
         bench.step()
     bench.clock.now = arrives_at
-    bench.submit(a_request(1, prompt=[66] * length, max_tokens=1))
+    bench.submit(make_request(1, prompt=[66] * length, max_tokens=1))
     bench.run()
     return next(event.sequence_id for event in bench.events if isinstance(event, Delta))
 
@@ -105,7 +105,7 @@ def test_equal_prompts_are_computed_one_after_the_other() -> None:
     """The first token of one does not wait for all."""
     limits = NativeLimits(32, 4, 4, 256, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits), chunk_cap=32, measured={4: 0.4})
-    bench.submit(*(a_request(i, prompt=[65 + i] * 128, max_tokens=1) for i in range(4)))
+    bench.submit(*(make_request(i, prompt=[65 + i] * 128, max_tokens=1) for i in range(4)))
     bench.run()
 
     computed = [sorted(set(batch.slots.tolist())) for batch in bench.backend.batches]
@@ -117,15 +117,15 @@ def test_a_class_has_its_turn_whoever_joins_it_or_ends(length: int, joins: int) 
     """Beside short urgent prompts it has every fifth step, be its prompts long or done at once."""
     limits = NativeLimits(160, 32, 32, 256, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits), chunk_cap=160)
-    bench.submit(a_request(500, prompt=[98] * 200, priority=1, max_tokens=99, reuse=False))
+    bench.submit(make_request(500, prompt=[98] * 200, priority=1, max_tokens=99, reuse=False))
     bench.step()
     bench.step()
     turns = []
     for step in range(20):
-        urgent = a_request(100 + step, prompt=[97] * 30, priority=3, max_tokens=1, reuse=False)
+        urgent = make_request(100 + step, prompt=[97] * 30, priority=3, max_tokens=1, reuse=False)
         bench.submit(urgent)
         if step % joins == 0:
-            less = a_request(step, prompt=[70] * length, priority=1, max_tokens=1, reuse=False)
+            less = make_request(step, prompt=[70] * length, priority=1, max_tokens=1, reuse=False)
             bench.submit(less)
         before = len(bench.backend.batches)
         bench.step()
@@ -139,10 +139,10 @@ def test_a_follow_up_reuses_its_slot() -> None:
     """The common beginning is not computed again and is reported as cached."""
     bench = EngineBench()
     prompt = list(range(65, 105))
-    bench.submit(a_request(0, prompt=prompt, max_tokens=4))
+    bench.submit(make_request(0, prompt=prompt, max_tokens=4))
     bench.run()
     longer = [*prompt, *bench.tokens(0), 70, 71]
-    bench.submit(a_request(1, prompt=longer, max_tokens=4))
+    bench.submit(make_request(1, prompt=longer, max_tokens=4))
     bench.run()
 
     (started,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 1]
@@ -154,9 +154,9 @@ def test_another_projects_prefix_is_not_reused() -> None:
     """The same prompt under another key is computed whole."""
     bench = EngineBench()
     prompt = list(range(65, 105))
-    bench.submit(a_request(0, prompt=prompt, cache_key=b"a"))
+    bench.submit(make_request(0, prompt=prompt, cache_key=b"a"))
     bench.run()
-    bench.submit(a_request(1, prompt=prompt, cache_key=b"b"))
+    bench.submit(make_request(1, prompt=prompt, cache_key=b"b"))
     bench.run()
 
     (started,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 1]
@@ -167,10 +167,10 @@ def test_a_model_that_cannot_trim_computes_again() -> None:
     """Recurrent models reuse whole prefixes only."""
     bench = EngineBench(FakeBackend(can_trim=False))
     prompt = list(range(65, 105))
-    bench.submit(a_request(0, prompt=prompt, max_tokens=4))
+    bench.submit(make_request(0, prompt=prompt, max_tokens=4))
     bench.run()
     changed = [*prompt[:30], 200]
-    bench.submit(a_request(1, prompt=changed, max_tokens=4))
+    bench.submit(make_request(1, prompt=changed, max_tokens=4))
     bench.run()
 
     assert bench.tokens(1) == expected_tokens(changed, 4)
@@ -179,7 +179,7 @@ def test_a_model_that_cannot_trim_computes_again() -> None:
 def test_cancelling_frees_the_slot_before_the_next_step() -> None:
     """The waiting sequence gets it in that very step, and both step numbers are reported."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
-    bench.submit(a_request(0, max_tokens=50), a_request(1, max_tokens=2))
+    bench.submit(make_request(0, max_tokens=50), make_request(1, max_tokens=2))
     bench.step()
     bench.engine.cancel(0, arrived_in_step=1, step=2)
     events = bench.step()
@@ -191,7 +191,7 @@ def test_cancelling_frees_the_slot_before_the_next_step() -> None:
 def test_a_queued_sequence_can_be_cancelled_and_a_gone_one_too() -> None:
     """Cancel works in every phase and an unknown id is no error."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
-    bench.submit(a_request(0, max_tokens=3), a_request(1))
+    bench.submit(make_request(0, max_tokens=3), make_request(1))
     bench.step()
     bench.engine.cancel(1, arrived_in_step=1, step=2)
     bench.engine.cancel(99, arrived_in_step=1, step=2)
@@ -204,7 +204,7 @@ def test_a_queued_sequence_can_be_cancelled_and_a_gone_one_too() -> None:
 def test_a_paused_sequence_waits_while_others_go_on() -> None:
     """A slow reader delays nobody else."""
     bench = EngineBench()
-    bench.submit(a_request(0, max_tokens=5), a_request(1, max_tokens=5))
+    bench.submit(make_request(0, max_tokens=5), make_request(1, max_tokens=5))
     bench.step()
     bench.engine.pause(0, paused=True)
     while bench.engine.has_work:
@@ -219,7 +219,7 @@ def test_a_paused_sequence_waits_while_others_go_on() -> None:
 def test_waiting_behind_a_paused_sequence_is_no_work_but_keeps_deadlines() -> None:
     """The loop may sleep, and wakes to end what waited too long."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
-    bench.submit(a_request(0, max_tokens=50), a_request(1, deadline=5.0))
+    bench.submit(make_request(0, max_tokens=50), make_request(1, deadline=5.0))
     bench.step()
     bench.engine.pause(0, paused=True)
 
@@ -234,10 +234,10 @@ def test_higher_classes_start_first_and_order_holds_inside_a_class() -> None:
     """One slot, three waiting: the interactive one, then the others as they came."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
     bench.submit(
-        a_request(0, priority=2),
-        a_request(1, priority=1),
-        a_request(2, priority=2),
-        a_request(3, priority=3),
+        make_request(0, priority=2),
+        make_request(1, priority=1),
+        make_request(2, priority=2),
+        make_request(3, priority=3),
     )
     bench.run()
 
@@ -248,8 +248,8 @@ def test_higher_classes_start_first_and_order_holds_inside_a_class() -> None:
 def test_a_deadline_ends_queued_and_running_sequences() -> None:
     """Each with the phase it was in; the others go on."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
-    bench.submit(a_request(0, max_tokens=50, deadline=5.0), a_request(1, queue_deadline=5.0))
-    bench.submit(a_request(2, max_tokens=1))
+    bench.submit(make_request(0, max_tokens=50, deadline=5.0), make_request(1, queue_deadline=5.0))
+    bench.submit(make_request(2, max_tokens=1))
     bench.step()
     bench.clock.now = 6.0
     bench.run()
@@ -263,7 +263,7 @@ def test_a_deadline_ends_queued_and_running_sequences() -> None:
 def test_the_load_is_reported() -> None:
     """The last report after the work is done shows an idle engine with its cells."""
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=4))
+    bench.submit(make_request(max_tokens=4))
     bench.run()
 
     load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]

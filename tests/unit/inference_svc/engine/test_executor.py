@@ -9,13 +9,13 @@ from inference_svc.engine.fake import (
     FakeBackend,
 )
 from svc_kit.errors import DecodeFailed
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 
 def test_two_sequences_share_decode_steps() -> None:
     """Continuous batching: both have a row in the same call."""
     bench = EngineBench()
-    bench.submit(a_request(0, max_tokens=6), a_request(1, prompt=[70, 71], max_tokens=6))
+    bench.submit(make_request(0, max_tokens=6), make_request(1, prompt=[70, 71], max_tokens=6))
     bench.run()
 
     shared = [batch for batch in bench.backend.batches if set(batch.slots) == {0, 1}]
@@ -26,7 +26,7 @@ def test_two_sequences_share_decode_steps() -> None:
 def test_no_output_may_be_asked_for() -> None:
     """`max_tokens` 0 computes the prompt only."""
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=0))
+    bench.submit(make_request(max_tokens=0))
     bench.run()
 
     assert (bench.tokens(0), bench.finished(0).reason) == ([], FinishReason.LENGTH)
@@ -36,7 +36,9 @@ def test_holes_between_slots_are_filled_and_cleaned() -> None:
     """A filler row, with logits as the others, joins two slots into one batch and leaves no cell
     behind."""
     bench = EngineBench(step_times={1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0})
-    bench.submit(a_request(0, max_tokens=9), a_request(1, max_tokens=2), a_request(2, max_tokens=9))
+    bench.submit(
+        make_request(0, max_tokens=9), make_request(1, max_tokens=2), make_request(2, max_tokens=9)
+    )
     bench.run()
 
     assert any(
@@ -55,9 +57,9 @@ def test_one_failing_row_fails_alone(code: int) -> None:
 
     bench = EngineBench(FakeBackend(fails=fails))
     bench.submit(
-        a_request(0, max_tokens=6),
-        a_request(1, prompt=[65, 200, 66], request_id="req_1"),
-        a_request(2, max_tokens=6),
+        make_request(0, max_tokens=6),
+        make_request(1, prompt=[65, 200, 66], request_id="req_1"),
+        make_request(2, max_tokens=6),
     )
     bench.run()
 
@@ -68,7 +70,7 @@ def test_one_failing_row_fails_alone(code: int) -> None:
 def test_a_sampler_that_fails_ends_its_own_sequence_only() -> None:
     """Settings that cannot be sampled with disturb nobody else."""
     bench = EngineBench()
-    bench.submit(a_request(0, seed=FAILING_SEED), a_request(1, max_tokens=4))
+    bench.submit(make_request(0, seed=FAILING_SEED), make_request(1, max_tokens=4))
     bench.run()
 
     assert bench.failures().keys() == {0}
@@ -90,7 +92,7 @@ def test_only_rows_that_become_text_teach_what_a_row_takes(chunk_cap: int, fails
     times = {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}
     backend = FakeBackend(fails=decode)
     bench = EngineBench(backend, step_times=times, measured=times, chunk_cap=chunk_cap)
-    bench.submit(a_request(0, max_tokens=3))
+    bench.submit(make_request(0, max_tokens=3))
     bench.run()
 
     assert bool(bench.failures()) is fails

@@ -9,13 +9,13 @@ from inference_svc.engine.fake import (
     VOCABULARY_SIZE,
     FakeBackend,
 )
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 
 def test_the_end_token_stops_without_text() -> None:
     """STOP names the token, which counts as output and has no text."""
     bench = EngineBench(FakeBackend(end_after=1))
-    bench.submit(a_request())
+    bench.submit(make_request())
     bench.run()
 
     finished = bench.finished(0)
@@ -26,7 +26,7 @@ def test_the_end_token_stops_without_text() -> None:
 def test_ignore_eos_goes_on() -> None:
     """The end token is then an ordinary one."""
     bench = EngineBench(FakeBackend(end_after=1))
-    bench.submit(a_request(ignore_eos=True, max_tokens=3))
+    bench.submit(make_request(ignore_eos=True, max_tokens=3))
     bench.run()
 
     assert bench.finished(0).reason is FinishReason.LENGTH
@@ -36,11 +36,11 @@ def test_ignore_eos_goes_on() -> None:
 def test_a_stop_text_ends_the_sequence_and_is_not_sent() -> None:
     """The text before it is; the slot is free at once."""
     free = EngineBench()
-    free.submit(a_request(max_tokens=8))
+    free.submit(make_request(max_tokens=8))
     free.run()
     stop = free.text(0)[3:5]
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=8, stop=(stop,)))
+    bench.submit(make_request(max_tokens=8, stop=(stop,)))
     bench.run()
 
     assert bench.text(0) == free.text(0)[: free.text(0).index(stop)]
@@ -51,7 +51,7 @@ def test_a_stop_token_ends_the_sequence() -> None:
     """A caller's own stop token works as the model's."""
     token = expected_tokens([65, 66, 67], 4)[3]
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=8, stop_tokens=frozenset({token})))
+    bench.submit(make_request(max_tokens=8, stop_tokens=frozenset({token})))
     bench.run()
 
     assert bench.finished(0).stop_token == token
@@ -61,7 +61,7 @@ def test_a_full_window_ends_with_length() -> None:
     """Nothing is shifted out."""
     limits = NativeLimits(64, 4, 4, 10, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits))
-    bench.submit(a_request(prompt=[65] * 7, max_tokens=100))
+    bench.submit(make_request(prompt=[65] * 7, max_tokens=100))
     bench.run()
 
     assert bench.finished(0).reason is FinishReason.LENGTH
@@ -71,10 +71,10 @@ def test_a_full_window_ends_with_length() -> None:
 def test_resume_goes_on_exactly_where_it_was() -> None:
     """Replayed tokens are not emitted again, and the rest equals the uninterrupted run."""
     whole = EngineBench()
-    whole.submit(a_request(max_tokens=8))
+    whole.submit(make_request(max_tokens=8))
     whole.run()
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=8, resumed=array("i", whole.tokens(0)[:3])))
+    bench.submit(make_request(max_tokens=8, resumed=array("i", whole.tokens(0)[:3])))
     bench.run()
 
     assert bench.tokens(0) == whole.tokens(0)[3:]
@@ -86,7 +86,7 @@ def test_resume_remembers_a_stop_text_that_had_begun() -> None:
     tokens = expected_tokens([65, 66, 67], 8)
     text = bytes(tokens).decode()
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=8, stop=(text[2:6],), resumed=array("i", tokens[:4])))
+    bench.submit(make_request(max_tokens=8, stop=(text[2:6],), resumed=array("i", tokens[:4])))
     bench.run()
 
     assert (bench.text(0), bench.finished(0).stop_text) == ("", text[2:6])
@@ -96,8 +96,8 @@ def test_resuming_what_had_ended_ends_at_once() -> None:
     """An end token, or the last allowed token, among the resumed ones needs no computing."""
     bench = EngineBench()
     bench.submit(
-        a_request(0, resumed=array("i", [97, END_TOKEN])),
-        a_request(1, max_tokens=2, resumed=array("i", [97, 98])),
+        make_request(0, resumed=array("i", [97, END_TOKEN])),
+        make_request(1, max_tokens=2, resumed=array("i", [97, 98])),
     )
     bench.run()
 
@@ -109,7 +109,7 @@ def test_resuming_what_had_ended_ends_at_once() -> None:
 def test_logprobs_ride_on_their_tokens() -> None:
     """Each delta carries as many as it has tokens."""
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=3, top_logprobs=2))
+    bench.submit(make_request(max_tokens=3, top_logprobs=2))
     bench.run()
 
     assert all(
@@ -125,7 +125,7 @@ def test_the_sampler_learns_every_output_token_and_is_freed() -> None:
     made = []
     new_sampler = bench.backend.new_sampler
     bench.backend.new_sampler = lambda request: made.append(new_sampler(request)) or made[-1]  # type: ignore[method-assign, func-returns-value]
-    bench.submit(a_request(max_tokens=4, resumed=array("i", [97])))
+    bench.submit(make_request(max_tokens=4, resumed=array("i", [97])))
     bench.run()
 
     assert made[0].seen == [97, *bench.tokens(0)]
@@ -135,7 +135,7 @@ def test_the_sampler_learns_every_output_token_and_is_freed() -> None:
 def test_deltas_come_before_the_end() -> None:
     """Order inside one step's events is the order in which things happened."""
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=1))
+    bench.submit(make_request(max_tokens=1))
     bench.run()
 
     kinds = [type(event).__name__ for event in bench.events if not isinstance(event, ModelLoad)]

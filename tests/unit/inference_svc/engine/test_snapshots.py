@@ -13,7 +13,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Mirostat, Sampling
 from inference_svc.engine.saved_state import SavedPrefix
 from svc_kit.errors import InvalidField, SnapshotNotFound
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 from tests.support.snapshots import AN_ID, save_prefix, saved_output, through_file
 
 PROMPT = array("i", [65 + i % 26 for i in range(40)])
@@ -28,7 +28,7 @@ def _bench(slots: int = 2, *, saved_bytes: int = ROOM, can_trim: bool = True) ->
 
 
 def _ask(i: int = 0, **changes: Any) -> SequenceRequest:
-    return a_request(i, PROMPT, **{"request_id": f"r{i}", "max_tokens": 20, **changes})
+    return make_request(i, PROMPT, **{"request_id": f"r{i}", "max_tokens": 20, **changes})
 
 
 def _stepped(bench: EngineBench, count: int) -> EngineBench:
@@ -135,9 +135,9 @@ def test_a_kept_sequence_can_be_saved_after_its_end(ending: str) -> None:
         _stepped(bench, 8).engine.cancel(0, arrived_in_step=8, step=9)
     bench.run()
     said = bench.tokens(0)
-    bench.submit(a_request(1, [*PROMPT, *said, 70, 71], max_tokens=3))
+    bench.submit(make_request(1, [*PROMPT, *said, 70, 71], max_tokens=3))
     bench.run()
-    bench.submit(a_request(2, range(100), max_tokens=1, cache_key=b"other"))
+    bench.submit(make_request(2, range(100), max_tokens=1, cache_key=b"other"))
     bench.run()
     prefix = save_prefix(bench.engine, "r0")
 
@@ -152,7 +152,7 @@ def test_what_is_kept_of_a_drafting_sequence_ends_where_its_text_does() -> None:
     bench.submit(_ask(keep=True, max_tokens=40))
     bench.run()
     prefix = save_prefix(bench.engine, "r0")
-    bench.submit(a_request(1, range(50, 90), max_tokens=2, cache_key=b"other"))
+    bench.submit(make_request(1, range(50, 90), max_tokens=2, cache_key=b"other"))
     bench.run()
     bench.submit(_ask(2, resumed=array("i", saved_output(prefix)), max_tokens=50))
     bench.run()

@@ -16,7 +16,7 @@ from inference_svc.engine.request import Command, Submit
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import RequestTracker, SequenceEvent, Submission
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 
 def make_tracker(send: Callable[[Command], None] = lambda _: None) -> RequestTracker:
@@ -28,7 +28,7 @@ async def test_the_slot_of_a_sequence_is_tracked() -> None:
     """Started, moved, preempted, resumed; it is removed when it finishes."""
     sent: list[Command] = []
     tracker = make_tracker(sent.append)
-    tracker.submit([a_request()], Submission("r", "p", ""), first_id=7)
+    tracker.submit([make_request()], Submission("r", "p", ""), first_id=7)
     events: list[SequenceEvent] = [
         Started(7, 3, 0, CacheSource.NONE),
         Moved(7, 1),
@@ -52,7 +52,8 @@ async def test_queue_positions_start_after_the_slots() -> None:
     tracker = make_tracker()
     tracker.slots = 2
     positions = [
-        tracker.submit([a_request()], Submission(f"r{i}", "p", ""), first_id=i)[1] for i in range(4)
+        tracker.submit([make_request()], Submission(f"r{i}", "p", ""), first_id=i)[1]
+        for i in range(4)
     ]
 
     assert positions == [0, 0, 0, 1]

@@ -16,7 +16,7 @@ from inference_svc.engine_process.prefix_offload import OffloadDone, PrefixOfflo
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import FolderLimits
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 from tests.support.snapshots import FINGERPRINT
 
 LIMITS = NativeLimits(64, 4, 1, 512, 300)
@@ -49,7 +49,7 @@ class Bench:
         """A request, of a stored object if one is named."""
         keep_for = StoredObjectRef(object_id, FINGERPRINT.model) if object_id else None
         fields = {"keep_for": keep_for, "max_tokens": 4, "ignore_eos": True, **changes}
-        return a_request(next(self._ids), prompt, **fields)
+        return make_request(next(self._ids), prompt, **fields)
 
     def complete_next(self) -> list[SequenceRequest | SnapshotDone]:
         """Wait for the offload thread and complete its work."""

@@ -22,7 +22,7 @@ from svc_kit.errors import (
     SnapshotTooLarge,
     StateNotFound,
 )
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 from tests.support.snapshots import AN_ID, FINGERPRINT
 
 DIGEST = "d1"
@@ -62,7 +62,7 @@ class Bench:
 
     def start_sequence(self) -> EngineBench:
         """Start a sequence with the request id "r"."""
-        request = a_request(prompt=PROMPT, request_id="r", max_tokens=50, ignore_eos=True)
+        request = make_request(prompt=PROMPT, request_id="r", max_tokens=50, ignore_eos=True)
         self.engine.submit(request)
         for _ in range(4):
             self.engine.step()

@@ -15,7 +15,7 @@ from inference_svc.engine_client.messages import DeviceMemoryReport
 from inference_svc.engine_process.step_loop import StepLoop, _ReceivedCommand
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import Placement
-from tests.support.sequences import EngineBench, ManualClock, a_request
+from tests.support.sequences import EngineBench, ManualClock, make_request
 
 
 class FakeStepper:
@@ -108,7 +108,7 @@ def test_embeddings_do_not_wait_for_the_grammar_of_another_request(*, is_busy: b
     """The loop waits for a grammar only if there is no other work, and does not count it as a
     turn."""
     guided = EngineBench(FakeBackend(builds_after=30))
-    guided.submit(a_request(constraint=Constraint("a?b", "constraint")))
+    guided.submit(make_request(constraint=Constraint("a?b", "constraint")))
     guided.step()
     guide = guided.backend.guides[0]
     guide.waits.clear()
@@ -143,10 +143,10 @@ def test_commands_are_applied_between_the_calls_of_a_step() -> None:
     computed with that prompt."""
     backend = FakeBackend()
     bench = EngineBench(backend)
-    bench.submit(a_request(0, max_tokens=50))
+    bench.submit(make_request(0, max_tokens=50))
     bench.step()
     loop = make_loop(bench.engine)
-    commands: list[Command] = [Submit(a_request(1, max_tokens=50))]
+    commands: list[Command] = [Submit(make_request(1, max_tokens=50))]
     emitted = collect_events(loop, lambda _: commands.pop() if commands else None)
     loop.run_turn()
 
@@ -170,7 +170,7 @@ def receive_and_run(loop: StepLoop) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [Flush(2), Submit(a_request(2, range(10_000)))], ids=["flush", "refused"]
+    "command", [Flush(2), Submit(make_request(2, range(10_000)))], ids=["flush", "refused"]
 )
 def test_events_of_a_command_at_the_end_of_a_step_are_emitted(command: Command) -> None:
     """Even if there is nothing left to compute and no other command arrives."""
@@ -198,7 +198,7 @@ def test_embeddings_that_arrive_in_a_step_wait_for_their_turn() -> None:
 
     clock = ManualClock()
     bench = EngineBench()
-    bench.submit(a_request(max_tokens=500, ignore_eos=True))
+    bench.submit(make_request(max_tokens=500, ignore_eos=True))
     bench.step()
     embedder = Embedder(clock, 1.0, busy=False)
     loop = make_loop(bench.engine, embedder, clock)

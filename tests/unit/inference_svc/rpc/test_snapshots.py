@@ -25,7 +25,7 @@ from svc_kit.errors import (
     TooLong,
 )
 from tests.support.pooled import FakeEngine, PoolHarness, make_entry
-from tests.support.snapshots import a_snapshot
+from tests.support.snapshots import make_snapshot
 
 SAVE = pb.SaveSnapshotRequest(request_id="r")
 RESTORE = pb.RestoreSnapshotRequest(snapshot_id="s")
@@ -88,7 +88,7 @@ def engine_of(harness: PoolHarness, name: str) -> FakeEngine:
 
 def a_sequence() -> Snapshot:
     """A snapshot as the engine describes it."""
-    return a_snapshot(tokens=array("i", [5, 6, 7, 8]))
+    return make_snapshot(tokens=array("i", [5, 6, 7, 8]))
 
 
 async def test_the_engine_that_has_the_sequence_saves_it(over: Over) -> None:
@@ -137,9 +137,9 @@ async def test_files_are_dropped_with_no_model_loaded(
     """Those that are named, and those of objects that are gone; others stay."""
     names = [new_snapshot_id() for _ in range(4)]
     for name in names[:2]:
-        folder.save(a_snapshot(name), bytearray(40))
+        folder.save(make_snapshot(name), bytearray(40))
     for name, kept_for in zip(names[2:], ("thread_1", "thread_2"), strict=True):
-        archive.save(a_snapshot(name, kept_for=kept_for), bytearray(40), ())
+        archive.save(make_snapshot(name, kept_for=kept_for), bytearray(40), ())
     asked = pb.DropSnapshotsRequest(snapshot_ids=[names[0], "x"], object_ids=["thread_1", "x"])
 
     assert (await over(PoolHarness()).drop(asked)).num_dropped == 2
@@ -152,7 +152,7 @@ async def test_every_engine_hears_what_is_left_of_the_files(
 ) -> None:
     """For the gauges: whichever of them is asked, they share one folder."""
     name = new_snapshot_id()
-    folder.save(a_snapshot(name), bytearray(40))
+    folder.save(make_snapshot(name), bytearray(40))
     harness = await loaded({"a": a_sequence(), "b": a_sequence()})
     desks = [Desk(a_sequence()), Desk(a_sequence())]
     for model, desk in zip("ab", desks, strict=True):

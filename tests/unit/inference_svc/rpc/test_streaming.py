@@ -21,7 +21,7 @@ from inference_svc.rpc.streaming import (
 )
 from inference_svc.usage import Counts
 from svc_kit.errors import DecodeFailed
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 from tests.support.turns import TOOLS
 
 HERMES = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
@@ -42,7 +42,7 @@ class Running:
             cancel=self._cancel,
         )
         self.admitted = AcceptedRequest(
-            [a_request(i) for i in range(choices)], self.stream, 2, "demo", "red", False
+            [make_request(i) for i in range(choices)], self.stream, 2, "demo", "red", False
         )
 
     def count(self, project: str, model: str, counts: Counts) -> None:

@@ -10,7 +10,14 @@ import pytest
 from inference_svc.snapshots.file_format import MAX_METADATA_BYTES, file_bytes, write_parts
 from inference_svc.snapshots.snapshot import RestoreTarget
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
-from tests.support.snapshots import FINGERPRINT, SECRET, TARGET, a_file, a_snapshot, read
+from tests.support.snapshots import (
+    FINGERPRINT,
+    SECRET,
+    TARGET,
+    make_snapshot,
+    make_snapshot_file,
+    read,
+)
 
 STATE = bytes(range(40))
 
@@ -23,8 +30,8 @@ def _fault(data: bytes, **options: bytes) -> str:
 
 def test_a_snapshot_survives_a_round_trip() -> None:
     """Every field, the tokens and the cells; `file_bytes` predicts the size."""
-    snapshot = a_snapshot(hidden=(1.5, 0.1 + 0.2), adapters=(("d2", 0.5),), project="Prüf\n")
-    data = a_file(snapshot, STATE)
+    snapshot = make_snapshot(hidden=(1.5, 0.1 + 0.2), adapters=(("d2", 0.5),), project="Prüf\n")
+    data = make_snapshot_file(snapshot, STATE)
 
     assert read(data) == (snapshot, STATE)
     assert len(data) == file_bytes(snapshot)
@@ -32,14 +39,14 @@ def test_a_snapshot_survives_a_round_trip() -> None:
 
 def test_every_truncation_is_detected() -> None:
     """At every length."""
-    data = a_file(a_snapshot(), STATE)
+    data = make_snapshot_file(make_snapshot(), STATE)
 
     assert {_fault(data[:length]) for length in range(len(data))} == {"truncated"}
 
 
 def test_every_changed_byte_is_detected() -> None:
     """At every offset, with several bit masks."""
-    data = a_file(a_snapshot(), STATE)
+    data = make_snapshot_file(make_snapshot(), STATE)
     for place in range(len(data)):
         for mask in (1, 0x80, 0xFF):
             changed = bytearray(data)
@@ -50,7 +57,7 @@ def test_every_changed_byte_is_detected() -> None:
 
 def test_other_files_are_foreign() -> None:
     """A file of another program, and a snapshot of another installation."""
-    data = a_file(a_snapshot(), STATE)
+    data = make_snapshot_file(make_snapshot(), STATE)
 
     assert _fault(b"GGUF" + bytes(400)) == "foreign"
     assert _fault(data, secret=bytes(32)) == "foreign"
@@ -58,7 +65,7 @@ def test_other_files_are_foreign() -> None:
 
 def test_a_snapshot_under_another_name_is_altered() -> None:
     """So is one with trailing bytes."""
-    data = a_file(a_snapshot(), STATE)
+    data = make_snapshot_file(make_snapshot(), STATE)
 
     assert _fault(data, snapshot_id=f"snap_{'b' * 24}") == "altered"  # type: ignore[arg-type]
     assert _fault(data + b"x") == "altered"
@@ -75,7 +82,7 @@ def test_a_snapshot_under_another_name_is_altered() -> None:
 )
 def test_the_sizes_in_the_head_are_validated(offset: int, value: bytes) -> None:
     """Against the size of the file and their limits, before anything is read or allocated."""
-    data = bytearray(a_file(a_snapshot(), STATE))
+    data = bytearray(make_snapshot_file(make_snapshot(), STATE))
     data[offset : offset + len(value)] = value
 
     assert _fault(bytes(data)) in ("truncated", "altered")
@@ -83,7 +90,7 @@ def test_the_sizes_in_the_head_are_validated(offset: int, value: bytes) -> None:
 
 def test_the_format_of_another_release_is_refused() -> None:
     """With both format numbers."""
-    data = bytearray(a_file(a_snapshot(), STATE))
+    data = bytearray(make_snapshot_file(make_snapshot(), STATE))
     data[8] = 9
     with pytest.raises(SnapshotIncompatible) as failure:
         read(bytes(data))
@@ -103,8 +110,8 @@ def test_incomplete_metadata_with_a_valid_digest_is_altered(damage: str) -> None
 
 def test_a_snapshot_is_compatible_with_its_own_model() -> None:
     """The baseline of the next test."""
-    a_snapshot().check_compatible(TARGET)
-    a_snapshot(adapters=(("d2", 0.5),)).check_compatible(TARGET._replace(adapters={"d2"}))
+    make_snapshot().check_compatible(TARGET)
+    make_snapshot(adapters=(("d2", 0.5),)).check_compatible(TARGET._replace(adapters={"d2"}))
 
 
 @pytest.mark.parametrize(
@@ -127,14 +134,14 @@ def test_an_incompatibility_is_named(target: RestoreTarget, aspect: str, found: 
     """The error has the aspect and the actual value; a missing adapter is named by its digest."""
     adapters = (("d2", 0.5),) if aspect == "adapters" else ()
     with pytest.raises(SnapshotIncompatible) as failure:
-        a_snapshot(adapters=adapters).check_compatible(target)
+        make_snapshot(adapters=adapters).check_compatible(target)
 
     assert (failure.value.aspect, failure.value.found) == (aspect, found)
 
 
 def test_the_metadata_is_plain_json_without_tokens() -> None:
     """And without the key."""
-    data = a_file(a_snapshot(), STATE)
+    data = make_snapshot_file(make_snapshot(), STATE)
     metadata = json.loads(data[36 : 36 + int.from_bytes(data[20:24], "little")])
 
     assert metadata["request_id"] == "r"

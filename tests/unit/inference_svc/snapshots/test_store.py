@@ -24,7 +24,7 @@ from svc_kit.errors import (
     SnapshotTooLarge,
     StorageFailed,
 )
-from tests.support.snapshots import a_snapshot
+from tests.support.snapshots import make_snapshot
 
 STATE = bytearray(range(40))
 
@@ -40,7 +40,7 @@ def _store(path: Path, max_bytes: int = 10**6, max_files: int = 3, **options: An
 
 
 def _save(store: SnapshotStore, count: int = 1) -> list[Snapshot]:
-    snapshots = [a_snapshot(new_snapshot_id()) for _ in range(count)]
+    snapshots = [make_snapshot(new_snapshot_id()) for _ in range(count)]
     for age, snapshot in enumerate(snapshots):
         store.save(snapshot, STATE)
         os.utime(store._path(snapshot.snapshot_id), (age, age))
@@ -94,10 +94,10 @@ def test_the_least_recently_used_are_evicted_by_number(path: Path) -> None:
 
 def test_the_least_recently_used_are_evicted_by_bytes(path: Path) -> None:
     """As many as necessary."""
-    size = file_bytes(a_snapshot())
+    size = file_bytes(make_snapshot())
     store = _store(path, max_bytes=3 * size, max_files=10)
     snapshots = _save(store, 3)
-    large = a_snapshot(new_snapshot_id(), state_bytes=len(STATE) + size)
+    large = make_snapshot(new_snapshot_id(), state_bytes=len(STATE) + size)
     store.save(large, bytearray(large.state_bytes))
 
     assert _existing(store, snapshots) == [2]
@@ -253,6 +253,6 @@ def test_disabled_snapshots_have_typed_errors() -> None:
 
     assert store.usage == FolderUsage(0, 0)
     with pytest.raises(SnapshotTooLarge):
-        store.save(a_snapshot(), STATE)
+        store.save(make_snapshot(), STATE)
     with pytest.raises(StorageFailed), store.open(new_snapshot_id()):
         pass

@@ -12,13 +12,13 @@ from inference_svc.engine.events import FinishReason, Preempted, Started
 from inference_svc.engine.fake import FAILING_SEED, VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from svc_kit.errors import DeadlineExpired, GrammarInvalid
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 
 def a_guided(pattern: str, sequence_id: int = 0, **changes: object) -> SequenceRequest:
     """A request held to a pattern, with room for it."""
     return replace(
-        a_request(sequence_id, constraint=Constraint(pattern, "constraint"), max_tokens=100),
+        make_request(sequence_id, constraint=Constraint(pattern, "constraint"), max_tokens=100),
         **changes,  # type: ignore[arg-type]  # fields of the request, as given
     )
 
@@ -72,7 +72,7 @@ def test_forced_rows_share_the_batch() -> None:
 def test_a_grammar_in_the_making_holds_up_nobody() -> None:
     """Others start and end; the sequence keeps its slot and begins when its grammar is there."""
     bench = EngineBench(FakeBackend(builds_after=6))
-    bench.submit(a_guided("ab?"), a_request(1, max_tokens=3))
+    bench.submit(a_guided("ab?"), make_request(1, max_tokens=3))
     for _ in range(4):
         bench.step()
 
@@ -86,7 +86,7 @@ def test_a_prompt_is_computed_while_its_grammar_is_built() -> None:
     """All but its last token, whose logits need the mask; who follows takes it from there."""
     prompt = array("i", [65 + i % 26 for i in range(50)])
     bench = EngineBench(FakeBackend(builds_after=8))
-    bench.submit(a_guided("ab?", prompt=prompt), a_request(1, [*prompt[:-1], 66], max_tokens=2))
+    bench.submit(a_guided("ab?", prompt=prompt), make_request(1, [*prompt[:-1], 66], max_tokens=2))
     for _ in range(6):
         bench.step()
 
@@ -232,7 +232,7 @@ def test_a_preempted_guide_keeps_its_place(steps: int, builds_after: int) -> Non
     bench.submit(a_guided(pattern, prompt=array("i", prompt), priority=1))
     for _ in range(steps):
         bench.step()
-    bench.submit(a_request(1, priority=3, max_tokens=3))
+    bench.submit(make_request(1, priority=3, max_tokens=3))
     bench.run()
 
     assert [e.sequence_id for e in bench.events if isinstance(e, Preempted)] == [0]

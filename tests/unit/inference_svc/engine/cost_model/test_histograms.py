@@ -4,7 +4,7 @@ import pytest
 
 from inference_svc.engine.cost_model.histograms import BOUNDS_S, StepTimes
 from inference_svc.engine.events import ModelLoad
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 
 def test_steps_are_counted_by_rows_and_kind() -> None:
@@ -25,7 +25,7 @@ def test_steps_are_counted_by_rows_and_kind() -> None:
 def test_the_engine_reports_every_step() -> None:
     """One prompt step and the decoding ones, each in its histogram."""
     bench = EngineBench()
-    bench.submit(a_request(0, max_tokens=4))
+    bench.submit(make_request(0, max_tokens=4))
     bench.run()
 
     last = [event for event in bench.events if isinstance(event, ModelLoad)][-1]

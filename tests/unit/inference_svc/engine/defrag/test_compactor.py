@@ -10,7 +10,7 @@ from inference_svc.engine.defrag.compactor import PATIENCE_STEPS
 from inference_svc.engine.events import CacheSource, Moved, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SLOTS = 8
 # Every further row takes a little longer, every further run of rows much.
@@ -38,7 +38,7 @@ def _every_second_ends(bench: EngineBench, *, tokens: int = 20, **changes: Any) 
     """Start a sequence in each slot, and end those in odd ones once all have begun to speak."""
     for i in range(SLOTS):
         options = {"max_tokens": LONG, "ignore_eos": True, "cache_key": b"%d" % i, **changes}
-        bench.submit(a_request(i, _prompt(i, tokens), **options))
+        bench.submit(make_request(i, _prompt(i, tokens), **options))
     while not all(bench.tokens(i) for i in range(SLOTS)):
         bench.step()
     for i in range(1, SLOTS, 2):
@@ -76,7 +76,7 @@ def test_whoever_comes_soon_fills_the_hole_instead() -> None:
     _every_second_ends(bench)
     bench.step()
     for i in range(1, SLOTS, 2):
-        bench.submit(a_request(10 + i, [97], max_tokens=LONG, ignore_eos=True))
+        bench.submit(make_request(10 + i, [97], max_tokens=LONG, ignore_eos=True))
     bench.run()
 
     started = [event.slot for event in bench.events if isinstance(event, Started)]
@@ -147,7 +147,7 @@ def test_what_an_idle_slot_remembers_changes_places() -> None:
     while not _moves(bench):
         bench.step()
     said = bench.tokens(1)
-    bench.submit(a_request(21, [*_prompt(1, 70), *said, 97], cache_key=b"1", max_tokens=4))
+    bench.submit(make_request(21, [*_prompt(1, 70), *said, 97], cache_key=b"1", max_tokens=4))
     bench.run()
 
     (event,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 21]
@@ -174,7 +174,9 @@ def test_a_deterministic_sequence_in_between_stays() -> None:
     bench = a_bench()
     for i in (0, 1, 2):
         alone = {"deterministic": True, "reuse": False} if i == 1 else {}
-        bench.submit(a_request(i, _prompt(i), max_tokens=30, ignore_eos=True, max_draft=0, **alone))
+        bench.submit(
+            make_request(i, _prompt(i), max_tokens=30, ignore_eos=True, max_draft=0, **alone)
+        )
     bench.run()
 
     assert _moves(bench) == []

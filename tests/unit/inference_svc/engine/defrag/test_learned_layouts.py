@@ -8,7 +8,7 @@ from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
-from tests.support.sequences import EngineBench, ManualClock, a_request
+from tests.support.sequences import EngineBench, ManualClock, make_request
 
 STACK: AdapterStack = (AppliedAdapter("a", 1.0),)
 
@@ -48,7 +48,7 @@ def test_fillers_that_turn_out_to_pay_are_used() -> None:
     """Believed were three rows to be the faster."""
     true = {1: 10.0, 2: 20.0, 3: 26.0, 4: 20.0}
     bench = _bench(_Timed(4, true), true | {4: 27.0})
-    bench.submit(*(a_request(i, max_tokens=4000) for i in range(3)))
+    bench.submit(*(make_request(i, max_tokens=4000) for i in range(3)))
     first = _decode(bench, TRIAL_INTERVAL)
     _decode(bench, 4 * TRIAL_INTERVAL)
     last = _decode(bench, TRIAL_INTERVAL)
@@ -61,8 +61,8 @@ def test_what_adapters_take_is_not_taken_for_the_rows() -> None:
     """Three rows with an adapter take longer than four without, and are not filled for it."""
     times = {1: 10.0, 2: 20.0, 3: 30.0, 4: 47.0, 7: 80.0, 8: 81.0}
     bench = _bench(_Timed(8, times), times)
-    bench.submit(*(a_request(i, max_tokens=4000) for i in range(4)))
-    bench.submit(*(a_request(i, max_tokens=4000, adapters=STACK) for i in range(4, 7)))
+    bench.submit(*(make_request(i, max_tokens=4000) for i in range(4)))
+    bench.submit(*(make_request(i, max_tokens=4000, adapters=STACK) for i in range(4, 7)))
     _decode(bench, 20)
 
     assert _decode(bench, 200).keys() == {(NO_ADAPTERS, 4), (STACK, 3)}

@@ -8,7 +8,7 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import StoredObjectRef
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SYSTEM = [65 + i % 26 for i in range(80)]
 
@@ -31,7 +31,7 @@ def _started(bench: EngineBench, sequence_id: int) -> Started:
 
 def _run_together(bench: EngineBench, first_id: int, *prompts: list[int]) -> None:
     for i, prompt in enumerate(prompts, start=first_id):
-        bench.submit(a_request(i, prompt=prompt, max_tokens=2))
+        bench.submit(make_request(i, prompt=prompt, max_tokens=2))
     bench.run()
 
 
@@ -41,10 +41,10 @@ def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     bench = EngineBench(
         FakeBackend(NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)), chunk_cap=256, copy_costs=costs
     )
-    bench.submit(a_request(0, prompt=[*SYSTEM, 1], max_tokens=12))
+    bench.submit(make_request(0, prompt=[*SYSTEM, 1], max_tokens=12))
     bench.step()
     bench.step()
-    bench.submit(a_request(1, prompt=[*SYSTEM, 2], max_tokens=12))
+    bench.submit(make_request(1, prompt=[*SYSTEM, 2], max_tokens=12))
     bench.run()
 
     assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.LIVE)
@@ -63,15 +63,15 @@ def test_an_idle_slot_is_taken_unless_another_has_clearly_more(
     """A few tokens beyond the system prompt that a running sequence has by chance are no reason to
     copy its slot, and to save what the target has; whichever slot comes first."""
     bench, own = _bench(), [*range(70, 70 + MIN_REUSED_TOKENS)]
-    brief = a_request(0, prompt=[*SYSTEM, 1], max_tokens=2)
-    lasting = a_request(1, prompt=[*SYSTEM, *own], max_tokens=50)
+    brief = make_request(0, prompt=[*SYSTEM, 1], max_tokens=2)
+    lasting = make_request(1, prompt=[*SYSTEM, *own], max_tokens=50)
     for request in (brief, lasting) if idle_first else (lasting, brief):
         bench.submit(request)
         bench.step()
     while len(bench.engine.running) != 1 or not bench.tokens(1):
         bench.step()
     prompt = [*SYSTEM, *own[:more], 2]
-    bench.submit(a_request(2, prompt=prompt, max_tokens=4))
+    bench.submit(make_request(2, prompt=prompt, max_tokens=4))
     bench.run()
 
     assert _started(bench, 0).slot == (0 if idle_first else 1)
@@ -87,14 +87,14 @@ def test_an_idle_slot_is_taken_unless_another_has_clearly_more(
 def test_an_idle_slot_is_not_always_better(idle: list[int], live: int) -> None:
     """It has too little, or a conversation of its own; a running one has a bit more."""
     bench = _bench(saved_bytes=10**6)
-    bench.submit(a_request(0, prompt=[*SYSTEM[:live], 1, 2], max_tokens=50))
+    bench.submit(make_request(0, prompt=[*SYSTEM[:live], 1, 2], max_tokens=50))
     bench.step()
     bench.step()
-    bench.submit(a_request(1, prompt=idle, max_tokens=1))
+    bench.submit(make_request(1, prompt=idle, max_tokens=1))
     while len(bench.engine.running) != 1 or not bench.tokens(1):
         bench.step()
     prompt = [*SYSTEM[:live], 1, 3]
-    bench.submit(a_request(2, prompt=prompt, max_tokens=4))
+    bench.submit(make_request(2, prompt=prompt, max_tokens=4))
     bench.run()
 
     assert _started(bench, 2).source is CacheSource.LIVE
@@ -110,10 +110,10 @@ def test_a_saved_prefix_must_have_clearly_more_too(more: int, source: CacheSourc
     """Than an idle slot that can be taken as it is."""
     bench, own = _bench(1, saved_bytes=10**6), [*range(70, 70 + MIN_SAVED_TOKENS)]
     for i, prompt in enumerate(([*SYSTEM, *own], [98] * 3, [*SYSTEM, 1])):
-        bench.submit(a_request(i, prompt=prompt, max_tokens=2))
+        bench.submit(make_request(i, prompt=prompt, max_tokens=2))
         bench.run()
     prompt = [*SYSTEM, *own[:more], 2]
-    bench.submit(a_request(3, prompt=prompt, max_tokens=4))
+    bench.submit(make_request(3, prompt=prompt, max_tokens=4))
     bench.run()
 
     assert _started(bench, 2).source is CacheSource.MEMORY
@@ -124,11 +124,11 @@ def test_a_saved_prefix_must_have_clearly_more_too(more: int, source: CacheSourc
 def test_generated_text_is_lent_too() -> None:
     """A follow-up that quotes what another still says finds it there."""
     bench = _bench()
-    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=20))
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=20))
     for _ in range(10):
         bench.step()
     prompt = [*SYSTEM, *bench.tokens(0)]
-    bench.submit(a_request(1, prompt=prompt, max_tokens=5))
+    bench.submit(make_request(1, prompt=prompt, max_tokens=5))
     bench.run()
 
     assert _started(bench, 1).cached_tokens == len(prompt) - 1
@@ -139,14 +139,14 @@ def test_another_projects_prefix_is_not_lent() -> None:
     """Not from a running sequence, an idle slot or memory: 0 cached tokens."""
     bench = _bench(1, saved_bytes=10**6)
     for i, key in enumerate([b"a", b"b", b"a", b"c"]):
-        bench.submit(a_request(i, prompt=[*SYSTEM, i], max_tokens=2, cache_key=key))
+        bench.submit(make_request(i, prompt=[*SYSTEM, i], max_tokens=2, cache_key=key))
         bench.run()
     assert [_started(bench, i).cached_tokens for i in range(4)] == [0, 0, len(SYSTEM), 0]
 
     live = _bench()
-    live.submit(a_request(0, prompt=SYSTEM, max_tokens=50, cache_key=b"a"))
+    live.submit(make_request(0, prompt=SYSTEM, max_tokens=50, cache_key=b"a"))
     live.step()
-    live.submit(a_request(1, prompt=SYSTEM, max_tokens=2, cache_key=b"b"))
+    live.submit(make_request(1, prompt=SYSTEM, max_tokens=2, cache_key=b"b"))
     live.step()
     assert _started(live, 1).cached_tokens == 0
 
@@ -155,9 +155,9 @@ def test_another_projects_prefix_is_not_lent() -> None:
 def test_declining_reuse_works_both_ways(first: bool, second: bool) -> None:
     """Neither does such a request take, nor does anybody take from it."""
     bench = _bench()
-    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50, reuse=first))
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=50, reuse=first))
     bench.step()
-    bench.submit(a_request(1, prompt=SYSTEM, max_tokens=2, reuse=second))
+    bench.submit(make_request(1, prompt=SYSTEM, max_tokens=2, reuse=second))
     bench.step()
 
     assert _started(bench, 1).cached_tokens == 0
@@ -167,11 +167,11 @@ def test_a_slot_whose_prefix_is_mostly_something_else_is_copied_not_taken() -> N
     """A conversation survives a stranger with the same system prompt."""
     bench = _bench()
     conversation = [*SYSTEM, *[70 + i % 7 for i in range(120)]]
-    bench.submit(a_request(0, prompt=conversation, max_tokens=1))
+    bench.submit(make_request(0, prompt=conversation, max_tokens=1))
     bench.run()
-    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=1))
+    bench.submit(make_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=1))
     bench.run()
-    bench.submit(a_request(2, prompt=[*conversation, 5], max_tokens=1))
+    bench.submit(make_request(2, prompt=[*conversation, 5], max_tokens=1))
     bench.run()
 
     assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.SLOT)
@@ -183,7 +183,7 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
     bench = _bench(1, saved_bytes=10**6)
     other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
     for i, prompt in enumerate([SYSTEM, other, [*SYSTEM, 1, 2]]):
-        bench.submit(a_request(i, prompt=prompt, max_tokens=3))
+        bench.submit(make_request(i, prompt=prompt, max_tokens=3))
         bench.run()
 
     assert _started(bench, 2) == Started(2, 0, len(SYSTEM), CacheSource.MEMORY)
@@ -197,11 +197,11 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
 def test_a_common_beginning_is_saved_once() -> None:
     """With the first of the slots that lose it: the others held little that was their own."""
     bench = _bench(3, saved_bytes=10**6)
-    bench.submit(*(a_request(i, prompt=[*SYSTEM, i], max_tokens=2) for i in range(3)))
+    bench.submit(*(make_request(i, prompt=[*SYSTEM, i], max_tokens=2) for i in range(3)))
     bench.run()
-    bench.submit(*(a_request(3 + i, prompt=[i] * 90, max_tokens=2) for i in range(3)))
+    bench.submit(*(make_request(3 + i, prompt=[i] * 90, max_tokens=2) for i in range(3)))
     bench.run()
-    bench.submit(a_request(6, prompt=[*SYSTEM, 9], max_tokens=2))
+    bench.submit(make_request(6, prompt=[*SYSTEM, 9], max_tokens=2))
     bench.run()
 
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
@@ -212,16 +212,16 @@ def test_a_common_beginning_is_saved_once() -> None:
 def test_the_beginning_of_a_state_that_moves_on_is_nothing_to_count_on() -> None:
     """Recurrent models: the next token of whoever has just computed it makes it another state."""
     bench = _bench(2, saved_bytes=10**6, can_trim=False)
-    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=3))
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=3))
     bench.step()
     bench.step()
-    bench.submit(a_request(1, prompt=SYSTEM, max_tokens=9, seed=2))
+    bench.submit(make_request(1, prompt=SYSTEM, max_tokens=9, seed=2))
     bench.step()
     assert bench.finished(0)
-    bench.submit(a_request(2, prompt=[1] * 90, max_tokens=2))
+    bench.submit(make_request(2, prompt=[1] * 90, max_tokens=2))
     bench.run()
     whole = [*SYSTEM, *bench.tokens(0)[:2]]
-    bench.submit(a_request(3, prompt=[*whole, 7], max_tokens=2))
+    bench.submit(make_request(3, prompt=[*whole, 7], max_tokens=2))
     bench.run()
 
     assert _started(bench, 2).slot == _started(bench, 0).slot
@@ -231,8 +231,8 @@ def test_the_beginning_of_a_state_that_moves_on_is_nothing_to_count_on() -> None
 def test_what_was_kept_by_name_and_had_to_go_is_saved_with_its_slot() -> None:
     """The slot is then the only one that has it."""
     bench = _bench(2, saved_bytes=700)
-    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=2, keep=True, request_id="r0"))
-    bench.submit(a_request(1, prompt=[97] * 150, max_tokens=2))
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=2, keep=True, request_id="r0"))
+    bench.submit(make_request(1, prompt=[97] * 150, max_tokens=2))
     bench.run()
     _run_together(bench, 2, [*[97] * 80, 98])  # saves what the second had, in the first one's place
     assert bench.engine.snapshot("r0", 0) is None
@@ -263,10 +263,10 @@ def test_what_a_stored_object_counts_on_is_saved_whole() -> None:
     bench = _bench(2, saved_bytes=10**6)
     objects = [StoredObjectRef(f"thread_{i}", "d" * 64) for i in range(2)]
     bench.submit(
-        *(a_request(i, prompt=[*SYSTEM, i], max_tokens=2, keep_for=objects[i]) for i in range(2))
+        *(make_request(i, prompt=[*SYSTEM, i], max_tokens=2, keep_for=objects[i]) for i in range(2))
     )
     bench.run()
-    bench.submit(*(a_request(2 + i, prompt=[i] * 90, max_tokens=2) for i in range(2)))
+    bench.submit(*(make_request(2 + i, prompt=[i] * 90, max_tokens=2) for i in range(2)))
     bench.run()
 
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
@@ -276,12 +276,12 @@ def test_what_a_stored_object_counts_on_is_saved_whole() -> None:
 def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> None:
     """Recurrent models: whole prefixes, from slots and from memory."""
     bench = _bench(1, saved_bytes=10**6, can_trim=False)
-    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=3))
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=3))
     bench.run()
     whole = [*SYSTEM, *bench.tokens(0)[:2]]
     other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
     for i, prompt in enumerate([other, [*SYSTEM, 1, 2, 3], [*whole, 7]], start=1):
-        bench.submit(a_request(i, prompt=prompt, max_tokens=3))
+        bench.submit(make_request(i, prompt=prompt, max_tokens=3))
         bench.run()
 
     assert _started(bench, 2).cached_tokens == 0
@@ -292,9 +292,9 @@ def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> Non
 def test_a_short_common_beginning_is_not_worth_a_copy() -> None:
     """And does not scatter running slots."""
     bench = _bench()
-    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=50))
     bench.step()
-    bench.submit(a_request(1, prompt=[*SYSTEM[: MIN_REUSED_TOKENS - 1], 1, 2], max_tokens=2))
+    bench.submit(make_request(1, prompt=[*SYSTEM[: MIN_REUSED_TOKENS - 1], 1, 2], max_tokens=2))
     bench.step()
 
     assert _started(bench, 1) == Started(1, 1, 0, CacheSource.NONE)
@@ -305,12 +305,12 @@ def test_flushing_forgets_idle_and_saved_prefixes() -> None:
     bench = _bench(2, saved_bytes=10**6)
     other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
     for i, prompt in enumerate([SYSTEM, other]):
-        bench.submit(a_request(i, prompt=prompt, max_tokens=1))
+        bench.submit(make_request(i, prompt=prompt, max_tokens=1))
         bench.run()
-    bench.submit(a_request(2, prompt=[98, 99], max_tokens=30))
+    bench.submit(make_request(2, prompt=[98, 99], max_tokens=30))
     bench.step()
     bench.engine.flush(7)
-    bench.submit(a_request(3, prompt=SYSTEM, max_tokens=1))
+    bench.submit(make_request(3, prompt=SYSTEM, max_tokens=1))
     bench.run()
 
     (flushed,) = [event for event in bench.events if isinstance(event, Flushed)]
@@ -325,14 +325,14 @@ def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
     limits = NativeLimits(256, 2, 2, 256, VOCABULARY_SIZE)
     backend = FakeBackend(limits, fails=lambda _: -1 if refuse[0] else 0)
     bench = EngineBench(backend, chunk_cap=256, saved_bytes=10**6)
-    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=50))
     bench.step()
-    bench.submit(a_request(1, prompt=[*SYSTEM, 1], max_tokens=2))
+    bench.submit(make_request(1, prompt=[*SYSTEM, 1], max_tokens=2))
     refuse[0] = True
     bench.step()
     refuse[0] = False
     prompts = {2: [*SYSTEM, 2], 3: [*SYSTEM, 3]}
-    bench.submit(*(a_request(i, prompt=prompt, max_tokens=4) for i, prompt in prompts.items()))
+    bench.submit(*(make_request(i, prompt=prompt, max_tokens=4) for i, prompt in prompts.items()))
     bench.run()
 
     assert bench.failures().keys() == {0, 1}
@@ -343,11 +343,11 @@ def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
 def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
     """Two borrowers below the lender in one step: both take from the lender."""
     bench = _bench()
-    bench.submit(*(a_request(i, prompt=[97 + i] * 3, max_tokens=2) for i in range(3)))
-    bench.submit(a_request(3, prompt=SYSTEM, max_tokens=50))
+    bench.submit(*(make_request(i, prompt=[97 + i] * 3, max_tokens=2) for i in range(3)))
+    bench.submit(make_request(3, prompt=SYSTEM, max_tokens=50))
     while len(bench.engine.running) > 1:
         bench.step()
-    bench.submit(*(a_request(i, prompt=[*SYSTEM, i], max_tokens=4) for i in (4, 5)))
+    bench.submit(*(make_request(i, prompt=[*SYSTEM, i], max_tokens=4) for i in (4, 5)))
     bench.run()
 
     for i in (4, 5):
@@ -358,12 +358,12 @@ def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
 def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() -> None:
     """A recurrent model's lender has moved on past the common beginning."""
     bench = _bench(can_trim=False)
-    bench.submit(a_request(0, prompt=SYSTEM, max_tokens=50))
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=50))
     bench.step()
     bench.step()
     said = bench.tokens(0)[:1]
-    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2, 3], max_tokens=4))
-    bench.submit(a_request(2, prompt=[*SYSTEM, *said, 2, 3], max_tokens=4))
+    bench.submit(make_request(1, prompt=[*SYSTEM, 1, 2, 3], max_tokens=4))
+    bench.submit(make_request(2, prompt=[*SYSTEM, *said, 2, 3], max_tokens=4))
     bench.step()
 
     assert _started(bench, 1).cached_tokens == 0
@@ -376,10 +376,10 @@ def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
     """The next one waits a step; the copy is whole."""
     bench = _bench(2)
     conversation = [*SYSTEM, *[70 + i % 7 for i in range(120)]]
-    bench.submit(a_request(0, prompt=conversation, max_tokens=1))
+    bench.submit(make_request(0, prompt=conversation, max_tokens=1))
     bench.run()
-    bench.submit(a_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=3))
-    bench.submit(a_request(2, prompt=[98, 99], max_tokens=3))
+    bench.submit(make_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=3))
+    bench.submit(make_request(2, prompt=[98, 99], max_tokens=3))
     bench.step()
     assert _started(bench, 1).cached_tokens == len(SYSTEM)
     bench.run()

@@ -6,7 +6,7 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import CacheSource, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SLOTS = 4
 NEVER = 10**6
@@ -21,7 +21,7 @@ def a_bench(cells: int, **options: Any) -> EngineBench:
 
 def _request(i: int, prompt: list[int], tokens: int, **changes: Any) -> Any:
     options = {"max_tokens": tokens, "ignore_eos": True, "max_draft": 0, **changes}
-    return a_request(i, prompt, **options)
+    return make_request(i, prompt, **options)
 
 
 def _started(bench: EngineBench, i: int) -> Started:

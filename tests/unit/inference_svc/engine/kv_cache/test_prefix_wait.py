@@ -8,7 +8,7 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, ModelLoad, Preempted, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import AppliedAdapter, adapter_stack
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SYSTEM = [65 + i % 26 for i in range(100)]
 CHUNK = 25
@@ -35,7 +35,7 @@ def _computed(bench: EngineBench) -> int:
 def test_a_common_prefix_is_computed_once() -> None:
     """Eight at the same moment: one computes, seven take it over the moment it is there."""
     bench = _bench()
-    bench.submit(*(a_request(i, prompt=_prompt(i), max_tokens=1) for i in range(8)))
+    bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=1) for i in range(8)))
     bench.run()
 
     assert _computed(bench) == len(SYSTEM) + 8
@@ -50,8 +50,8 @@ def test_a_common_prefix_is_computed_once() -> None:
 def test_followers_hold_nobody_else_back() -> None:
     """Who shares nothing starts at once, from behind them in the queue."""
     bench = _bench(2)
-    bench.submit(a_request(0, prompt=_prompt(0)), a_request(1, prompt=_prompt(1)))
-    bench.submit(a_request(2, prompt=[97, 98], max_tokens=1))
+    bench.submit(make_request(0, prompt=_prompt(0)), make_request(1, prompt=_prompt(1)))
+    bench.submit(make_request(2, prompt=[97, 98], max_tokens=1))
     bench.step()
 
     assert _started(bench).keys() == {0, 2}
@@ -61,7 +61,7 @@ def test_followers_hold_nobody_else_back() -> None:
 def test_nobody_waits_for_what_it_may_not_use(other: dict[str, object]) -> None:
     """Another project's prompt, or one that declined reuse."""
     bench = _bench()
-    bench.submit(a_request(0, prompt=_prompt(0)), a_request(1, prompt=_prompt(1), **other))
+    bench.submit(make_request(0, prompt=_prompt(0)), make_request(1, prompt=_prompt(1), **other))
     bench.step()
 
     assert _started(bench).keys() == {0, 1}
@@ -71,7 +71,7 @@ def test_nobody_waits_for_what_it_may_not_use(other: dict[str, object]) -> None:
 def test_a_follower_takes_over_from_a_leader_that_is_cancelled() -> None:
     """What was computed is not lost, and the others follow the new leader."""
     bench = _bench()
-    bench.submit(*(a_request(i, prompt=_prompt(i), max_tokens=2) for i in range(4)))
+    bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=2) for i in range(4)))
     bench.step()
     bench.step()
     bench.engine.cancel(0, arrived_in_step=2, step=3)
@@ -88,7 +88,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_cancelled() -> None:
 def test_a_leader_that_is_paused_is_not_waited_for() -> None:
     """Its reader may never come back; followers start from what is there."""
     bench = _bench()
-    bench.submit(*(a_request(i, prompt=_prompt(i), max_tokens=2) for i in range(3)))
+    bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=2) for i in range(3)))
     bench.step()
     bench.engine.pause(0, paused=True)
     bench.step()
@@ -100,7 +100,7 @@ def test_a_leader_that_is_paused_is_not_waited_for() -> None:
 def test_a_leader_that_gets_on_is_waited_for_however_slowly() -> None:
     """What prompts took so far says little of a longer one; what it computes is not left over."""
     bench = _bench(measured={8: 0.8})
-    bench.submit(*(a_request(i, prompt=_prompt(i), max_tokens=1) for i in range(4)))
+    bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=1) for i in range(4)))
     while bench.engine.has_work:
         bench.step()
         bench.clock.now += 3 * CHUNK * 0.1
@@ -113,12 +113,12 @@ def test_a_leader_that_does_not_get_on_is_left() -> None:
     What is there is used."""
     bench = _bench(measured={8: 0.8}, adapter_wait_s=10.0**6)
     bench.engine.adapters.load("a", Path("a.gguf"))
-    bench.submit(a_request(0, prompt=_prompt(0)))
+    bench.submit(make_request(0, prompt=_prompt(0)))
     bench.step()
     other = adapter_stack([AppliedAdapter("a", 1.0)])
-    bench.submit(a_request(2, prompt=[97, 98], max_tokens=99, adapters=other, priority=3))
+    bench.submit(make_request(2, prompt=[97, 98], max_tokens=99, adapters=other, priority=3))
     bench.step()
-    bench.submit(a_request(1, prompt=_prompt(1)))
+    bench.submit(make_request(1, prompt=_prompt(1)))
     bench.step()
     patience = 2 * 2 * (len(SYSTEM) + 1 - CHUNK) * 0.1
     bench.clock.now = patience - 0.1
@@ -133,8 +133,10 @@ def test_a_leader_that_does_not_get_on_is_left() -> None:
 def test_a_leader_may_wait_for_all_who_run() -> None:
     """Those that start after its follower came to wait as well: each is computed to its end."""
     bench = _bench(measured={8: 0.8})
-    bench.submit(*(a_request(i, prompt=[*SYSTEM, *[98 + i] * 140], max_tokens=1) for i in range(2)))
-    bench.submit(*(a_request(2 + i, prompt=[65 + i] * 200, max_tokens=1) for i in range(5)))
+    bench.submit(
+        *(make_request(i, prompt=[*SYSTEM, *[98 + i] * 140], max_tokens=1) for i in range(2))
+    )
+    bench.submit(*(make_request(2 + i, prompt=[65 + i] * 200, max_tokens=1) for i in range(5)))
     while bench.engine.has_work:
         bench.step()
         bench.clock.now += 1.5 * CHUNK * 0.1
@@ -145,12 +147,12 @@ def test_a_leader_may_wait_for_all_who_run() -> None:
 def test_a_leader_comes_when_its_followers_would() -> None:
     """A short one does not wait behind all whom its long leader waits behind."""
     bench = _bench()
-    bench.submit(a_request(0, prompt=[97] * 200), a_request(1, prompt=[*SYSTEM, *[98] * 130]))
+    bench.submit(make_request(0, prompt=[97] * 200), make_request(1, prompt=[*SYSTEM, *[98] * 130]))
     bench.step()
     bench.clock.now = 0.5
     bench.step()
     assert _slots(bench)[-2:] == [{0}, {0}]
-    bench.submit(a_request(2, prompt=SYSTEM[:90]))
+    bench.submit(make_request(2, prompt=SYSTEM[:90]))
     bench.step()
 
     assert _slots(bench)[-1] == {1}
@@ -159,9 +161,9 @@ def test_a_leader_comes_when_its_followers_would() -> None:
 def test_a_leader_comes_for_its_own_part_when_that_would() -> None:
     """Once the prefix is there, its follower waits for a slot, not for the rest of its prompt."""
     bench, prefix = _bench(3), SYSTEM[:CHUNK]
-    bench.submit(a_request(0, prompt=[97] * 200), a_request(1, prompt=[*prefix, *[98] * 200]))
+    bench.submit(make_request(0, prompt=[97] * 200), make_request(1, prompt=[*prefix, *[98] * 200]))
     bench.step()
-    bench.submit(a_request(2, prompt=[*prefix, 99]), a_request(3, prompt=[99] * 200))
+    bench.submit(make_request(2, prompt=[*prefix, 99]), make_request(3, prompt=[99] * 200))
     bench.step()
     bench.step()
 
@@ -176,15 +178,15 @@ def _slots(bench: EngineBench) -> list[set[int]]:
 def test_a_leader_is_as_urgent_as_its_followers() -> None:
     """Class and response ratio are lent for as long as they follow."""
     bench = _bench()
-    bench.submit(a_request(0, prompt=_prompt(0), priority=1))
+    bench.submit(make_request(0, prompt=_prompt(0), priority=1))
     bench.step()
     (leader,) = bench.engine.running
-    bench.submit(a_request(1, prompt=_prompt(1), priority=3))
-    bench.submit(a_request(2, prompt=_prompt(2), priority=2))
+    bench.submit(make_request(1, prompt=_prompt(1), priority=3))
+    bench.submit(make_request(2, prompt=_prompt(2), priority=2))
     bench.step()
     assert leader.effective_priority == 3
     bench.clock.now = 2.0
-    bench.submit(a_request(3, prompt=_prompt(3), priority=1))
+    bench.submit(make_request(3, prompt=_prompt(3), priority=1))
     bench.step()
     assert leader.inherited_ratio == 3.0 / (len(SYSTEM) + 1)
 
@@ -196,11 +198,11 @@ def test_a_leader_is_as_urgent_as_its_followers() -> None:
 def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
     """Not even to a stranger whose turn in the queue comes before its followers'."""
     bench = _bench(1, saved_bytes=10**6)
-    bench.submit(a_request(0, prompt=_prompt(0), priority=1, max_tokens=1, project="led"))
+    bench.submit(make_request(0, prompt=_prompt(0), priority=1, max_tokens=1, project="led"))
     bench.step()
-    bench.submit(a_request(1, prompt=_prompt(1), priority=3, max_tokens=1, project="led"))
+    bench.submit(make_request(1, prompt=_prompt(1), priority=3, max_tokens=1, project="led"))
     bench.step()
-    bench.submit(a_request(2, prompt=[97, 98], priority=3, max_tokens=1, project="stranger"))
+    bench.submit(make_request(2, prompt=[97, 98], priority=3, max_tokens=1, project="stranger"))
     bench.run()
 
     assert not [event for event in bench.events if isinstance(event, Preempted)]
@@ -210,7 +212,7 @@ def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
 def test_the_load_counts_followers() -> None:
     """Two hold back while the first computes; nobody does when all are done."""
     bench = _bench()
-    bench.submit(*(a_request(i, prompt=_prompt(i)) for i in range(3)))
+    bench.submit(*(make_request(i, prompt=_prompt(i)) for i in range(3)))
     bench.step()
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
     assert loads[-1].num_followers == 2

@@ -7,7 +7,7 @@ from inference_svc.engine.events import ModelLoad, Preempted, Resumed, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS
 from inference_svc.engine.scheduler.queue import AGING_S
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 PLENTY = 10**6
 
@@ -26,10 +26,10 @@ def test_batch_work_waits_for_interactive_work_and_goes_on(steps: int) -> None:
     """In the middle of its prompt or its text; every token comes once, in the right place."""
     prompt = [70 + i % 9 for i in range(30)]
     bench = _bench()
-    bench.submit(a_request(0, prompt=prompt, priority=1, max_tokens=10))
+    bench.submit(make_request(0, prompt=prompt, priority=1, max_tokens=10))
     for _ in range(steps):
         bench.step()
-    bench.submit(a_request(1, priority=3, max_tokens=3))
+    bench.submit(make_request(1, priority=3, max_tokens=3))
     bench.step()
     assert _preempted(bench) == [0]
     bench.run()
@@ -45,9 +45,9 @@ def test_batch_work_waits_for_interactive_work_and_goes_on(steps: int) -> None:
 def test_the_youngest_of_the_batch_work_gives_way_and_others_run_on() -> None:
     """One slot is needed, so one sequence waits."""
     bench = _bench(3)
-    bench.submit(*(a_request(i, priority=priority) for i, priority in enumerate([1, 2, 1])))
+    bench.submit(*(make_request(i, priority=priority) for i, priority in enumerate([1, 2, 1])))
     bench.step()
-    bench.submit(a_request(3, priority=3, max_tokens=2))
+    bench.submit(make_request(3, priority=3, max_tokens=2))
     bench.step()
 
     assert _preempted(bench) == [2]
@@ -59,9 +59,9 @@ def test_the_youngest_of_the_batch_work_gives_way_and_others_run_on() -> None:
 def test_only_batch_work_gives_way_and_only_to_interactive_work(running: int, waiting: int) -> None:
     """Everything else waits its turn."""
     bench = _bench()
-    bench.submit(a_request(0, priority=running))
+    bench.submit(make_request(0, priority=running))
     bench.step()
-    bench.submit(a_request(1, priority=waiting))
+    bench.submit(make_request(1, priority=waiting))
     bench.run()
 
     assert _preempted(bench) == []
@@ -70,9 +70,9 @@ def test_only_batch_work_gives_way_and_only_to_interactive_work(running: int, wa
 def test_without_memory_nobody_is_preempted() -> None:
     """Work that could not be kept is not interrupted."""
     bench = _bench(saved_bytes=0)
-    bench.submit(a_request(0, priority=1))
+    bench.submit(make_request(0, priority=1))
     bench.step()
-    bench.submit(a_request(1, priority=3))
+    bench.submit(make_request(1, priority=3))
     bench.run()
 
     assert _preempted(bench) == []
@@ -82,24 +82,24 @@ def test_without_memory_nobody_is_preempted() -> None:
 def test_who_waited_itself_up_is_not_preempted_again() -> None:
     """Under a stream of interactive work batch work still comes to its end."""
     bench = _bench()
-    bench.submit(a_request(0, priority=1, max_tokens=6))
+    bench.submit(make_request(0, priority=1, max_tokens=6))
     bench.step()
-    bench.submit(a_request(1, priority=3, max_tokens=2))
+    bench.submit(make_request(1, priority=3, max_tokens=2))
     bench.step()
     bench.clock.now = 2 * AGING_S
     while not bench.tokens(1):
         bench.step()
     while len(bench.tokens(0)) < 3:
         bench.step()
-    bench.submit(a_request(4, priority=3, max_tokens=2))
+    bench.submit(make_request(4, priority=3, max_tokens=2))
     bench.run()
     assert _preempted(bench) == [0]
     assert len(bench.tokens(0)) == 6
 
-    bench.submit(a_request(2, priority=1, max_tokens=9))
+    bench.submit(make_request(2, priority=1, max_tokens=9))
     bench.clock.now += 0.1
     bench.step()
-    bench.submit(a_request(3, priority=3, max_tokens=2))
+    bench.submit(make_request(3, priority=3, max_tokens=2))
     bench.step()
     assert _preempted(bench) == [0, 2]
 
@@ -107,10 +107,12 @@ def test_who_waited_itself_up_is_not_preempted_again() -> None:
 def test_interactive_work_preempts_past_aged_work() -> None:
     """Who aged to the head of the queue may not preempt, and does not stop one who may."""
     bench = _bench()
-    bench.submit(a_request(0, priority=1, max_tokens=6), a_request(1, priority=1, max_tokens=6))
+    bench.submit(
+        make_request(0, priority=1, max_tokens=6), make_request(1, priority=1, max_tokens=6)
+    )
     bench.step()
     bench.clock.now = 2 * AGING_S
-    bench.submit(a_request(2, priority=3, max_tokens=2))
+    bench.submit(make_request(2, priority=3, max_tokens=2))
     bench.step()
     assert _preempted(bench) == [0]
     bench.run()
@@ -124,12 +126,12 @@ def test_the_next_youngest_gives_way_where_the_youngest_cannot() -> None:
     """Its cells are being copied in this step; an older one's are not."""
     system = [65 + i % 26 for i in range(60)]
     bench = _bench(3)
-    bench.submit(a_request(0, priority=1, max_tokens=20))
-    bench.submit(a_request(1, prompt=system, priority=1, max_tokens=20))
+    bench.submit(make_request(0, priority=1, max_tokens=20))
+    bench.submit(make_request(1, prompt=system, priority=1, max_tokens=20))
     while not bench.tokens(1):
         bench.step()
-    bench.submit(a_request(2, prompt=[*system, 1], priority=3))
-    bench.submit(a_request(3, prompt=[98, 99], priority=3))
+    bench.submit(make_request(2, prompt=[*system, 1], priority=3))
+    bench.submit(make_request(3, prompt=[98, 99], priority=3))
     bench.step()
     assert _preempted(bench) == [0]
     bench.run()
@@ -142,10 +144,10 @@ def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
     """What it computes is needed by the one that waits."""
     system = [65 + i % 26 for i in range(90)]
     bench = _bench(2, batch_tokens=16)
-    bench.submit(a_request(0, prompt=[*system, 1], priority=1, max_tokens=2))
-    bench.submit(a_request(1, prompt=[97] * 5, priority=2, max_tokens=3))
+    bench.submit(make_request(0, prompt=[*system, 1], priority=1, max_tokens=2))
+    bench.submit(make_request(1, prompt=[97] * 5, priority=2, max_tokens=3))
     bench.step()
-    bench.submit(a_request(2, prompt=[*system, 2], priority=3, max_tokens=2))
+    bench.submit(make_request(2, prompt=[*system, 2], priority=3, max_tokens=2))
     bench.step()
 
     assert _preempted(bench) == []
@@ -157,9 +159,9 @@ def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
 def test_a_preempted_sequence_can_be_cancelled() -> None:
     """Its memory is free again."""
     bench = _bench()
-    bench.submit(a_request(0, priority=1, max_tokens=50))
+    bench.submit(make_request(0, priority=1, max_tokens=50))
     bench.step()
-    bench.submit(a_request(1, priority=3, max_tokens=3))
+    bench.submit(make_request(1, priority=3, max_tokens=3))
     bench.step()
     bench.engine.cancel(0, arrived_in_step=2, step=3)
     bench.run()
@@ -173,11 +175,11 @@ def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() 
     """One interactive request takes its prefix over, the next one preempts it only then."""
     system = [65 + i % 26 for i in range(60)]
     bench = _bench(2)
-    bench.submit(a_request(0, prompt=system, priority=1, max_tokens=20))
+    bench.submit(make_request(0, prompt=system, priority=1, max_tokens=20))
     while not bench.tokens(0):
         bench.step()
     prompts = {1: [*system, 1], 2: [98, 99]}
-    bench.submit(*(a_request(i, prompt=prompt, priority=3) for i, prompt in prompts.items()))
+    bench.submit(*(make_request(i, prompt=prompt, priority=3) for i, prompt in prompts.items()))
     bench.step()
     assert _preempted(bench) == []
     bench.step()
@@ -192,9 +194,9 @@ def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() 
 def test_the_load_counts_those_who_gave_way() -> None:
     """While one waits it is a gauge, afterwards a sum."""
     bench = _bench()
-    bench.submit(a_request(0, priority=1, max_tokens=10))
+    bench.submit(make_request(0, priority=1, max_tokens=10))
     bench.step()
-    bench.submit(a_request(1, priority=3, max_tokens=3))
+    bench.submit(make_request(1, priority=3, max_tokens=3))
     bench.clock.now = 1.0
     bench.step()
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]

@@ -11,7 +11,7 @@ from inference_svc.engine.events import Delta, Event, Finished, Started
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import AppliedAdapter
 from inference_svc.engine.sequence import Sequence
-from tests.support.sequences import EngineBench, a_request, expected_tokens
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 
 def _bench() -> EngineBench:
@@ -20,7 +20,7 @@ def _bench() -> EngineBench:
 
 def _speaking(bench: EngineBench, *, max_tokens: int = 50) -> None:
     """Have sequence 0 decode."""
-    bench.submit(a_request(0, max_tokens=max_tokens))
+    bench.submit(make_request(0, max_tokens=max_tokens))
     bench.step()
 
 
@@ -36,7 +36,7 @@ def test_a_text_is_told_before_the_prompts_behind_it() -> None:
     """Its reader does not wait for them, nor does whoever comes when it has ended."""
     bench = _bench()
     _speaking(bench, max_tokens=2)
-    bench.submit(a_request(1, range(60, 100)))
+    bench.submit(make_request(1, range(60, 100)))
     known = len(bench.backend.batches)
 
     told = bench.call()
@@ -52,7 +52,7 @@ def test_a_prompt_that_comes_while_texts_are_computed_is_next() -> None:
     bench = _bench()
     _speaking(bench)
     bench.call()
-    bench.submit(a_request(1, range(60, 100)))
+    bench.submit(make_request(1, range(60, 100)))
 
     told = bench.call()
     assert [event.sequence_id for event in told if isinstance(event, Started)] == [1]
@@ -64,7 +64,9 @@ def test_a_prompt_that_comes_while_texts_are_computed_is_next() -> None:
 def test_a_first_token_is_told_before_the_prompts_that_go_on() -> None:
     """They are computed in a call of their own."""
     bench = _bench()
-    bench.submit(a_request(0, range(60, 100)), a_request(1, [200 + i % 40 for i in range(300)]))
+    bench.submit(
+        make_request(0, range(60, 100)), make_request(1, [200 + i % 40 for i in range(300)])
+    )
     known = len(bench.backend.batches)
 
     assert _who(bench.call()) == [0]
@@ -75,7 +77,9 @@ def test_a_first_token_is_told_before_the_prompts_that_go_on() -> None:
 def test_who_is_cancelled_between_two_calls_for_prompts_is_in_none() -> None:
     """Its slot has another owner by then, perhaps."""
     bench = _bench()
-    bench.submit(a_request(0, range(60, 100)), a_request(1, [200 + i % 40 for i in range(300)]))
+    bench.submit(
+        make_request(0, range(60, 100)), make_request(1, [200 + i % 40 for i in range(300)])
+    )
     known = len(bench.backend.batches)
     bench.call()
     bench.engine.cancel(1, arrived_in_step=1, step=2)
@@ -90,7 +94,7 @@ def test_who_is_paused_while_texts_are_computed_computes_no_prompt() -> None:
     """It was ready when the step began."""
     bench = _bench()
     _speaking(bench)
-    bench.submit(a_request(1, range(60, 100)))
+    bench.submit(make_request(1, range(60, 100)))
     bench.call()
     bench.engine.pause(1, paused=True)
     known = len(bench.backend.batches)
@@ -107,13 +111,13 @@ def test_an_adapter_that_is_freed_and_loaded_again_meanwhile_is_used() -> None:
     stack = (AppliedAdapter("a", 1.0),)
     bench = _bench()
     bench.engine.adapters.load("a", Path("a"))
-    bench.submit(a_request(0, adapters=stack, max_tokens=50))
+    bench.submit(make_request(0, adapters=stack, max_tokens=50))
     bench.step()
     bench.call()
     bench.engine.cancel(0, arrived_in_step=1, step=2)
     bench.engine.adapters.unload("a")
     bench.engine.adapters.load("a", Path("a"))
-    bench.submit(a_request(1, range(60, 100), adapters=stack))
+    bench.submit(make_request(1, range(60, 100), adapters=stack))
     known = len(bench.backend.stacks)
 
     bench.run()
@@ -126,11 +130,11 @@ def test_a_state_can_be_read_while_a_copy_of_it_waits_for_a_call(*, ends: bool) 
     limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits, builds_after=20), chunk_cap=256, saved_bytes=10**6)
     prompt = range(60, 120)
-    kept = a_request(0, prompt, max_tokens=99, keep=True, request_id="r", deadline=100.0)
+    kept = make_request(0, prompt, max_tokens=99, keep=True, request_id="r", deadline=100.0)
     bench.submit(kept)
     bench.step()
     bench.call()
-    bench.submit(a_request(1, prompt, constraint=Constraint("abc", "constraint")))
+    bench.submit(make_request(1, prompt, constraint=Constraint("abc", "constraint")))
     bench.step()  # the rest of it
     assert any(isinstance(e, Started) and e.sequence_id == 1 for e in bench.events)
     if ends:
@@ -155,6 +159,6 @@ def test_nobody_looks_at_the_queue_again_where_nothing_has_changed() -> None:
     bench.step()
     assert len(passes) == 1
     bench.call()
-    bench.submit(a_request(1, range(60, 100)))
+    bench.submit(make_request(1, range(60, 100)))
     bench.step()
     assert len(passes) == 3

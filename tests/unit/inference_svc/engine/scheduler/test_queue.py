@@ -14,7 +14,7 @@ from inference_svc.engine.scheduler.queue import (
 )
 from inference_svc.engine.sequence import Sequence
 from svc_kit.errors import ContextLengthExceeded
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 
 def _queue(*sequences: Sequence, shares: FairShare[str] | None = None) -> AdmissionQueue:
@@ -30,7 +30,7 @@ def _order(queue: AdmissionQueue, now: float) -> list[int]:
 
 
 def _waiting(i: int, *, priority: int = 2, project: str = "p", since: float = 0.0) -> Sequence:
-    return Sequence(a_request(i, priority=priority, project=project), arrived_at=since)
+    return Sequence(make_request(i, priority=priority, project=project), arrived_at=since)
 
 
 def _one_slot(**options: object) -> EngineBench:
@@ -84,9 +84,9 @@ def test_a_backlog_that_has_aged_gets_an_eighth_of_the_slots() -> None:
     """While younger interactive work wants all of them."""
     limits = NativeLimits(256, 16, 16, 64, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits))
-    bench.submit(*(a_request(i, priority=1, max_tokens=30, ignore_eos=True) for i in range(8)))
+    bench.submit(*(make_request(i, priority=1, max_tokens=30, ignore_eos=True) for i in range(8)))
     bench.clock.now = 2 * AGING_S
-    bench.submit(*(a_request(i, priority=3, max_tokens=2) for i in range(8, 48)))
+    bench.submit(*(make_request(i, priority=3, max_tokens=2) for i in range(8, 48)))
     for _ in range(6):
         bench.step()
 
@@ -110,9 +110,9 @@ def test_who_falls_while_the_order_is_followed_is_ranked_anew() -> None:
 def test_a_backlog_that_has_aged_leaves_slots_to_others() -> None:
     """With one slot, every second one; the older does come first."""
     bench = _one_slot()
-    bench.submit(*(a_request(i, priority=1, max_tokens=2) for i in range(4)))
+    bench.submit(*(make_request(i, priority=1, max_tokens=2) for i in range(4)))
     bench.clock.now = 2 * AGING_S
-    bench.submit(*(a_request(i, priority=3, max_tokens=2) for i in range(4, 6)))
+    bench.submit(*(make_request(i, priority=3, max_tokens=2) for i in range(4, 6)))
     bench.run()
 
     order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
@@ -133,8 +133,8 @@ def test_the_project_that_was_served_least_comes_first() -> None:
 def test_projects_take_turns() -> None:
     """Through the engine: the many do not crowd out the few, whoever came first."""
     bench = _one_slot()
-    bench.submit(*(a_request(i, project="many", max_tokens=3) for i in range(6)))
-    bench.submit(*(a_request(i, project="few", max_tokens=3, cache_key=b"few") for i in (6, 7)))
+    bench.submit(*(make_request(i, project="many", max_tokens=3) for i in range(6)))
+    bench.submit(*(make_request(i, project="few", max_tokens=3, cache_key=b"few") for i in (6, 7)))
     bench.run()
 
     order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
@@ -169,7 +169,7 @@ def test_following_the_order_takes_in_charges_and_ranks_few_anew() -> None:
 def test_what_no_slot_can_hold_fails_alone_at_once() -> None:
     """With its size and the limit; nothing of it reaches llama.cpp."""
     bench = _one_slot()
-    bench.submit(a_request(0, prompt=[65] * 129), a_request(1, max_tokens=2))
+    bench.submit(make_request(0, prompt=[65] * 129), make_request(1, max_tokens=2))
     bench.run()
 
     assert bench.failures() == {
@@ -184,10 +184,10 @@ def test_a_chunk_holds_the_target_beside_decoding_rows() -> None:
     bench = EngineBench(
         FakeBackend(limits), chunk_cap=64, measured={1: 0.01, 4: 0.04}, token_target_s=0.215
     )
-    bench.submit(a_request(0, prompt=[70] * 100, max_tokens=50, ignore_eos=True))
+    bench.submit(make_request(0, prompt=[70] * 100, max_tokens=50, ignore_eos=True))
     bench.step()
     bench.step()
-    bench.submit(a_request(1, prompt=[71] * 60, max_tokens=1))
+    bench.submit(make_request(1, prompt=[71] * 60, max_tokens=1))
     bench.step()
 
     assert [len(batch.tokens) for batch in bench.backend.batches] == [64, 36, 1, 20]
@@ -198,15 +198,15 @@ def test_small_passes_do_not_make_small_steps() -> None:
     Where nobody does, a step is one pass, and a prompt is short by the cap, not by the pass."""
     limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE, ubatch_tokens=64)
     bench = EngineBench(FakeBackend(limits), chunk_cap=128, measured={1: 1.0, 4: 4.0})
-    bench.submit(a_request(0, prompt=[70] * 400, max_tokens=50, ignore_eos=True))
+    bench.submit(make_request(0, prompt=[70] * 400, max_tokens=50, ignore_eos=True))
     bench.clock.now = AGING_S - 1
-    bench.submit(a_request(1, prompt=[71] * 40, max_tokens=50, ignore_eos=True))
+    bench.submit(make_request(1, prompt=[71] * 40, max_tokens=50, ignore_eos=True))
     bench.step()
     first = bench.backend.batches[0]
     while len(bench.tokens(1)) < 2:
         bench.step()
     known = len(bench.backend.batches)
-    bench.submit(*(a_request(i, prompt=[71 + i] * 400, max_tokens=1) for i in (2, 3)))
+    bench.submit(*(make_request(i, prompt=[71 + i] * 400, max_tokens=1) for i in (2, 3)))
     bench.step()
     chunks = [len(batch.tokens) for batch in bench.backend.batches[known:]]
 
@@ -218,9 +218,9 @@ def test_an_urgent_prompt_overtakes_long_ones() -> None:
     """It needs one step beside four that need many, and that step computes nothing else."""
     limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits), chunk_cap=64)
-    bench.submit(*(a_request(i, prompt=[70 + i] * 400, cache_key=b"%d" % i) for i in range(4)))
+    bench.submit(*(make_request(i, prompt=[70 + i] * 400, cache_key=b"%d" % i) for i in range(4)))
     bench.step()
-    bench.submit(a_request(9, prompt=[65] * 40, priority=3, max_tokens=1))
+    bench.submit(make_request(9, prompt=[65] * 40, priority=3, max_tokens=1))
     bench.step()
 
     assert len(bench.tokens(9)) == 1
@@ -231,11 +231,11 @@ def test_urgent_prompts_that_never_end_leave_a_part_to_others() -> None:
     """A long prompt is passed over four times, and goes on then beside them."""
     limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits), chunk_cap=64)
-    bench.submit(a_request(0, prompt=[70] * 200, max_tokens=1))
+    bench.submit(make_request(0, prompt=[70] * 200, max_tokens=1))
     bench.step()
     known = len(bench.backend.batches)
     for number in range(1, 6):
-        bench.submit(a_request(number, prompt=[80 + number] * 40, priority=3, max_tokens=1))
+        bench.submit(make_request(number, prompt=[80 + number] * 40, priority=3, max_tokens=1))
         bench.step()
 
     assert [len(batch.tokens) for batch in bench.backend.batches[known:]] == [40] * 5 + [8]
@@ -244,11 +244,11 @@ def test_urgent_prompts_that_never_end_leave_a_part_to_others() -> None:
 def test_a_project_that_is_gone_lowers_the_bar_for_nobody() -> None:
     """A newcomer stands beside those with work, not beside one that had little and left."""
     bench = _one_slot()
-    bench.submit(a_request(0, project="gone", max_tokens=2))
-    bench.submit(*(a_request(i, project="busy", max_tokens=9) for i in (1, 2)))
+    bench.submit(make_request(0, project="gone", max_tokens=2))
+    bench.submit(*(make_request(i, project="busy", max_tokens=9) for i in (1, 2)))
     while not any(isinstance(event, Finished) and event.sequence_id == 1 for event in bench.events):
         bench.step()
-    bench.submit(a_request(3, project="new", max_tokens=2))
+    bench.submit(make_request(3, project="new", max_tokens=2))
     bench.run()
 
     order = [event.sequence_id for event in bench.events if isinstance(event, Started)]

@@ -10,13 +10,13 @@ from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.scheduler.queue import AGING_S, select_deterministic
 from inference_svc.engine.sequence import Sequence
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 DEAR_HOLES = {1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}
 
 
 def _alone(sequence_id: int, **changes: Any) -> SequenceRequest:
-    return a_request(
+    return make_request(
         sequence_id,
         range(65, 85),
         deterministic=True,
@@ -51,9 +51,9 @@ def test_each_call_is_what_it_is_alone() -> None:
     quiet.submit(_alone(0))
     expected = _shapes(quiet, 0)
     busy = EngineBench(step_times=DEAR_HOLES, chunk_cap=8)
-    busy.submit(*(a_request(i, range(60, 90), max_tokens=30) for i in (1, 2)))
+    busy.submit(*(make_request(i, range(60, 90), max_tokens=30) for i in (1, 2)))
     busy.step()
-    busy.submit(_alone(0), a_request(3, range(60, 100)))
+    busy.submit(_alone(0), make_request(3, range(60, 100)))
 
     assert [len(positions) for positions in expected] == [8, 8, 4, 1, 1, 1, 1]
     assert _shapes(busy, 0) == expected

@@ -14,7 +14,7 @@ from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
 from inference_svc.engine.events import ChosenLogprob, Finished, ModelLoad
 from inference_svc.engine.fake import REPEATED_DRAWS, VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
-from tests.support.sequences import EngineBench, a_request
+from tests.support.sequences import EngineBench, make_request
 
 SPARE = 16
 LENGTH = 3 * REPEATED_DRAWS
@@ -31,7 +31,7 @@ def _bench(
 
 
 def _endless(i: int = 0, **changes: Any) -> SequenceRequest:
-    return a_request(i, **{"max_tokens": LENGTH, "ignore_eos": True, **changes})
+    return make_request(i, **{"max_tokens": LENGTH, "ignore_eos": True, **changes})
 
 
 def _alone(request: SequenceRequest) -> EngineBench:
@@ -75,7 +75,7 @@ def test_a_prediction_is_drafted_from_its_first_token_on() -> None:
     """A text that repeats nothing of itself is said in a few steps where it was predicted, and goes
     on without it where the prediction was wrong."""
     prompt, limits = list(range(65, 90)), NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
-    request = a_request(prompt=prompt, max_tokens=LENGTH, ignore_eos=True)
+    request = make_request(prompt=prompt, max_tokens=LENGTH, ignore_eos=True)
     plain = EngineBench(FakeBackend(limits))
     plain.submit(request)
     plain.run()

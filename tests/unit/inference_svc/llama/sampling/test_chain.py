@@ -14,7 +14,7 @@ from inference_svc.engine.sampling_params import Adaptive, Mirostat, Sampling, S
 from inference_svc.llama.sampling.candidates import Candidates
 from inference_svc.llama.sampling.chain import SamplerChain
 from inference_svc.llama.sampling.native_filters import ModelSizes
-from tests.support.sequences import a_request
+from tests.support.sequences import make_request
 
 SIZE = 50_000
 MakeChain = Callable[..., SamplerChain]
@@ -30,7 +30,7 @@ def make_chain() -> Iterator[MakeChain]:
         ) -> SamplerChain:
             end_tokens = np.array([end_token] if end_token >= 0 else [], np.int32)
             min_tokens = 100 if end_token >= 0 else 0
-            request = a_request(sampling=sampling, seed=1, min_tokens=min_tokens)
+            request = make_request(sampling=sampling, seed=1, min_tokens=min_tokens)
             sizes = ModelSizes(None, SIZE, 2048, large_vocabulary=large_vocabulary)
             chain = SamplerChain(request, sizes, end_tokens, lambda token: b"%d" % token)
             return stack.enter_context(closing(chain))
