@@ -1,4 +1,4 @@
-"""A tiny reranker of the kind that reads a prompt: a decoder with a head of "yes" and "no"."""
+"""A tiny causal reranker: a decoder with a chat template and a head of "yes" and "no"."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ _WIDTH, _FFN, _LAYERS, _HEADS = 32, 64, 2, 4
 
 
 def write_causal_reranker(path: Path) -> Path:
-    """Write it as GGUF, with random weights and the demo model's vocabulary."""
+    """Write the model as GGUF, with random weights and the vocabulary of the demo model."""
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_context_length(512)
     writer.add_embedding_length(_WIDTH)
@@ -56,24 +56,24 @@ def _copy_vocabulary(writer: gguf.GGUFWriter) -> int:
 def _add_weights(writer: gguf.GGUFWriter, num_tokens: int) -> None:
     rng = np.random.default_rng(5)
 
-    def weights(name: str, rows: int, columns: int) -> None:
-        drawn = rng.standard_normal((rows, columns), dtype=np.float32) * 0.3
-        writer.add_tensor(f"{name}.weight", drawn)
+    def add_random(name: str, rows: int, columns: int) -> None:
+        values = rng.standard_normal((rows, columns), dtype=np.float32) * 0.3
+        writer.add_tensor(f"{name}.weight", values)
 
-    def ones(name: str, size: int) -> None:
+    def add_ones(name: str, size: int) -> None:
         writer.add_tensor(f"{name}.weight", np.ones(size, np.float32))
 
-    weights("token_embd", num_tokens, _WIDTH)
-    weights("cls.output", 2, _WIDTH)
-    ones("output_norm", _WIDTH)
+    add_random("token_embd", num_tokens, _WIDTH)
+    add_random("cls.output", 2, _WIDTH)
+    add_ones("output_norm", _WIDTH)
     for layer in range(_LAYERS):
         block = f"blk.{layer}."
-        ones(f"{block}attn_norm", _WIDTH)
-        ones(f"{block}ffn_norm", _WIDTH)
-        ones(f"{block}attn_q_norm", _WIDTH // _HEADS)
-        ones(f"{block}attn_k_norm", _WIDTH // _HEADS)
+        add_ones(f"{block}attn_norm", _WIDTH)
+        add_ones(f"{block}ffn_norm", _WIDTH)
+        add_ones(f"{block}attn_q_norm", _WIDTH // _HEADS)
+        add_ones(f"{block}attn_k_norm", _WIDTH // _HEADS)
         for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            weights(f"{block}{name}", _WIDTH, _WIDTH)
-        weights(f"{block}ffn_gate", _FFN, _WIDTH)
-        weights(f"{block}ffn_up", _FFN, _WIDTH)
-        weights(f"{block}ffn_down", _WIDTH, _FFN)
+            add_random(f"{block}{name}", _WIDTH, _WIDTH)
+        add_random(f"{block}ffn_gate", _FFN, _WIDTH)
+        add_random(f"{block}ffn_up", _FFN, _WIDTH)
+        add_random(f"{block}ffn_down", _WIDTH, _FFN)

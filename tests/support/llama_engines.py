@@ -1,19 +1,26 @@
 """Engines on llama.cpp for service tests, on the demo model by default."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import Delta, Event
+from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
+from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
+from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
+from svc_kit.sandbox.frames import InlineJobs
 from tests.support.sequences import make_request
+
+EventT = TypeVar("EventT")
 
 
 def make_settings(path: Path = BUNDLED_PATH, **changes: Any) -> BackendSettings:
@@ -73,6 +80,21 @@ def text_request(
     return make_request(sequence_id, tokens, **changes)
 
 
+def compile_spec(backend: LlamaBackend, spec: OutputSpec) -> Constraint:
+    """Compile an output specification for the backend's vocabulary."""
+    vocabulary = backend.vocabulary
+    grammar_vocabulary = GrammarVocabulary(
+        vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
+    )
+    grammar = asyncio.run(GrammarCompiler(InlineJobs()).compile(spec, grammar_vocabulary))
+    return Constraint(grammar, "constraint")
+
+
+def compile_format(backend: LlamaBackend, kind: OutputFormatKind, text: str) -> Constraint:
+    """Compile an output format without tools or reasoning."""
+    return compile_spec(backend, OutputSpec(OutputFormat(kind, text, "constraint"), None, None))
+
+
 def run_engine(engine: Engine, *requests: SequenceRequest, steps: int = 10**6) -> list[Event]:
     """Submit requests and step until there is no work left; checks the engine after each step."""
     for request in requests:
@@ -85,9 +107,20 @@ def run_engine(engine: Engine, *requests: SequenceRequest, steps: int = 10**6) -
     return events
 
 
+def select_events(events: list[Event], kind: type[EventT]) -> list[EventT]:
+    """The events of a type."""
+    return [event for event in events if isinstance(event, kind)]
+
+
 def deltas(events: list[Event], sequence_id: int = 0) -> list[Delta]:
     """The deltas of a sequence."""
-    return [e for e in events if isinstance(e, Delta) and e.sequence_id == sequence_id]
+    return [delta for delta in select_events(events, Delta) if delta.sequence_id == sequence_id]
+
+
+def finished_event(events: list[Event], sequence_id: int = 0) -> Finished:
+    """The end of a sequence."""
+    (event,) = [e for e in select_events(events, Finished) if e.sequence_id == sequence_id]
+    return event
 
 
 def output_text(events: list[Event], sequence_id: int = 0) -> str:

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -27,6 +28,7 @@ from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.errors import ModelTooLarge
 from tests.support.bert import CLS, LAST, MEAN, TEXTS, Bert, random_bert
 from tests.support.causal_reranker import write_causal_reranker
+from tests.support.llama_engines import select_events
 
 CLOSE = 2e-3
 """llama.cpp computes GELU with a table of 16-bit floats."""
@@ -35,33 +37,31 @@ POOLINGS = {Pooling.MEAN: MEAN, Pooling.CLS: CLS, Pooling.LAST: LAST}
 
 @pytest.fixture(scope="module")
 def bert() -> Bert:
-    """The weights."""
+    """Random weights of a tiny BERT model."""
     return random_bert()
 
 
 @pytest.fixture(scope="module")
 def encoder_path(bert: Bert, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The weights as a model file."""
+    """The weights as a GGUF file."""
     return bert.write(tmp_path_factory.mktemp("bert") / "encoder.gguf")
 
 
 @contextmanager
-def loaded(
+def open_model(
     path: Path, pooling: Pooling, *, is_causal: bool, input_tokens: int, pack_tokens: int = 32
 ) -> Iterator[tuple[LlamaEmbedding, Vocabulary]]:
     """Load a model with an embedding context."""
     library.start()
     model = load_model(path, Placement())
-    settings = EmbeddingSettings(
-        "m",
-        pooling=pooling,
-        is_causal=is_causal,
-        input_tokens=input_tokens,
-        pack_tokens=pack_tokens,
-        threads=1,
-        cell_bytes=3072,
+    sizes: dict[str, Any] = {
+        "input_tokens": input_tokens,
+        "pack_tokens": pack_tokens,
+        "cell_bytes": 3072,
+    }
+    backend = LlamaEmbedding(
+        model, EmbeddingSettings("m", pooling, is_causal=is_causal, threads=1, **sizes)
     )
-    backend = LlamaEmbedding(model, settings)
     try:
         yield backend, Vocabulary.from_model(model)
     finally:
@@ -81,7 +81,8 @@ def embed(
     steps = 0
     while embedder.has_work:
         steps += 1
-        vectors |= {e.input_index: e.vector for e in embedder.step() if isinstance(e, Embedded)}
+        embedded = select_events(embedder.step(), Embedded)
+        vectors |= {event.input_index: event.vector for event in embedded}
     return [vector for _, vector in sorted(vectors.items())], steps
 
 
@@ -90,7 +91,7 @@ def test_an_encoder_computes_what_numpy_does(
     bert: Bert, encoder_path: Path, pooling: Pooling
 ) -> None:
     """All inputs share a decode; each vector equals that of a forward pass in numpy."""
-    with loaded(encoder_path, pooling, is_causal=False, input_tokens=64) as (
+    with open_model(encoder_path, pooling, is_causal=False, input_tokens=64) as (
         backend,
         vocabulary,
     ):
@@ -99,9 +100,8 @@ def test_an_encoder_computes_what_numpy_does(
         ]
         vectors, steps = embed(backend, inputs)
 
-    assert [bert.words[token] for token in inputs[0]] == [
-        *("[CLS]", "the", "quick", "brown", "fox", "[SEP]")
-    ]
+    words = ["[CLS]", "the", "quick", "brown", "fox", "[SEP]"]
+    assert [bert.words[token] for token in inputs[0]] == words
     assert steps == 1
     for vector, tokens in zip(vectors, inputs, strict=True):
         assert np.abs(vector - bert.embedding(tokens, POOLINGS[pooling])).max() < CLOSE
@@ -111,10 +111,7 @@ def test_the_longest_input_is_computed_and_a_longer_one_refused(
     bert: Bert, encoder_path: Path
 ) -> None:
     """An encoder is limited by its position table; beyond it llama.cpp terminates the process."""
-    with loaded(encoder_path, Pooling.MEAN, is_causal=False, input_tokens=64) as (
-        backend,
-        _,
-    ):
+    with open_model(encoder_path, Pooling.MEAN, is_causal=False, input_tokens=64) as (backend, _):
         longest = [5 + index % 16 for index in range(64)]
         (vector,), _ = embed(backend, [longest])
 
@@ -129,14 +126,11 @@ def test_the_longest_input_is_computed_and_a_longer_one_refused(
 def test_a_decoder_embeds_a_long_input_in_parts(pooling: Pooling) -> None:
     """Split over many decodes and batched with others, the vector is that of a single decode."""
     text = "Once upon a time there was a fox who lived in a forest. " * 8
-    with loaded(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512) as (
-        small,
-        vocabulary,
-    ):
+    with open_model(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512) as (small, vocabulary):
         long = vocabulary.tokenize(text, add_special=True, parse_special=False)
         short = vocabulary.tokenize("A fox.", add_special=True, parse_special=False)
         (in_parts, batched), steps = embed(small, [long, short])
-    with loaded(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512, pack_tokens=512) as (
+    with open_model(BUNDLED_PATH, pooling, is_causal=True, input_tokens=512, pack_tokens=512) as (
         large,
         _,
     ):
@@ -155,9 +149,8 @@ def test_a_ranking_decoder_scores_a_long_pair_in_parts(tmp_path: Path) -> None:
     file = describe_model(path, "m")
     scores = []
     for pack_tokens in (32, 512):
-        with loaded(
-            path, Pooling.RANK, is_causal=True, input_tokens=512, pack_tokens=pack_tokens
-        ) as (backend, vocabulary):
+        sizes = {"input_tokens": 512, "pack_tokens": pack_tokens}
+        with open_model(path, Pooling.RANK, is_causal=True, **sizes) as (backend, vocabulary):
             pair = vocabulary.tokenize("A fox. " * 40, add_special=False, parse_special=False)
             scores.append(embed(backend, [pair, pair[:9]], normalize=False)[0])
     in_parts, whole = scores
@@ -170,21 +163,15 @@ def test_a_ranking_decoder_scores_a_long_pair_in_parts(tmp_path: Path) -> None:
 
 def test_the_context_is_created_on_first_use() -> None:
     """A model that only chats uses no memory for embeddings."""
-    with loaded(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=512) as (
-        backend,
-        _,
-    ):
+    with open_model(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=512) as (backend, _):
         assert backend.limits.vector_size == 256
         assert backend._context is None
 
 
 def test_a_context_that_does_not_fit_is_refused() -> None:
-    """With both sizes, before llama.cpp allocates anything."""
+    """With the needed and the available size, before llama.cpp allocates memory."""
     with (
-        loaded(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=10**9) as (
-            backend,
-            _,
-        ),
+        open_model(BUNDLED_PATH, Pooling.LAST, is_causal=True, input_tokens=10**9) as (backend, _),
         pytest.raises(ModelTooLarge) as refusal,
     ):
         backend.embed(TokenBatch.of([Row(0, 0, (5,), output=True)]))
@@ -206,18 +193,11 @@ def test_an_encoder_that_cannot_start_is_a_load_error(
     answer: int | None,
     problem: str,
 ) -> None:
-    """Which the engine process reports to the frontend."""
+    """The engine process reports it to the frontend."""
     for name in broken:
         monkeypatch.setattr(llama_cpp, name, lambda *_: answer)
-    embedding = EmbeddingSettings(
-        "encoder",
-        pooling=Pooling.MEAN,
-        is_causal=False,
-        input_tokens=32,
-        pack_tokens=32,
-        threads=1,
-        cell_bytes=0,
-    )
+    sizes: dict[str, Any] = {"input_tokens": 32, "pack_tokens": 32, "cell_bytes": 0}
+    embedding = EmbeddingSettings("encoder", Pooling.MEAN, is_causal=False, threads=1, **sizes)
     backend = BackendSettings(encoder_path, 0, 32, 32, 32, threads=1, sampling_threads=1)
     model = ModelConfig("encoder", backend, 32, 1, embedding=embedding, generates=False)
     with pytest.raises(ModelLoadError, match=problem):

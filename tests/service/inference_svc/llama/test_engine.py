@@ -2,7 +2,7 @@
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ from inference_svc.llama.warmup import warm_up
 from inference_svc.llama.weights import ModelLoadError
 from tests.support.layouts import FixedLayout
 from tests.support.llama_engines import (
-    clear_slots,
+    finished_event,
     make_engine,
     make_settings,
     open_backend,
     output_text,
     output_tokens,
     run_engine,
+    select_events,
     text_request,
 )
 from tests.support.sequences import make_request
@@ -38,20 +39,6 @@ QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_sta
 ANSWER = "The capital of France is Paris."
 STORY = "<|im_start|>user\nTell me a story about Mira.<|im_end|>\n<|im_start|>assistant\n"
 SLOTS = 4
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[LlamaBackend]:
-    """The demo model with four slots."""
-    with open_backend(sampling_threads=2) as backend:
-        yield backend
-
-
-@pytest.fixture
-def backend(loaded: LlamaBackend) -> LlamaBackend:
-    """The demo model with empty slots."""
-    clear_slots(loaded)
-    return loaded
 
 
 def _engine(backend: LlamaBackend, step_times: dict[int, float] | None = None) -> Engine:
@@ -87,8 +74,7 @@ def test_the_demo_model_answers(backend: LlamaBackend) -> None:
     events = run_engine(_engine(backend), _request(backend, 0, QUESTION))
 
     assert output_text(events) == ANSWER
-    (finished,) = [event for event in events if isinstance(event, Finished)]
-    assert finished.stop_token in backend.vocabulary.end_tokens
+    assert finished_event(events).stop_token in backend.vocabulary.end_tokens
 
 
 def test_other_rows_and_fillers_do_not_change_a_greedy_output(backend: LlamaBackend) -> None:
@@ -119,16 +105,16 @@ class FailingBackend(LlamaBackend):
 
 def test_a_failed_decode_fails_one_sequence(backend: LlamaBackend) -> None:
     """The other sequences are rolled back and computed again; their outputs do not change."""
-    poison = _request(backend, 2, STORY, reuse=False)
+    failing_request = _request(backend, 2, STORY, reuse=False)
     others = [
         _request(backend, 0, QUESTION),
         _request(backend, 1, QUESTION.replace("capital", "sea")),
     ]
     alone = [output_text(run_engine(_engine(backend), each), each.sequence_id) for each in others]
     with open_backend(make=FailingBackend) as failing:
-        events = run_engine(_engine(failing), *others, poison)
+        events = run_engine(_engine(failing), *others, failing_request)
 
-    (failed,) = [event for event in events if isinstance(event, Failed)]
+    (failed,) = select_events(events, Failed)
     assert (failed.sequence_id, failed.error.reason) == (2, "DECODE_FAILED")
     assert [output_text(events, i) for i in (0, 1)] == alone
 
@@ -140,7 +126,7 @@ def test_a_repeated_prompt_reuses_the_slot(backend: LlamaBackend) -> None:
     run_engine(engine, _request(backend, 0, prompt))
     events = run_engine(engine, _request(backend, 1, prompt))
 
-    (started,) = [event for event in events if isinstance(event, Started)]
+    (started,) = select_events(events, Started)
     assert started.cached_tokens > 10
     assert output_text(events, 1) == ANSWER
 
@@ -265,7 +251,7 @@ def test_short_prompts_are_not_split_shortly_before_their_end(backend: LlamaBack
     ]
     events = run_engine(engine, *prompts, steps=1)
 
-    assert {event.sequence_id for event in events if isinstance(event, Delta)} == {0, 1, 2, 3}
+    assert {delta.sequence_id for delta in select_events(events, Delta)} == {0, 1, 2, 3}
 
 
 def test_tokens_are_emitted_before_the_prompts_of_a_step_are_computed(
@@ -285,8 +271,8 @@ def test_tokens_are_emitted_before_the_prompts_of_a_step_are_computed(
     rest = [event for events in calls for event in events]
     engine.check_integrity()
 
-    assert {event.sequence_id for event in first if isinstance(event, Delta)} == {0}
+    assert {delta.sequence_id for delta in select_events(first, Delta)} == {0}
     assert computed[1:] == [0]
-    assert {event.sequence_id for event in rest if isinstance(event, Finished)} == {1, 2}
+    assert {event.sequence_id for event in select_events(rest, Finished)} == {1, 2}
     tokens = output_tokens([*first, *run_engine(engine)])
     assert tokens == alone[-len(tokens) :]

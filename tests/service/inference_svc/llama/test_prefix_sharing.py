@@ -1,6 +1,6 @@
 """Prefix sharing on llama.cpp: copies, saved states, and their order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ from inference_svc.llama.warmup import warm_up
 from tests.support.llama_engines import (
     clear_slots,
     make_engine,
-    open_backend,
     output_text,
     run_engine,
+    select_events,
     text_request,
 )
 from tests.support.sequences import ManualClock
@@ -31,13 +31,6 @@ OTHER = "What is the capital of France? I would rather hear of Paris and of Rome
 Cache = CacheCopier | LlamaBackend
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 SYSTEM = "<|im_start|>system\nYou are a careful guide who answers in one sentence.<|im_end|>\n"
-
-
-@pytest.fixture(scope="module")
-def backend() -> Iterator[LlamaBackend]:
-    """The demo model with four slots."""
-    with open_backend() as backend:
-        yield backend
 
 
 class Scene:
@@ -52,8 +45,8 @@ class Scene:
         )
         self.length = min(len(mine), len(other)) - 1
         self.next = mine[self.length]
+        clear_slots(backend)
         for slot in range(SLOTS):
-            backend.trim(slot, 0)
             text = mine if slot == 0 else other
             self.decode(Row(slot, 0, text[: self.length], output=False))
         for slot in (2, 3):
@@ -159,7 +152,6 @@ def test_a_truncated_state_is_refused(backend: LlamaBackend) -> None:
 
 def test_warm_up_measures_copies(backend: LlamaBackend) -> None:
     """Of states, and leaves the slots empty."""
-    clear_slots(backend)
     costs = warm_up(backend, cores=1, threads=1, budget_s=0.1).copy_costs
 
     assert costs.state_s + costs.state_token_s > 0
@@ -178,8 +170,12 @@ def _request(backend: LlamaBackend, i: int, text: str, **changes: Any) -> Sequen
 
 
 def _sources(events: list[Event]) -> dict[int, tuple[int, CacheSource]]:
-    started = [event for event in events if isinstance(event, Started)]
+    started = select_events(events, Started)
     return {event.sequence_id: (event.cached_tokens, event.source) for event in started}
+
+
+def _outputs_alone(backend: LlamaBackend, requests: list[SequenceRequest]) -> list[str]:
+    return [output_text(run_engine(_engine(backend), each), each.sequence_id) for each in requests]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +187,7 @@ def test_a_prefix_of_a_running_sequence_changes_no_output(
     """Both sequences have the outputs that they have alone."""
     texts = [SYSTEM + QUESTION, SYSTEM + QUESTION.replace("France", "Italy")]
     requests = [_request(backend, i, text) for i, text in enumerate(texts)]
-    alone = [output_text(run_engine(_engine(backend), each), each.sequence_id) for each in requests]
+    alone = _outputs_alone(backend, requests)
     engine = _engine(backend, copy_costs=costs)
     events = run_engine(engine, requests[0], steps=3)
     events += run_engine(engine, requests[1])
@@ -209,7 +205,7 @@ def test_a_shared_prompt_is_computed_once_even_if_its_leader_is_cancelled(
     countries = ("France", "Italy", "Spain")
     texts = [SYSTEM + MINE + QUESTION.replace("France", country) for country in countries]
     requests = [_request(backend, i, text) for i, text in enumerate(texts)]
-    alone = [output_text(run_engine(_engine(backend), each), each.sequence_id) for each in requests]
+    alone = _outputs_alone(backend, requests)
     engine = _engine(backend, clock=ManualClock())  # no request waits too long
     events = run_engine(engine, *requests, steps=1)
     num_followers = engine._load().num_followers
@@ -239,16 +235,14 @@ def test_a_preempted_sequence_resumes_exactly(backend: LlamaBackend) -> None:
     """With the tokens of an uninterrupted run, including random draws and penalties."""
     sampling = Sampling(temperature=1.2, repetition_penalty=1.3, mirostat=Mirostat(2))
     batch = _request(backend, 0, MINE, priority=1, sampling=sampling, reuse=False)
-    uninterrupted = output_text(run_engine(_engine(backend), batch))
+    (uninterrupted,) = _outputs_alone(backend, [batch])
 
     engine = _engine(backend)
     blockers = [
         _request(backend, i, OTHER[i:], priority=2, max_tokens=200, reuse=False)
         for i in range(1, SLOTS)
     ]
-    events: list[Event] = []
-    for request in (batch, *blockers):
-        engine.submit(request)
+    events = run_engine(engine, batch, *blockers, steps=0)
     for paused, steps in ((True, 5), (False, 1), (True, 0)):
         for i in range(1, SLOTS):
             engine.pause(i, paused=paused)
@@ -256,5 +250,5 @@ def test_a_preempted_sequence_resumes_exactly(backend: LlamaBackend) -> None:
     interactive = _request(backend, 9, QUESTION, priority=3, max_tokens=5)
     events += run_engine(engine, interactive)
 
-    assert [event for event in events if isinstance(event, Preempted)] == [Preempted(0)]
+    assert select_events(events, Preempted) == [Preempted(0)]
     assert output_text(events) == uninterrupted

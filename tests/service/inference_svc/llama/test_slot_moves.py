@@ -22,6 +22,7 @@ from tests.support.llama_engines import (
     open_backend,
     output_tokens,
     run_engine,
+    select_events,
 )
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import make_request
@@ -62,10 +63,8 @@ def _request(i: int, **changes: object) -> SequenceRequest:
 
 def _output(events: list[Event], sequence_id: int) -> tuple[list[int], list[float]]:
     """Tokens and their log probabilities."""
-    logprobs = [
-        each.chosen.logprob for delta in deltas(events, sequence_id) for each in delta.logprobs
-    ]
-    return output_tokens(events, sequence_id), logprobs
+    logprobs = [each for delta in deltas(events, sequence_id) for each in delta.logprobs]
+    return output_tokens(events, sequence_id), [each.chosen.logprob for each in logprobs]
 
 
 @pytest.mark.parametrize("costs", [BY_STREAM, BY_STATE], ids=["stream", "state"])
@@ -88,8 +87,8 @@ def test_a_move_does_not_change_a_sequence_that_runs_alone(
     assert _output(events, 1) == unmoved
 
 
-def _two_long_ones() -> list[SequenceRequest]:
-    """Requests for all slots, of which those in the middle end first."""
+def _two_long_requests() -> list[SequenceRequest]:
+    """Requests for all slots; those in the middle slots end first."""
     return [_request(i, max_tokens=TOKENS if i in (0, 3) else 6) for i in range(SLOTS)]
 
 
@@ -99,8 +98,8 @@ def test_closing_holes_does_not_change_outputs(backend: LlamaBackend, costs: Cop
     outputs = []
     for moves in (False, True):
         engine = _engine(backend, costs, moves=moves)
-        events = run_engine(engine, *_two_long_ones())
-        assert ([e for e in events if isinstance(e, Moved)] == [Moved(3, 1)]) is moves
+        events = run_engine(engine, *_two_long_requests())
+        assert (select_events(events, Moved) == [Moved(3, 1)]) is moves
         outputs.append([_output(events, i) for i in (0, 3)])
 
     for (tokens, logprobs), (moved_tokens, moved_logprobs) in zip(*outputs, strict=True):
@@ -115,8 +114,8 @@ def test_a_move_preserves_the_prefix_of_the_idle_slot(backend: LlamaBackend) -> 
     follow_ups = []
     for moves in (False, True):
         engine = _engine(backend, CopyCosts(), moves=moves)
-        events = run_engine(engine, *_two_long_ones(), steps=20)
-        assert any(isinstance(event, Moved) for event in events) is moves
+        events = run_engine(engine, *_two_long_requests(), steps=20)
+        assert bool(select_events(events, Moved)) is moves
         prompt = [*_request(1).prompt, *output_tokens(events, 1), 7, 8, 9]
         run_engine(engine)
         follow_up = make_request(9, prompt, cache_key=b"1", ignore_eos=True, max_draft=0)

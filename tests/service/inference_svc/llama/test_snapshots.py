@@ -16,7 +16,13 @@ from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampli
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
-from tests.support.llama_engines import make_engine, open_backend, output_tokens, run_engine
+from tests.support.llama_engines import (
+    make_engine,
+    open_backend,
+    output_tokens,
+    run_engine,
+    select_events,
+)
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import make_request
 from tests.support.snapshots import AN_ID, save_prefix, saved_output, through_file
@@ -99,7 +105,7 @@ def test_a_sequence_continues_in_another_context(model: Path, slots: tuple[int, 
     with _open(model, slots[1]) as backend:
         events = _restore_and_run(backend, prefix, **{**changes, "reuse": True})
 
-    (started,) = [event for event in events if isinstance(event, Started)]
+    (started,) = select_events(events, Started)
     assert (started.cached_tokens, started.source) == (len(PROMPT), CacheSource.DISK)
     assert len(saved_output(prefix)) == CUT
     assert [*saved_output(prefix), *output_tokens(events)] == whole
@@ -122,7 +128,7 @@ def test_a_snapshot_has_the_hidden_state_of_samplers(name: str) -> None:
         saved = _save_and_continue(backend, CUT, sampling=HIDDEN[name])
         events = _restore_and_run(backend, saved.prefix, sampling=HIDDEN[name], snapshot_id=AN_ID)
 
-    assert [event for event in events if isinstance(event, Failed)] == []
+    assert select_events(events, Failed) == []
     assert [*saved_output(saved.prefix), *output_tokens(events)] == saved.tokens
 
 

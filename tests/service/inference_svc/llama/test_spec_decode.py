@@ -3,25 +3,23 @@
 Outputs are repetitive because only few tokens are allowed, or because a grammar repeats itself.
 """
 
-import asyncio
 from array import array
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import ChosenLogprob, Finished, FinishReason
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.warmup import warm_up
-from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
-from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
-from svc_kit.sandbox.frames import InlineJobs
+from inference_svc.structured_output.spec import OutputFormatKind
 from tests.support.llama_engines import (
     clear_slots,
+    compile_format,
     deltas,
+    finished_event,
     make_engine,
     open_backend,
     output_text,
@@ -65,8 +63,7 @@ class Run:
 
     def finished(self, i: int = 0) -> Finished:
         """The end of a sequence."""
-        (event,) = [e for e in self.events if isinstance(e, Finished) and e.sequence_id == i]
-        return event
+        return finished_event(self.events, i)
 
 
 def _request(backend: LlamaBackend, i: int = 0, **changes: Any) -> SequenceRequest:
@@ -158,22 +155,12 @@ def test_a_stop_text_ends_the_output_inside_a_draft(backend: LlamaBackend) -> No
     assert drafted.finished().stop_text == stop
 
 
-def _twelve_lines(backend: LlamaBackend) -> Constraint:
-    vocabulary = backend.vocabulary
-    grammar_vocabulary = GrammarVocabulary(
-        vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
-    )
-    regex = "([0-9] apples and (pears|plums)\n){12}"
-    spec = OutputSpec(OutputFormat(OutputFormatKind.REGEX, regex, "regex"), None, None)
-    grammar = asyncio.run(GrammarCompiler(InlineJobs()).compile(spec, grammar_vocabulary))
-    return Constraint(grammar, "constraint")
-
-
 @pytest.mark.parametrize("top_logprobs", [None, 0], ids=["forced", "all sampled"])
 def test_a_grammar_is_enforced_with_drafts(backend: LlamaBackend, top_logprobs: int | None) -> None:
     """Each drafted token is checked against its mask, with and without forced tokens."""
+    twelve_lines = "([0-9] apples and (pears|plums)\n){12}"
     changes: dict[str, Any] = {
-        "constraint": _twelve_lines(backend),
+        "constraint": compile_format(backend, OutputFormatKind.REGEX, twelve_lines),
         "sampling": Sampling(temperature=0.0),
         "top_logprobs": top_logprobs,
         "max_tokens": 300,

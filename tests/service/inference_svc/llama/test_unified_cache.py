@@ -17,6 +17,7 @@ from tests.support.llama_engines import (
     open_backend,
     output_tokens,
     run_engine,
+    select_events,
 )
 from tests.support.sequences import make_request
 
@@ -48,9 +49,8 @@ def _request(i: int, prompt: list[int], tokens: int, **changes: object) -> Seque
     return make_request(i, prompt, max_tokens=tokens, ignore_eos=True, max_draft=0, **changes)
 
 
-def _alone(backend: LlamaBackend, prompt: list[int], tokens: int) -> list[int]:
-    request = _request(0, prompt, tokens, reuse=False)
-    return output_tokens(run_engine(_engine(backend), request))
+def _tokens_alone(backend: LlamaBackend, prompt: list[int], tokens: int) -> list[int]:
+    return output_tokens(run_engine(_engine(backend), _request(0, prompt, tokens, reuse=False)))
 
 
 def test_a_prefix_of_a_running_sequence_is_shared(unified: LlamaBackend) -> None:
@@ -65,10 +65,10 @@ def test_a_prefix_of_a_running_sequence_is_shared(unified: LlamaBackend) -> None
     assert unified.used_cells < len(SYSTEM) + 3 * 20
     events += run_engine(engine)
 
-    live = [e for e in events if isinstance(e, Started) and e.source is CacheSource.LIVE]
+    live = [e for e in select_events(events, Started) if e.source is CacheSource.LIVE]
     assert [event.cached_tokens for event in live] == [len(SYSTEM)] * 2
     for i, prompt in prompts.items():
-        assert output_tokens(events, i)[:8] == _alone(unified, prompt, 8)
+        assert output_tokens(events, i)[:8] == _tokens_alone(unified, prompt, 8)
 
 
 @pytest.mark.parametrize("saved_bytes", [64 << 20, 0], ids=["saved", "recomputed"])
@@ -86,7 +86,7 @@ def test_a_sequence_is_preempted_when_cells_run_out(
     assert Preempted(2) in events
     for i in prompts:
         assert len(output_tokens(events, i)) == 120
-    assert output_tokens(events, 0)[:8] == _alone(unified, prompts[0], 8)
+    assert output_tokens(events, 0)[:8] == _tokens_alone(unified, prompts[0], 8)
 
 
 @pytest.mark.parametrize("target_layout", ["streams", "unified"])

@@ -1,4 +1,4 @@
-"""Hostile forms against the real pool of limited children."""
+"""Expensive output formats in the real pool of limited child processes."""
 
 import asyncio
 import json
@@ -17,62 +17,64 @@ from svc_kit.sandbox.pool import SandboxPool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WORDS = GrammarVocabulary(2048, {"<|im_end|>": 2041}, (2041,))
+VOCABULARY = GrammarVocabulary(2048, {"<|im_end|>": 2041}, (2041,))
 LIMIT_S = 2.0
-RENDERING = {
+RENDER_PAYLOAD = {
     "template": "{{ messages[0].content }}",
     "now": "2026-01-01T00:00:00",
     "variables": {"messages": [{"role": "user", "content": "x"}], "tools": None},
 }
-HOSTILE: dict[str, Any] = {
-    "doubling patterns": {"allOf": [{"pattern": f"^.*a.{{{n}}}b"} for n in range(40)]},
+EXPENSIVE_SCHEMAS: dict[str, Any] = {
+    "exponential patterns": {"allOf": [{"pattern": f"^.*a.{{{n}}}b"} for n in range(40)]},
     "a large divisor": {"type": "integer", "multipleOf": 99_999_989},
-    "nesting": json.loads('{"items":' * 200 + "{}" + "}" * 200),
-    "endless references": {"$ref": "#"},
+    "deep nesting": json.loads('{"items":' * 200 + "{}" + "}" * 200),
+    "a circular reference": {"$ref": "#"},
 }
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool() -> AsyncIterator[SandboxPool]:
-    """A pool whose children have read the vocabulary and rendered the template once."""
-    async with SandboxPool() as running:
-        compiler = GrammarCompiler(running)
-        await compiler.compile(a_form(OutputFormatKind.REGEX, "a+"), WORDS)
-        await running.run(RENDER_TEMPLATE, RENDERING, key="proven")
-        yield running
+    """A pool whose child processes have loaded the vocabulary and rendered the template once."""
+    async with SandboxPool() as pool:
+        await GrammarCompiler(pool).compile(make_spec(OutputFormatKind.REGEX, "a+"), VOCABULARY)
+        await pool.run(RENDER_TEMPLATE, RENDER_PAYLOAD, key="known")
+        yield pool
 
 
-def a_form(kind: OutputFormatKind, text: str) -> OutputSpec:
-    """The form alone."""
+def make_spec(kind: OutputFormatKind, text: str) -> OutputSpec:
+    """An output format without tools or reasoning."""
     return OutputSpec(OutputFormat(kind, text, "constraint"), None, None)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_schema_is_refused_in_time(pool: SandboxPool, name: str) -> None:
-    """Within two seconds, as the caller's fault; templates are rendered meanwhile."""
-    asked = a_form(OutputFormatKind.JSON_SCHEMA, json.dumps(HOSTILE[name]))
+@pytest.mark.parametrize("name", EXPENSIVE_SCHEMAS)
+async def test_an_expensive_schema_is_refused_in_time(pool: SandboxPool, name: str) -> None:
+    """Within two seconds, as the caller's error; templates are rendered meanwhile."""
+    spec = make_spec(OutputFormatKind.JSON_SCHEMA, json.dumps(EXPENSIVE_SCHEMAS[name]))
     started = time.monotonic()
-    refusal = asyncio.create_task(GrammarCompiler(pool).compile(asked, WORDS))
-    rendered = 0
-    while not refusal.done():
-        assert (await pool.run(RENDER_TEMPLATE, RENDERING, key="proven"))["text"] == "x"
-        rendered += 1
+    compilation = asyncio.create_task(GrammarCompiler(pool).compile(spec, VOCABULARY))
+    num_rendered = 0
+    while not compilation.done():
+        assert (await pool.run(RENDER_TEMPLATE, RENDER_PAYLOAD, key="known"))["text"] == "x"
+        num_rendered += 1
 
     with pytest.raises(SchemaInvalid):
-        await refusal
+        await compilation
     assert time.monotonic() - started < LIMIT_S
-    assert rendered > 0
+    assert num_rendered > 0
 
 
-async def test_a_good_schema_passes_beside_hostile_ones(pool: SandboxPool) -> None:
-    """It waits for a child at most, never for long."""
+async def test_a_valid_schema_compiles_beside_expensive_ones(pool: SandboxPool) -> None:
+    """It may have to wait for a child process."""
     compiler = GrammarCompiler(pool)
-    bad = a_form(OutputFormatKind.JSON_SCHEMA, json.dumps(HOSTILE["a large divisor"]))
-    worse = a_form(OutputFormatKind.REGEX, "(.{1,900}a.{1,900}){1,900}" * 40)
-    tasks = [asyncio.create_task(compiler.compile(asked, WORDS)) for asked in (bad, worse)]
-    good = a_form(OutputFormatKind.JSON_SCHEMA, '{"type": "integer", "minimum": 7}')
+    divisor = json.dumps(EXPENSIVE_SCHEMAS["a large divisor"])
+    specs = [
+        make_spec(OutputFormatKind.JSON_SCHEMA, divisor),
+        make_spec(OutputFormatKind.REGEX, "(.{1,900}a.{1,900}){1,900}" * 40),
+    ]
+    tasks = [asyncio.create_task(compiler.compile(spec, VOCABULARY)) for spec in specs]
+    valid = make_spec(OutputFormatKind.JSON_SCHEMA, '{"type": "integer", "minimum": 7}')
 
-    assert '"minimum": 7' in await compiler.compile(good, WORDS)
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert isinstance(outcomes[0], SchemaInvalid)
-    assert isinstance(outcomes[1], GrammarInvalid | str)
+    assert '"minimum": 7' in await compiler.compile(valid, VOCABULARY)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(results[0], SchemaInvalid)
+    assert isinstance(results[1], GrammarInvalid | str)
