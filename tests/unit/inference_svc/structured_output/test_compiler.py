@@ -1,4 +1,4 @@
-"""From what is asked to a grammar, or to an error that names the place; without child processes."""
+"""Compilation of output specifications to grammars, without child processes."""
 
 import json
 from dataclasses import replace
@@ -22,58 +22,49 @@ from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid, TooLong
 from svc_kit.sandbox.frames import InlineJobs
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
-WORDS = GrammarVocabulary(400, {"<|end|>": 300, "[CALLS]": 301}, (300,))
-DIGITS = OutputFormat(OutputFormatKind.REGEX, "[0-9]+", "constraint.regex")
-WAY = ToolCallSyntax("[CALLS]", ":")
+VOCABULARY = GrammarVocabulary(400, {"<|end|>": 300, "[CALLS]": 301}, (300,))
+SYNTAX = ToolCallSyntax("[CALLS]", ":")
 TOOL = CallableTool("f", '{"properties": {"a": {"type": "integer"}}}', True, "tools[0]")
 
 
-class CountingJobs(InlineJobs):
-    """Counts what it is asked."""
+def make_spec(kind: OutputFormatKind, text: str) -> OutputSpec:
+    return OutputSpec(OutputFormat(kind, text, f"constraint.{kind}"), None, None)
 
-    def __init__(self) -> None:
+
+DIGITS = make_spec(OutputFormatKind.REGEX, "[0-9]+")
+
+
+class CountingJobs(InlineJobs):
+    """Counts the jobs, and fails them if it has a `failure`."""
+
+    def __init__(self, failure: JobFailed | None = None) -> None:
         self.count = 0
+        self._failure = failure
 
     async def run(self, job: Job, payload: Any, *, key: str = "") -> Any:
-        """Run a job here."""
+        """Run a job in this process."""
         self.count += 1
+        if self._failure:
+            raise self._failure
         return await super().run(job, payload, key=key)
 
 
-class FailingJobs(InlineJobs):
-    """Every child dies."""
-
-    def __init__(self, kind: FailureKind) -> None:
-        self.kind = kind
-
-    async def run(self, job: Job, payload: Any, *, key: str = "") -> Any:
-        """Fail as a pool does."""
-        raise JobFailed(self.kind, "it took longer than 1.5 s")
+async def compile_spec(spec: OutputSpec, jobs: InlineJobs | None = None) -> str:
+    return await GrammarCompiler(jobs or InlineJobs()).compile(spec, VOCABULARY)
 
 
-async def compiled(asked: OutputSpec) -> str:
-    return await GrammarCompiler(InlineJobs()).compile(asked, WORDS)
+async def compile_error(spec: OutputSpec, jobs: InlineJobs | None = None) -> DomainError:
+    with pytest.raises(DomainError) as raised:
+        await compile_spec(spec, jobs)
+    return raised.value
 
 
-async def refusal(asked: OutputSpec, jobs: InlineJobs | None = None) -> DomainError:
-    with pytest.raises(DomainError) as caught:
-        await GrammarCompiler(jobs or InlineJobs()).compile(asked, WORDS)
-    return caught.value
-
-
-def a_schema(schema: Any) -> OutputSpec:
-    text = schema if isinstance(schema, str) else json.dumps(schema)
-    return OutputSpec(
-        OutputFormat(OutputFormatKind.JSON_SCHEMA, text, "constraint.json_schema"), None, None
-    )
-
-
-FAULTY: dict[str, tuple[Any, str, str]] = {
+INVALID_SCHEMAS: dict[str, tuple[Any, str, str]] = {
     "the root": ({"type": "wat"}, "#", "wat"),
     "a property": ({"properties": {"x": {}, "a": {"type": "wat"}}}, "#/properties/a", "wat"),
     "a keyword": ({"properties": {"a": {"not": {}}}}, "#/properties/a", "not"),
     "escapes": ({"properties": {"a/b~c": {"type": 1}}}, "#/properties/a~1b~0c", ""),
-    "deep": (
+    "a nested subschema": (
         {"anyOf": [{"type": "null"}, {"type": "array", "items": {"pattern": "("}}]},
         "#/anyOf/1/items",
         "unclosed",
@@ -83,12 +74,12 @@ FAULTY: dict[str, tuple[Any, str, str]] = {
         "#/$defs/t",
         "wat",
     ),
-    "beside a good reference": (
+    "beside a valid reference": (
         {"$defs": {"t": {}}, "allOf": [{"$ref": "#/$defs/t"}, {"minimum": "x"}]},
         "#/allOf/1",
         "",
     ),
-    "below a good reference": (
+    "below a valid reference": (
         {
             "$defs": {"t": {}},
             "properties": {"a": {"anyOf": [{"$ref": "#/$defs/t"}], "items": {"type": "wat"}}},
@@ -111,26 +102,25 @@ FAULTY: dict[str, tuple[Any, str, str]] = {
         "#/anyOf/0",
         "",
     ),
-    "no object": ("[1]", "#", "object"),
-    "no JSON": ('{"a": ', "#", "JSON"),
-    "half a character": ('{"const": "\\ud800"}', "#", ""),
-    "a switch of the library": ({"x-guidance": {"lenient": True}, "not": {}}, "#", "not"),
-    "a circle": ({"$ref": "#"}, "#", "nothing can satisfy it"),
+    "not an object": ("[1]", "#", "object"),
+    "not JSON": ('{"a": ', "#", "JSON"),
+    "a lone surrogate": ('{"const": "\\ud800"}', "#", ""),
+    "an option of llguidance": ({"x-guidance": {"lenient": True}, "not": {}}, "#", "not"),
+    "a circular reference": ({"$ref": "#"}, "#", "nothing can satisfy it"),
     "too deep": ('{"items":' * 3000 + "{}" + "}" * 3000, "#", ""),
 }
 
 
-@pytest.mark.parametrize("case", FAULTY)
-async def test_a_bad_schema_names_the_place(case: str) -> None:
-    """SCHEMA_INVALID with the pointer to the deepest subschema that is wrong by itself."""
-    schema, pointer, problem = FAULTY[case]
-    error = await refusal(a_schema(schema))
+@pytest.mark.parametrize("case", INVALID_SCHEMAS)
+async def test_an_invalid_schema_is_refused_with_a_pointer(case: str) -> None:
+    """To the deepest subschema that is invalid by itself."""
+    schema, pointer, problem = INVALID_SCHEMAS[case]
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    error = await compile_error(make_spec(OutputFormatKind.JSON_SCHEMA, text))
 
     assert isinstance(error, SchemaInvalid)
-    assert (error.metadata["field"], error.metadata["pointer"]) == (
-        "constraint.json_schema",
-        pointer,
-    )
+    assert error.metadata["field"] == "constraint.json_schema"
+    assert error.metadata["pointer"] == pointer
     assert problem in error.metadata["problem"]
     assert len(error.metadata["problem"]) <= 300
 
@@ -150,83 +140,93 @@ async def test_a_bad_schema_names_the_place(case: str) -> None:
         (OutputFormatKind.LARK, "start: A\nA: /a/ & /b/", "nothing can satisfy it"),
     ],
 )
-async def test_a_bad_grammar_says_what_is_wrong(
+async def test_an_invalid_grammar_is_refused_with_the_reason(
     kind: OutputFormatKind, text: str, problem: str
 ) -> None:
-    """GRAMMAR_INVALID with the field and the library's words."""
-    error = await refusal(OutputSpec(OutputFormat(kind, text, "constraint.x"), None, None))
+    """With the field and llguidance's message."""
+    error = await compile_error(make_spec(kind, text))
 
     assert isinstance(error, GrammarInvalid)
-    assert error.field == "constraint.x"
+    assert error.field == f"constraint.{kind}"
     assert problem in error.metadata["problem"]
 
 
-async def test_tools_answer_for_their_own_schemas() -> None:
-    """The error names the tool; only a strict one is refused for a keyword that is unknown."""
-    bad = replace(
-        TOOL, schema='{"properties": {"a": {"not": {}}}}', field="tools[1].parameters_json"
-    )
-    calls = ToolCallSpec((WAY,), (TOOL, bad), required=True, several=True)
-    error = await refusal(OutputSpec(None, calls, None))
+async def test_an_invalid_tool_schema_is_an_error_of_that_tool() -> None:
+    """An unsupported keyword is an error only if the tool is strict."""
+    schema = '{"properties": {"a": {"not": {}}}}'
+    unsupported = replace(TOOL, schema=schema, field="tools[1].parameters_json")
+    calls = ToolCallSpec((SYNTAX,), (TOOL, unsupported), required=True, several=True)
+    error = await compile_error(OutputSpec(None, calls, None))
 
     assert isinstance(error, SchemaInvalid)
     assert error.metadata["field"] == "tools[1].parameters_json"
     assert error.metadata["pointer"] == "#/properties/a"
-    await compiled(OutputSpec(None, replace(calls, tools=(replace(bad, strict=False),)), None))
+    lenient = replace(calls, tools=(replace(unsupported, strict=False),))
+    await compile_spec(OutputSpec(None, lenient, None))
 
 
-async def test_markers_that_are_control_tokens_are_named_by_id() -> None:
-    """Their text would never match the token."""
-    calls = ToolCallSpec((WAY,), (TOOL,), required=True, several=False)
-    thought = Reasoning("a[CALLS]b", "<|end|>", is_open=False)
-    rules = json.loads(await compiled(OutputSpec(DIGITS, calls, thought)))["grammars"][0][
-        "lark_grammar"
-    ]
+async def test_markers_that_are_control_tokens_are_matched_by_id() -> None:
+    """Their text does not match the token."""
+    calls = ToolCallSpec((SYNTAX,), (TOOL,), required=True, several=False)
+    reasoning = Reasoning("a[CALLS]b", "<|end|>", is_open=False)
+    grammar = json.loads(await compile_spec(OutputSpec(DIGITS.form, calls, reasoning)))
+    rules = grammar["grammars"][0]["lark_grammar"]
 
     assert 'call_0: <[301]> "f:" @arguments_0' in rules
     assert 'begun: "a" <[301]> "b" thinking' in rules
     assert "thinking: /(?s:.*)/ <[300]>" in rules
 
 
-async def test_sizes_are_refused_before_anything_runs() -> None:
-    """With the limit in the error."""
-    jobs = CountingJobs()
-    large = OutputFormat(
-        OutputFormatKind.REGEX, "é" * (MAX_OUTPUT_FORMAT_BYTES // 2 + 1), "constraint.regex"
-    )
-    tools = tuple(replace(TOOL, schema=" " * (MAX_TOOL_SCHEMAS_BYTES // 4 + 1)) for _ in range(4))
-    by_form = await refusal(OutputSpec(large, None, None), jobs)
-    by_tools = await refusal(OutputSpec(None, ToolCallSpec((WAY,), tools, True, True), None), jobs)
+LARGE_TOOLS = (replace(TOOL, schema=" " * (MAX_TOOL_SCHEMAS_BYTES // 4 + 1)),) * 4
 
-    assert isinstance(by_form, TooLong)
-    assert by_form.metadata["limit"] == str(MAX_OUTPUT_FORMAT_BYTES)
-    assert isinstance(by_tools, TooLong)
-    assert (by_tools.metadata["field"], by_tools.metadata["limit"]) == (
-        "tools",
-        str(MAX_TOOL_SCHEMAS_BYTES),
-    )
+
+@pytest.mark.parametrize(
+    ("spec", "field", "limit"),
+    [
+        (
+            make_spec(OutputFormatKind.REGEX, "é" * (MAX_OUTPUT_FORMAT_BYTES // 2 + 1)),
+            "constraint.regex",
+            MAX_OUTPUT_FORMAT_BYTES,
+        ),
+        (
+            OutputSpec(None, ToolCallSpec((SYNTAX,), LARGE_TOOLS, True, True), None),
+            "tools",
+            MAX_TOOL_SCHEMAS_BYTES,
+        ),
+    ],
+    ids=["output format", "tools"],
+)
+async def test_size_limits_are_checked_before_a_job_runs(
+    spec: OutputSpec, field: str, limit: int
+) -> None:
+    """The error has the limit."""
+    jobs = CountingJobs()
+    error = await compile_error(spec, jobs)
+
+    assert isinstance(error, TooLong)
+    assert (error.metadata["field"], error.metadata["limit"]) == (field, str(limit))
     assert jobs.count == 0
 
 
-async def test_what_passed_is_remembered() -> None:
-    """One job for each form and vocabulary; refusals are looked at again."""
+async def test_compiled_grammars_are_cached() -> None:
+    """By specification and vocabulary."""
     jobs = CountingJobs()
     compiler = GrammarCompiler(jobs)
-    asked = OutputSpec(DIGITS, None, None)
-    first = await compiler.compile(asked, WORDS)
+    first = await compiler.compile(DIGITS, VOCABULARY)
 
-    assert await compiler.compile(asked, WORDS) == first
+    assert await compiler.compile(DIGITS, VOCABULARY) == first
     assert jobs.count == 1
-    await compiler.compile(asked, replace(WORDS, size=500))
+    await compiler.compile(DIGITS, replace(VOCABULARY, size=500))
     assert jobs.count == 2
 
 
 @pytest.mark.parametrize("kind", [FailureKind.DEADLINE, FailureKind.CRASHED, FailureKind.MEMORY])
-async def test_a_form_that_costs_a_child_is_a_bad_form(kind: FailureKind) -> None:
-    """The caller's error, not ours: it would cost a child each time."""
-    schema = await refusal(a_schema({}), FailingJobs(kind))
-    grammar = await refusal(OutputSpec(DIGITS, None, None), FailingJobs(kind))
+async def test_a_format_that_fails_its_job_is_invalid(kind: FailureKind) -> None:
+    """It is the caller's error, since each attempt ends a child process."""
+    jobs = CountingJobs(JobFailed(kind, "it took longer than 1.5 s"))
+    schema_error = await compile_error(make_spec(OutputFormatKind.JSON_SCHEMA, "{}"), jobs)
+    grammar_error = await compile_error(DIGITS, jobs)
 
-    assert isinstance(schema, SchemaInvalid)
-    assert isinstance(grammar, GrammarInvalid)
-    assert "longer than 1.5 s" in schema.metadata["problem"]
+    assert isinstance(schema_error, SchemaInvalid)
+    assert isinstance(grammar_error, GrammarInvalid)
+    assert "longer than 1.5 s" in schema_error.metadata["problem"]

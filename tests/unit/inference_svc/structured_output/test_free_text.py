@@ -1,4 +1,4 @@
-"""Grammars of turns that are free until the model begins a call."""
+"""Grammars of turns with free text before, between and after tool calls."""
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
@@ -16,144 +16,150 @@ from inference_svc.structured_output.spec import (
     ToolCallSyntax,
 )
 
-SIZE, END = 512, 511
+VOCABULARY_SIZE, END = 512, 511
+ARGUMENTS = '{"a": 1}'
 TOOL = CallableTool(
     "f", '{"properties": {"a": {"type": "integer"}}, "required": ["a"]}', True, "tools[0]"
 )
 OTHER = CallableTool("g", "", True, "tools[1]")
-NOTATIONS = [pytest.param(notation, id=notation.value) for notation in TRIGGERS]
+every_format = pytest.mark.parametrize("call_format", TRIGGERS, ids=lambda each: each.value)
+every_trigger = pytest.mark.parametrize("is_control_token", [False, True])
+"""Whether the vocabulary has the trigger as a control token or only as text."""
 
 
-def written(way: ToolCallSyntax, arguments: str, name: str = "f") -> str:
-    """One call and what stands around it."""
-    call = f"{way.before}{way.head}{name}{way.middle}{arguments}{way.tail}{way.after}"
-    return call.replace(NUMBER, "0")
+def write_call(syntax: ToolCallSyntax, arguments: str = ARGUMENTS, name: str = "f") -> str:
+    """A single call in a syntax."""
+    call = f"{syntax.before}{syntax.head}{name}{syntax.middle}{arguments}{syntax.tail}"
+    return f"{call}{syntax.after}".replace(NUMBER, "0")
 
 
 class Turn:
-    """A model of bytes and control tokens, and the grammar of its turn."""
+    """A vocabulary of bytes and control tokens, and the grammar of a turn."""
 
     def __init__(
         self,
-        notation: ToolCallFormat,
+        call_format: ToolCallFormat,
+        is_control_token: bool,
         *,
-        with_control: bool = False,
         several: bool = True,
-        thought: Reasoning | None = None,
+        reasoning: Reasoning | None = None,
         control_texts: tuple[str, ...] = ("<think>",),
     ) -> None:
-        texts = (*control_texts, *((TRIGGERS[notation],) if with_control else ()))
-        control = {"<end>": END, **{text: 300 + i for i, text in enumerate(texts)}}
-        self._control = control
-        self._tokenizer: LLTokenizer = byte_tokenizer(SIZE, control, [END])
+        trigger = TRIGGERS[call_format]
+        texts = (*control_texts, trigger) if is_control_token else control_texts
+        self._control = {"<end>": END, **{text: 300 + i for i, text in enumerate(texts)}}
+        self._tokenizer: LLTokenizer = byte_tokenizer(VOCABULARY_SIZE, self._control, [END])
         calls = ToolCallSpec(
-            TOOL_CALL_SYNTAXES[notation],
+            TOOL_CALL_SYNTAXES[call_format],
             (TOOL, OTHER),
             False,
             several,
-            trigger=TRIGGERS[notation],
-            barred=OTHER_TRIGGERS.get(notation, ()),
+            trigger=trigger,
+            barred=OTHER_TRIGGERS.get(call_format, ()),
         )
-        self._grammar = whole_grammar(OutputSpec(None, calls, thought), control)
+        self._grammar = whole_grammar(OutputSpec(None, calls, reasoning), self._control)
 
-    def takes(self, text: str) -> bool:
-        """Whether the turn may be this text, and may end behind it."""
+    def matches(self, text: str) -> bool:
+        """Whether the text is a complete turn."""
         matcher = LLMatcher(self._tokenizer, self._grammar)
         assert not matcher.is_error(), matcher.get_error()
-        tokens = self._tokens(text)
+        tokens = self._tokenize(text)
         return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
-    def _tokens(self, text: str) -> list[int]:
+    def _tokenize(self, text: str) -> list[int]:
         for marker, token in self._control.items():
-            before, found, behind = text.partition(marker)
-            if found:
-                return [*self._tokens(before), token, *self._tokens(behind)]
+            before, separator, after = text.partition(marker)
+            if separator:
+                return [*self._tokenize(before), token, *self._tokenize(after)]
         return list(self._tokenizer.tokenize_bytes(text.encode()))
 
 
-@pytest.mark.parametrize("with_control", [False, True])
-@pytest.mark.parametrize("notation", NOTATIONS)
-def test_text_is_free_and_calls_are_held(notation: ToolCallFormat, with_control: bool) -> None:
-    """Text around calls, thoughts, markers that are only begun; arguments by their schemas."""
-    turn, trigger = Turn(notation, with_control=with_control), TRIGGERS[notation]
-    for way in TOOL_CALL_SYNTAXES[notation]:
-        good = written(way, '{"a": 1}')
-        assert turn.takes(good)
-        assert turn.takes(f"<think>Hm.{good}")
-        assert turn.takes(f"Let me see. {good}\nDone.")
-        assert turn.takes(f"{good} and {written(way, '{}', 'g')}")
-        for bad in (
-            written(way, '{"a": "x"}'),
-            written(way, "{}"),
-            written(way, "{}", "h"),
-            f"{good}{trigger}x",
+@every_trigger
+@every_format
+def test_text_is_free_and_calls_match_their_schemas(
+    call_format: ToolCallFormat, is_control_token: bool
+) -> None:
+    """Text around calls may have reasoning and incomplete markers."""
+    turn, trigger = Turn(call_format, is_control_token), TRIGGERS[call_format]
+    for syntax in TOOL_CALL_SYNTAXES[call_format]:
+        valid = write_call(syntax)
+        assert turn.matches(valid)
+        assert turn.matches(f"<think>Hm.{valid}")
+        assert turn.matches(f"Let me see. {valid}\nDone.")
+        assert turn.matches(f"{valid} and {write_call(syntax, '{}', 'g')}")
+        for invalid in (
+            write_call(syntax, '{"a": "x"}'),
+            write_call(syntax, "{}"),
+            write_call(syntax, "{}", "h"),
+            f"{valid}{trigger}x",
         ):
-            assert not turn.takes(f"So: {bad}")
-    for text in ("", "Hello.", "{}", f"a < b, [c] {trigger[:-1]}" if not with_control else "<t"):
-        assert turn.takes(text)
+            assert not turn.matches(f"So: {invalid}")
+    for text in ("", "Hello.", "{}", "<t" if is_control_token else f"a < b, [c] {trigger[:-1]}"):
+        assert turn.matches(text)
 
 
-@pytest.mark.parametrize("with_control", [False, True])
-@pytest.mark.parametrize("notation", NOTATIONS)
-def test_one_call_is_one(notation: ToolCallFormat, with_control: bool) -> None:
-    """Where several are not wanted, the text behind the first begins no other."""
-    turn = Turn(notation, with_control=with_control, several=False)
-    for way in TOOL_CALL_SYNTAXES[notation]:
-        good = written(way, '{"a": 1}')
-        assert turn.takes(f"One. {good} Done.")
-        assert not turn.takes(f"{good}{good}")
+@every_trigger
+@every_format
+def test_a_second_call_is_refused_unless_several_are_allowed(
+    call_format: ToolCallFormat, is_control_token: bool
+) -> None:
+    """Free text may follow the first call."""
+    turn = Turn(call_format, is_control_token, several=False)
+    for syntax in TOOL_CALL_SYNTAXES[call_format]:
+        valid = write_call(syntax)
+        assert turn.matches(f"One. {valid} Done.")
+        assert not turn.matches(f"{valid}{valid}")
 
 
-@pytest.mark.parametrize("with_control", [False, True])
-@pytest.mark.parametrize("notation", list(OTHER_TRIGGERS))
-def test_no_call_begins_otherwise(notation: ToolCallFormat, with_control: bool) -> None:
-    """What readers put up with is not written, be it text or a control token: it would hold no
-    schema."""
-    others, way = OTHER_TRIGGERS[notation], TOOL_CALL_SYNTAXES[notation][0]
-    for in_control in (False, True):
-        turn = Turn(notation, with_control=with_control, control_texts=others if in_control else ())
+@every_trigger
+@pytest.mark.parametrize("call_format", OTHER_TRIGGERS)
+def test_a_call_cannot_begin_with_another_trigger(
+    call_format: ToolCallFormat, is_control_token: bool
+) -> None:
+    """Parsers accept other triggers, as text or control tokens, but no schema would apply."""
+    others, syntax = OTHER_TRIGGERS[call_format], TOOL_CALL_SYNTAXES[call_format][0]
+    for control_texts in ((), others):
+        turn = Turn(call_format, is_control_token, control_texts=control_texts)
         for other in others:
-            assert not turn.takes(f"So: {other}")
-            assert not turn.takes(f"{other}{written(way, '{}')}")
-        assert turn.takes("So: " + written(way, '{"a": 1}'))
+            assert not turn.matches(f"So: {other}")
+            assert not turn.matches(f"{other}{write_call(syntax, '{}')}")
+        assert turn.matches(f"So: {write_call(syntax)}")
 
 
-def test_all_that_begins_a_call_is_held_or_barred() -> None:
-    """Of every family that writes JSON behind a marker."""
+def test_every_text_that_begins_a_call_is_a_trigger() -> None:
+    """In every format with JSON after a marker."""
     assert set(TRIGGERS) == set(TOOL_CALL_SYNTAXES) - {ToolCallFormat.LLAMA}
-    for notation, marks in (
+    for call_format, markers in (
         (ToolCallFormat.DEEPSEEK, delimited.DEEPSEEK),
         (ToolCallFormat.KIMI, delimited.KIMI),
     ):
-        held = {TRIGGERS[notation], *OTHER_TRIGGERS[notation]}
-        assert held == {*marks.begins, marks.call}
+        triggers = {TRIGGERS[call_format], *OTHER_TRIGGERS[call_format]}
+        assert triggers == {*markers.begins, markers.call}
 
 
-@pytest.mark.parametrize("in_control", [(), ("</think>",), ("<think>", "</think>")])
-@pytest.mark.parametrize("with_control", [False, True])
-@pytest.mark.parametrize("notation", NOTATIONS)
-def test_a_thought_may_speak_of_calls(
-    notation: ToolCallFormat, with_control: bool, in_control: tuple[str, ...]
+@pytest.mark.parametrize("control_texts", [(), ("</think>",), ("<think>", "</think>")])
+@every_trigger
+@every_format
+def test_reasoning_may_have_triggers(
+    call_format: ToolCallFormat, is_control_token: bool, control_texts: tuple[str, ...]
 ) -> None:
-    """It is never read for calls, so its markers begin none; behind it they do."""
-    trigger = TRIGGERS[notation]
-    good, bad = (
-        written(TOOL_CALL_SYNTAXES[notation][0], each) for each in ('{"a": 1}', '{"a": "x"}')
-    )
+    """Calls are only parsed, and only constrained, after the reasoning."""
+    trigger, syntax = TRIGGERS[call_format], TOOL_CALL_SYNTAXES[call_format][0]
+    valid, invalid = write_call(syntax), write_call(syntax, '{"a": "x"}')
     for is_open in (True, False):
         turn = Turn(
-            notation,
-            with_control=with_control,
+            call_format,
+            is_control_token,
             several=False,
-            thought=Reasoning("<think>", "</think>", is_open=is_open),
-            control_texts=in_control,
+            reasoning=Reasoning("<think>", "</think>", is_open=is_open),
+            control_texts=control_texts,
         )
-        begun = "" if is_open else "\n<think>"
-        for musing in ("", "Hm.", f"With {trigger} I could. {trigger}", f"{bad} would not do"):
-            assert turn.takes(f"{begun}{musing}")
-            assert turn.takes(f"{begun}{musing}</think>Yes. {good} Done.")
-            assert not turn.takes(f"{begun}{musing}</think>{bad}")
-            assert not turn.takes(f"{begun}{musing}</think>{good}{good}")
-        for text in ("", "Hello.", " \n<th", "a < b, [c]", good):
-            assert turn.takes(text)
-        assert turn.takes(bad) is is_open
+        begin = "" if is_open else "\n<think>"
+        for reasoning in ("", "Hm.", f"With {trigger} I could. {trigger}", f"{invalid} is wrong"):
+            assert turn.matches(f"{begin}{reasoning}")
+            assert turn.matches(f"{begin}{reasoning}</think>Yes. {valid} Done.")
+            assert not turn.matches(f"{begin}{reasoning}</think>{invalid}")
+            assert not turn.matches(f"{begin}{reasoning}</think>{valid}{valid}")
+        for text in ("", "Hello.", " \n<th", "a < b, [c]", valid):
+            assert turn.matches(text)
+        assert turn.matches(invalid) is is_open

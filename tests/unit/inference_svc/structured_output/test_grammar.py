@@ -1,4 +1,4 @@
-"""GBNF is followed as llama.cpp reads it."""
+"""Conversion of GBNF grammars, which must match the same texts as in llama.cpp."""
 
 import pytest
 
@@ -6,18 +6,19 @@ from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import document, gbnf_to_lark
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher
 
-BYTES = byte_tokenizer(300, {}, [299])
+TOKENIZER = byte_tokenizer(300, {}, [299])
 
 
-def allows(grammar: str, text: str) -> bool:
-    matcher = build_matcher(BYTES, document([{"lark_grammar": gbnf_to_lark(grammar)}]))
+def matches(grammar: str, text: str) -> bool:
+    matcher = build_matcher(TOKENIZER, document([{"lark_grammar": gbnf_to_lark(grammar)}]))
     data = list(text.encode())
     return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
 
 
 @pytest.mark.parametrize(
-    ("grammar", "yes", "no"),
+    ("grammar", "matching", "other"),
     [
+        # Escapes in texts and classes, also of characters that have a meaning there.
         (r'root ::= "\u0041bc"', "Abc", "\u41bc"),
         (r"root ::= [a\-z]+", "a-z", "b"),
         (r'root ::= "\u00e9x"', "éx", "ex"),
@@ -29,45 +30,31 @@ def allows(grammar: str, text: str) -> bool:
         (r"root ::= [^\u005d]", "[", "]"),
         (r"root ::= [a\u002dz]", "-", "m"),
         (r'root ::= "\xe9" [\xe9]', "éé", "é"),
-    ],
-)
-def test_escaped_characters_are_themselves(grammar: str, yes: str, no: str) -> None:
-    """In texts and classes, whatever zeros they begin with and whatever they mean there."""
-    assert allows(grammar, yes)
-    assert not allows(grammar, no)
-
-
-@pytest.mark.parametrize(
-    ("grammar", "yes", "no"),
-    [
+        # A dot is any character including a line break, except in texts, classes and comments.
         ("root ::= . .*", "\nx😀", ""),
         (r'root ::= "." "\"." .', '.".\n', 'x".\n'),
         (r"root ::= [.] [\].] .", ".]\n", "x]\n"),
         ('root ::= . | # a "quote. [\n "xy"', "\n", "xx"),
+        # Lark in place of GBNF is not converted.
+        (r"start: /a.\u00e9/", "abé", "a\né"),
     ],
 )
-def test_a_dot_is_any_character(grammar: str, yes: str, no: str) -> None:
-    """A line break too; inside texts, classes and comments it is a dot."""
-    assert allows(grammar, yes)
-    assert not allows(grammar, no)
-
-
-def test_lark_in_place_of_gbnf_stays() -> None:
-    """Its dots and escapes are its own."""
-    assert allows(r"start: /a.\u00e9/", "abé")
-    assert not allows(r"start: /a.\u00e9/", "a\né")
+def test_a_grammar_matches_only_its_texts(grammar: str, matching: str, other: str) -> None:
+    """Escapes and dots have their GBNF meaning."""
+    assert matches(grammar, matching)
+    assert not matches(grammar, other)
 
 
 @pytest.mark.parametrize("text", [r"\ud800", r"\U00110000", r"\u12", "\\"])
-def test_what_is_no_character_is_refused(text: str) -> None:
-    """Half a pair, a code above all, half an escape."""
+def test_an_invalid_escape_is_refused(text: str) -> None:
+    """A lone surrogate, a code point out of range, or an incomplete escape."""
     with pytest.raises((GrammarUnusable, ValueError)):
-        allows(f'root ::= "{text}"', "x")
+        matches(f'root ::= "{text}"', "x")
 
 
 @pytest.mark.timeout(5)
 @pytest.mark.parametrize("text", ["[" * 100_000, '["' * 50_000, '"\\' * 50_000])
-def test_what_is_not_closed_costs_one_look(text: str) -> None:
-    """Not one for each bracket."""
+def test_unclosed_brackets_are_scanned_in_linear_time(text: str) -> None:
+    """The rest of the text is not searched again for each bracket."""
     with pytest.raises(ValueError, match="Failed to convert"):
         gbnf_to_lark(f"root ::= {text}")

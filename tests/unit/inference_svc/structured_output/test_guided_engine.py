@@ -1,5 +1,7 @@
-"""Constrained sequences in the step loop, on the fake backend, whose grammars are patterns: "?" is
-any small letter, all else is forced."""
+"""Constrained sequences in the engine, on the fake backend.
+
+Its grammars are patterns: "?" is any lower-case letter, other characters are forced.
+"""
 
 from array import array
 from dataclasses import replace
@@ -15,30 +17,39 @@ from svc_kit.errors import DeadlineExpired, GrammarInvalid
 from tests.support.sequences import EngineBench, make_request
 
 
-def a_guided(pattern: str, sequence_id: int = 0, **changes: object) -> SequenceRequest:
-    """A request held to a pattern, with room for it."""
+def make_constrained(pattern: str, sequence_id: int = 0, **changes: object) -> SequenceRequest:
+    """A request that is constrained to a pattern."""
     return replace(
         make_request(sequence_id, constraint=Constraint(pattern, "constraint"), max_tokens=100),
-        **changes,  # type: ignore[arg-type]  # fields of the request, as given
+        **changes,  # type: ignore[arg-type]  # fields of the request
     )
 
 
-def test_forced_tokens_are_computed_with_the_one_before() -> None:
-    """One row for the prompt and what is forced at once, one for each choice and its run."""
-    bench = EngineBench()
-    bench.submit(a_guided("ab?cd??ef"))
+def make_backend(batch_tokens: int, context_tokens: int) -> FakeBackend:
+    """A backend with four slots."""
+    return FakeBackend(NativeLimits(batch_tokens, 4, 4, context_tokens, VOCABULARY_SIZE))
+
+
+def run_requests(*requests: SequenceRequest, backend: FakeBackend | None = None) -> EngineBench:
+    """Run requests on a new engine."""
+    bench = EngineBench(backend)
+    bench.submit(*requests)
     bench.run()
+    return bench
+
+
+def test_forced_tokens_are_computed_with_the_previous_token() -> None:
+    """One row has the prompt and its forced tokens, another each sampled token and its run."""
+    bench = run_requests(make_constrained("ab?cd??ef"))
 
     assert len(bench.text(0)) == 9
     assert [len(batch.tokens) for batch in bench.backend.batches] == [5, 3, 1]
     assert bench.finished(0)[1:5] == (FinishReason.STOP, None, None, 9)
 
 
-def test_a_step_gives_a_sequence_one_delta() -> None:
-    """However many tokens are forced, and two sequences are not mixed up."""
-    bench = EngineBench()
-    bench.submit(a_guided("?cde?fghi"), a_guided("?klm?nopq", 1))
-    bench.run()
+def test_a_step_emits_one_delta_per_sequence() -> None:
+    """With the sampled token and all forced tokens."""
+    bench = run_requests(make_constrained("?cde?fghi"), make_constrained("?klm?nopq", 1))
 
     for i, runs in enumerate([(b"cde", b"fghi"), (b"klm", b"nopq")]):
         deltas = bench.deltas(i)
@@ -46,11 +57,9 @@ def test_a_step_gives_a_sequence_one_delta() -> None:
         assert all(delta.text == bytes(delta.tokens).decode() for delta in deltas)
 
 
-def test_a_forced_run_is_cut_at_its_limit() -> None:
-    """No row beyond 32 tokens; the rest follows in the next step."""
-    bench = EngineBench(FakeBackend(NativeLimits(128, 4, 4, 256, VOCABULARY_SIZE)))
-    bench.submit(a_guided("?" + "x" * 70))
-    bench.run()
+def test_a_row_has_a_limited_number_of_forced_tokens() -> None:
+    """The rest follows in the next step."""
+    bench = run_requests(make_constrained("?" + "x" * 70), backend=make_backend(128, 256))
 
     assert bench.text(0)[1:] == "x" * 70
     rows = [len(batch.tokens) for batch in bench.backend.batches]
@@ -59,20 +68,21 @@ def test_a_forced_run_is_cut_at_its_limit() -> None:
 
 
 def test_forced_rows_share_the_batch() -> None:
-    """Four sequences with long runs stay inside the native limit, which every step checks."""
-    bench = EngineBench(FakeBackend(NativeLimits(40, 4, 4, 128, VOCABULARY_SIZE)))
-    bench.submit(*(a_guided("?" + "y" * 30 + "?", i) for i in range(4)))
-    bench.run()
+    """Four sequences with long runs do not exceed the batch size."""
+    bench = run_requests(
+        *(make_constrained("?" + "y" * 30 + "?", i) for i in range(4)),
+        backend=make_backend(40, 128),
+    )
 
     for i in range(4):
         assert bench.text(i)[1:-1] == "y" * 30
     assert max(len(batch.tokens) for batch in bench.backend.batches) <= 40
 
 
-def test_a_grammar_in_the_making_holds_up_nobody() -> None:
-    """Others start and end; the sequence keeps its slot and begins when its grammar is there."""
+def test_other_sequences_run_while_a_grammar_is_built() -> None:
+    """The sequence has its slot and starts when its grammar is built."""
     bench = EngineBench(FakeBackend(builds_after=6))
-    bench.submit(a_guided("ab?"), make_request(1, max_tokens=3))
+    bench.submit(make_constrained("ab?"), make_request(1, max_tokens=3))
     for _ in range(4):
         bench.step()
 
@@ -83,10 +93,12 @@ def test_a_grammar_in_the_making_holds_up_nobody() -> None:
 
 
 def test_a_prompt_is_computed_while_its_grammar_is_built() -> None:
-    """All but its last token, whose logits need the mask; who follows takes it from there."""
+    """Except for its last token, whose logits need the mask; other sequences can share it."""
     prompt = array("i", [65 + i % 26 for i in range(50)])
     bench = EngineBench(FakeBackend(builds_after=8))
-    bench.submit(a_guided("ab?", prompt=prompt), make_request(1, [*prompt[:-1], 66], max_tokens=2))
+    bench.submit(
+        make_constrained("ab?", prompt=prompt), make_request(1, [*prompt[:-1], 66], max_tokens=2)
+    )
     for _ in range(6):
         bench.step()
 
@@ -99,10 +111,8 @@ def test_a_prompt_is_computed_while_its_grammar_is_built() -> None:
 
 
 def test_a_grammar_that_cannot_be_built_fails_its_sequence() -> None:
-    """With the field and the reason; its slot is free."""
-    bench = EngineBench()
-    bench.submit(a_guided("!"), a_guided("a?", 1))
-    bench.run()
+    """With the field and the reason; other sequences continue."""
+    bench = run_requests(make_constrained("!"), make_constrained("a?", 1))
 
     error = bench.failures()[0].error
     assert isinstance(error, GrammarInvalid)
@@ -110,13 +120,13 @@ def test_a_grammar_that_cannot_be_built_fails_its_sequence() -> None:
     assert bench.finished(1).reason is FinishReason.STOP
 
 
-@pytest.mark.parametrize("ending", ["cancel", "deadline"])
-def test_a_sequence_may_end_while_its_grammar_is_built(ending: str) -> None:
-    """The guide is closed and the slot is free."""
+@pytest.mark.parametrize("end", ["cancel", "deadline"])
+def test_a_sequence_may_end_while_its_grammar_is_built(end: str) -> None:
+    """The guide is closed and the slot is freed."""
     bench = EngineBench(FakeBackend(builds_after=1000))
-    bench.submit(a_guided("a?", deadline=5.0))
+    bench.submit(make_constrained("a?", deadline=5.0))
     bench.step()
-    if ending == "cancel":
+    if end == "cancel":
         bench.engine.cancel(0, arrived_in_step=0, step=1)
     else:
         bench.clock.now = 6.0
@@ -124,14 +134,14 @@ def test_a_sequence_may_end_while_its_grammar_is_built(ending: str) -> None:
 
     assert not bench.engine.has_sequences
     assert [guide.closed for guide in bench.backend.guides] == [True]
-    if ending == "deadline":
+    if end == "deadline":
         assert isinstance(bench.failures()[0].error, DeadlineExpired)
 
 
-def test_a_paused_sequence_is_not_waited_for() -> None:
-    """Nothing to do is nothing to do, whatever is being built."""
+def test_the_grammar_of_a_paused_sequence_is_not_work() -> None:
+    """The engine is idle while it is built."""
     bench = EngineBench(FakeBackend(builds_after=3))
-    bench.submit(a_guided("a?"))
+    bench.submit(make_constrained("a?"))
     bench.step()
     bench.engine.pause(0, paused=True)
 
@@ -141,56 +151,44 @@ def test_a_paused_sequence_is_not_waited_for() -> None:
     assert bench.text(0)[:1] == "a"
 
 
-def test_resume_replays_the_guide() -> None:
-    """At every cut the rest is what came before; at the end nothing but the end comes."""
-    bench = EngineBench()
-    bench.submit(a_guided("ab?cd??ef"))
-    bench.run()
+def test_resume_continues_a_constrained_sequence() -> None:
+    """After any number of tokens, including all of them."""
+    bench = run_requests(make_constrained("ab?cd??ef"))
     whole = bench.tokens(0)
     for cut in range(len(whole) + 1):
-        again = EngineBench()
-        again.submit(a_guided("ab?cd??ef", resumed=array("i", whole[:cut])))
-        again.run()
+        resumed = run_requests(make_constrained("ab?cd??ef", resumed=array("i", whole[:cut])))
 
-        assert again.tokens(0) == whole[cut:]
-        assert again.finished(0).num_output_tokens == 9
+        assert resumed.tokens(0) == whole[cut:]
+        assert resumed.finished(0).num_output_tokens == 9
 
 
-def test_foreign_tokens_cannot_be_resumed() -> None:
-    """They fail that sequence."""
-    bench = EngineBench()
-    bench.submit(a_guided("ab?", resumed=array("i", list(b"zz"))))
-    bench.run()
+def test_resumed_tokens_that_violate_the_grammar_fail_the_sequence() -> None:
+    """As `GrammarInvalid`."""
+    bench = run_requests(make_constrained("ab?", resumed=array("i", list(b"zz"))))
 
     assert isinstance(bench.failures()[0].error, GrammarInvalid)
 
 
 @pytest.mark.parametrize("limit", range(5))
-def test_no_forced_token_is_one_too_many(limit: int) -> None:
-    """max_tokens counts them, zero computes the prompt alone."""
-    bench = EngineBench()
-    bench.submit(a_guided("abcdef", max_tokens=limit))
-    bench.run()
+def test_forced_tokens_count_toward_max_tokens(limit: int) -> None:
+    """With 0, only the prompt is computed."""
+    bench = run_requests(make_constrained("abcdef", max_tokens=limit))
 
     assert bench.text(0) == "abcdef"[:limit]
     assert bench.finished(0).reason is FinishReason.LENGTH
 
 
-def test_the_slot_bounds_a_forced_run() -> None:
-    """A full window ends with LENGTH, as for free text."""
-    bench = EngineBench(FakeBackend(NativeLimits(64, 4, 4, 20, VOCABULARY_SIZE)))
-    bench.submit(a_guided("?" + "z" * 40))
-    bench.run()
+def test_a_forced_run_ends_when_the_slot_is_full() -> None:
+    """The finish reason is `length`, as for free text."""
+    bench = run_requests(make_constrained("?" + "z" * 40), backend=make_backend(64, 20))
 
     assert bench.finished(0).reason is FinishReason.LENGTH
     assert bench.finished(0).num_output_tokens == 17
 
 
-def test_log_probabilities_want_every_token_sampled() -> None:
-    """No chunk then: each token has its row and its probability."""
-    bench = EngineBench()
-    bench.submit(a_guided("ab?cd", top_logprobs=1))
-    bench.run()
+def test_every_token_is_sampled_if_log_probabilities_are_requested() -> None:
+    """Each has its own row."""
+    bench = run_requests(make_constrained("ab?cd", top_logprobs=1))
 
     deltas = bench.deltas(0)
     assert [len(delta.logprobs) for delta in deltas if delta.tokens] == [1] * 5
@@ -198,22 +196,18 @@ def test_log_probabilities_want_every_token_sampled() -> None:
 
 
 def test_a_failed_decode_with_a_forced_run_is_isolated() -> None:
-    """The row that cannot be computed stands alone; the other one ends well."""
-    bench = EngineBench(
-        FakeBackend(fails=lambda batch: -3 if 0 in batch.slots and 113 in batch.tokens else 0)
-    )
-    bench.submit(a_guided("?qqq?"), a_guided("?rrr?", 1))
-    bench.run()
+    """Only the sequence of that row fails."""
+    requests = make_constrained("?qqq?"), make_constrained("?rrr?", 1)
+    backend = FakeBackend(fails=lambda batch: -3 if 0 in batch.slots and 113 in batch.tokens else 0)
+    bench = run_requests(*requests, backend=backend)
 
     assert list(bench.failures()) == [0]
     assert bench.text(1)[1:4] == "rrr"
 
 
 def test_a_failed_sampling_is_isolated() -> None:
-    """A guided sequence fails like a free one."""
-    bench = EngineBench()
-    bench.submit(a_guided("a?b", seed=FAILING_SEED), a_guided("a?b", 1))
-    bench.run()
+    """Only its sequence fails, and both guides are closed."""
+    bench = run_requests(make_constrained("a?b", seed=FAILING_SEED), make_constrained("a?b", 1))
 
     assert list(bench.failures()) == [0]
     assert [guide.closed for guide in bench.backend.guides] == [True, True]
@@ -221,15 +215,14 @@ def test_a_failed_sampling_is_isolated() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 @pytest.mark.parametrize("builds_after", [0, 3])
-def test_a_preempted_guide_keeps_its_place(steps: int, builds_after: int) -> None:
-    """Before its grammar is built, in its prompt or behind a forced run: the text is the same."""
+def test_a_preempted_constrained_sequence_resumes(steps: int, builds_after: int) -> None:
+    """With the same text, preempted before its grammar is built, in its prompt or after a run."""
     pattern, prompt = "?abcdef??ghi?", [70 + i % 9 for i in range(20)]
     limits = NativeLimits(16, 1, 1, 256, VOCABULARY_SIZE)
-    alone = EngineBench(FakeBackend(limits))
-    alone.submit(a_guided(pattern, prompt=array("i", prompt)))
-    alone.run()
+    request = make_constrained(pattern, prompt=array("i", prompt), priority=1)
+    alone = run_requests(request, backend=FakeBackend(limits))
     bench = EngineBench(FakeBackend(limits, builds_after=builds_after), saved_bytes=10**6)
-    bench.submit(a_guided(pattern, prompt=array("i", prompt), priority=1))
+    bench.submit(request)
     for _ in range(steps):
         bench.step()
     bench.submit(make_request(1, priority=3, max_tokens=3))

@@ -1,4 +1,4 @@
-"""What a guide makes of a grammar library that fails in ways it should not."""
+"""Guides on a grammar library that fails or panics."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +13,11 @@ from inference_svc.structured_output.matcher import GrammarGuide, GrammarGuides
 
 
 class Panic(BaseException):
-    """As the native code's panics arrive: not an `Exception`."""
+    """A panic of native code, which is not an `Exception`."""
 
 
 class PanickingMatcher:
-    """Its every method panics."""
+    """Panics in every method."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def panic(*_: object) -> None:
@@ -26,11 +26,11 @@ class PanickingMatcher:
         return panic
 
 
-class ReadyTemplate:
-    """A template that is built, and whose copies panic."""
+class PanickingTemplate:
+    """A built template whose copies panic."""
 
     def wait(self, _: float) -> bool:
-        """It is there."""
+        """The template is built."""
         return True
 
     def copy(self) -> PanickingMatcher:
@@ -38,15 +38,15 @@ class ReadyTemplate:
         return PanickingMatcher()
 
     def warm(self, used: PanickingMatcher) -> None:
-        """Look at what is over."""
+        """Use the matcher."""
         used.is_error()
 
 
 @pytest.fixture
 def guide() -> Iterator[GrammarGuide]:
-    """A guide over a matcher that panics."""
+    """A guide on a matcher that panics."""
     with ThreadPoolExecutor(1) as masks:
-        guide = GrammarGuide(cast(Any, ReadyTemplate()), masks, 100)
+        guide = GrammarGuide(cast(Any, PanickingTemplate()), masks, 100)
         assert guide.wait(0.0)
         yield guide
 
@@ -59,26 +59,20 @@ def guide() -> Iterator[GrammarGuide]:
         lambda guide: guide.forced_tokens(3),
         lambda guide: guide.is_over,
     ],
-    ids=["mask", "take", "forced", "is_over"],
+    ids=["mask", "accept", "forced", "is_over"],
 )
-def test_a_panic_fails_the_sequence_alone(
+def test_a_panic_is_raised_as_a_guide_error(
     guide: GrammarGuide, use: Callable[[GrammarGuide], object]
 ) -> None:
-    """On the mask thread or the step thread: the engine knows `GuideError` only."""
+    """On the mask thread and on the step thread; the guide can still be closed."""
     with pytest.raises(GuideError, match="any further"):
         use(guide)
     guide.close()
 
 
-def test_closing_bears_a_panic(guide: GrammarGuide) -> None:
-    """An ending must not fail."""
+def test_close_suppresses_a_panic(guide: GrammarGuide) -> None:
+    """It raises nothing."""
     guide.close()
-
-
-def follow(guide: GrammarGuide, tokens: list[int]) -> None:
-    """Take tokens and compute what may come next."""
-    guide.accept(tokens)
-    guide.mask()
 
 
 @pytest.mark.parametrize(
@@ -89,19 +83,26 @@ def follow(guide: GrammarGuide, tokens: list[int]) -> None:
         ('start: "a" nothing\nnothing: nothing', [ord("a")], "nothing can satisfy it"),
     ],
 )
-def test_a_failure_is_told_in_words(grammar: str, tokens: list[int], problem: str) -> None:
-    """Also that of tokens to resume from; what is only for llguidance's log is left out."""
+def test_a_guide_error_has_a_readable_message(
+    grammar: str, tokens: list[int], problem: str
+) -> None:
+    """Without the part that llguidance writes for its log."""
     guides = GrammarGuides(lambda: byte_tokenizer(300, {}, [299]), 300)
     guide = guides.new(Constraint(document([{"lark_grammar": grammar}]), "constraint"))
     assert guide.wait(10.0)
+
+    def accept() -> None:
+        guide.accept(tokens)
+        guide.mask()
+
     with pytest.raises(GuideError, match=f"{problem}$"):
-        follow(guide, tokens)
+        accept()
     guides.close()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), Panic("no"), ValueError("no")])
-def test_what_goes_wrong_while_building_fails_the_sequence_alone(error: BaseException) -> None:
-    """Whatever the builder thread met."""
+def test_an_error_of_the_builder_thread_is_raised_as_a_guide_error(error: BaseException) -> None:
+    """When the guide waits for its grammar."""
 
     def new_tokenizer() -> Any:
         raise error
