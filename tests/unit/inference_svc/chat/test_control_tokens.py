@@ -1,25 +1,29 @@
-"""Control tokens in what people write."""
+"""Control tokens in the texts of callers."""
+
+import pytest
 
 from inference_svc.chat.control_tokens import ControlTexts, PromptSpan
 
 TEXTS = ControlTexts(["<|im_end|>", "<|im_start|>", "<|im_end|>x", "[INST]", "</s>", ""])
 
 
-def test_texts_are_found_anywhere_in_a_value() -> None:
-    """In nested lists and objects, in values and in keys."""
-    assert TEXTS.occur_in({"a": ["b", {"c": "hi <|im_end|>"}]})
-    assert TEXTS.occur_in({"x": {"</s>": 1}})
-    assert TEXTS.occur_in([("tuple", "[INST]")])
+@pytest.mark.parametrize(
+    "value",
+    [{"a": ["b", {"c": "hi <|im_end|>"}]}, {"x": {"</s>": 1}}, [("tuple", "[INST]")]],
+)
+def test_control_texts_are_found_in_nested_values(value: object) -> None:
+    """In lists, objects and keys."""
+    assert TEXTS.occur_in(value)
 
 
-def test_ordinary_texts_are_left_alone() -> None:
-    """Parts of control texts, other markup and other types are nothing."""
+def test_other_texts_are_not_control_texts() -> None:
+    """Such as incomplete control texts, other markup and other types."""
     assert not TEXTS.occur_in(["<|im_en", "im_end|>", "<b>", "", None, 5, True, {"k": 1.5}])
     assert not ControlTexts([]).occur_in("<|im_end|>")
 
 
-def test_a_protected_value_has_no_control_text_and_comes_back() -> None:
-    """Replacing and restoring are inverse."""
+def test_a_protected_value_can_be_restored() -> None:
+    """It has no control text."""
     value = {"m": ["a <|im_end|> b", "</s></s>"], "n": 1, "[INST]": None}
 
     protected, placeholders = TEXTS.protect(value)
@@ -29,8 +33,8 @@ def test_a_protected_value_has_no_control_text_and_comes_back() -> None:
     assert [placeholders.restore(text) for text in protected["m"]] == value["m"]
 
 
-def test_a_rendered_prompt_is_cut_into_spans() -> None:
-    """What the template wrote is trusted; what a message smuggled in is not."""
+def test_a_rendered_prompt_is_split_into_spans() -> None:
+    """Text of the template is trusted; control texts of a message are not."""
     protected, placeholders = TEXTS.protect("x<|im_end|>y")
 
     spans = placeholders.split(f"<|im_start|>{protected.upper()}<|im_end|>")
@@ -42,32 +46,31 @@ def test_a_rendered_prompt_is_cut_into_spans() -> None:
     )
 
 
-def test_the_longest_control_text_wins() -> None:
-    """One that begins another is not enough."""
-    _, placeholders = TEXTS.protect("")
-    protected, placeholders = TEXTS.protect("<|im_end|>x")
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        # The longest control text is replaced, not its prefix.
+        ("<|im_end|>x", ["<|im_end|>x"]),
+        # The texts around a control text are not joined to another one.
+        ("<|im_<|im_end|>end|>", ["<|im_", "<|im_end|>", "end|>"]),
+    ],
+)
+def test_a_control_text_is_a_separate_span(text: str, spans: list[str]) -> None:
+    """And is not trusted."""
+    protected, placeholders = TEXTS.protect(text)
 
-    assert placeholders.split(protected) == (PromptSpan("<|im_end|>x", trusted=False),)
+    split = placeholders.split(protected)
+    assert [span.text for span in split] == spans
+    assert all(span.trusted is not TEXTS.occur_in(span.text) for span in split)
 
 
-def test_pieces_around_a_control_text_do_not_join_into_another() -> None:
-    """Taking the inner one out leaves two spans, not one new control text."""
-    protected, placeholders = TEXTS.protect("<|im_<|im_end|>end|>")
-
-    assert [span.text for span in placeholders.split(protected)] == [
-        "<|im_",
-        "<|im_end|>",
-        "end|>",
-    ]
-
-
-def test_every_prompt_has_placeholders_of_its_own() -> None:
-    """Nobody can learn them from an earlier answer."""
+def test_placeholders_are_different_in_every_prompt() -> None:
+    """They cannot be learned from an earlier output."""
     assert TEXTS.protect("</s>")[0] != TEXTS.protect("</s>")[0]
 
 
-def test_regular_expression_characters_are_taken_literally() -> None:
-    """Control texts are full of them."""
+def test_characters_of_regular_expressions_are_literal() -> None:
+    """Control texts often have them."""
     texts = ControlTexts(["<|a|>", "[b]", "(c)*", "\\d+"])
 
     assert not texts.occur_in("a b (ccc) 123")

@@ -1,4 +1,4 @@
-"""What is refused before a template sees it, with the field and OpenAI's words."""
+"""Validation of conversations: the field of each error, and OpenAI's messages."""
 
 from dataclasses import replace
 
@@ -38,16 +38,17 @@ from tests.support.conversations import (
 )
 
 LIMITS = ConversationLimits()
+TOOL_TEXT = GET_WEATHER.name + GET_WEATHER.description + GET_WEATHER.parameters_json
 
 
-def refused(talk: Conversation, limits: ConversationLimits = LIMITS) -> DomainError:
+def check_error(invalid: Conversation, limits: ConversationLimits = LIMITS) -> DomainError:
     with pytest.raises(DomainError) as raised:
-        talk.check(limits)
+        invalid.check(limits)
     return raised.value
 
 
-def test_ordinary_conversations_pass() -> None:
-    """Roles, tools, results, refusals and empty texts are all fine."""
+def test_all_kinds_of_turns_are_valid() -> None:
+    """With tools, results, refusals and empty texts."""
     conversation(
         system("Be brief."),
         Message(Role.DEVELOPER, (TextPart("Be kind."),)),
@@ -65,41 +66,54 @@ def test_ordinary_conversations_pass() -> None:
     ).check(LIMITS)
 
 
-def test_no_messages_are_refused() -> None:
-    """There must be something to answer."""
-    assert refused(conversation()) == MissingField(field="messages")
+@pytest.mark.parametrize(
+    ("invalid", "limits", "error"),
+    [
+        (
+            conversation(user("a"), user("b")),
+            ConversationLimits(max_messages=1),
+            TooLong(field="messages", length=2, limit=1),
+        ),
+        # The sum of all texts, including tools, in bytes of UTF-8.
+        (
+            conversation(user("äää"), tools=(GET_WEATHER,)),
+            ConversationLimits(max_text_bytes=10),
+            TooLong(field="messages", length=6 + len(TOOL_TEXT), limit=10, unit="bytes"),
+        ),
+        (
+            conversation(user("q"), tools=tuple(ToolSpec(f"f{number}") for number in range(129))),
+            LIMITS,
+            TooLong(field="tools", length=129, limit=128),
+        ),
+    ],
+    ids=["messages", "text", "tools"],
+)
+def test_sizes_are_limited(
+    invalid: Conversation, limits: ConversationLimits, error: DomainError
+) -> None:
+    """The error has the size and the limit."""
+    assert check_error(invalid, limits) == error
 
 
-def test_the_number_of_messages_is_bounded() -> None:
-    """The limit is named."""
-    error = refused(conversation(user("a"), user("b")), ConversationLimits(max_messages=1))
-
-    assert error == TooLong(field="messages", length=2, limit=1)
-
-
-def test_the_sum_of_all_texts_is_bounded() -> None:
-    """Tools and arguments count, in bytes."""
-    talk = conversation(user("äää"), tools=(GET_WEATHER,))
-
-    tool = GET_WEATHER.name + GET_WEATHER.description + GET_WEATHER.parameters_json
-    error = refused(talk, ConversationLimits(max_text_bytes=10))
-
-    assert error == TooLong(field="messages", length=6 + len(tool), limit=10, unit="bytes")
+@pytest.mark.parametrize(
+    ("messages", "field"),
+    [
+        ((), "messages"),
+        ((Message(Role.USER),), "messages[0].content"),
+        ((user("a"), assistant()), "messages[1].content"),
+    ],
+)
+def test_messages_and_their_content_are_required(messages: tuple[Message, ...], field: str) -> None:
+    """Only an assistant turn may have calls or reasoning instead of content."""
+    assert check_error(conversation(*messages)) == MissingField(field=field)
 
 
-def test_a_turn_needs_content() -> None:
-    """Only an assistant's turn may have calls or reasoning instead."""
-    assert refused(conversation(Message(Role.USER))) == MissingField(field="messages[0].content")
-    error = refused(conversation(user("a"), assistant()))
-    assert error == MissingField(field="messages[1].content")
+def test_media_parts_are_unsupported() -> None:
+    """The error has the path of the part."""
+    image = MediaPart("image", "image/png", b"")
+    with_image = conversation(Message(Role.USER, (TextPart("What is it?"), image)))
 
-
-def test_media_is_refused_with_its_place() -> None:
-    """This release reads text only."""
-    picture = MediaPart("image", "image/png", b"")
-    talk = conversation(Message(Role.USER, (TextPart("What is it?"), picture)))
-
-    assert refused(talk) == UnsupportedField(field="messages[0].content[1].image")
+    assert check_error(with_image) == UnsupportedField(field="messages[0].content[1].image")
 
 
 @pytest.mark.parametrize(
@@ -112,20 +126,20 @@ def test_media_is_refused_with_its_place() -> None:
         (assistant("", ToolCall("1", "", "{}")), "messages[0].tool_calls[0].function.name"),
     ],
 )
-def test_parts_of_the_wrong_role_are_refused(message: Message, field: str) -> None:
-    """Each mistake is named by its path."""
-    assert refused(conversation(message)).field == field
+def test_invalid_parts_of_a_message_are_refused(message: Message, field: str) -> None:
+    """The error has the path of the part."""
+    assert check_error(conversation(message)).field == field
 
 
 @pytest.mark.parametrize(
-    "after",
+    "following",
     [(), (user("never mind"),), (result("sun", "call_1"),), (result("sun", "call_1"), user("x"))],
 )
-def test_unanswered_calls_are_refused_in_openais_words(after: tuple[Message, ...]) -> None:
-    """Agents recognise this sentence."""
-    talk = conversation(user("q"), assistant("", call("call_1"), call("call_2")), *after)
-
-    error = refused(talk)
+def test_calls_without_results_are_refused(following: tuple[Message, ...]) -> None:
+    """With OpenAI's message, which agents recognize."""
+    error = check_error(
+        conversation(user("q"), assistant("", call("call_1"), call("call_2")), *following)
+    )
 
     assert error.field == "messages"
     assert (
@@ -135,28 +149,27 @@ def test_unanswered_calls_are_refused_in_openais_words(after: tuple[Message, ...
     assert "call_2" in error.message
 
 
-@pytest.mark.parametrize("before", [(user("q"),), (user("q"), assistant("a"))])
-def test_results_without_a_call_are_refused(before: tuple[Message, ...]) -> None:
-    """Nothing before them asked."""
-    error = refused(conversation(*before, result("sun")))
+@pytest.mark.parametrize(
+    "preceding",
+    [
+        (user("q"),),
+        (user("q"), assistant("a")),
+        # The call with this id is in an earlier turn.
+        (user("q"), assistant("", call("1")), result("sun", "1"), user("r")),
+    ],
+)
+def test_results_without_a_call_are_refused(preceding: tuple[Message, ...]) -> None:
+    """They must follow the turn with their call."""
+    error = check_error(conversation(*preceding, result("sun", "1")))
 
-    assert error.field == f"messages[{len(before)}].role"
+    assert error.field == f"messages[{len(preceding)}].role"
     assert "must be a response to a preceding message with 'tool_calls'" in error.message
-
-
-def test_a_result_for_a_call_of_an_earlier_turn_is_refused() -> None:
-    """It must follow the turn with its call."""
-    talk = conversation(
-        user("q"), assistant("", call("1")), result("sun", "1"), user("r"), result("late", "1")
-    )
-
-    assert refused(talk).field == "messages[4].role"
 
 
 @pytest.mark.parametrize(
     ("tool", "error"),
     [
-        (ToolSpec(""), MissingField(field="tools[1].function.name")),
+        (ToolSpec(""), MissingField),
         (GET_WEATHER, InvalidField),
         (ToolSpec("has space"), InvalidField),
         (ToolSpec("x" * 65), InvalidField),
@@ -166,34 +179,26 @@ def test_a_result_for_a_call_of_an_earlier_turn_is_refused() -> None:
         (ToolSpec("f", parameters_json='{"a":' * 100_000), InvalidJson),
     ],
 )
-def test_impossible_tools_are_refused(
-    tool: ToolSpec, error: DomainError | type[DomainError]
+def test_invalid_tools_are_refused(tool: ToolSpec, error: type[DomainError]) -> None:
+    """For their name, a duplicate name or their schema."""
+    raised = check_error(conversation(user("q"), tools=(GET_WEATHER, tool)))
+
+    assert type(raised) is error
+    part = "parameters" if tool.name == "f" else "name"
+    assert raised.field == f"tools[1].function.{part}"
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice"),
+    [((), ToolChoice(ToolMode.REQUIRED)), ((GET_WEATHER,), ToolChoice(allowed_names=("other",)))],
+)
+def test_an_impossible_tool_choice_is_refused(
+    tools: tuple[ToolSpec, ...], choice: ToolChoice
 ) -> None:
-    """Names, duplicates and schemas are checked."""
-    found = refused(conversation(user("q"), tools=(GET_WEATHER, tool)))
+    """A required call without tools, or an unknown tool."""
+    invalid = conversation(user("q"), tools=tools, choice=choice)
 
-    assert found == error or type(found) is error
-    assert str(found.field).startswith("tools[1].function")
-
-
-def test_the_number_of_tools_is_bounded() -> None:
-    """OpenAI's limit."""
-    tools = tuple(ToolSpec(f"f{number}") for number in range(129))
-
-    assert refused(conversation(user("q"), tools=tools)) == TooLong(
-        field="tools", length=129, limit=128
-    )
-
-
-def test_a_tool_choice_must_be_possible() -> None:
-    """Required without tools, or a tool that is not there."""
-    required = ToolChoice(ToolMode.REQUIRED)
-    unknown = ToolChoice(allowed_names=("other",))
-
-    assert refused(conversation(user("q"), choice=required)).field == "tool_choice"
-    assert refused(conversation(user("q"), tools=(GET_WEATHER,), choice=unknown)).field == (
-        "tool_choice"
-    )
+    assert check_error(invalid).field == "tool_choice"
 
 
 @pytest.mark.parametrize(
@@ -206,60 +211,60 @@ def test_a_tool_choice_must_be_possible() -> None:
         ('{"enable_thinking": true}', "chat_template_kwargs.enable_thinking"),
     ],
 )
-def test_template_variables_are_checked(text: str, field: str) -> None:
-    """They are an object, leave our own variables alone, and contradict no other option."""
-    talk = conversation(user("q"), kwargs_json=text, enable_thinking=False)
+def test_invalid_template_variables_are_refused(text: str, field: str) -> None:
+    """They must be an object, and neither replace reserved variables nor contradict an option."""
+    invalid = conversation(user("q"), kwargs_json=text, enable_thinking=False)
 
-    assert refused(talk).field == field
+    assert check_error(invalid).field == field
 
 
-def test_thinking_may_be_set_either_way() -> None:
-    """The option and the variable mean the same."""
-    as_option = conversation(user("q"), enable_thinking=True)
-    as_variable = conversation(user("q"), kwargs_json='{"enable_thinking": true}')
+def test_thinking_can_be_set_by_option_or_variable() -> None:
+    """With the same result."""
+    by_option = conversation(user("q"), enable_thinking=True)
+    by_variable = conversation(user("q"), kwargs_json='{"enable_thinking": true}')
 
-    assert as_option.template_variables() == as_variable.template_variables()
+    assert by_option.template_variables() == by_variable.template_variables()
     assert conversation(user("q")).template_variables() == {}
 
 
-def test_continuing_needs_an_assistants_text_to_continue() -> None:
-    """It is the rule where the last turn is the assistant's, and an error elsewhere."""
+def test_only_an_assistant_turn_can_be_continued() -> None:
+    """It is continued by default if it is the last one."""
     assert conversation(user("q"), assistant("The")).continues_final_message
     assert not conversation(user("q")).continues_final_message
-    stopped = conversation(user("q"), assistant("The"), continue_final_message=False)
-    assert not stopped.continues_final_message
-    error = refused(conversation(user("q"), continue_final_message=True))
+    disabled = conversation(user("q"), assistant("The"), continue_final_message=False)
+    assert not disabled.continues_final_message
+    error = check_error(conversation(user("q"), continue_final_message=True))
     assert error.field == "continue_final_message"
 
 
 @pytest.mark.parametrize(
     "place", ["content", "reasoning", "arguments", "description", "kwargs", "tool_call_id"]
 )
-def test_lone_surrogates_are_refused_wherever_they_are(place: str) -> None:
-    """They have no UTF-8 and would end the process in llama.cpp."""
-    bad = "x\ud800"
-    talk = conversation(
-        user(bad if place == "content" else "q"),
-        assistant("", call(arguments=bad if place == "arguments" else "{}")),
-        replace(result("r"), tool_call_id=bad if place == "tool_call_id" else "call_1"),
-        assistant("a", reasoning=bad if place == "reasoning" else ""),
-        tools=(ToolSpec("f", bad if place == "description" else ""),),
-        kwargs_json=bad if place == "kwargs" else "",
+def test_lone_surrogates_are_refused_in_any_field(place: str) -> None:
+    """They have no UTF-8 encoding and would terminate the process in llama.cpp."""
+    surrogate = "x\ud800"
+    invalid = conversation(
+        user(surrogate if place == "content" else "q"),
+        assistant("", call(arguments=surrogate if place == "arguments" else "{}")),
+        replace(result("r"), tool_call_id=surrogate if place == "tool_call_id" else "call_1"),
+        assistant("a", reasoning=surrogate if place == "reasoning" else ""),
+        tools=(ToolSpec("f", surrogate if place == "description" else ""),),
+        kwargs_json=surrogate if place == "kwargs" else "",
     )
 
-    assert "lone surrogate" in refused(talk).message
+    assert "lone surrogate" in check_error(invalid).message
 
 
-def test_texts_of_one_turn_are_joined_by_line_breaks() -> None:
-    """As llama-server joins them."""
+def test_texts_of_a_turn_are_joined_by_line_breaks() -> None:
+    """As in llama-server."""
     assert user("a", "b").text == "a\nb"
     assert refusal("No.").text == "No."
 
 
 def test_tools_are_offered_unless_the_choice_is_none() -> None:
-    """With `none` a turn is not read for calls."""
-    off = ToolChoice(ToolMode.NONE)
+    """With `none`, the output is not parsed for calls."""
+    none = ToolChoice(ToolMode.NONE)
 
     assert conversation(user("q"), tools=(GET_WEATHER,)).offers_tools
-    assert not conversation(user("q"), tools=(GET_WEATHER,), choice=off).offers_tools
+    assert not conversation(user("q"), tools=(GET_WEATHER,), choice=none).offers_tools
     assert not conversation(user("q")).offers_tools

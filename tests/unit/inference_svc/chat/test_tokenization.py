@@ -1,6 +1,5 @@
-"""Which texts are tokenized where, and what is refused before."""
+"""Tokenization in this thread, in another thread or in a child process, and its limits."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,19 @@ from svc_kit.sandbox.frames import InlineJobs
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 
-class NoJobs:
-    """A pool that must not be needed, or that fails."""
+class FailingJobs:
+    """A sandbox in which jobs fail; without a failure no job may be started."""
 
     def __init__(self, failure: JobFailed | None = None) -> None:
         self.failure = failure
 
     async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
         """Fail."""
-        raise self.failure or AssertionError("a child process was asked for")
+        raise self.failure or AssertionError("a job was started in a child process")
 
 
-class WordVocabulary:
-    """Every character is a token; 1 begins a text."""
+class CharacterVocabulary:
+    """Each character is a token; "^" is the text of the BOS token 1."""
 
     def __init__(self, adds_bos: bool = True, bos: int | None = 1) -> None:
         self.adds_bos = adds_bos
@@ -38,19 +37,14 @@ class WordVocabulary:
     def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, field: str
     ) -> list[int]:
-        """Give "^" as the begin token where control tokens are read."""
+        """Return the code points, and BOS for "^" if control tokens are parsed."""
         return [1 if parse_special and c == "^" else ord(c) for c in text]
 
 
-@pytest.fixture(scope="module")
-def demo() -> Iterator[Vocabulary]:
-    vocabulary = Vocabulary.load(BUNDLED_PATH)
-    yield vocabulary
-    vocabulary.close()
-
-
-def prompt(*spans: tuple[str, bool]) -> RenderedPrompt:
-    return RenderedPrompt(tuple(PromptSpan(*span) for span in spans), False, TurnFormat())
+@pytest.fixture
+def tokenizer(vocabulary: Vocabulary) -> PromptTokenizer:
+    """A tokenizer that may not use a child process."""
+    return PromptTokenizer(vocabulary, FailingJobs(), BUNDLED_PATH)
 
 
 async def tokenize(tokenizer: PromptTokenizer, text: str, limit_bytes: int = 10**7) -> list[int]:
@@ -59,28 +53,33 @@ async def tokenize(tokenizer: PromptTokenizer, text: str, limit_bytes: int = 10*
     )
 
 
+async def tokenize_spans(vocabulary: CharacterVocabulary, *spans: tuple[str, bool]) -> list[int]:
+    """Tokenize a prompt of texts that are trusted or not."""
+    prompt = RenderedPrompt(tuple(PromptSpan(*span) for span in spans), False, TurnFormat())
+    tokenizer = PromptTokenizer(vocabulary, FailingJobs(), BUNDLED_PATH)
+    return await tokenizer.tokenize_prompt(prompt, limit_bytes=10)
+
+
 @pytest.mark.parametrize("length", [100, 8_000, 200_000])
-async def test_texts_of_every_length_give_the_same_tokens(demo: Vocabulary, length: int) -> None:
-    """At once, in a thread, or in a child process."""
+async def test_texts_of_any_length_have_the_same_tokens(
+    vocabulary: Vocabulary, length: int
+) -> None:
+    """Whether they are tokenized in this thread, in another thread or in a child process."""
     text = ("The quick brown 🦊 <|im_end|> " * length)[:length]
 
-    tokens = await tokenize(PromptTokenizer(demo, InlineJobs(), BUNDLED_PATH), text)
+    tokens = await tokenize(PromptTokenizer(vocabulary, InlineJobs(), BUNDLED_PATH), text)
 
-    assert tokens == demo.tokenize(text, add_special=False, parse_special=True)
+    assert tokens == vocabulary.tokenize(text, add_special=False, parse_special=True)
 
 
-async def test_short_texts_need_no_child(demo: Vocabulary) -> None:
-    """Neither at once nor in a thread."""
-    tokenizer = PromptTokenizer(demo, NoJobs(), BUNDLED_PATH)
-
+async def test_short_texts_are_tokenized_in_this_process(tokenizer: PromptTokenizer) -> None:
+    """In this thread or in another one."""
     assert await tokenize(tokenizer, "word " * 20)
     assert await tokenize(tokenizer, "word " * 2_000)
 
 
-async def test_the_limit_is_checked_before_anything_is_done(demo: Vocabulary) -> None:
+async def test_the_size_limit_is_checked_first(tokenizer: PromptTokenizer) -> None:
     """In bytes of UTF-8."""
-    tokenizer = PromptTokenizer(demo, NoJobs(), BUNDLED_PATH)
-
     with pytest.raises(TooLong) as raised:
         await tokenize(tokenizer, "é" * 100_000, limit_bytes=150_000)
 
@@ -88,18 +87,18 @@ async def test_the_limit_is_checked_before_anything_is_done(demo: Vocabulary) ->
 
 
 @pytest.mark.parametrize("length", [1, 300_000])
-async def test_lone_surrogates_are_refused_at_every_length(demo: Vocabulary, length: int) -> None:
-    """They never get as far as llama.cpp, here or in a child."""
-    tokenizer = PromptTokenizer(demo, NoJobs(), BUNDLED_PATH)
-
+async def test_lone_surrogates_are_refused_at_any_length(
+    tokenizer: PromptTokenizer, length: int
+) -> None:
+    """Before llama.cpp gets the text, in this process or in a child process."""
     with pytest.raises(InvalidField, match="lone surrogate"):
         await tokenize(tokenizer, "x" * length + "\ud800")
 
 
-async def test_a_child_that_fails_costs_the_request_only(demo: Vocabulary) -> None:
-    """The caller learns that the text was the problem."""
+async def test_a_failed_job_is_an_invalid_field(vocabulary: Vocabulary) -> None:
+    """With the reason."""
     failure = JobFailed(FailureKind.CRASHED, "the child process ended")
-    tokenizer = PromptTokenizer(demo, NoJobs(failure), BUNDLED_PATH)
+    tokenizer = PromptTokenizer(vocabulary, FailingJobs(failure), BUNDLED_PATH)
 
     with pytest.raises(InvalidField) as raised:
         await tokenize(tokenizer, "x" * 100_000)
@@ -107,9 +106,11 @@ async def test_a_child_that_fails_costs_the_request_only(demo: Vocabulary) -> No
     assert raised.value.problem == "tokenizing it failed: the child process ended"
 
 
-async def test_a_child_cannot_load_what_is_no_model(demo: Vocabulary, tmp_path: Path) -> None:
-    """The file may have gone since the start."""
-    tokenizer = PromptTokenizer(demo, InlineJobs(), tmp_path / "gone.gguf")
+async def test_a_missing_model_file_is_an_invalid_field(
+    vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    """It may have been removed after the start."""
+    tokenizer = PromptTokenizer(vocabulary, InlineJobs(), tmp_path / "missing.gguf")
 
     with pytest.raises(InvalidField, match="cannot load its vocabulary"):
         await tokenize(tokenizer, "x" * 100_000)
@@ -118,28 +119,22 @@ async def test_a_child_cannot_load_what_is_no_model(demo: Vocabulary, tmp_path: 
 @pytest.mark.parametrize(
     ("vocabulary", "text", "expected"),
     [
-        (WordVocabulary(), "a", [1, 97]),
-        (WordVocabulary(), "^a", [1, 97]),
-        (WordVocabulary(), "", [1]),
-        (WordVocabulary(adds_bos=False), "a", [97]),
-        (WordVocabulary(bos=None), "a", [97]),
+        (CharacterVocabulary(), "a", [1, 97]),
+        (CharacterVocabulary(), "^a", [1, 97]),
+        (CharacterVocabulary(), "", [1]),
+        (CharacterVocabulary(adds_bos=False), "a", [97]),
+        (CharacterVocabulary(bos=None), "a", [97]),
     ],
 )
-async def test_the_begin_token_is_there_once(
-    vocabulary: WordVocabulary, text: str, expected: list[int]
+async def test_the_bos_token_is_added_once(
+    vocabulary: CharacterVocabulary, text: str, expected: list[int]
 ) -> None:
-    """Whether the template wrote it or not, and only where the model wants it."""
-    tokenizer = PromptTokenizer(vocabulary, NoJobs(), BUNDLED_PATH)
-
-    assert await tokenizer.tokenize_prompt(prompt((text, True)), limit_bytes=10) == expected
+    """Unless the template wrote it, and only if the model uses it."""
+    assert await tokenize_spans(vocabulary, (text, True)) == expected
 
 
-async def test_control_tokens_count_in_trusted_spans_only() -> None:
-    """The same character is a token in one span and text in the other."""
-    tokenizer = PromptTokenizer(WordVocabulary(), NoJobs(), BUNDLED_PATH)
-
-    tokens = await tokenizer.tokenize_prompt(
-        prompt(("^a", True), ("^", False), ("^", True)), limit_bytes=10
-    )
+async def test_control_tokens_are_parsed_in_trusted_spans_only() -> None:
+    """The same character is a token in one span and text in another."""
+    tokens = await tokenize_spans(CharacterVocabulary(), ("^a", True), ("^", False), ("^", True))
 
     assert tokens == [1, 97, ord("^"), 1]

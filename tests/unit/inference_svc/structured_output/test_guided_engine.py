@@ -25,9 +25,9 @@ def make_constrained(pattern: str, sequence_id: int = 0, **changes: object) -> S
     )
 
 
-def make_backend(batch_tokens: int, context_tokens: int) -> FakeBackend:
+def make_backend(batch_tokens: int, slot_tokens: int) -> FakeBackend:
     """A backend with four slots."""
-    return FakeBackend(NativeLimits(batch_tokens, 4, 4, context_tokens, VOCABULARY_SIZE))
+    return FakeBackend(NativeLimits(batch_tokens, 4, 4, slot_tokens, VOCABULARY_SIZE))
 
 
 def run_requests(*requests: SequenceRequest, backend: FakeBackend | None = None) -> EngineBench:
