@@ -66,7 +66,7 @@ from control_svc.services import (
     thread_services,
 )
 from control_svc.sweeper import Sweeper
-from control_svc.vector_stores.service import CLEANUP_STEPS
+from control_svc.vector_stores.service import VECTOR_STORE_CLEANUP
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
@@ -364,12 +364,12 @@ async def open_blobs(
 
 
 def _cleanup_steps(deps: Deps) -> list[CleanupStep]:
-    """Everything that the sweeper deletes, in order."""
+    """The steps of the sweeper, in order."""
     return [
         delete_expired_files,
         expire_uploads,
         expedite_late_batches,
-        *CLEANUP_STEPS,
+        *VECTOR_STORE_CLEANUP,
         delete_streams_ended_before(timedelta(seconds=deps.settings.streams.keep_s)),
         delete_expired_responses(build_prefix_cleanup(deps)),
         delete_ended_jobs,

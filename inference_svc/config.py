@@ -86,7 +86,7 @@ class SnapshotSettings(SettingsGroup):
     """Saved sequences on disk."""
 
     folder: Path | None = None
-    """Their folder, which servers must not share. Unset: snapshots/ in data_dir."""
+    """Folder of snapshots; one per server. Unset: snapshots/ in data_dir."""
     max_mib: int = Field(4096, ge=0)
     """Maximum size on disk; the least recently used are deleted. 0 disables snapshots."""
     max_files: int = Field(256, ge=0)

@@ -83,12 +83,12 @@ _PLAIN: tuple[tuple[str, str, Callable[[_Model], float]], ...] = (
     ("slots", "Sequences that can run at once.", lambda model: model.ready.slots),
     (
         "num_followers",
-        "Sequences that hold back for a prefix that a running one computes.",
+        "Sequences that wait for a prefix that a running one computes.",
         lambda model: model.report.num_followers,
     ),
     (
         "num_preempted",
-        "Sequences that gave their slot away and wait to go on.",
+        "Preempted sequences, which wait for a slot.",
         lambda model: model.report.num_preempted,
     ),
     (
@@ -103,7 +103,7 @@ _PLAIN: tuple[tuple[str, str, Callable[[_Model], float]], ...] = (
     ),
     (
         "embedding_tokens_left",
-        "The tokens of those inputs.",
+        "Tokens of inputs of embedding requests that have no vector yet.",
         lambda model: embedding_load(model.jobs).tokens,
     ),
 )
@@ -161,7 +161,9 @@ class EngineGauges(Collector):
         num_bytes = sum(each.num_bytes for each in registries)
         text = "LoRA adapters in memory, draining ones included."
         yield GaugeMetricFamily("corral_adapters", text, num_loaded)
-        yield GaugeMetricFamily("corral_adapter_bytes", "Their memory.", num_bytes)
+        yield GaugeMetricFamily(
+            "corral_adapter_bytes", "Memory of the LoRA adapters, in bytes.", num_bytes
+        )
 
     def _models(self) -> list[_Model]:
         return [
@@ -192,7 +194,7 @@ def _gauge(
 def _draft_tokens(models: Sequence[_Model]) -> Metric:
     family = CounterMetricFamily(
         "corral_draft_tokens",
-        "Tokens drafted and verified, by whether they stood.",
+        "Verified draft tokens, by outcome.",
         labels=["model", "outcome"],
     )
     for model in models:
@@ -204,8 +206,8 @@ def _draft_tokens(models: Sequence[_Model]) -> Metric:
 def _step_seconds(models: Sequence[_Model]) -> Metric:
     family = HistogramMetricFamily(
         "corral_engine_step_seconds",
-        "Time of a step, by its rows (up to so many, more than half of it) and by whether it "
-        "computed prompt tokens too.",
+        "Time of a step, by its rows (more than half of the label, at most the label) and by "
+        "whether it computed prompt tokens.",
         labels=["model", "rows", "prompt"],
     )
     for model in models:
@@ -237,8 +239,10 @@ def _saved_gauges(saved: dict[str, TierLoad]) -> Iterator[Metric]:
     prefixes = GaugeMetricFamily(
         "corral_saved_prefixes", "Prefixes saved in memory.", labels=_MODEL
     )
-    sizes = GaugeMetricFamily("corral_saved_prefix_bytes", "Their size.", labels=_MODEL)
-    text = "The memory for them (engine.saved_prefix_mib)."
+    sizes = GaugeMetricFamily(
+        "corral_saved_prefix_bytes", "Bytes of saved prefixes.", labels=_MODEL
+    )
+    text = "Maximum bytes of saved prefixes (engine.saved_prefix_mib)."
     limits = GaugeMetricFamily("corral_saved_prefix_limit_bytes", text, labels=_MODEL)
     for name, tier in saved.items():
         prefixes.add_metric([name], tier.num_entries)
@@ -248,7 +252,7 @@ def _saved_gauges(saved: dict[str, TierLoad]) -> Iterator[Metric]:
 
 
 def _events(name: str, what: str, tiers: dict[str, TierLoad]) -> Metric:
-    text = f"{what}: requests that began there (hit), or anew (miss), prefixes in and out."
+    text = f"{what}: requests that reused a prefix or found none, prefixes written and evicted."
     family = CounterMetricFamily(name, text, labels=["model", "event"])
     for model, tier in tiers.items():
         family.add_metric([model, "hit"], tier.num_hits)
@@ -260,11 +264,11 @@ def _events(name: str, what: str, tiers: dict[str, TierLoad]) -> Metric:
 
 def _archive_gauges(archive: TierLoad) -> Iterator[Metric]:
     name = "corral_archive"
-    yield GaugeMetricFamily(f"{name}_files", "Stored objects on disk.", archive.num_entries)
-    yield GaugeMetricFamily(f"{name}_bytes", "Their size.", archive.num_bytes)
-    text = "The most files (snapshots.archive_files)."
+    yield GaugeMetricFamily(f"{name}_files", "Files of the disk prefix cache.", archive.num_entries)
+    yield GaugeMetricFamily(f"{name}_bytes", "Bytes of the disk prefix cache.", archive.num_bytes)
+    text = "Maximum files of the disk prefix cache (snapshots.archive_files)."
     yield GaugeMetricFamily(f"{name}_limit_files", text, archive.max_entries)
-    text = "Their most bytes (snapshots.archive_mib)."
+    text = "Maximum bytes of the disk prefix cache (snapshots.archive_mib)."
     yield GaugeMetricFamily(f"{name}_limit_bytes", text, archive.max_bytes)
 
 
@@ -274,4 +278,4 @@ def _snapshot_gauges(engines: Sequence[EngineClient]) -> Iterator[Metric]:
     size = max((use.num_bytes for use in uses), default=0)
     name = "corral_snapshot_file"
     yield GaugeMetricFamily(f"{name}s", "Snapshots of sequences on disk.", files)
-    yield GaugeMetricFamily(f"{name}_bytes", "Their size.", size)
+    yield GaugeMetricFamily(f"{name}_bytes", "Bytes of snapshots on disk.", size)

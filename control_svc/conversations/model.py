@@ -14,7 +14,7 @@ from control_svc.items.input_items import InputItem
 from svc_kit.errors import ConversationLocked, MissingField, TooLong
 
 MAX_NEW_ITEMS: Final = 20
-"""Limit of the items that one request adds, as at OpenAI."""
+"""Limit of the items that one request adds, as in OpenAI's API."""
 
 
 @dataclass(frozen=True, kw_only=True)

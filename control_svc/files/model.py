@@ -26,7 +26,7 @@ from svc_kit.errors import (
 )
 
 BATCH_TTL: Final = timedelta(days=30)
-"""Default time to live of a batch's input file, as at OpenAI."""
+"""Default time to live of a batch's input file, as in OpenAI's API."""
 
 
 class FilePurpose(StrEnum):
@@ -152,7 +152,7 @@ def expiry_time(purpose: FilePurpose, ttl: timedelta | None, now: datetime) -> d
 
 
 UPLOAD_TTL: Final = timedelta(hours=1)
-"""How long an upload accepts parts, as at OpenAI."""
+"""How long an upload accepts parts, as in OpenAI's API."""
 MAX_PARTS: Final = 10_000
 MD5_DIGITS: Final = 32
 

@@ -15,7 +15,7 @@ from control_svc.vector_stores.queries import VectorStoreQueries
 from svc_kit.errors import FileNotFound, VectorStoreNotFound
 
 THREAD_STORE_LIFE_DAYS: Final = 7
-"""Days after its last use when the store of a thread expires, as at OpenAI."""
+"""Days after its last use when the store of a thread expires, as in OpenAI's API."""
 _SEARCH: Final = "tool_resources.file_search"
 
 

@@ -165,7 +165,7 @@ async def delete_unused_chunks(tx: Transaction, _now: datetime) -> Deleted:
     return Deleted(1)
 
 
-CLEANUP_STEPS: Final[Sequence[CleanupStep]] = (
+VECTOR_STORE_CLEANUP: Final[Sequence[CleanupStep]] = (
     clear_expired_store,
     remove_deleted_file,
     delete_unused_chunks,

@@ -80,9 +80,9 @@ class SequenceRequest:
     the sequence ends; with `keep_for` it may be archived for that object. Slots are shared fairly
     between the values of `project`.
 
-    `max_draft` is the number of tokens speculated at once at most, 0 for none; `predicted` is the
-    caller's predicted output. A `deterministic` sequence is computed alone (see `solo`) and must
-    neither `reuse` a prefix nor speculate. `request_id` is the RPC's, for errors.
+    A draft has up to `max_draft` tokens, 0 for none; `predicted` is the caller's predicted output.
+    A `deterministic` sequence is computed alone (`Planner.solo_plan`), and must neither `reuse` a
+    prefix nor draft. `request_id` is that of the RPC, for errors.
     """
 
     sequence_id: int

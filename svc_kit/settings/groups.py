@@ -135,7 +135,9 @@ class KeySettings(SettingsGroup):
     project: str = Field("default", pattern=r"^[!-~]([ -~]{0,253}[!-~])?$")
     """The project of its callers: at most 255 printable ASCII characters."""
     scopes: frozenset[Literal["inference", "admin"]] = frozenset({"inference"})
+    """What callers may do: run inference, or administer the server."""
     priority: Literal["interactive", "normal", "batch"] = "normal"
+    """Priority class of the requests of its callers."""
     expires_at: datetime | None = None
     """When the key expires; a time without a zone is UTC. Unset: never."""
 
