@@ -1,4 +1,4 @@
-"""Which files are a model's, though they were moved, touched or written to."""
+"""Detection of replaced and modified model files."""
 
 import hashlib
 import os
@@ -13,21 +13,21 @@ from tests.support.gguf_files import write_model, write_split
 
 
 def touch(path: Path) -> None:
-    """Change when a file was written to."""
+    """Change the modification time of a file."""
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
 
 
-def test_a_file_in_its_place_is_another_one(tmp_path: Path) -> None:
-    """Whether it was moved there, written to, or is gone; a later part of several counts too."""
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    """If it is missing, replaced or modified, also a later part of a split model."""
     first = write_split(tmp_path)
     model = describe_model(first, "m")
     assert verify_files(model.stamps) == model.stamps
 
-    before = first.read_bytes()
+    content = first.read_bytes()
     first.rename(tmp_path / "away")
     with pytest.raises(ModelFileInvalid, match="No such file"):
         verify_files(model.stamps)
-    first.write_bytes(before)
+    first.write_bytes(content)
     with pytest.raises(ModelFileInvalid, match="replaced"):
         verify_files(model.stamps)
 
@@ -37,8 +37,8 @@ def test_a_file_in_its_place_is_another_one(tmp_path: Path) -> None:
         verify_files(model.stamps)
 
 
-def test_the_same_bytes_are_the_same_model(tmp_path: Path) -> None:
-    """Once their digest is known: copied back, touched; the new stamps are those to go by."""
+def test_files_with_the_same_digest_are_accepted(tmp_path: Path) -> None:
+    """If they were copied or touched; their new stamps are returned."""
     first = write_split(tmp_path)
     model = describe_model(first, "m")
     digest = hash_files(model.stamps)
@@ -47,15 +47,15 @@ def test_the_same_bytes_are_the_same_model(tmp_path: Path) -> None:
     first.write_bytes(content)
     touch(model.paths[-1])
 
-    now = verify_files(model.stamps, digest)
+    new_stamps = verify_files(model.stamps, digest)
 
-    assert now == tuple(map(FileStamp.of, model.paths)) != model.stamps
+    assert new_stamps == tuple(map(FileStamp.of, model.paths)) != model.stamps
     assert digest == hashlib.sha256(b"".join(p.read_bytes() for p in model.paths)).hexdigest()
 
 
 @pytest.mark.parametrize("size", ["same", "other"])
-def test_other_bytes_are_another_model(tmp_path: Path, size: str) -> None:
-    """Of the same size or not; the file is named with the remedy."""
+def test_a_file_with_another_digest_is_refused(tmp_path: Path, size: str) -> None:
+    """Whatever its size; the error has the file and what to do."""
     path = write_model(tmp_path / "m.gguf")
     stamps = (FileStamp.of(path),)
     digest = hash_files(stamps)
@@ -63,14 +63,14 @@ def test_other_bytes_are_another_model(tmp_path: Path, size: str) -> None:
     content[-1:] = bytes([content[-1] ^ 1]) if size == "same" else b""
     path.write_bytes(content)
 
-    with pytest.raises(ModelFileInvalid, match=r"written to.*Restart") as refused:
+    with pytest.raises(ModelFileInvalid, match=r"written to.*Restart") as raised:
         verify_files(stamps, digest)
 
-    assert refused.value.path == path
+    assert raised.value.path == path
 
 
-def test_a_digest_is_of_the_files_with_these_stamps(tmp_path: Path) -> None:
-    """Not of one that came since, nor of one that cannot be read."""
+def test_only_files_with_matching_stamps_are_hashed(tmp_path: Path) -> None:
+    """A modified or missing file is refused."""
     path = write_model(tmp_path / "m.gguf")
     stamps = (FileStamp.of(path),)
     touch(path)

@@ -1,4 +1,4 @@
-"""What people read when a download fails."""
+"""Downloads from Hugging Face, and the messages of failed ones."""
 
 from pathlib import Path
 
@@ -18,15 +18,13 @@ from inference_svc.models.huggingface import HuggingFaceDownloads
 from inference_svc.models.sources import RemoteFile
 from svc_kit.lifecycle import StartupError
 
-REMOTE = RemoteFile("owner/repo", "model.gguf", None)
-
 
 class FakeHub:
-    """Answers like `hf_hub_download`."""
+    """A fake of `hf_hub_download` that returns a path or raises an error."""
 
-    def __init__(self, answer: Exception | str) -> None:
-        self.answer = answer
-        self.asked: dict[str, object] = {}
+    def __init__(self, result: Exception | str) -> None:
+        self.result = result
+        self.call: tuple[object, ...] = ()
 
     def __call__(
         self,
@@ -37,40 +35,28 @@ class FakeHub:
         cache_dir: Path,
         token: str | None,
     ) -> str:
-        self.asked = {
-            "repo_id": repo_id,
-            "filename": filename,
-            "revision": revision,
-            "cache_dir": cache_dir,
-            "token": token,
-        }
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        self.call = (repo_id, filename, revision, cache_dir, token)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 def response(status: int) -> httpx2.Response:
     return httpx2.Response(status, request=httpx2.Request("GET", "https://hub.test/x"))
 
 
-def test_a_file_is_asked_for_with_folder_and_token(tmp_path: Path) -> None:
-    """The cache is in our data folder and the token is the one from the settings."""
-    hub = FakeHub(str(tmp_path / "got.gguf"))
+def test_a_file_is_downloaded_with_folder_and_token(tmp_path: Path) -> None:
+    """To a cache in the data folder, with the token of the settings."""
+    hub = FakeHub(str(tmp_path / "downloaded.gguf"))
 
     path = HuggingFaceDownloads(tmp_path, "secret", hub)(RemoteFile("o/r", "f.gguf", "v1"))
 
-    assert path == tmp_path / "got.gguf"
-    assert hub.asked == {
-        "repo_id": "o/r",
-        "filename": "f.gguf",
-        "revision": "v1",
-        "cache_dir": tmp_path,
-        "token": "secret",
-    }
+    assert path == tmp_path / "downloaded.gguf"
+    assert hub.call == ("o/r", "f.gguf", "v1", tmp_path, "secret")
 
 
 @pytest.mark.parametrize(
-    ("problem", "expected"),
+    ("error", "expected"),
     [
         (GatedRepoError("x", response=response(403)), "accept its terms"),
         (RepositoryNotFoundError("x", response=response(404)), "check the name, set HF_TOKEN"),
@@ -82,10 +68,13 @@ def test_a_file_is_asked_for_with_folder_and_token(tmp_path: Path) -> None:
         (OSError(28, "No space left on device"), "No space left"),
     ],
 )
-def test_every_failure_has_its_remedy(tmp_path: Path, problem: Exception, expected: str) -> None:
-    """One line names the reference and what to do."""
+def test_a_failed_download_is_a_startup_error(
+    tmp_path: Path, error: Exception, expected: str
+) -> None:
+    """With the model reference and what to do."""
+    download = HuggingFaceDownloads(tmp_path, None, FakeHub(error))
     with pytest.raises(StartupError) as raised:
-        HuggingFaceDownloads(tmp_path, None, FakeHub(problem))(REMOTE)
+        download(RemoteFile("owner/repo", "model.gguf", None))
 
     assert expected in str(raised.value)
     assert str(raised.value).startswith("model hf:owner/repo/model.gguf: ")

@@ -1,4 +1,4 @@
-"""What a model file is said to be."""
+"""Model descriptions from GGUF metadata."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import pytest
 from inference_svc.models.metadata import (
     FileRole,
     ModelClass,
+    ModelFile,
     default_name,
     describe_model,
     file_role,
@@ -24,8 +25,22 @@ from tests.support.gguf_files import (
 )
 
 
-def test_the_demo_model_is_described_from_its_header() -> None:
-    """Everything that is needed before a load is there, with the template."""
+def describe(folder: Path, **changes: object) -> ModelFile:
+    """Describe a tiny model; `changes` are as in `write_model`."""
+    return describe_model(write_model(folder / "m.gguf", **changes), "m")
+
+
+def describe_architecture(folder: Path, architecture: str) -> ModelFile:
+    """Describe a tiny model of an architecture."""
+    metadata = model_metadata(general__architecture=architecture)
+    renamed = {key.replace("llama.", f"{architecture}."): metadata[key] for key in metadata}
+    path = folder / "m.gguf"
+    path.write_bytes(gguf_bytes(renamed))
+    return describe_model(path, "m")
+
+
+def test_a_model_is_described_from_its_header() -> None:
+    """With all values that are needed before a load."""
     model = describe_model(BUNDLED_PATH, "demo")
 
     assert (model.name, model.architecture, model.model_class) == ("demo", "llama", "decoder")
@@ -49,8 +64,8 @@ def test_the_demo_model_is_described_from_its_header() -> None:
 def test_the_class_follows_from_the_metadata(
     tmp_path: Path, changes: dict[str, object], expected: ModelClass
 ) -> None:
-    """A model whose attention is not causal embeds and does not generate."""
-    assert describe_model(write_model(tmp_path / "m.gguf", **changes), "m").model_class is expected
+    """A model without causal attention is an encoder."""
+    assert describe(tmp_path, **changes).model_class is expected
 
 
 @pytest.mark.parametrize(
@@ -65,105 +80,79 @@ def test_the_class_follows_from_the_metadata(
 def test_the_class_follows_from_the_architecture(
     tmp_path: Path, architecture: str, expected: str
 ) -> None:
-    """Encoders and encoder-decoders are known by name."""
-    metadata = {
-        key.replace("llama.", f"{architecture}."): value
-        for key, value in model_metadata(general__architecture=architecture).items()
-    }
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes(metadata))
-
-    assert describe_model(path, "m").model_class == expected
+    """Known encoders and encoder-decoders."""
+    assert describe_architecture(tmp_path, architecture).model_class == expected
 
 
 @pytest.mark.parametrize(
     ("number", "expected"), [(None, None), (0, None), (1, "mean"), (2, "cls"), (3, "last")]
 )
-def test_the_pooling_is_the_files(tmp_path: Path, number: int | None, expected: str | None) -> None:
-    """llama.cpp's numbers in words; none where the file asks for none."""
-    model = describe_model(write_model(tmp_path / "m.gguf", llama__pooling_type=number), "m")
+def test_the_pooling_type_is_read_from_the_file(
+    tmp_path: Path, number: int | None, expected: str | None
+) -> None:
+    """llama.cpp's numbers; unset and 0 mean none."""
+    model = describe(tmp_path, llama__pooling_type=number)
 
     assert model.pooling == expected
     assert model.generates
 
 
-def test_a_reranker_is_known_by_its_pooling_and_its_head(tmp_path: Path) -> None:
-    """Whatever its architecture; without a head it would give numbers that mean nothing."""
-    metadata = model_metadata(llama__pooling_type=4)
-    headless, ranking = tmp_path / "headless.gguf", tmp_path / "ranking.gguf"
-    headless.write_bytes(gguf_bytes(metadata, [F32Tensor("w", (8, 4))]))
-    ranking.write_bytes(gguf_bytes(metadata, [F32Tensor("cls.output.weight", (8, 4))]))
-    model = describe_model(ranking, "m")
+def test_a_reranker_has_rank_pooling_and_a_head(tmp_path: Path) -> None:
+    """In any architecture. A model without a head is refused."""
+    path = tmp_path / "m.gguf"
+    head = F32Tensor("cls.output.weight", (8, 4))
+    path.write_bytes(gguf_bytes(model_metadata(llama__pooling_type=4), [head]))
+    model = describe_model(path, "m")
 
     assert (model.model_class, model.pooling, model.generates) == ("reranker", "rank", False)
     with pytest.raises(ModelFileInvalid, match="no rank head"):
-        describe_model(headless, "m")
-
-
-def test_a_pooling_nobody_knows_is_refused(tmp_path: Path) -> None:
-    """llama.cpp would end the process over it."""
-    with pytest.raises(ModelFileInvalid, match="pooling type 7"):
-        describe_model(write_model(tmp_path / "m.gguf", llama__pooling_type=7), "m")
+        describe(tmp_path, llama__pooling_type=4)
 
 
 @pytest.mark.parametrize(
-    ("architecture", "problem"),
-    [("clip", "projector"), ("llada", "diffusion"), ("dream", "diffusion")],
+    ("changes", "problem"),
+    [
+        ({"llama__pooling_type": 7}, "pooling type 7"),
+        ({"general__architecture": "clip"}, "projector"),
+        ({"general__architecture": "llada"}, "diffusion"),
+        ({"general__architecture": "dream"}, "diffusion"),
+        ({"general__architecture": None}, "missing"),
+        ({"llama__block_count": None}, "missing"),
+        ({"llama__embedding_length": None}, "missing"),
+        ({"llama__context_length": None}, "missing"),
+        ({"tokenizer__ggml__tokens": None}, "no vocabulary"),
+    ],
 )
-def test_what_is_no_text_model_is_refused_with_the_reason(
-    tmp_path: Path, architecture: str, problem: str
+def test_an_unsupported_model_is_refused_with_the_reason(
+    tmp_path: Path, changes: dict[str, object], problem: str
 ) -> None:
-    """Before llama.cpp loads it and fails in its own way."""
+    """Before llama.cpp loads it, which may end the process."""
     with pytest.raises(ModelFileInvalid, match=problem):
-        describe_model(write_model(tmp_path / "m.gguf", general__architecture=architecture), "m")
+        describe(tmp_path, **changes)
 
 
 def test_an_encoder_decoder_is_refused_with_its_class(tmp_path: Path) -> None:
-    """A typed reason that every way of loading shares."""
-    metadata = {
-        key.replace("llama.", "t5."): value
-        for key, value in model_metadata(general__architecture="t5").items()
-    }
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes(metadata))
-    with pytest.raises(ModelCannot) as refusal:
-        describe_model(path, "m").check_served()
+    """Described, but not served."""
+    with pytest.raises(ModelCannot) as raised:
+        describe_architecture(tmp_path, "t5").check_served()
 
-    assert (refusal.value.model, refusal.value.model_class) == ("m", "encoder_decoder")
+    assert (raised.value.model, raised.value.model_class) == ("m", "encoder_decoder")
 
 
-def test_layers_with_different_heads_are_added_up(tmp_path: Path) -> None:
-    """The cache of a model with a number of heads per layer is their sum; zero is no attention."""
-    path = write_model(
-        tmp_path / "m.gguf",
+def test_kv_bytes_of_layers_with_different_heads_are_summed(tmp_path: Path) -> None:
+    """A layer with 0 heads has no attention."""
+    model = describe(
+        tmp_path,
         llama__attention__head_count_kv=[2, 0],
         llama__attention__key_length=32,
         llama__attention__value_length=16,
     )
 
-    assert describe_model(path, "m").kv_bytes_per_token == 2 * (32 + 16) * 2
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "general__architecture",
-        "llama__block_count",
-        "llama__embedding_length",
-        "llama__context_length",
-        "tokenizer__ggml__tokens",
-    ],
-)
-def test_a_model_without_an_essential_value_is_refused(tmp_path: Path, key: str) -> None:
-    """What llama.cpp would need later is missed now, by name where there is one."""
-    path = write_model(tmp_path / "m.gguf", **{key: None})
-
-    with pytest.raises(ModelFileInvalid, match=r"missing|no vocabulary"):
-        describe_model(path, "m")
+    assert model.kv_bytes_per_token == 2 * (32 + 16) * 2
 
 
 def test_adapters_and_projectors_are_not_models(tmp_path: Path) -> None:
-    """They are GGUF files too, and are refused in words that say what they are."""
+    """They are GGUF files too; the error has what they are."""
     adapter = BUNDLED_FOLDER / "demo-lora-pirate-f16.gguf"
     projector = write_model(tmp_path / "p.gguf", general__architecture="clip")
 
@@ -176,8 +165,8 @@ def test_adapters_and_projectors_are_not_models(tmp_path: Path) -> None:
     assert file_role(BUNDLED_PATH) is FileRole.MODEL
 
 
-def test_a_split_model_is_one_model(tmp_path: Path) -> None:
-    """Sizes are summed, and all parts are named."""
+def test_a_split_model_is_described_as_one_model(tmp_path: Path) -> None:
+    """With the paths of all parts and the sum of their sizes."""
     first = write_split(tmp_path)
 
     model = describe_model(first, "big")
@@ -189,8 +178,8 @@ def test_a_split_model_is_one_model(tmp_path: Path) -> None:
     assert file_role(model.paths[1]) is FileRole.LATER_PART
 
 
-def test_a_missing_part_is_named(tmp_path: Path) -> None:
-    """The file that is not there is the one in the message."""
+def test_a_missing_part_is_refused(tmp_path: Path) -> None:
+    """The error has its path."""
     first = write_split(tmp_path)
     (tmp_path / "big-00002-of-00003.gguf").unlink()
 
@@ -201,15 +190,15 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 
 
 def test_parts_in_the_wrong_order_are_refused(tmp_path: Path) -> None:
-    """A part whose own number differs from its name's was renamed."""
+    """If the number in the header differs from the one in the file name."""
     first = write_split(tmp_path, numbers=(0, 2, 1))
 
     with pytest.raises(ModelFileInvalid, match="number differs"):
         describe_model(first, "big")
 
 
-def test_a_renamed_part_is_not_taken_for_a_whole_model(tmp_path: Path) -> None:
-    """The header says that there are more files than the name does."""
+def test_a_renamed_part_is_not_a_whole_model(tmp_path: Path) -> None:
+    """Its header has the number of parts."""
     first = write_split(tmp_path)
     alone = first.rename(tmp_path / "model.gguf")
 
@@ -217,19 +206,17 @@ def test_a_renamed_part_is_not_taken_for_a_whole_model(tmp_path: Path) -> None:
         describe_model(alone, "m")
 
 
-def test_a_later_part_points_to_the_first() -> None:
-    """Naming any part but the first is a mistake with a remedy."""
+def test_a_reference_to_a_later_part_is_refused() -> None:
+    """The error has the name of the first part."""
     with pytest.raises(ModelFileInvalid, match=r"name the first, x-00001-of-00003\.gguf"):
         split_paths(Path("x-00002-of-00003.gguf"))
     with pytest.raises(ModelFileInvalid, match="claims 0 parts"):
         split_paths(Path("x-00001-of-00000.gguf"))
 
 
-def test_recommended_sampling_is_kept_as_it_stands(tmp_path: Path) -> None:
-    """By its last name; who uses it checks it."""
-    path = write_model(
-        tmp_path / "m.gguf", general__sampling__top_k=20, general__sampling__temp=0.5
-    )
+def test_sampling_hints_are_read_from_the_file(tmp_path: Path) -> None:
+    """By the last part of their keys, without validation."""
+    model = describe(tmp_path, general__sampling__top_k=20, general__sampling__temp=0.5)
 
-    assert describe_model(path, "m").sampling_hints == {"top_k": 20, "temp": 0.5}
+    assert model.sampling_hints == {"top_k": 20, "temp": 0.5}
     assert describe_model(BUNDLED_PATH, "demo").sampling_hints == {}

@@ -1,4 +1,4 @@
-"""Where models come from, and what people read when one cannot be had."""
+"""Resolution of model references, and the messages of invalid ones."""
 
 from pathlib import Path
 
@@ -16,53 +16,51 @@ from svc_kit.lifecycle import StartupError
 from tests.support.gguf_files import write_model
 
 
-def no_download(remote: RemoteFile) -> Path:
-    raise AssertionError(f"{remote} was to be downloaded")
+def refuse_download(remote: RemoteFile) -> Path:
+    raise AssertionError(f"a download of {remote} was started")
 
 
-def names(*texts: str) -> list[str]:
-    return [model.name for model in resolve_models(texts, no_download)]
+def resolve_names(*texts: str) -> list[str]:
+    return [model.name for model in resolve_models(texts, refuse_download)]
 
 
-def test_the_bundled_model_has_a_name_of_its_own() -> None:
-    """`bundled` works with no file at hand, and can be renamed."""
-    assert names("bundled") == ["demo-chat"]
-    assert names("tiny=bundled") == ["tiny"]
-    assert resolve_models(["bundled"], no_download)[0].path == BUNDLED_PATH
+def test_bundled_is_the_demo_model() -> None:
+    """It can be renamed."""
+    assert resolve_names("bundled") == ["demo-chat"]
+    assert resolve_names("tiny=bundled") == ["tiny"]
+    assert resolve_models(["bundled"], refuse_download)[0].path == BUNDLED_PATH
 
 
-def test_a_file_is_called_by_its_own_name_unless_another_is_given(tmp_path: Path) -> None:
-    """The ending is left out."""
+def test_a_model_is_named_by_its_file_or_its_reference(tmp_path: Path) -> None:
+    """Without the suffix of the file."""
     path = write_model(tmp_path / "Some-Model-Q4_0.gguf")
 
-    assert names(str(path)) == ["Some-Model-Q4_0"]
-    assert names(f"small={path}") == ["small"]
+    assert resolve_names(str(path)) == ["Some-Model-Q4_0"]
+    assert resolve_names(f"small={path}") == ["small"]
 
 
 def test_a_path_with_an_equals_sign_is_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An existing file wins over NAME=SOURCE."""
+    """If the file exists; otherwise it is NAME=SOURCE."""
     path = write_model(tmp_path / "a=b.gguf")
 
-    assert names(str(path)) == ["a=b"]
+    assert resolve_names(str(path)) == ["a=b"]
     monkeypatch.chdir(tmp_path)
-    assert names("a=b.gguf") == ["a=b"]
+    assert resolve_names("a=b.gguf") == ["a=b"]
 
 
-def test_a_relative_path_is_read_from_here_by_whoever_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Engines and limited child processes may stand in other folders."""
+def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines and child processes may have other working directories."""
     path = write_model(tmp_path / "model.gguf")
     monkeypatch.chdir(tmp_path)
-    (found,) = resolve_models(["mine=model.gguf"], no_download)
+    (model,) = resolve_models(["mine=model.gguf"], refuse_download)
 
-    assert found.paths == (path,)
+    assert model.paths == (path,)
 
 
-def test_a_folder_gives_its_models_and_leaves_the_rest_out(tmp_path: Path) -> None:
-    """Projectors, adapters and other files in a folder are no models."""
+def test_a_folder_is_resolved_to_its_models(tmp_path: Path) -> None:
+    """Projectors, adapters and other files are skipped."""
     write_model(tmp_path / "b.gguf")
     write_model(tmp_path / "a.gguf")
     write_model(tmp_path / "mmproj-a.gguf", general__architecture="clip")
@@ -70,17 +68,17 @@ def test_a_folder_gives_its_models_and_leaves_the_rest_out(tmp_path: Path) -> No
     (tmp_path / "lora.gguf").write_bytes(adapter.read_bytes())
     (tmp_path / "notes.txt").write_text("not a model")
 
-    assert names(str(tmp_path)) == ["a", "b"]
+    assert resolve_names(str(tmp_path)) == ["a", "b"]
 
 
-def test_a_name_fits_a_folder_with_one_model_only(tmp_path: Path) -> None:
-    """Two models cannot share the name that was given."""
+def test_only_a_folder_with_one_model_can_be_named(tmp_path: Path) -> None:
+    """Two models cannot have the same name."""
     write_model(tmp_path / "a.gguf")
-    assert names(f"it={tmp_path}") == ["it"]
+    assert resolve_names(f"it={tmp_path}") == ["it"]
 
     write_model(tmp_path / "b.gguf")
     with pytest.raises(StartupError, match="2 models, so it cannot be called 'it'"):
-        names(f"it={tmp_path}")
+        resolve_names(f"it={tmp_path}")
 
 
 @pytest.mark.parametrize(
@@ -94,76 +92,76 @@ def test_a_name_fits_a_folder_with_one_model_only(tmp_path: Path) -> None:
         ("hf:o/r/x-00002-of-00003.gguf", "name the first, x-00001-of-00003.gguf"),
     ],
 )
-def test_a_reference_to_nothing_is_one_line_with_its_remedy(text: str, expected: str) -> None:
-    """No traceback: the line says what to write instead."""
+def test_an_invalid_reference_is_a_startup_error(text: str, expected: str) -> None:
+    """One line with what to write instead."""
     with pytest.raises(StartupError) as raised:
-        names(text)
+        resolve_names(text)
 
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
-    """The file and what is wrong with it are named."""
+def test_a_truncated_file_is_a_startup_error(tmp_path: Path) -> None:
+    """With the file and the problem, also if it is in a folder."""
     path = tmp_path / "broken.gguf"
     path.write_bytes(BUNDLED_PATH.read_bytes()[:100_000])
 
     with pytest.raises(StartupError, match=r"broken\.gguf: the file is truncated.*Download the"):
-        names(str(path))
+        resolve_names(str(path))
     with pytest.raises(StartupError, match=r"broken\.gguf: the file is truncated"):
-        names(str(tmp_path))
+        resolve_names(str(tmp_path))
 
 
 def test_an_empty_folder_and_an_empty_list_are_refused(tmp_path: Path) -> None:
-    """Serving nothing is a mistake."""
+    """At least one model is required."""
     with pytest.raises(StartupError, match="there is no model"):
-        names(str(tmp_path))
+        resolve_names(str(tmp_path))
     with pytest.raises(StartupError, match="no model is given"):
-        names()
+        resolve_names()
 
 
-def test_two_models_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Requests could not tell them apart."""
+def test_duplicate_names_are_refused(tmp_path: Path) -> None:
+    """The error shows how to rename a model."""
     (tmp_path / "x").mkdir()
     first = write_model(tmp_path / "m.gguf")
     second = write_model(tmp_path / "x" / "m.gguf")
 
     with pytest.raises(StartupError, match=r"two models are called 'm'.*NAME=SOURCE"):
-        names(str(first), str(second))
-    assert names(str(first), f"n={second}") == ["m", "n"]
+        resolve_names(str(first), str(second))
+    assert resolve_names(str(first), f"n={second}") == ["m", "n"]
 
 
 def test_a_hugging_face_reference_is_downloaded(tmp_path: Path) -> None:
-    """The repository, the folder inside it, the file and the revision are understood."""
-    asked: list[RemoteFile] = []
+    """It may have a folder in the repository and a revision."""
+    downloads: list[RemoteFile] = []
 
     def download(remote: RemoteFile) -> Path:
-        asked.append(remote)
+        downloads.append(remote)
         return write_model(tmp_path / "blob.gguf")
 
     (model,) = resolve_models(["hf:owner/some.repo/q4/model.gguf@v1.0"], download)
 
-    assert asked == [RemoteFile("owner/some.repo", "q4/model.gguf", "v1.0")]
+    assert downloads == [RemoteFile("owner/some.repo", "q4/model.gguf", "v1.0")]
     assert model.name == "model"
 
 
 def test_all_parts_of_a_split_model_are_downloaded(tmp_path: Path) -> None:
-    """Naming the first part is enough."""
-    asked: list[str] = []
+    """The reference names the first one."""
+    downloads: list[str] = []
 
     def download(remote: RemoteFile) -> Path:
-        asked.append(remote.file)
+        downloads.append(remote.file)
         name = Path(remote.file).name
         number = int(name[2:7]) - 1
         return write_model(tmp_path / name, split__no=number, split__count=2)
 
     (model,) = resolve_models(["hf:o/r/x-00001-of-00002.gguf"], download)
 
-    assert asked == ["x-00001-of-00002.gguf", "x-00002-of-00002.gguf"]
+    assert downloads == ["x-00001-of-00002.gguf", "x-00002-of-00002.gguf"]
     assert model.name == "x"
 
 
-def test_a_name_may_have_what_model_names_have() -> None:
-    """Colons and dots are common; a slash makes it a path."""
+def test_a_name_may_have_colons_and_dots() -> None:
+    """Text with a slash before "=" is a path."""
     assert parse_reference("llama-3.1:8b=x.gguf") == ModelReference("llama-3.1:8b", "x.gguf")
     assert parse_reference("a/b=x.gguf") == ModelReference(None, "a/b=x.gguf")
