@@ -1,8 +1,7 @@
-"""Admits sequences from the queue into slots, prepares their samplers and grammars, and preempts
-batch work for interactive work.
+"""Admits queued sequences into slots, and preempts batch work for interactive work.
 
-A preempted sequence waits again in its order of arrival and resumes with the same cells and
-sampler.
+A preempted sequence returns to the queue, keeps its order of arrival and its sampler, and resumes
+from its saved KV cells.
 """
 
 import logging
@@ -17,29 +16,26 @@ from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable
 
+log = logging.getLogger(__name__)
+
 
 def may_preempt(waiting: Sequence) -> bool:
-    """Whether a sequence's own class allows it."""
+    """Whether the priority class of a request, without aging, allows it to preempt others."""
     return waiting.request.priority >= INTERACTIVE
 
 
 def victims(running: Collection[Sequence]) -> list[Sequence]:
-    """The batch work, youngest first."""
+    """The running sequences that may be preempted (batch work), last arrived first."""
     batch = [sequence for sequence in running if sequence.effective_priority <= BATCH]
-    return sorted(batch, key=_youth, reverse=True)
-
-
-def _youth(sequence: Sequence) -> tuple[float, int]:
-    return sequence.arrived_at, sequence.request.sequence_id
-
-
-log = logging.getLogger(__name__)
+    return sorted(batch, key=lambda item: (item.arrived_at, item.request.sequence_id), reverse=True)
 
 
 class Admission:
-    """Moves a sequences's sequences from its queue to those that run and, preempted, back. The last
-    pass ended because somebody `lacks_cells`, or not; `num_misses` began without anything that was
-    computed before."""
+    """Moves sequences from the queue to the running ones, and preempted ones back.
+
+    `lacks_cells` is whether the last pass ended for want of KV cells. `num_misses` counts sequences
+    that could have used the prefix cache, but started without a cached token.
+    """
 
     def __init__(
         self,
@@ -65,8 +61,11 @@ class Admission:
         self._aging = PriorityAging(len(table.slots))
 
     def admit(self, prepare: Callable[[Sequence], bool]) -> None:
-        """Start what can be started; `prepare` prepares a sequence and says whether there is
-        anything to compute. The copies that this needs are queued for the next decode."""
+        """Start as many queued sequences as fit.
+
+        `prepare` sets up a sequence and returns whether it has anything to compute. KV cache copies
+        are queued and take effect with the next decode.
+        """
         self.lacks_cells = False
         self._prefix_waiters.begin_pass(self._running.values(), self._queue.ids, self._clock())
         self._aging.begin(self._running.values(), self._clock())
@@ -76,7 +75,7 @@ class Admission:
                     if not self._has_victim:
                         break
                     if not may_preempt(sequence):
-                        continue  # aged work, say, with interactive work behind it
+                        continue  # e.g. aged batch work ahead of interactive work
                 if prepare(sequence) and not self._start(sequence):
                     break
             self._allocator.queue_copies()
@@ -86,8 +85,10 @@ class Admission:
         return bool(victims(self._running.values()))
 
     def _start(self, sequence: Sequence) -> bool:
-        """Put a sequence into a slot, or let it wait for its leader; False where there is no
-        slot."""
+        """Assign a slot, or defer the sequence until another one has computed its prefix.
+
+        Returns False if no slot or not enough cells are available.
+        """
         prefix = self._allocator.find_prefix(sequence)
         running = self._running.values()
         if self._prefix_waiters.should_wait(sequence, prefix.tokens, running, self._clock()):
@@ -124,24 +125,26 @@ class Admission:
         )
 
     def _free_up(self, sequence: Sequence, prefix: Prefix) -> bool:
-        """Preempt a running sequence to free cells; if there is none, evict a prefix."""
+        """Preempt a running sequence to free cells; evict a cached prefix if none is running."""
         if not self._running:
             return self._capacity.evict(prefix.slot)
         return may_preempt(sequence) and self._preempt()
 
     def _preempt(self) -> bool:
-        """Free a slot by preempting batch work; False if there is none."""
-        found = victims(self._running.values())
-        victim = next(filter(self._allocator.swap_out, found), None)
+        """Preempt batch work to free a slot. Returns False if there is none to preempt."""
+        victim = next(filter(self._allocator.swap_out, victims(self._running.values())), None)
         if victim is None:
             return False
         self._requeue(victim)
         return True
 
     def free_cells(self) -> bool:
-        """Let one of those that run wait, for the others to go on: of the least urgent the one that
-        frees most cells. False where only one is left, which always has room. Without memory for
-        its cells they are computed again."""
+        """Preempt a running sequence because the next decode call lacks cells.
+
+        Chooses the one that frees most cells among those of the lowest priority. If its cells do
+        not fit into memory, they are recomputed. Returns False if only one sequence is running: its
+        cells always fit.
+        """
         if len(self._running) < 2:
             return False
         victim = min(self._running.values(), key=self._preemption_order)
@@ -150,10 +153,8 @@ class Admission:
         return True
 
     def _preemption_order(self, sequence: Sequence) -> tuple[int, int]:
-        slot = sequence.slot
-        return sequence.effective_priority, -self._capacity.freed_by(
-            slot
-        ) if slot is not None else 0
+        freed = self._capacity.freed_by(sequence.slot) if sequence.slot is not None else 0
+        return sequence.effective_priority, -freed
 
     def _requeue(self, victim: Sequence) -> None:
         del self._running[victim.request.sequence_id]
@@ -162,5 +163,5 @@ class Admission:
         self._allocator.release(victim, keep=True)
         self._queue.push(victim)
         self.num_preemptions += 1
-        log.info("sequence %d is preempted", victim.request.sequence_id)
+        log.info("sequence %d was preempted", victim.request.sequence_id)
         self._sequences.events.append(Preempted(victim.request.sequence_id))

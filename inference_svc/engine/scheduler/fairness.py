@@ -1,7 +1,7 @@
-"""Fair shares: whoever has been served least is next.
+"""Fair queuing: the client served least is next.
 
-Used for projects in the queue, for the step thread (generation and embeddings), and for tokens of
-embedding batches.
+Shares the queue between projects, the step thread between generation and embeddings, and embedding
+batches between requests.
 """
 
 from collections import Counter
@@ -12,60 +12,61 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class FairShare(Generic[Key]):
-    """What each taker was served, in any unit of cost."""
+    """The service that each client has received, in any unit of cost."""
 
     def __init__(self) -> None:
         self._served: dict[Key, float] = {}
-        self._live: Counter[Key] = Counter()
+        self._num_active: Counter[Key] = Counter()
 
     def served(self, key: Key) -> float:
-        """What a taker has had, comparable among those with work."""
+        """The service received by a client; comparable between clients with active work."""
         return self._served.get(key, 0.0)
 
     def enter(self, key: Key) -> None:
-        """A taker has one more piece of work."""
-        if not self._live[key]:
-            self._served[key] = max(self.served(key), self._least())
-        self._live[key] += 1
+        """Add a work item of a client. An idle client earns no credit for the time it was idle."""
+        if not self._num_active[key]:
+            self._served[key] = max(self.served(key), self._minimum())
+        self._num_active[key] += 1
 
     def leave(self, key: Key) -> None:
-        """A taker has one piece of work less; what no longer matters is forgotten."""
-        self._live[key] -= 1
-        if self._live[key]:
+        """Remove a work item of a client, and drop counts that no longer affect the order."""
+        self._num_active[key] -= 1
+        if self._num_active[key]:
             return
-        del self._live[key]
-        least = self._least()
+        del self._num_active[key]
+        minimum = self._minimum()
         self._served = {
-            name: served
-            for name, served in self._served.items()
-            if self._live[name] or (self._live and served > least)
+            client: served
+            for client, served in self._served.items()
+            if self._num_active[client] or (self._num_active and served > minimum)
         }
 
     def charge(self, key: Key, cost: float) -> None:
-        """Take note of what serving cost."""
+        """Add the cost of serving a client."""
         self._served[key] = self.served(key) + cost
 
-    def _least(self) -> float:
-        return min((self.served(key) for key, count in self._live.items() if count), default=0.0)
+    def _minimum(self) -> float:
+        active = (key for key, count in self._num_active.items() if count)
+        return min(map(self.served, active), default=0.0)
 
 
 class FairTurns(Generic[Key]):
-    """Fair shares between parties that ask in turn."""
+    """Chooses which of several clients has the next turn. The clients may change between turns."""
 
     def __init__(self) -> None:
         self._shares: FairShare[Key] = FairShare()
-        self._asking: dict[Key, None] = {}
+        self._ready: dict[Key, None] = {}
 
     def next(self, ready: Iterable[Key]) -> Key:
-        """The one of `ready` (at least one) that was served least; the first of equals."""
-        asking = dict.fromkeys(ready)
-        for key in self._asking.keys() - asking.keys():
+        """The client of `ready` (at least one) served least; the first one if equal."""
+        clients = dict.fromkeys(ready)
+        for key in self._ready.keys() - clients.keys():
             self._shares.leave(key)
-        for key in asking.keys() - self._asking.keys():
+        for key in clients.keys() - self._ready.keys():
             self._shares.enter(key)
-        self._asking = asking
-        return min(asking, key=self._shares.served)
+        self._ready = clients
+        return min(clients, key=self._shares.served)
 
     def charge(self, key: Key, cost: float) -> None:
-        """Take note of what a turn cost."""
+        """Add the cost of a turn."""
         self._shares.charge(key, cost)

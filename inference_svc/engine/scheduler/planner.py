@@ -1,6 +1,4 @@
-"""Plans the decode calls of a step, each when it is due, within the capacity, the layout and the
-drafts.
-"""
+"""Plans the decode calls of a step: fits them into the KV cache, defragments slots, adds drafts."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
@@ -18,7 +16,7 @@ from inference_svc.engine.spec_decode.drafter import Drafter
 
 
 class Planner:
-    """Plans calls within `limits` for sequences that have slots of `table`."""
+    """Plans decode calls within `limits`, for sequences that have slots."""
 
     def __init__(
         self,
@@ -47,8 +45,11 @@ class Planner:
     def decode_plan(
         self, sequences: SequenceOf[Sequence], *, beside_prompts: bool, others_wait: bool
     ) -> Plan | None:
-        """The call of those who decode, None where there are none. Holes are closed and drafts made
-        where no prompts follow in the step; `others_wait`: drafts must not take long."""
+        """Plan the call of the decoding sequences; None if there are none.
+
+        Unless the step also has prompts (`beside_prompts`), holes between slots are closed and
+        drafts added. If `others_wait` for the step to end, drafts may prolong it only a little.
+        """
         plan = self._decode(sequences, self._layout)
         if plan is None or beside_prompts:
             return plan
@@ -58,18 +59,22 @@ class Planner:
         return self._with_drafts(plan, others_wait=others_wait)
 
     def prefill_plans(self, sequences: SequenceOf[Sequence], num_decoding: int) -> Iterator[Plan]:
-        """The calls of those who do not decode yet, while `num_decoding` others wait. What ends
-        between two of them is left out of the second."""
+        """Plan the prefill calls of a step, while `num_decoding` other sequences wait.
+
+        Sequences that end between two calls are left out of the second one.
+        """
         plans = self._prefill(sequences, num_decoding)
-        _count_turns(sequences, plans)
+        _count_skipped_steps(sequences, plans)
         for plan in plans:
-            left = without_ended(plan)
-            if left is not None:
-                yield left
+            remaining = without_ended(plan)
+            if remaining is not None:
+                yield remaining
 
     def solo_plan(self, sequence: Sequence, *, others_wait: bool) -> Plan | None:
-        """The call of a deterministic sequence; None where it has ended or lost its slot. Nothing
-        fills the holes beside it."""
+        """Plan the call of one deterministic sequence, without filler rows.
+
+        Returns None if it has ended or lost its slot.
+        """
         if not sequence.is_decoding:
             return next(iter(self._prefill([sequence], 0)), None)
         return self._with_drafts(self._decode([sequence], NO_FILLERS), others_wait=others_wait)
@@ -78,31 +83,30 @@ class Planner:
         return self._drafter.extend(plan, others_wait=others_wait) if plan is not None else None
 
     def _decode(self, sequences: SequenceOf[Sequence], layout: BatchLayout) -> Plan | None:
-        def make(those: list[Sequence]) -> tuple[Plan, ...]:
-            return (plan_decode(those, self._table.slots, self._limits, layout),)
+        def plan(members: list[Sequence]) -> tuple[Plan, ...]:
+            return (plan_decode(members, self._table.slots, self._limits, layout),)
 
-        return next(iter(self._fitting(sequences, make)), None)
+        return next(iter(self._fit(sequences, plan)), None)
 
     def _prefill(self, sequences: SequenceOf[Sequence], num_decoding: int) -> tuple[Plan, ...]:
-        def make(those: list[Sequence]) -> tuple[Plan, ...]:
-            return plan_prefill(those, num_decoding, self._limits, self._step_time, self._clock())
+        def plan(members: list[Sequence]) -> tuple[Plan, ...]:
+            return plan_prefill(members, num_decoding, self._limits, self._step_time, self._clock())
 
-        return self._fitting(sequences, make)
+        return self._fit(sequences, plan)
 
-    def _fitting(
-        self, sequences: SequenceOf[Sequence], make: Callable[[list[Sequence]], tuple[Plan, ...]]
+    def _fit(
+        self, sequences: SequenceOf[Sequence], plan: Callable[[list[Sequence]], tuple[Plan, ...]]
     ) -> tuple[Plan, ...]:
-        """Plans for those of the sequences that have slots; where cells are short somebody gives
-        its slot up, and who has none waits again."""
-        while those := [sequence for sequence in sequences if sequence.slot is not None]:
-            plans = make(those)
+        """Plan the sequences that have slots; preempt running ones until the plans' cells fit."""
+        while members := [sequence for sequence in sequences if sequence.slot is not None]:
+            plans = plan(members)
             if self._capacity.can_hold(plans) or not self._admission.free_cells():
                 return plans
         return ()
 
 
-def _count_turns(sequences: SequenceOf[Sequence], plans: SequenceOf[Plan]) -> None:
-    """A class of prompts has a turn where any of them is computed."""
+def _count_skipped_steps(sequences: SequenceOf[Sequence], plans: SequenceOf[Plan]) -> None:
+    """Count the steps in which no prompt of a priority class was computed."""
     served = {item.sequence.effective_priority for plan in plans for item in plan.work}
     for sequence in sequences:
         sequence.skipped_steps = (

@@ -1,8 +1,8 @@
-"""The order of waiting sequences: class, which rises with waiting; then the project served least;
-then arrival.
+"""The admission queue: ordered by priority class, then by the service of the project, then by
+arrival.
 
-Aging prevents starvation. Where a class has more work than it gets done, all of it has waited long,
-so only a part of the slots goes to risen sequences.
+The priority of a waiting sequence rises with time (aging), to prevent starvation. Under constant
+overload every sequence of a class has waited long, so only part of the slots is for promoted ones.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from inference_svc.engine.sequence import Sequence
 
 INTERACTIVE = 3
 BATCH = 1
-# Waiting so long is worth a class, so that no class starves another.
 AGING_S = 30.0
+"""Waiting time that raises the priority by one class, in seconds."""
 _SLOTS_PER_PROMOTION = 8
 
 
 class AdmissionQueue:
-    """Sequences that have no slot; `shares` are what their projects were served."""
+    """Sequences without a slot. `shares` is the service of their projects."""
 
     def __init__(self, shares: FairShare[str] | None = None) -> None:
         self.shares = shares or FairShare()
@@ -34,40 +34,42 @@ class AdmissionQueue:
         return iter(self._waiting.values())
 
     def push(self, sequence: Sequence) -> None:
-        """Let a sequence wait; one that ran before keeps its place by arrival."""
+        """Add a sequence; a preempted one is ordered by its original arrival."""
         self._waiting[sequence.request.sequence_id] = sequence
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, to run or to end it."""
+        """Remove a sequence that starts or ends."""
         del self._waiting[sequence.request.sequence_id]
 
     @property
     def ids(self) -> Collection[int]:
-        """The ids of those that wait."""
+        """Ids of the waiting sequences."""
         return self._waiting.keys()
 
     @property
     def has_ready(self) -> bool:
-        """Whether any could start; paused ones cannot."""
+        """Whether any sequence is not paused."""
         return any(not sequence.paused for sequence in self)
 
     def in_order(self, priority_of: Callable[[Sequence], int]) -> Iterator[Sequence]:
-        """Those that could start, next first, each of the class that it has now. The order takes in
-        what is charged while it is followed, and classes that fall: both only move sequences back,
-        so each is ranked anew when its turn comes."""
+        """Yield the sequences that are not paused, in order of admission.
+
+        Charges to projects and lower priorities during the iteration are taken into account. They
+        only move sequences back, so it is enough to rank each one again when it is next.
+        """
         ready = [(self._rank(item, priority_of), item) for item in self if not item.paused]
         heapify(ready)
         while ready:
             rank, sequence = ready[0]
-            moved = self._rank(sequence, priority_of)
-            if moved != rank:
-                heapreplace(ready, (moved, sequence))
+            current = self._rank(sequence, priority_of)
+            if current != rank:
+                heapreplace(ready, (current, sequence))
                 continue
             heappop(ready)
             yield sequence
 
     def expired(self, now: float) -> list[Sequence]:
-        """Sequences that waited until one of their deadlines passed."""
+        """The sequences whose deadline, or deadline for the queue, has passed."""
         return [sequence for sequence in self if _has_expired(sequence, now)]
 
     def _rank(
@@ -79,45 +81,51 @@ class AdmissionQueue:
 
 
 class PriorityAging:
-    """Who starts above its own class: of each class one in eight of those that run, at least one;
-    never two after each other, so that with few slots others come in between. Who rose counts for
-    as long as it takes to wait for a class, and while it is read: one that goes on for an hour, or
-    stands still, must not keep all others down."""
+    """Decides which sequences start above their own priority class.
+
+    Each class may have one promoted sequence per eight slots, at least one. Two promoted sequences
+    never start in succession, so that others start in between even if there are few slots. A
+    promoted sequence counts for `AGING_S` seconds unless it is paused, so that one that runs for an
+    hour does not block further promotions.
+    """
 
     def __init__(self, slots: int) -> None:
-        self._most = max(slots // _SLOTS_PER_PROMOTION, 1)
+        self._max_promoted = max(slots // _SLOTS_PER_PROMOTION, 1)
         self._num_promoted: Counter[int] = Counter()
-        self._was_last = self._is_open = False
+        self._was_last_promoted = self._may_promote = False
         self._now = 0.0
 
     def begin(self, running: Iterable[Sequence], now: float) -> None:
-        """Look at those that run, before others start."""
+        """Begin an admission pass: count the promoted sequences among the running ones."""
         self._num_promoted = Counter(
             sequence.request.priority
             for sequence in running
             if sequence.is_promoted and not sequence.paused and now - sequence.admitted_at < AGING_S
         )
-        self._is_open = not self._was_last
+        self._may_promote = not self._was_last_promoted
         self._now = now
 
     def priority_of(self, sequence: Sequence) -> int:
-        """The class that a sequence would start in; until the next `begin` it may only fall."""
+        """The class in which a sequence would start. It does not rise until the next `begin`."""
         own = sequence.request.priority
-        is_open = self._is_open and self._num_promoted[own] < self._most
-        return aged_priority(sequence, self._now) if is_open else own
+        if self._may_promote and self._num_promoted[own] < self._max_promoted:
+            return aged_priority(sequence, self._now)
+        return own
 
     def start(self, sequence: Sequence) -> None:
-        """Have a sequence stand as high as it may."""
+        """Record the class and the time of the start of a sequence."""
         sequence.admitted_priority, sequence.admitted_at = self.priority_of(sequence), self._now
-        self._was_last = sequence.is_promoted
+        self._was_last_promoted = sequence.is_promoted
         if sequence.is_promoted:
-            self._is_open = False
+            self._may_promote = False
 
 
 def aged_priority(sequence: Sequence, now: float) -> int:
-    """A sequence's class after the time it has waited."""
-    earned = int((now - sequence.arrived_at) / AGING_S)
-    return max(min(sequence.request.priority + earned, INTERACTIVE), sequence.request.priority)
+    """The priority class of a sequence after aging: at most `INTERACTIVE`, unless it is higher
+    anyway."""
+    num_classes = int((now - sequence.arrived_at) / AGING_S)
+    own = sequence.request.priority
+    return max(min(own + num_classes, INTERACTIVE), own)
 
 
 def _has_expired(sequence: Sequence, now: float) -> bool:
@@ -128,17 +136,16 @@ def _has_expired(sequence: Sequence, now: float) -> bool:
 
 
 def select_deterministic(sequences: SequenceOf[Sequence], now: float) -> list[Sequence]:
-    """Those of the deterministic sequences that have a call in this step.
+    """The deterministic sequences that have a decode call in this step.
 
-    Of their prompts only one computes a chunk, to bound the step: of the most urgent class, which
-    rises with waiting here as well, the one that has waited longest for its length.
+    These are all decoding ones, and one prompt, to limit the duration of the step: the one with the
+    highest response ratio in the highest priority class after aging.
     """
-    texts = [sequence for sequence in sequences if sequence.is_decoding]
+
+    def order(prompt: Sequence) -> tuple[int, float]:
+        priority = max(prompt.effective_priority, aged_priority(prompt, now))
+        return priority, prompt.response_ratio(now)
+
+    decoding = [sequence for sequence in sequences if sequence.is_decoding]
     prompts = [sequence for sequence in sequences if not sequence.is_decoding]
-    return texts + sorted(prompts, key=lambda one: _order(one, now), reverse=True)[:1]
-
-
-def _order(sequence: Sequence, now: float) -> tuple[int, float]:
-    return max(sequence.effective_priority, aged_priority(sequence, now)), sequence.response_ratio(
-        now
-    )
+    return decoding + sorted(prompts, key=order, reverse=True)[:1]

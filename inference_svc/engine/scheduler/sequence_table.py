@@ -1,4 +1,4 @@
-"""All sequences from arrival to end: waiting in the queue, or running in a slot."""
+"""The live sequences of an engine: waiting in the queue, or running in a slot."""
 
 from inference_svc.engine.constraint import GuideError
 from inference_svc.engine.events import Event, Failed
@@ -11,8 +11,10 @@ from svc_kit.errors import DomainError, GrammarInvalid
 
 
 class SequenceTable:
-    """All sequences `by_id`; those with a slot are in `running`, the others in `queue`. `events`
-    have not been collected yet; `num_changes` counts sequences added or removed."""
+    """Live sequences: all in `by_id`, those with a slot in `running`, the others in `queue`.
+
+    `events` are those not collected yet. `num_changes` counts added and removed sequences.
+    """
 
     def __init__(self, queue: AdmissionQueue, allocator: SlotAllocator, drafter: Drafter) -> None:
         self.by_id: dict[int, Sequence] = {}
@@ -24,29 +26,30 @@ class SequenceTable:
         self._drafter = drafter
 
     def __contains__(self, sequence: Sequence) -> bool:
-        """Whether a sequence has not ended."""
+        """Whether a sequence is live."""
         return sequence.request.sequence_id in self.by_id
 
     def add(self, sequence: Sequence) -> None:
-        """Let a new sequence wait."""
+        """Add a new sequence to the queue."""
         self.num_changes += 1
         self.by_id[sequence.request.sequence_id] = sequence
         self.queue.shares.enter(sequence.request.project)
         self.queue.push(sequence)
 
     def fail(self, sequence: Sequence, error: DomainError, *, keep: bool = True) -> None:
-        """End a sequence with an error; what it computed may be reused where `keep`."""
+        """End a sequence with an error. If `keep`, its KV cells stay in the prefix cache."""
         self.remove(sequence, keep=keep)
         self.events.append(Failed(sequence.request.sequence_id, error))
 
     def fail_guide(self, sequence: Sequence, problem: GuideError) -> None:
-        """End a sequence that cannot be held to its constraint."""
+        """End a sequence whose constraint cannot be followed."""
         constraint = sequence.request.constraint
         field = constraint.field if constraint is not None else ""
         self.fail(sequence, GrammarInvalid(field=field, problem=str(problem)))
 
     def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
-        """Forget a sequence in whatever phase; its slot is free for the next decode call."""
+        """Remove a sequence in any phase and free its slot. If `keep`, its KV cells stay in the
+        prefix cache."""
         self.num_changes += 1
         sequence_id = sequence.request.sequence_id
         del self.by_id[sequence_id]
@@ -63,8 +66,7 @@ class SequenceTable:
         self._allocator.finish(sequence, keep=keep)
 
     def check_integrity(self) -> None:
-        """Raises `IntegrityError` where a sequence is in both places, or in none."""
-        live = len(self.running) + len(self.queue)
-        both = {*self.running, *self.queue.ids}
-        if both != set(self.by_id) or live != len(self.by_id):
-            raise IntegrityError("a sequence is lost, or both waits and runs")
+        """Raise `IntegrityError` unless each sequence is either queued or running."""
+        count = len(self.running) + len(self.queue)
+        if {*self.running, *self.queue.ids} != set(self.by_id) or count != len(self.by_id):
+            raise IntegrityError("a sequence must be either queued or running")

@@ -1,25 +1,25 @@
-"""How prompts share a step."""
+"""Division of the prompt tokens of a step."""
 
 import pytest
 
 from inference_svc.engine.scheduler.policy import (
-    LEAST_CHUNK,
+    MIN_CHUNK,
     PendingPrompt,
     Policy,
     fair_chunks,
     prefill_budget,
-    urgent_chunks,
+    priority_chunks,
 )
 
 LONG = PendingPrompt(1000, 1)
 
 
 def balanced(prompts: list[PendingPrompt], *, fitting: int = 0, num_decoding: int = 14) -> int:
-    """The balanced budget beside those who decode, whose step holds `fitting` tokens in time."""
+    """The budget of `BALANCED` if `fitting` prompt tokens keep the target time."""
     return prefill_budget(
         Policy.BALANCED,
         prompts,
-        left=2000,
+        available=2000,
         cap=512,
         fitting=fitting,
         num_decoding=num_decoding,
@@ -30,7 +30,7 @@ def balanced(prompts: list[PendingPrompt], *, fitting: int = 0, num_decoding: in
     ("policy", "fitting", "budget"),
     [
         (Policy.LATENCY_FIRST, 100, 100),
-        (Policy.LATENCY_FIRST, 0, LEAST_CHUNK),
+        (Policy.LATENCY_FIRST, 0, MIN_CHUNK),
         (Policy.LATENCY_FIRST, 9999, 512),
         (Policy.LATENCY_FIRST, None, 512),
         (Policy.BALANCED, 200, 200),
@@ -40,27 +40,28 @@ def balanced(prompts: list[PendingPrompt], *, fitting: int = 0, num_decoding: in
         (Policy.THROUGHPUT_FIRST, None, 2000),
     ],
 )
-def test_each_policy_trades_in_its_own_way(
+def test_each_policy_treats_the_target_time_differently(
     policy: Policy, fitting: int | None, budget: int
 ) -> None:
-    """Hold the target, hold it unless prompts would crawl, or ignore it."""
-    given = prefill_budget(policy, [LONG], left=2000, cap=512, fitting=fitting, num_decoding=8)
-    assert given == budget
+    """Keep the target, keep it unless chunks would be below the floor, or ignore it."""
+    result = prefill_budget(
+        policy, [LONG], available=2000, cap=512, fitting=fitting, num_decoding=8
+    )
+    assert result == budget
 
 
 @pytest.mark.parametrize(
     ("num_decoding", "num_prompts", "budget"),
     [(15, 1, 128), (8, 8, 128), (8, 12, 192), (1, 15, 384)],
 )
-def test_balanced_weighs_who_waits_for_what(
+def test_balanced_chunks_grow_with_the_prompts_per_decoding_row(
     num_decoding: int, num_prompts: int, budget: int
 ) -> None:
-    """The more of them wait for their first token, the larger the part of a step that is theirs."""
     assert balanced([LONG] * num_prompts, num_decoding=num_decoding) == budget
 
 
 def test_balanced_computes_two_short_prompts_together() -> None:
-    """Where each of the next two fits into the least that balanced gives, and both do not."""
+    """If each of the next two prompts fits into the floor, but not both."""
     short, shorter = PendingPrompt(128, 1, ratio=2.0), PendingPrompt(100, 1, ratio=2.0)
     assert balanced([short] * 5) == 256
     assert balanced([short, shorter]) == 256
@@ -74,14 +75,14 @@ def test_balanced_computes_two_short_prompts_together() -> None:
     assert fair_chunks([shorter, short, short, short], 256) == [100, 128, 0, 0]
     assert (
         prefill_budget(
-            Policy.LATENCY_FIRST, [short] * 5, left=2000, cap=512, fitting=0, num_decoding=8
+            Policy.LATENCY_FIRST, [short] * 5, available=2000, cap=512, fitting=0, num_decoding=8
         )
-        == LEAST_CHUNK
+        == MIN_CHUNK
     )
 
 
 def test_balanced_cuts_no_prompt_shortly_before_its_end() -> None:
-    """What would be left for a few tokens is a step: alone, in a pair, and as a long one's rest."""
+    """Single prompts, pairs, and the rest of long prompts: a few tokens would cost a step."""
     longer, longest = PendingPrompt(129, 1, ratio=2.0), PendingPrompt(160, 1, ratio=2.0)
     assert balanced([longest]) == 160
     assert balanced([PendingPrompt(161, 1)]) == 128
@@ -98,40 +99,39 @@ def test_balanced_cuts_no_prompt_shortly_before_its_end() -> None:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_decoding_rows_come_first(policy: Policy) -> None:
-    """What they take is not there for prompts."""
-    given = prefill_budget(policy, [LONG] * 8, left=4, cap=512, fitting=100, num_decoding=8)
-    assert given == 4
+    args = {"available": 4, "cap": 512, "fitting": 100, "num_decoding": 8}
+    assert prefill_budget(policy, [LONG] * 8, **args) == 4
 
 
-def test_urgent_prompts_come_first() -> None:
-    """A short one is alone in its step; beside one that takes more, the others crawl on."""
+def test_high_priority_prompts_come_first() -> None:
+    """Lower priorities get tokens only beside a prompt that takes more than a step."""
     long, short = PendingPrompt(1000, 3), PendingPrompt(30, 3)
-    assert urgent_chunks([PendingPrompt(1000, 1), short], 160) == [0, 30]
-    assert urgent_chunks([PendingPrompt(1000, 1), short], 30) == [0, 30]
-    assert urgent_chunks([PendingPrompt(1000, 1), short], 29) == [3, 26]
-    assert urgent_chunks([PendingPrompt(1000, 1), long, PendingPrompt(1000, 1)], 160) == [
+    assert priority_chunks([PendingPrompt(1000, 1), short], 160) == [0, 30]
+    assert priority_chunks([PendingPrompt(1000, 1), short], 30) == [0, 30]
+    assert priority_chunks([PendingPrompt(1000, 1), short], 29) == [3, 26]
+    assert priority_chunks([PendingPrompt(1000, 1), long, PendingPrompt(1000, 1)], 160) == [
         20,
         128,
         0,
     ]
-    assert urgent_chunks([long, short, PendingPrompt(4, 1)], 160) == [126, 30, 4]
-    assert urgent_chunks([PendingPrompt(1000, 1)], 160) == [128]
+    assert priority_chunks([long, short, PendingPrompt(4, 1)], 160) == [126, 30, 4]
+    assert priority_chunks([PendingPrompt(1000, 1)], 160) == [128]
 
 
-def test_nobody_is_passed_over_for_ever() -> None:
-    """After some steps without, a less urgent prompt gets its part beside short urgent ones too."""
+def test_low_priority_prompts_are_not_starved() -> None:
+    """After four skipped steps they get tokens beside short high-priority prompts, too."""
     short = PendingPrompt(30, 3)
-    assert urgent_chunks([PendingPrompt(1000, 1, 3), short], 160) == [0, 30]
-    assert urgent_chunks([PendingPrompt(1000, 1, 4), short], 160) == [20, 30]
+    assert priority_chunks([PendingPrompt(1000, 1, 3), short], 160) == [0, 30]
+    assert priority_chunks([PendingPrompt(1000, 1, 4), short], 160) == [20, 30]
 
 
 def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
-    """Its first prompt takes all its turns: most short urgent prompts have a step for themselves,
-    however many wait beside them."""
+    """The number of waiting prompts does not change how often short high-priority prompts share a
+    step."""
     skipped_steps, turns = [0] * 10, []
     for step in range(50):
         waiting = [PendingPrompt(1000, 1, steps) for steps in skipped_steps]
-        chunks = urgent_chunks([PendingPrompt(30, 3), *waiting], 160)[1:]
+        chunks = priority_chunks([PendingPrompt(30, 3), *waiting], 160)[1:]
         turns += [(step, i, chunk) for i, chunk in enumerate(chunks) if chunk]
         skipped_steps = [0 if any(chunks) else 1 + i for i in skipped_steps]
 
@@ -141,11 +141,11 @@ def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 16])
 @pytest.mark.parametrize("budget", [1, 4, 16, 128])
 def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
-    """An eighth of an eighth may be nothing: who was passed over for long gets a token then."""
+    """An eighth of an eighth may round to 0: a class that was skipped often gets one token."""
     skipped_steps, computed = [0, 0, 0], [0, 0, 0]
     for _ in range(40):
         prompts = [PendingPrompt(1000, 3 - i, waited) for i, waited in enumerate(skipped_steps)]
-        chunks = urgent_chunks(prompts, budget, steps=steps)
+        chunks = priority_chunks(prompts, budget, steps=steps)
         assert sum(chunks) <= budget
         skipped_steps = [
             0 if chunk else 1 + i for chunk, i in zip(chunks, skipped_steps, strict=True)
@@ -157,8 +157,8 @@ def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
 
 
 def test_long_prompts_come_one_after_the_other() -> None:
-    """Who has waited longest for its length, in whole blocks; the next has what one leaves that
-    ends."""
+    """The highest response ratio first, in whole blocks; after a prompt that ends, the next one
+    gets the rest."""
     long = [
         PendingPrompt(1000, 1, ratio=1.0),
         PendingPrompt(1000, 1, ratio=3.0),
@@ -171,8 +171,7 @@ def test_long_prompts_come_one_after_the_other() -> None:
     assert fair_chunks([*long, PendingPrompt(300, 1, ratio=1.5)], 512) == [0, 512, 0, 0]
 
 
-def test_equals_are_finished_one_after_the_other() -> None:
-    """Their first tokens do not all wait for the last of them."""
+def test_equal_prompts_are_completed_one_after_the_other() -> None:
     assert fair_chunks([PendingPrompt(128, 1)] * 6, 300) == [128, 128, 0, 0, 0, 0]
     assert fair_chunks([PendingPrompt(128, 1)] * 6, 384) == [128, 128, 0, 0, 0, 0]
     assert fair_chunks([PendingPrompt(74, 1)] * 7, 300) == [74, 74, 74, 74, 0, 0, 0]
@@ -180,12 +179,10 @@ def test_equals_are_finished_one_after_the_other() -> None:
 
 
 def test_tiny_prompts_are_computed_together() -> None:
-    """Where there are more of them than tokens, too."""
     assert fair_chunks([PendingPrompt(1, 1)] * 200, 128) == [1] * 128 + [0] * 72
 
 
-def test_a_short_prompt_waits_for_nobody_and_leaves_the_rest() -> None:
-    """It takes less than an equal part of the step; no budget is wasted."""
+def test_a_short_prompt_is_completed_and_others_get_the_rest() -> None:
     long = PendingPrompt(1000, 1, skipped_steps=3)
     assert fair_chunks([long, PendingPrompt(10, 1), long], 100) == [90, 10, 0]
     assert fair_chunks([PendingPrompt(10, 1), PendingPrompt(20, 1)], 100) == [10, 20]
@@ -193,16 +190,16 @@ def test_a_short_prompt_waits_for_nobody_and_leaves_the_rest() -> None:
 
 @pytest.mark.parametrize(("num_long", "short"), [(4, 60), (8, 40), (15, 30)])
 def test_a_short_prompt_does_not_wait_because_steps_are_small(num_long: int, short: int) -> None:
-    """What is short is told by two of them, where a step is half of the cap."""
+    """If a step is half of the cap, the share of two steps defines which prompts are short."""
     prompts = [PendingPrompt(1500, 0, skipped_steps=9)] * num_long + [PendingPrompt(short, 0)]
 
     assert fair_chunks(prompts, 256, steps=2)[-1] == short
     assert fair_chunks(prompts, 512)[-1] == short
 
 
-def test_the_less_urgent_have_every_second_small_step_a_block() -> None:
-    """An eighth all together, in a row that is worth computing."""
+def test_low_priorities_get_a_block_in_every_second_small_step() -> None:
+    """An eighth of the cap, in a row of whole blocks."""
     just_served, waiting = PendingPrompt(1500, 0), PendingPrompt(1500, 0, skipped_steps=1)
 
-    assert urgent_chunks([PendingPrompt(1500, 1), just_served], 256, steps=2) == [256, 0]
-    assert urgent_chunks([PendingPrompt(1500, 1), waiting], 256, steps=2) == [192, 64]
+    assert priority_chunks([PendingPrompt(1500, 1), just_served], 256, steps=2) == [256, 0]
+    assert priority_chunks([PendingPrompt(1500, 1), waiting], 256, steps=2) == [192, 64]
