@@ -1,7 +1,6 @@
-"""One decode call's tokens as arrays, and the one function that checks them against every native
-limit.
+"""The tokens of a decode call as arrays, checked against the native limits.
 
-Each excess is an abort inside llama.cpp, so nothing reaches it unchecked.
+llama.cpp aborts the process if a limit is exceeded, so each batch is checked before the call.
 """
 
 from collections.abc import Sequence
@@ -13,9 +12,11 @@ import numpy.typing as npt
 
 
 class Row(NamedTuple):
-    """Consecutive tokens of one slot, the first at position `start`; logits for the last one where
-    `output`. The last `drafted` ones are only guessed: there are logits for each of them and for
-    the one before."""
+    """Consecutive tokens of one slot, the first at position `start`.
+
+    If `output`, there are logits for the last token. The last `drafted` tokens are a draft: there
+    are logits for each of them, and for the token before.
+    """
 
     slot: int
     start: int
@@ -25,38 +26,40 @@ class Row(NamedTuple):
 
     @property
     def num_outputs(self) -> int:
-        """How many of its tokens have logits."""
+        """The number of tokens with logits."""
         return 1 + self.drafted if self.output else 0
 
     @property
     def certain(self) -> Sequence[int]:
-        """Its tokens without the guessed ones."""
+        """The tokens without the draft."""
         return self.tokens[: len(self.tokens) - self.drafted] if self.drafted else self.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class NativeLimits:
-    """What one decode call of a model may hold; all counts, `slot_tokens` for each slot. It
-    computes `ubatch_tokens` at a time, all at once where that is None. `cells` are what all slots
-    share in the unified layout; None where each has its own (streams)."""
+    """Limits of a decode call."""
 
     batch_tokens: int
     output_rows: int
+    """Tokens with logits."""
     slots: int
     slot_tokens: int
+    """Context length of each slot."""
     vocabulary_size: int
     ubatch_tokens: int | None = None
+    """Tokens of a micro-batch; None for `batch_tokens`."""
     cells: int | None = None
+    """KV cells shared by all slots in the unified layout; None if each slot has its own stream."""
 
     @property
     def pass_tokens(self) -> int:
-        """How many tokens are computed at once."""
+        """The number of tokens computed at once (the micro-batch)."""
         return min(self.batch_tokens, self.ubatch_tokens or self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Parallel arrays of shape (tokens,): ids, positions, slots, and whether logits are wanted."""
+    """Parallel arrays of shape (tokens,): ids, positions, slots, and whether to output logits."""
 
     tokens: npt.NDArray[np.int32]
     positions: npt.NDArray[np.int32]
@@ -65,7 +68,7 @@ class TokenBatch:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "TokenBatch":
-        """Lay rows out one after the other, in the given order."""
+        """Concatenate rows in the given order."""
         if all(len(row.tokens) == 1 for row in rows):
             return cls._of_single_tokens(rows)
         counts = [len(row.tokens) for row in rows]
@@ -93,11 +96,11 @@ class TokenBatch:
 
 
 class BatchLimitExceeded(Exception):
-    """A batch breaks a native limit: a defect of the planner, caught before it becomes an abort."""
+    """A batch exceeds a native limit, because of a defect in the planner."""
 
 
 def check_native_limits(batch: TokenBatch, limits: NativeLimits) -> None:
-    """Refuse a batch that llama.cpp would abort on. Raises `BatchLimitExceeded`."""
+    """Raise `BatchLimitExceeded` for a batch that would make llama.cpp abort."""
     count = len(batch.tokens)
     if not 0 < count <= limits.batch_tokens:
         raise BatchLimitExceeded(f"{count} tokens, limit {limits.batch_tokens}")
@@ -115,11 +118,11 @@ def _check_order(batch: TokenBatch) -> None:
     if (steps < 0).any():
         raise BatchLimitExceeded("slots are not in ascending order")
     if (np.diff(batch.positions)[steps == 0] != 1).any():
-        raise BatchLimitExceeded("positions of a slot do not follow each other")
+        raise BatchLimitExceeded("positions of a slot are not consecutive")
 
 
 def _check_range(what: str, values: npt.NDArray[np.int32], limit: int) -> None:
-    if int(values.view(np.uint32).max()) >= limit:  # a negative one is the largest of all
+    if int(values.view(np.uint32).max()) >= limit:  # negative values become large
         raise BatchLimitExceeded(
             f"{what} {int(values.min())} to {int(values.max())}, limit {limit}"
         )

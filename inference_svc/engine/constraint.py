@@ -1,7 +1,7 @@
-"""The engine's interface to structured output: guides, which return the mask of the next token.
+"""The engine's interface to structured output: guides compute the token mask of each position.
 
-A mask depends on the tokens so far, not on logits, so it is computed on another thread while the
-model decodes.
+A mask depends on the previous tokens but not on logits, so it is computed on another thread while
+the model decodes.
 """
 
 from collections.abc import Sequence
@@ -11,43 +11,50 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-# Up to 33 tokens of one sequence in a batch give the logits that one after the other gives, bit for
-# bit; from 64 on another kernel computes them.
 MAX_FORCED = 31
-"""The most forced tokens computed with the sampled one before them: 32 together."""
+"""Maximum number of forced tokens in a row, after the sampled one: 32 together.
+
+Up to 33 tokens of a sequence in one batch have bit-identical logits to those computed one by one;
+from 64 on llama.cpp uses another kernel.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A grammar that a limited child process has built once. `field` is what errors call it."""
+    """A grammar that compiled successfully in the sandbox. `field` is its name in errors."""
 
     grammar: str
     field: str
 
 
 class GuideError(Exception):
-    """A sequence cannot follow its grammar any further; the message has the reason."""
+    """A grammar cannot be built or followed any further; the message is the reason."""
 
 
 class TokenMask(NamedTuple):
-    """The tokens that may follow: a truth value for each id, and the ids where they are few."""
+    """The allowed next tokens."""
 
     allowed: npt.NDArray[np.bool_]
+    """Whether each token id is allowed; shape (vocabulary,)."""
     few: npt.NDArray[np.int32] | None
+    """The allowed token ids; None if there are many."""
 
 
 class Guide(Protocol):
-    """One sequence's place in its grammar. Used on the step thread only."""
+    """The state of one sequence in its grammar. Used on the step thread only."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the grammar is built, waiting at most so long. Raises `GuideError`."""
+        """Wait up to `timeout_s` seconds for the grammar. Returns whether it is built.
+
+        Raises `GuideError`.
+        """
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing but the end of text may follow. Raises `GuideError`."""
+    def is_finished(self) -> bool:
+        """Whether the grammar allows only the end of the text. Raises `GuideError`."""
 
     def prepare(self) -> None:
-        """Begin to compute the mask of the next token, elsewhere."""
+        """Start to compute the mask of the next token in the background."""
 
     def mask(self) -> TokenMask:
         """The mask of the next token. Raises `GuideError`."""
@@ -56,8 +63,10 @@ class Guide(Protocol):
         """Advance by tokens. Raises `GuideError` if one of them is not allowed."""
 
     def forced_tokens(self, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must follow, already taken; none where there is a choice.
-        Raises `GuideError`."""
+        """Accept and return up to `limit` next tokens that the grammar determines uniquely.
+
+        Raises `GuideError`.
+        """
 
     def close(self) -> None:
-        """The sequence is over."""
+        """Release the guide when its sequence has ended."""

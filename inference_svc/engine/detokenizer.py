@@ -1,7 +1,7 @@
-"""Detokenizes incrementally: whole characters only, and no text that may become part of a stop
-text.
+"""Incremental detokenization with stop strings.
 
-The result does not depend on how bytes are split. A stop text ends the text where it begins.
+Emits whole characters only, and holds back text that may be the beginning of a stop string. The
+result does not depend on how the bytes are split into tokens.
 """
 
 import codecs
@@ -10,28 +10,29 @@ from typing import NamedTuple
 
 
 class TextChunk(NamedTuple):
-    """Text that may be sent, and the stop text that ended the stream, if one did."""
+    """Text to send, and the stop string that ended the text, if any."""
 
     text: str
     stop: str | None
 
 
 class Detokenizer:
-    """The text of one sequence."""
+    """Detokenizes one sequence. The text ends before the stop string, or with it if
+    `include_stop`."""
 
     def __init__(self, stop: Sequence[str] = (), *, include_stop: bool = False) -> None:
         self._stops = tuple(stop)
         self._include_stop = include_stop
-        self._longest = max(map(len, self._stops), default=0)
+        self._max_stop_length = max(map(len, self._stops), default=0)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
 
     def push(self, piece: bytes) -> TextChunk:
-        """Add a token's bytes."""
+        """Add the bytes of a token."""
         return self._release(self._decoder.decode(piece))
 
     def finish(self) -> TextChunk:
-        """Release what was held back; bytes of an unfinished character become U+FFFD."""
+        """Return the text that was held back. An incomplete character becomes U+FFFD."""
         released = self._release(self._decoder.decode(b"", final=True))
         if released.stop is not None:
             return released
@@ -49,22 +50,20 @@ class Detokenizer:
             return TextChunk(
                 buffer[: start + len(stop)] if self._include_stop else buffer[:start], stop
             )
-        keep = self._held_back(buffer)
-        self._held = buffer[len(buffer) - keep :]
-        return TextChunk(buffer[: len(buffer) - keep], None)
+        end = len(buffer) - self._num_held(buffer)
+        self._held = buffer[end:]
+        return TextChunk(buffer[:end], None)
 
     def _first_match(self, buffer: str) -> tuple[int, str] | None:
-        found = [
+        """The position and the text of the stop string that ends first."""
+        matches = [
             (at + len(stop), at, stop) for stop in self._stops if (at := buffer.find(stop)) >= 0
         ]
-        if not found:
-            return None
-        _, start, stop = min(found)
-        return start, stop
+        return min(matches)[1:] if matches else None
 
-    def _held_back(self, buffer: str) -> int:
-        """The length of the longest end of `buffer` that begins a stop text."""
-        for length in range(min(len(buffer), self._longest - 1), 0, -1):
+    def _num_held(self, buffer: str) -> int:
+        """The length of the longest suffix of `buffer` that is the beginning of a stop string."""
+        for length in range(min(len(buffer), self._max_stop_length - 1), 0, -1):
             tail = buffer[-length:]
             if any(stop.startswith(tail) for stop in self._stops):
                 return length

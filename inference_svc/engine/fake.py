@@ -1,10 +1,10 @@
 """A deterministic backend without a model, for unit and property tests of the engine.
 
-A "text" is bytes: token ids 0 to 255 are bytes, 256 ends it. The next token is a hash of the
-sequence's tokens and of the adapters that each was computed with, so every mistake in slots,
-positions, order or adapters changes the output. Draws use the
-seed and the draw count as the real samplers do. Copies are queued as llama.cpp queues them: lengths
-change at once and the cells with the next decode, so a wrong order reads somebody else's tokens.
+Token ids 0 to 255 are bytes; 256 is the end token. The next token is a hash of the previous tokens
+and of the adapters with which each was computed, so an error in slots, positions, order or adapters
+changes the output. Draws depend on the seed and the draw count, as in the real samplers. Copies are
+queued as in llama.cpp: lengths change at once, cells with the next decode, so that a wrong order
+reads the tokens of another sequence.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ FAILING_ADAPTER = Path("damaged.gguf")
 _LETTERS = range(97, 123)
 
 
-def cell_of(token: int, stack: AdapterStack) -> int:
-    """What a slot remembers of a token that was computed with these adapters."""
+def cell_value(token: int, stack: AdapterStack) -> int:
+    """The content of the KV cell of a token that was computed with these adapters."""
     if not stack:
         return token
     digest = hashlib.blake2b(repr(stack).encode(), digest_size=2).digest()
@@ -44,6 +44,7 @@ def cell_of(token: int, stack: AdapterStack) -> int:
 
 
 REPEATED_DRAWS = 24
+"""With `repeats`, draws after which the next token of each token changes."""
 
 
 def next_token(
@@ -55,9 +56,11 @@ def next_token(
     end_after: int,
     repeats: bool = False,
 ) -> int:
-    """What the fake model says after `tokens`; it ends where a hash says so, about once in
-    `end_after` tokens. One that `repeats` looks at the last token only, and changes its mind after
-    some draws, so that guesses come true and then fail."""
+    """Return the next token of the fake model; about one in `end_after` is the end token.
+
+    With `repeats`, the next token depends on the last token only, and changes every
+    `REPEATED_DRAWS` draws, so that drafts are accepted for a while and then rejected.
+    """
     text = f"{list(tokens)}|{seed}|{choice}|{draw}"
     if repeats:
         text = f"{tokens[-1]}|{seed}|{choice}|{draw // REPEATED_DRAWS}"
@@ -69,93 +72,99 @@ def next_token(
 
 @dataclass(slots=True)
 class FakeSampler:
-    """Stores accepted tokens, so that tests can compare them with the output."""
+    """A sampler that records the accepted tokens and the restored state."""
 
     request: SequenceRequest
-    seen: list[int] = field(default_factory=list)
-    recalled: tuple[float, ...] = ()
+    accepted: list[int] = field(default_factory=list)
+    restored: tuple[float, ...] = ()
     closed: bool = False
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """As many ones as accepted tokens, if the request has a sampler with hidden state."""
-        return (float(len(self.seen)),) if self.request.sampling.has_hidden_state else ()
+        """The number of accepted tokens, if the sampling parameters have hidden state."""
+        return (float(len(self.accepted)),) if self.request.sampling.has_hidden_state else ()
 
     def restore_state(self, hidden: tuple[float, ...]) -> None:
-        """Remember what was recalled."""
-        self.recalled = hidden
+        """Record the state."""
+        self.restored = hidden
 
     def accept(self, token: int) -> None:
-        """Take note of an output token."""
-        self.seen.append(token)
+        """Record an output token."""
+        self.accepted.append(token)
 
     def close(self) -> None:
-        """Mark as freed."""
+        """Record that the sampler is closed."""
         self.closed = True
 
 
 class FakeGuide:
-    """Follows a grammar of its own: a text in which "?" stands for any small letter, "*" at the
-    end for any number of them. It is built after `builds_after` looks at it."""
+    """A guide for a pattern: "?" is any lowercase letter, "*" at the end any number of them.
+
+    The pattern "!" cannot be built. The guide is built after `builds_after` calls of `wait`.
+    """
 
     def __init__(self, grammar: str, builds_after: int = 0) -> None:
         self._pattern = grammar.removesuffix("*")
         self._is_open = grammar.endswith("*")
         self._at = 0
-        self._looks_left = builds_after
+        self._waits_until_built = builds_after
         self.waits: list[float] = []
         self.closed = False
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it was looked at often enough; "!" cannot be built."""
+        """Whether the guide is built."""
         if self._pattern == "!":
             raise GuideError("it cannot be built")
         self.waits.append(timeout_s)
-        self._looks_left -= 1
-        return self._looks_left < 0
+        self._waits_until_built -= 1
+        return self._waits_until_built < 0
 
     @property
-    def is_over(self) -> bool:
-        """Whether the text is complete."""
+    def is_finished(self) -> bool:
+        """Whether the pattern is complete and has no open end."""
         return self._at >= len(self._pattern) and not self._is_open
 
     def prepare(self) -> None:
-        """Nothing to do beforehand."""
+        """Do nothing; masks are computed on demand."""
 
     def mask(self) -> TokenMask:
-        """The byte that follows, or the letters; behind an open end the end token too."""
-        few = np.array(self._next(), np.int32)
+        """The mask of the allowed tokens."""
+        few = np.array(self._allowed(), np.int32)
         allowed = np.zeros(VOCABULARY_SIZE, np.bool_)
         allowed[few] = True
         return TokenMask(allowed, few)
 
-    def _next(self) -> Sequence[int]:
+    def _allowed(self) -> Sequence[int]:
         if self._at >= len(self._pattern):
             return [*_LETTERS, END_TOKEN] if self._is_open else [END_TOKEN]
         character = self._pattern[self._at]
         return _LETTERS if character == "?" else [ord(character)]
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Advance; fails for tokens that are not allowed."""
+        """Advance by tokens."""
         for token in tokens:
-            if token not in self._next():
+            if token not in self._allowed():
                 raise GuideError(f"{token} is not allowed at {self._at}")
             self._at += 1
 
     def forced_tokens(self, limit: int) -> Sequence[int]:
-        """The text up to the next choice."""
+        """Accept and return the text up to the next "?"."""
         run = self._pattern[self._at :].partition("?")[0][: max(limit, 0)]
         self._at += len(run)
         return [ord(character) for character in run]
 
     def close(self) -> None:
-        """Mark as done with."""
+        """Record that the guide is closed."""
         self.closed = True
 
 
 class FakeBackend:
-    """Slots as arrays of cells with a length. `fails` may refuse batches: it gets the batch and
-    returns a code, 0 for success. `builds_after` is how often a guide is waited for in vain."""
+    """Slots as arrays of cells with a length.
+
+    `fails` returns the error code of a batch, 0 for success. `builds_after` is the number of waits
+    until a guide is built. `end_after` and `repeats` are parameters of `next_token`. If
+    `refuses_states` is set, `restore` fails.
+    """
 
     def __init__(
         self,
@@ -175,7 +184,7 @@ class FakeBackend:
         self._cells = [array("i", bytes(4 * self.limits.slot_tokens)) for _ in self._all_slots]
         self._lengths = [0 for _ in self._all_slots]
         self._queued: list[tuple[int, int]] = []
-        self._book = CellRefCounts(self.limits.slots)
+        self._ref_counts = CellRefCounts(self.limits.slots)
         self.batches: list[TokenBatch] = []
         self._fails = fails
         self._end_after = end_after
@@ -192,7 +201,7 @@ class FakeBackend:
         return range(self.limits.slots)
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """The length now, the cells with the next decode; both now where slots share cells."""
+        """Copy the length now and the cells with the next decode; both now if slots share cells."""
         self.num_copies += 1
         if self.limits.cells is None:
             self._lengths[target] = self._lengths[source]
@@ -202,30 +211,30 @@ class FakeBackend:
             raise AssertionError(f"slot {target} is not empty")
         self._cells[target][:tokens] = self._cells[source][:tokens]
         self._lengths[target] = tokens
-        self._book.share(source, target, tokens)
+        self._ref_counts.share(source, target, tokens)
 
     @property
     def used_cells(self) -> int:
-        """By the book."""
-        return self._book.used(self._lengths)
+        """Cells in use; shared ones count once."""
+        return self._ref_counts.used(self._lengths)
 
     def freed_by(self, slot: int) -> int:
-        """By the book."""
-        return self._book.freed_by(slot, self._lengths)
+        """Cells that clearing a slot would free."""
+        return self._ref_counts.freed_by(slot, self._lengths)
 
     def _lacks_cells(self, tokens: int) -> bool:
         return self.limits.cells is not None and self.used_cells + tokens > self.limits.cells
 
     def state_bytes(self, slot: int) -> int:
-        """Four bytes a cell."""
+        """Four bytes per cell."""
         return 4 * self._lengths[slot]
 
     def save(self, slot: int) -> bytearray:
-        """The cells as they are now, whatever is queued."""
+        """Return the current cells, without queued copies."""
         return bytearray(self._cells[slot][: self._lengths[slot]].tobytes())
 
     def restore(self, slot: int, state: bytearray) -> bool:
-        """The cells now; a queued copy overwrites them. Nothing where it `refuses_states`."""
+        """Restore the cells now; queued copies overwrite them. False if refused or out of cells."""
         tokens = array("i", bytes(state))
         self.trim(slot, 0)
         if self.refuses_states or self._lacks_cells(len(tokens)):
@@ -235,25 +244,25 @@ class FakeBackend:
         return True
 
     def load_adapter(self, digest: str, path: Path) -> None:
-        """Any file will do but one."""
+        """Record an adapter; `FAILING_ADAPTER` fails."""
         if path == FAILING_ADAPTER:
             raise AdapterLoadError("asked to")
         self.adapters.add(digest)
 
     def unload_adapter(self, digest: str) -> None:
-        """Forget an adapter; where it was used, nothing is used from now on."""
+        """Remove an adapter, and the current stack if it contains the adapter."""
         self.adapters.remove(digest)
         if digest in {adapter.digest for adapter in self._stack}:
             self._stack = NO_ADAPTERS
 
     def use_adapters(self, stack: AdapterStack) -> None:
-        """Take effect with the next decode."""
+        """Set the stack of the following decodes."""
         if not {adapter.digest for adapter in stack} <= self.adapters:
             raise AssertionError(f"{stack} is not loaded")
         self._stack = stack
 
     def decode(self, batch: TokenBatch) -> None:
-        """Append tokens to their slots and remember the history behind each output row."""
+        """Append tokens to their slots, and record the tokens before each output row."""
         code = 1 if self._lacks_cells(len(batch.tokens)) else self._fails(batch)
         if code != -1:
             self._execute_copies()
@@ -277,19 +286,19 @@ class FakeBackend:
             length = self._lengths[slot]
             if batch.positions[i] != length:
                 raise AssertionError(f"position {batch.positions[i]} in a slot of {length} cells")
-            self._cells[slot][length] = cell_of(int(batch.tokens[i]), self._stack)
+            self._cells[slot][length] = cell_value(int(batch.tokens[i]), self._stack)
             self._lengths[slot] = length + 1
             if batch.outputs[i]:
                 rows.append(self._cells[slot][: length + 1])
         return rows
 
     def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
-        """The hash of each row's history; the seed `FAILING_SEED` fails."""
+        """Return `next_token` for each task; the seed `FAILING_SEED` fails."""
         return [self._choose(task) for task in tasks]
 
     def _choose(self, task: SampleTask) -> SampledToken | SampleFailure:
         if not isinstance(task.sampler, FakeSampler):
-            raise TypeError("a sampler of another backend")
+            raise TypeError("the sampler is not a FakeSampler")
         request = task.sampler.request
         if request.seed == FAILING_SEED:
             return SampleFailure("asked to")
@@ -302,41 +311,41 @@ class FakeBackend:
             repeats=self._repeats,
         )
         if task.mask is not None and not task.mask.allowed[token]:
-            left = np.flatnonzero(task.mask.allowed)
-            token = int(left[token % len(left)])
+            allowed = np.flatnonzero(task.mask.allowed)
+            token = int(allowed[token % len(allowed)])
         if request.top_logprobs is None:
             return SampledToken(token, None)
         logprob = Logprob(token, self.piece(token, special=False), -1.0)
         return SampledToken(token, ChosenLogprob(logprob, (logprob,) * request.top_logprobs))
 
     def new_sampler(self, request: SequenceRequest) -> FakeSampler:
-        """A sampler that only remembers."""
+        """Create a `FakeSampler`."""
         return FakeSampler(request)
 
     def new_guide(self, constraint: Constraint) -> FakeGuide:
-        """A guide by a pattern."""
+        """Create a `FakeGuide`, recorded in `guides`."""
         guide = FakeGuide(constraint.grammar, self._builds_after)
         self.guides.append(guide)
         return guide
 
     def trim(self, slot: int, length: int) -> bool:
-        """Drop the end of a slot."""
+        """Truncate a slot to `length`. False if the backend can only clear slots."""
         if length and length < self._lengths[slot] and not self.can_trim:
             return False
         self._lengths[slot] = min(self._lengths[slot], length)
-        self._book.cut(slot, length)
+        self._ref_counts.cut(slot, length)
         return True
 
     def slot_length(self, slot: int) -> int:
-        """Cells in a slot."""
+        """The number of cells in a slot."""
         return self._lengths[slot]
 
     def reusable_from(self, slot: int) -> int:
-        """No sliding window here."""
+        """The first reusable position: 0, since there is no sliding window."""
         return 0
 
     def piece(self, token: int, *, special: bool) -> bytes:
-        """The byte itself."""
+        """The byte, or the text of the end token."""
         if token == END_TOKEN:
             return b"<end>" if special else b""
         return bytes([token])

@@ -1,5 +1,5 @@
-"""Proposes tokens by prompt lookup: what followed the last few tokens where they occurred before;
-and measures acceptance.
+"""Prompt lookup (n-gram) speculation: proposes the tokens that followed an earlier occurrence of
+the last n tokens, and measures the acceptance rate.
 """
 
 from array import array
@@ -8,110 +8,114 @@ from typing import NamedTuple
 from inference_svc.engine.slots import common_prefix
 
 NGRAM = 3
-"""Tokens that must have stood before: fewer are there by chance."""
-_PLACES = 8  # so many of the nearest are compared
-_LONGEST = 16  # tokens of agreement beyond which two places are equally good
+"""Length of the n-gram to find. Shorter ones match by chance."""
+_MAX_MATCHES = 8  # most recent occurrences that are compared
+_MAX_SUFFIX = 16  # longer common suffixes are not preferred
 _NEWEST_SHARE = 0.1
-_SUREST = 0.98
-_USUAL_RECORD = 1.0, 2.0  # half of what was guessed stood
-_PREDICTED_RECORD = 4.0, 5.0
-_NOTHING = array("i")
+_MAX_ACCEPTANCE_RATE = 0.98
+_INITIAL_COUNTS = 1.0, 2.0  # accepted and proposed
+_INITIAL_PREDICTED_COUNTS = 4.0, 5.0
+_EMPTY = array("i")
 
 
 class ProposalStats(NamedTuple):
-    """Tokens that were computed as a draft, and how many of them stood."""
+    """Tokens that were computed as a draft, and how many of them were accepted."""
 
     drafted: int = 0
     accepted: int = 0
 
 
 class NgramProposer:
-    """One sequence's guesses. A guess that was not computed is judged too, by what was said
-    instead: so a text that begins to repeat itself is noticed at no cost."""
+    """The proposals of one sequence.
 
-    def __init__(self, prompt: "array[int]" = _NOTHING, predicted: "array[int]" = _NOTHING) -> None:
-        """`predicted` are tokens expected behind the prompt, if any."""
-        # Behind the end of the prompt, so that it is found when the answer begins.
-        self._known = prompt[-_LONGEST:] + predicted if predicted else _NOTHING
+    Proposals that were not computed are scored too, by comparing them with the output, so that
+    repetitive text is detected at no cost.
+    """
+
+    def __init__(self, prompt: "array[int]" = _EMPTY, predicted: "array[int]" = _EMPTY) -> None:
+        """`predicted` is the predicted output, if any."""
+        # Preceded by the end of the prompt, so that it matches at the beginning of the output.
+        self._lookup = prompt[-_MAX_SUFFIX:] + predicted if predicted else _EMPTY
         self.num_drafted = 0
         self.num_accepted = 0
         self._proposal = array("i")
-        self._at = 0
+        self._position = 0
         self._num_computed = 0
-        # Of lately guessed tokens, weighted.
-        self._right, self._judged = _PREDICTED_RECORD if predicted else _USUAL_RECORD
+        # Exponentially weighted counts of recent tokens.
+        counts = _INITIAL_PREDICTED_COUNTS if predicted else _INITIAL_COUNTS
+        self._accepted, self._proposed = counts
 
     @property
     def acceptance_rate(self) -> float:
-        """How probably a guessed token behind right ones is right, below 1."""
-        return min(self._right / self._judged, _SUREST)
+        """The estimated probability, below 1, that a token is accepted if those before it are."""
+        return min(self._accepted / self._proposed, _MAX_ACCEPTANCE_RATE)
 
     def propose(self, tokens: "array[int]", count: int) -> "array[int]":
-        """Up to `count` tokens that may follow `tokens`; the guess before must have been judged."""
-        text = self._known + tokens if self._known else tokens
-        self._proposal, self._at = propose_tokens(text, count), len(tokens)
+        """Propose up to `count` next tokens. The previous proposal must have been scored."""
+        text = self._lookup + tokens if self._lookup else tokens
+        self._proposal, self._position = propose_tokens(text, count), len(tokens)
         return self._proposal
 
     def draft(self, count: int) -> "array[int]":
-        """The first `count` tokens of the guess, which are going to be computed."""
+        """Use the first `count` tokens of the proposal as a draft."""
         drafted = self._proposal[:count]
         self._num_computed = len(drafted)
         return drafted
 
     def score(self, tokens: "array[int]") -> ProposalStats:
-        """Compare the last guess with what `tokens` have become, and forget it."""
+        """Compare the last proposal with the tokens of the sequence, and clear it."""
         if not self._proposal:
             return ProposalStats()
-        said = tokens[self._at :]
-        right = common_prefix(self._proposal, said, limit=len(said))
-        judged = ProposalStats(self._num_computed, min(right, self._num_computed))
-        is_wrong = right < min(len(self._proposal), len(said))
-        self._right += right - _NEWEST_SHARE * self._right
-        self._judged += right + is_wrong - _NEWEST_SHARE * self._judged
-        self.num_drafted += judged.drafted
-        self.num_accepted += judged.accepted
+        output = tokens[self._position :]
+        num_equal = common_prefix(self._proposal, output, limit=len(output))
+        stats = ProposalStats(self._num_computed, min(num_equal, self._num_computed))
+        is_wrong = num_equal < min(len(self._proposal), len(output))
+        self._accepted += num_equal - _NEWEST_SHARE * self._accepted
+        self._proposed += num_equal + is_wrong - _NEWEST_SHARE * self._proposed
+        self.num_drafted += stats.drafted
+        self.num_accepted += stats.accepted
         self._proposal, self._num_computed = self._proposal[:0], 0
-        return judged
+        return stats
 
 
 def propose_tokens(tokens: "array[int]", count: int) -> "array[int]":
-    """`count` tokens that may follow; none where the last `NGRAM` tokens never stood before.
+    """Propose `count` next tokens; none if the last `NGRAM` tokens have not occurred before.
 
-    Of the places where they did, the one that agrees longest with the end of `tokens` is taken, the
-    nearest of equals. What follows it is repeated where it reaches the end of the text.
+    Uses the earlier occurrence with the longest common suffix, the most recent one if equal. If
+    fewer than `count` tokens follow it, they are repeated.
     """
-    best, longest = 0, 0
-    for place in _places(tokens):
-        agreed = _agreement(tokens, place)
-        if agreed > longest:
-            best, longest = place, agreed
-        if longest == _LONGEST:
+    best, max_suffix = 0, 0
+    for end in _match_ends(tokens):
+        suffix = _common_suffix(tokens, end)
+        if suffix > max_suffix:
+            best, max_suffix = end, suffix
+        if max_suffix == _MAX_SUFFIX:
             break
-    if not longest:
+    if not max_suffix:
         return array("i")
-    following = tokens[best : best + count]
-    return (following * (count // len(following) + 1))[:count]
+    continuation = tokens[best : best + count]
+    return (continuation * (count // len(continuation) + 1))[:count]
 
 
-def _places(tokens: "array[int]") -> list[int]:
-    """Where the end of the text stood before, nearest first: the positions behind it."""
+def _match_ends(tokens: "array[int]") -> list[int]:
+    """The end positions of earlier occurrences of the last n-gram, most recent first."""
     size = tokens.itemsize
-    text = tokens.tobytes()  # bytes are searched at a gigabyte a second, without an index
+    text = tokens.tobytes()  # searched at about 1 GB/s, without an index
     end, ngram = len(text) - size, text[-NGRAM * size :]
-    found: list[int] = []
-    while len(found) < _PLACES and len(tokens) > NGRAM:
+    ends: list[int] = []
+    while len(ends) < _MAX_MATCHES and len(tokens) > NGRAM:
         at = text.rfind(ngram, 0, end)
         if at < 0:
             break
         end = at + len(ngram) - 1
         if at % size == 0:
-            found.append(at // size + NGRAM)
-    return found
+            ends.append(at // size + NGRAM)
+    return ends
 
 
-def _agreement(tokens: "array[int]", place: int) -> int:
-    """How many tokens before `place` are those at the end of the text, up to `_LONGEST`."""
-    agreed = NGRAM
-    while agreed < min(place, _LONGEST) and tokens[place - 1 - agreed] == tokens[-1 - agreed]:
-        agreed += 1
-    return agreed
+def _common_suffix(tokens: "array[int]", end: int) -> int:
+    """The length of the common suffix of `tokens[:end]` and `tokens`, at most `_MAX_SUFFIX`."""
+    length = NGRAM
+    while length < min(end, _MAX_SUFFIX) and tokens[end - 1 - length] == tokens[-1 - length]:
+        length += 1
+    return length

@@ -129,7 +129,7 @@ class OutputProcessor:
         for token in guide.forced_tokens(limit):
             if self._append(sequence, SampledToken(token, None)):
                 return True
-        if guide.is_over:
+        if guide.is_finished:
             self.finish(sequence, FinishReason.STOP)
             return True
         return False

@@ -1,8 +1,8 @@
-"""Which sequence holds which slot of the KV cache, and what idle slots still remember.
+"""The slots of the KV cache: the sequences that run in them, and the prefixes cached in idle ones.
 
-A slot's `tokens` are exactly those whose cells the native cache holds. An idle slot keeps them for
-the next request with the same beginning under the same key; the key names whose they are, so that
-nobody else can tell what was sent.
+`Slot.tokens` always matches the cells in the native cache. The prefix in an idle slot is reused by
+requests with the same prefix and the same key. The key identifies the owner of the prefix, so that
+others cannot learn from response times what was sent.
 """
 
 from array import array
@@ -12,19 +12,21 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Slot:
-    """One KV stream; `is_saved` says that an idle slot's cells are in memory too, for the preempted
-    sequence that they are of, `kept_for` which stored object they are part of (empty: none)."""
+    """One slot of the KV cache."""
 
     index: int
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     key: bytes = b""
     owner: int | None = None
+    """The id of the running sequence; None if idle."""
     is_saved: bool = False
+    """Whether the cells of an idle slot are also saved in memory, for its preempted sequence."""
     kept_for: str = ""
+    """The id of the stored object to which the cells belong; empty if none."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no sequence runs here."""
+        """Whether no sequence runs in this slot."""
         return self.owner is None
 
 
@@ -35,15 +37,15 @@ class SlotTable:
         self.slots = [Slot(index) for index in range(count)]
 
     def occupy(self, slot: Slot, sequence_id: int, key: bytes) -> None:
-        """Assign a slot to a sequence; with an empty key its prefix is not shared."""
+        """Assign a slot to a sequence. With an empty key its prefix is not reused."""
         slot.owner = sequence_id
         slot.key = key
         slot.is_saved = False
         slot.kept_for = ""
 
     def release(self, slot: Slot, *, keep: bool, kept_for: str = "") -> None:
-        """The sequence is gone; what was computed stays for reuse where `keep`, as part of a stored
-        object where one is named."""
+        """Make a slot idle. If `keep`, its prefix may be reused, as part of the stored object
+        `kept_for` if any."""
         slot.owner = None
         if keep:
             slot.kept_for = kept_for
@@ -51,32 +53,31 @@ class SlotTable:
             slot.key = b""
 
     @staticmethod
-    def swap(one: Slot, other: Slot) -> None:
-        """The cells of two slots have changed places, and with them whose they are."""
+    def swap(left: Slot, right: Slot) -> None:
+        """Swap everything but the indexes, after the cells of two slots were swapped."""
         for name in ("tokens", "key", "owner", "is_saved", "kept_for"):
-            mine, its = getattr(one, name), getattr(other, name)
-            setattr(one, name, its)
-            setattr(other, name, mine)
+            left_value, right_value = getattr(left, name), getattr(right, name)
+            setattr(left, name, right_value)
+            setattr(right, name, left_value)
 
     @property
     def has_idle(self) -> bool:
-        """Whether a sequence could start."""
+        """Whether any slot is idle."""
         return any(slot.is_idle for slot in self.slots)
 
     @property
     def num_used_cells(self) -> int:
-        """Tokens held in all slots."""
+        """Tokens in all slots."""
         return sum(len(slot.tokens) for slot in self.slots)
 
     @property
     def num_idle_cells(self) -> int:
-        """Tokens held in idle slots."""
+        """Tokens in idle slots."""
         return sum(len(slot.tokens) for slot in self.slots if slot.is_idle)
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int], *, limit: int) -> int:
-    """The length of the common beginning, at most `limit`. Compares halves, so long prefixes cost
-    few steps."""
+    """The length of the common prefix, at most `limit`, by binary search."""
     high = min(len(left), len(right), limit)
     if high <= 0 or left[0] != right[0]:
         return 0

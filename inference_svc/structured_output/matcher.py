@@ -1,4 +1,4 @@
-"""Guides on llguidance: token masks, forced tokens, limits of a step."""
+"""Implements `Guide` with llguidance: token masks, forced tokens, and limits per step."""
 
 import logging
 from collections import OrderedDict, deque
@@ -47,7 +47,7 @@ def check_usable(matcher: LLMatcher) -> None:
 
 
 def matcher_error(matcher: LLMatcher) -> str:
-    """The readable error of a failed matcher."""
+    """The error of a failed matcher, without internal markers of llguidance."""
     error: str = matcher.get_error()
     if error.startswith(_NOTHING_ALLOWED):
         return "nothing can satisfy it"
@@ -150,7 +150,7 @@ class GrammarGuide:
         return self._matcher
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the grammar allows no further text."""
         with self._convert_errors():
             return self._ready.is_stopped()
@@ -190,7 +190,7 @@ class GrammarGuide:
 
     def forced_tokens(self, limit: int) -> Sequence[int]:
         """Accept and return the tokens that must come next, at most `limit`."""
-        if limit <= 0 or self.is_over:
+        if limit <= 0 or self.is_finished:
             return ()
         self._discard_mask()
         if not self._forced:

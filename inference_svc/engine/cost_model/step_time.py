@@ -1,8 +1,8 @@
-"""Predicts step time from the number of rows, or of tokens a row: the table of the warm-up,
-corrected by measured steps.
+"""Predicts step time from the number of rows or of tokens per row.
 
-A machine that is busy while a model loads makes some counts look slower than they are, so counts
-that are never chosen are corrected too.
+Starts with the measurements of the warm-up and corrects them by measured steps. If the machine was
+busy during the warm-up, some row counts look too slow and would never be chosen, so they are tried
+now and then.
 """
 
 from collections.abc import Mapping
@@ -11,28 +11,31 @@ from typing import Final
 from inference_svc.engine.batch import NativeLimits
 
 _SIGNIFICANT_RATIO: Final = 0.95
-# Less is noise, and each correction makes plans anew.
+# Smaller improvements are noise, and each correction invalidates cached plans.
 
 BLOCK: Final = 4
-"""Kernels compute so many rows together, and what is left over one by one."""
-_ODD_COST: Final = 1.01
-# Of a count that was never measured, beside that of the block which it could be filled up to.
+"""Rows that kernels compute together; the rest is computed one by one."""
+_INCOMPLETE_BLOCK_FACTOR: Final = 1.01
+# Minimum time of an unmeasured row count, relative to that of the next whole block.
 
 TRIAL_INTERVAL: Final = 64
-"""Of so many steps that go by a belief, one goes against it: a count that never runs could not show
-that it is better than its measurement."""
+"""One in this many steps uses another choice than the predicted best: a row count that never runs
+could not be corrected."""
 
 
 class DecodeTimes:
-    """Seconds of a step by rows that are neighbours (or by the tokens of one row), up to `most`; 0
-    where nothing was measured. A count that was not measured itself lies between its neighbours;
-    `in_blocks` it takes no less than the block which it could be filled up to."""
+    """Seconds of a step by the number of consecutive rows (or of tokens of one row).
+
+    `measured` are the measurements; other counts up to `max_rows` are interpolated. Without any
+    measurement all times are 0. With `in_blocks`, unmeasured counts take no less time than the next
+    whole block of rows.
+    """
 
     def __init__(
-        self, measured: Mapping[int, float], most: int, *, in_blocks: bool = False
+        self, measured: Mapping[int, float], max_rows: int, *, in_blocks: bool = False
     ) -> None:
-        self._known = dict(measured)
-        self._most = most
+        self._measured = dict(measured)
+        self._max_rows = max_rows
         self._in_blocks = in_blocks
         self._seconds: list[float] = []
         self._interpolate()
@@ -41,55 +44,54 @@ class DecodeTimes:
         return bool(self._seconds)
 
     def __getitem__(self, rows: int) -> float:
-        """Seconds with so many rows; more than `most` take as long as these."""
+        """Seconds of a step of `rows`; more than `max_rows` take as long as `max_rows`."""
         return self._seconds[min(rows, len(self._seconds) - 1)] if self._seconds else 0.0
 
     def observe(self, rows: int, seconds: float) -> bool:
-        """Update from a step of so many rows; return whether it was faster than predicted."""
+        """Update from a step. Returns whether it was faster than predicted."""
         if not 0 < seconds < self[rows] * _SIGNIFICANT_RATIO:
             return False
         self.set_seconds(rows, seconds)
         return True
 
     def set_seconds(self, rows: int, seconds: float) -> None:
-        """Take over what so many rows take."""
-        self._known[rows] = seconds
+        """Set the time of a step of `rows`."""
+        self._measured[rows] = seconds
         self._interpolate()
 
     def exact_seconds(self, rows: int) -> float:
-        """What so many rows take; of one row too, which `[]` takes for the fastest count."""
-        return self._known.get(rows, self[rows])
+        """Seconds of a step of `rows`. For one row, `[]` returns the minimum of all counts."""
+        return self._measured.get(rows, self[rows])
 
-    def is_known(self, rows: int) -> bool:
-        """Whether so many rows were measured or observed."""
-        return rows in self._known
+    def is_measured(self, rows: int) -> bool:
+        """Whether a step of `rows` was measured, at the warm-up or later."""
+        return rows in self._measured
 
     def _interpolate(self) -> None:
-        # What was never measured follows its neighbours.
-        self._seconds = _interpolated(self._known, self._most)
+        self._seconds = _interpolated(self._measured, self._max_rows)
         if self._in_blocks:
-            self._fill_blocks()
-        # No number of rows is faster than one; and who runs alone always gets the same shape.
+            self._raise_incomplete_blocks()
+        # No row count is faster than one row, so a single sequence never gets filler rows.
         if self._seconds:
             self._seconds[1] = min(self._seconds[1:])
 
-    def _fill_blocks(self) -> None:
+    def _raise_incomplete_blocks(self) -> None:
         for rows in range(1, len(self._seconds)):
             block = -(-rows // BLOCK) * BLOCK
-            if rows not in self._known and rows < block < len(self._seconds):
-                self._seconds[rows] = max(self._seconds[rows], _ODD_COST * self._seconds[block])
+            if rows not in self._measured and rows < block < len(self._seconds):
+                minimum = _INCOMPLETE_BLOCK_FACTOR * self._seconds[block]
+                self._seconds[rows] = max(self._seconds[rows], minimum)
 
 
-def _interpolated(step_times: Mapping[int, float], most: int) -> list[float]:
-    """Cost of 0 to `most` rows; empty where nothing was measured. Beyond the last measurement it
-    grows linearly."""
+def _interpolated(step_times: Mapping[int, float], max_rows: int) -> list[float]:
+    """Times of 0 to `max_rows` rows, linear beyond the last measurement; empty without any."""
     if not step_times:
         return []
-    known = sorted(step_times)
+    measured = sorted(step_times)
     costs = [0.0]
-    for rows in range(1, most + 1):
-        below = max((k for k in known if k <= rows), default=known[0])
-        above = min((k for k in known if k >= rows), default=None)
+    for rows in range(1, max_rows + 1):
+        below = max((count for count in measured if count <= rows), default=measured[0])
+        above = min((count for count in measured if count >= rows), default=None)
         if above is None:
             costs.append(step_times[below] * rows / below)
         elif above == below:
@@ -101,13 +103,15 @@ def _interpolated(step_times: Mapping[int, float], most: int) -> list[float]:
 
 
 _NEWEST_SHARE = 0.25
-# Steps with fewer prompt tokens say more about the rest of the step.
 _MIN_SIGNIFICANT_TOKENS = 16
+# With fewer prompt tokens the rest of the step dominates its time.
 
 
 class StepTimeModel:
-    """Seconds of a step by decoding rows and prompt tokens; 0 where nothing is known yet.
-    `token_times` are seconds by the tokens of a row alone."""
+    """Predicted seconds of a step by decoding rows and prompt tokens; 0 if nothing is measured.
+
+    `step_times` are measured seconds by decoding rows, `token_times` by the tokens of a single row.
+    """
 
     def __init__(
         self,
@@ -117,39 +121,41 @@ class StepTimeModel:
     ) -> None:
         self._rows = DecodeTimes(step_times, limits.slots)
         self._tokens = DecodeTimes(token_times or {}, limits.output_rows)
-        # One-token rows of many slots are the dearest way to compute as many prompt tokens.
+        # An upper bound: one-token rows of many slots are slower than a prompt of as many tokens.
         self._token_s = self._rows[limits.slots] / limits.slots
 
     def observe_decode(self, *, rows: int, drafted: int, seconds: float) -> bool:
-        """Learn from a step without prompts, with `drafted` tokens behind the one of each row; tell
-        whether it was faster than believed."""
+        """Update from a step without prompts, with `drafted` tokens in each row after the first.
+
+        Returns whether it was faster than predicted.
+        """
         is_faster = self._rows.observe(rows, seconds)
         if drafted:
             is_faster |= self._tokens.observe(rows * (1 + drafted), seconds)
         return is_faster
 
     def observe_prefill(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
-        """Learn from a step with prompts."""
+        """Update from a step with prompts."""
         if prompt_tokens < _MIN_SIGNIFICANT_TOKENS or seconds <= 0:
             return
         token_s = max(seconds - self._rows[num_decoding], 0.0) / prompt_tokens
-        known = self._token_s or token_s
-        self._token_s = known + _NEWEST_SHARE * (token_s - known)
+        average = self._token_s or token_s
+        self._token_s = average + _NEWEST_SHARE * (token_s - average)
 
     def prefill_s(self, tokens: int) -> float:
-        """Seconds to compute so many prompt tokens."""
+        """Seconds to compute `tokens` prompt tokens."""
         return tokens * self._token_s
 
     def prompt_tokens_within(self, seconds: float, *, num_decoding: int) -> int | None:
-        """The prompt tokens that fit into a step of `seconds` beside decoding rows; None where
-        that is not known."""
+        """The prompt tokens that fit into a step of `seconds` beside the decoding rows; None if
+        nothing is measured."""
         if not self._token_s:
             return None
         return max(int((seconds - self._rows[num_decoding]) / self._token_s), 0)
 
     def slowdown(self, rows: int, tokens: int) -> float:
-        """How many times as long a step of decoding rows takes with `tokens` in each of them; 1
-        where that was not measured."""
+        """The time of a step with `tokens` in each row, as a multiple of that with one; 1 if
+        nothing is measured."""
         single = self._rows[rows]
         if not single or not self._tokens:
             return 1.0

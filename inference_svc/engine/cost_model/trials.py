@@ -1,7 +1,7 @@
-"""Compares two row counts by consecutive steps, and remembers which is faster.
+"""Corrects step times by comparing consecutive steps of different row counts.
 
-The warm-up has no time for every count of a large model, and estimates of one count decide how
-others run.
+The warm-up measures only some row counts of a large model, and the estimate of one count affects
+the layout of others.
 """
 
 import math
@@ -14,13 +14,13 @@ from typing import Final
 from inference_svc.engine.cost_model.step_time import DecodeTimes
 
 _MEMORY_STEPS: Final = 5
-"""Of so many steps one or two may have been held up by something else."""
+"""Steps in the median, of which one or two may have been delayed by other processes."""
 _NEWEST_SHARE: Final = 0.25
 _MIN_CORRECTION: Final = 0.01
-"""A smaller correction is noise, and each makes plans anew."""
+"""A smaller correction is noise, and each one invalidates cached plans."""
 _MAX_RATIO_PER_STEP: Final = 1.5
-"""One step shows a count to be so many times as fast or slow at most: it may have been held up."""
-_MAX_KINDS: Final = 8  # that are remembered, those that ran last
+"""Limit of the correction by a single step, which may have been delayed."""
+_MAX_KINDS: Final = 8  # least recently used ones are dropped
 _Steps = deque[tuple[int, float]]  # rows and seconds
 
 
@@ -29,54 +29,58 @@ def _no_steps(_kind: Hashable) -> _Steps:
 
 
 class RowCountTrials:
-    """Corrects the estimates of `times` for row counts relative to one another; the scale of the
-    warm-up stays.
+    """Corrects the estimates in `times` relative to each other; the scale of the warm-up stays.
 
-    Consecutive steps are compared, because the fastest step of a count is a matter of luck on a
-    shared machine. Kernels compute rows in blocks, so 15 rows may take longer than 16: with
-    corrections 15 sequences decode 164 to 172 tokens/s instead of 129 to 131.
+    Compares consecutive steps, because the fastest step of a row count is random on a shared
+    machine. Kernels compute rows in blocks, so 15 rows may take longer than 16: with corrections 15
+    sequences decode 164 to 172 tokens/s instead of 129 to 131.
     """
 
     def __init__(self, times: DecodeTimes) -> None:
         self._times = times
-        self._steps_of = lru_cache(maxsize=_MAX_KINDS)(_no_steps)
+        self._steps_by_kind = lru_cache(maxsize=_MAX_KINDS)(_no_steps)
         self._newest = _no_steps(None)
 
     def observe(self, runs: Sequence[int], seconds: float, kind: Hashable = None) -> bool:
-        """Learn from a step of runs of neighbours; tell whether a belief has changed. Runs of
-        several lengths do not tell which of them took how long; nor are steps compared that differ
-        in `kind`, whatever else makes them longer or shorter."""
+        """Update from a step. Returns whether an estimate has changed.
+
+        `runs` are the lengths of its runs of consecutive slots. Steps with runs of different
+        lengths are ignored, since the time of each run is unknown. Only steps of the same `kind`
+        are compared.
+        """
         rows = runs[0]
         if len(set(runs)) != 1 or seconds <= 0 or not self._times.exact_seconds(rows):
             return False
-        self._newest = self._steps_of(kind)
+        self._newest = self._steps_by_kind(kind)
         each = seconds / len(runs)
-        is_new = bool(self._newest) and self._compare(self._newest[-1][0], rows, each)
+        has_changed = bool(self._newest) and self._compare(self._newest[-1][0], rows, each)
         self._newest.append((rows, each))
-        return is_new
+        return has_changed
 
     @property
     def slowdown(self) -> float:
-        """How many times as long as believed the newest steps took; 1 before there were any."""
+        """Median ratio of measured to predicted time of the newest steps; 1 before the first."""
         if not self._newest:
             return 1.0
         return median(seconds / self._times.exact_seconds(rows) for rows, seconds in self._newest)
 
     def _compare(self, last: int, rows: int, seconds: float) -> bool:
-        """What takes longer or shorter since the count changed, does so for its sake. Half of that
-        is told of the count before: else what every change costs would add up without end."""
+        """Attribute a change of step time to the change of the row count since the `last` step.
+
+        The correction is split between both counts: if it went to the new one only, a constant cost
+        of changing the count would accumulate.
+        """
         if rows == last:
             return False
         times = self._times
         factor = seconds / self.slowdown / times.exact_seconds(rows)
         factor = min(max(factor, 1 / _MAX_RATIO_PER_STEP), _MAX_RATIO_PER_STEP)
-        if not times.is_known(rows):
+        if not times.is_measured(rows):
             times.set_seconds(rows, factor * times.exact_seconds(rows))
             return True
         factor **= _NEWEST_SHARE
         if abs(factor - 1) < _MIN_CORRECTION:
             return False
-        mine, other = times.exact_seconds(rows), times.exact_seconds(last)
-        times.set_seconds(rows, mine * math.sqrt(factor))
-        times.set_seconds(last, other / math.sqrt(factor))
+        times.set_seconds(rows, times.exact_seconds(rows) * math.sqrt(factor))
+        times.set_seconds(last, times.exact_seconds(last) / math.sqrt(factor))
         return True

@@ -1,7 +1,7 @@
-"""The layout of a decode call over KV streams: which slots get rows, and where padding pays.
+"""The layout of a decode call over KV streams: which idle slots get filler rows.
 
-Only consecutive ascending slots share a compute batch, and kernels work in blocks of rows, so holes
-between slots and some row counts cost time.
+Only consecutive slots share a micro-batch, and kernels compute rows in blocks, so holes between
+slots and incomplete blocks cost time. Filler rows (padding) in idle slots avoid both.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -10,16 +10,16 @@ from functools import lru_cache
 from inference_svc.engine.cost_model.step_time import BLOCK, TRIAL_INTERVAL, DecodeTimes
 from inference_svc.engine.cost_model.trials import RowCountTrials
 
-_WORTH_TRYING = 1.5
-"""Fillers are tried where a step is believed to take at most so many times as long with them."""
-_Choice = tuple[float, tuple[int, ...]]  # the cost of a step, and the slots that are filled
+_MAX_TRIAL_SLOWDOWN = 1.5
+"""Fillers are tried only if the step is predicted to take at most this multiple of the time."""
+_Choice = tuple[float, tuple[int, ...]]  # the cost of a step, and its filler slots
 
 
 class BatchLayout:
-    """Chooses filler slots from a table of step time, in seconds, by rows, as measured at warm-up.
+    """Chooses filler slots by the `step_times` of the warm-up (seconds by rows), later corrected.
 
-    Row counts that were not measured are interpolated. Without measurements nothing is filled, nor
-    where a filler's cell could not be removed (`can_fill`).
+    There are no fillers without measurements, or if the backend cannot remove the cell of a filler
+    afterwards (`can_fill`).
     """
 
     def __init__(
@@ -31,61 +31,67 @@ class BatchLayout:
         self._can_fill = can_fill
         self._num_choices = 0  # since the last trial
         self._num_trials = 0
-        # Bounded: with few slots all patterns fit, with many the common ones recur.
-        self._shapes = lru_cache(maxsize=4096)(self._cheapest)
+        # With few slots all layouts fit into the cache; with many, few of them are common.
+        self._layouts = lru_cache(maxsize=4096)(self._cheapest)
         self._whole_blocks = lru_cache(maxsize=4096)(self._in_whole_blocks)
 
     def fillers(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
-        """Idle slots to fill when `used` slots (ascending) have a row and `fillable` ones may take
-        a filler; now and then others than believed to be best."""
+        """The idle slots to fill, of the `fillable` ones, if `used` slots (ascending) have a row.
+
+        Every `TRIAL_INTERVAL` steps the choice is another one than the predicted best.
+        """
         if not self._times or not used or not self._can_fill:
             return ()
-        chosen = self._shapes(tuple(used), tuple(fillable))[1]
+        chosen = self._layouts(tuple(used), tuple(fillable))[1]
         self._num_choices += 1
         if len(used) == 1 or self._num_choices < TRIAL_INTERVAL:
             return chosen
-        others = [other for other in self._others(used, fillable) if other != chosen]
-        if not others:
+        trials = [trial for trial in self._trial_options(used, fillable) if trial != chosen]
+        if not trials:
             return chosen
         self._num_choices = 0
         self._num_trials += 1
-        return others[self._num_trials % len(others)]
+        return trials[self._num_trials % len(trials)]
 
-    def _others(self, used: Sequence[int], fillable: Sequence[int]) -> list[tuple[int, ...]]:
-        """What may be tried: no fillers, and those that make whole blocks unless they surely do not
-        pay; only where all runs are as long, for others teach nothing."""
+    def _trial_options(self, used: Sequence[int], fillable: Sequence[int]) -> list[tuple[int, ...]]:
+        """The choices that may be tried: no fillers, and those that complete blocks, unless they
+        are predicted to be far too slow. All runs must have equal lengths, or the measurement would
+        be ignored."""
         whole_blocks = self._whole_blocks(tuple(used), tuple(fillable))
         options = {(): list(used), whole_blocks: sorted((*used, *whole_blocks))}
-        most = _WORTH_TRYING * self.seconds(used)
+        limit = _MAX_TRIAL_SLOWDOWN * self.seconds(used)
         return [
             fillers
             for fillers, rows in options.items()
-            if len(set(_runs(rows))) == 1 and (not fillers or self.seconds(rows) <= most)
+            if len(set(_runs(rows))) == 1 and (not fillers or self.seconds(rows) <= limit)
         ]
 
     def observe(self, rows: Sequence[int], seconds: float, kind: Hashable = None) -> None:
-        """Learn from a step with one token in just these slots (ascending). Only steps of the same
-        kind are compared."""
+        """Update from a step with one token in each of these slots (ascending). Only steps of the
+        same `kind` are compared."""
         if self._times and self._trials.observe(_runs(rows), seconds, kind):
-            self._shapes.cache_clear()
+            self._layouts.cache_clear()
 
     def cheapest_seconds(self, used: Sequence[int], fillable: Sequence[int]) -> float:
-        """What a step takes then; 0 where nothing was measured."""
+        """Predicted seconds of a step with the best fillers; 0 if nothing is measured."""
         if not self._can_fill:
             return self.seconds(used)
         if not self._times or not used:
             return 0.0
-        return self._scale * self._shapes(tuple(used), tuple(fillable))[0]
+        return self._scale * self._layouts(tuple(used), tuple(fillable))[0]
 
     def seconds(self, rows: Sequence[int]) -> float:
-        """What a step takes with rows in just these slots (ascending); 0 where nothing was
+        """Predicted seconds of a step with rows in exactly these slots (ascending); 0 if nothing is
         measured."""
         return self._scale * sum(self._times[run] for run in _runs(rows))
 
     @property
     def _scale(self) -> float:
-        """The machine may have been busier at the warm-up. Where steps take longer than then, their
-        texts are longer, which no layout changes."""
+        """Factor for steps faster than at the warm-up, when the machine may have been busy.
+
+        Slower steps are not scaled: they take longer because of their context lengths, whatever the
+        layout.
+        """
         return min(self._trials.slowdown, 1.0)
 
     def _cheapest(self, used: tuple[int, ...], fillable: tuple[int, ...]) -> _Choice:
@@ -97,39 +103,41 @@ class BatchLayout:
 
 
 def _fill(used: tuple[int, ...], fillable: tuple[int, ...], costs: Sequence[float]) -> _Choice:
-    """The cheapest step, by what runs of neighbours cost: dynamic programming over the slots; the
-    state is the length of the run that is open."""
+    """The cheapest step by the `costs` of runs of consecutive slots.
+
+    Dynamic programming over the slots; the state is the length of the current run.
+    """
     busy, free = frozenset(used), frozenset(fillable)
     best: dict[int, _Choice] = {0: (0.0, ())}
     for slot in range(len(costs) - 1):
-        following: dict[int, _Choice] = {}
+        updated: dict[int, _Choice] = {}
         for run, (cost, filled) in best.items():
             if slot in busy:
-                _update(following, run + 1, cost, filled)
+                _update(updated, run + 1, cost, filled)
                 continue
-            _update(following, 0, cost + costs[run], filled)
+            _update(updated, 0, cost + costs[run], filled)
             if slot in free:
-                _update(following, run + 1, cost, (*filled, slot))
-        best = following
+                _update(updated, run + 1, cost, (*filled, slot))
+        best = updated
     return min((cost + costs[run], filled) for run, (cost, filled) in best.items())
 
 
 def _update(table: dict[int, _Choice], run: int, cost: float, filled: tuple[int, ...]) -> None:
-    known = table.get(run)
-    if known is None or (cost, len(filled)) < (known[0], len(known[1])):
+    best = table.get(run)
+    if best is None or (cost, len(filled)) < (best[0], len(best[1])):
         table[run] = (cost, filled)
 
 
 def _runs(rows: Sequence[int]) -> list[int]:
-    """The lengths of the runs of neighbours."""
+    """The lengths of the runs of consecutive slots."""
     lengths, run = [], 0
-    for row, following in zip(rows, [*rows[1:], -1], strict=True):
+    for row, next_row in zip(rows, [*rows[1:], -1], strict=True):
         run += 1
-        if following != row + 1:
+        if next_row != row + 1:
             lengths.append(run)
             run = 0
     return lengths
 
 
 NO_FILLERS = BatchLayout({}, 0)
-"""Fills nothing."""
+"""A layout without filler rows."""

@@ -1,4 +1,4 @@
-"""Moves running sequences to lower slots when holes between slots cost more than the move."""
+"""Defragmentation: moves running sequences to lower slots if holes cost more than the moves."""
 
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
@@ -13,8 +13,7 @@ from inference_svc.engine.slots import Slot, SlotTable
 
 
 class SlotMover:
-    """Moves sequences between the slots of `table`; a copy may be queued, so a decode must
-    follow."""
+    """Moves sequences between slots. KV cache copies may be queued until the next decode."""
 
     def __init__(
         self, backend: Backend, copier: CacheCopier, table: SlotTable, allocator: SlotAllocator
@@ -25,11 +24,11 @@ class SlotMover:
         self._allocator = allocator
 
     def free_slots(self, first: int) -> list[Slot]:
-        """The slots from `first` on that a running sequence could have now."""
+        """The slots from index `first` on that are free for a running sequence."""
         return [slot for slot in self._table.slots[first:] if self._allocator.is_free(slot)]
 
     def seconds(self, sequence: Sequence, target: Slot) -> float:
-        """What a move would take."""
+        """Predicted seconds of a move."""
         if not self._allocator.is_worth_saving(target):
             return self._copier.copy_seconds(sequence.num_computed)
         return sum(
@@ -38,15 +37,15 @@ class SlotMover:
         )
 
     def move(self, sequence: Sequence, target: Slot) -> bool:
-        """Bring a running sequence to a free slot. False where that cannot be; the sequence is then
-        where it was."""
+        """Move a running sequence to a free slot. Returns False if it could not be moved; its slot
+        is then unchanged."""
         source = sequence.slot
         if source is None or not self._copier.is_settled(source.index):
             return False
-        keeps = self._allocator.is_worth_saving(target)
-        if not keeps:
+        must_save = self._allocator.is_worth_saving(target)
+        if not must_save:
             self._allocator.clear(target)
-        if not keeps and not self._backend.copies_by_state:
+        if not must_save and not self._backend.copies_by_state:
             self._copier.copy(source.index, target.index, len(source.tokens))
             self._backend.trim(source.index, 0)
         elif not self._exchange_states(source, target):
@@ -56,31 +55,35 @@ class SlotMover:
         return True
 
     def _exchange_states(self, source: Slot, target: Slot) -> bool:
-        """The one that runs first: where it is refused, nothing has happened to it."""
+        """Exchange the cells of two slots by saving and restoring their states.
+
+        Restores the running sequence first, so that a failure leaves it unchanged. If the cached
+        prefix of the target cannot be restored, it is dropped.
+        """
         state = self._copier.save(source.index)
-        kept = self._copier.save(target.index) if target.tokens else None
+        cached = self._copier.save(target.index) if target.tokens else None
         if not self._copier.restore(target.index, state):
             self._allocator.clear(target)
             return False
-        if kept is None or not self._copier.restore(source.index, kept):
+        if cached is None or not self._copier.restore(source.index, cached):
             self._backend.trim(source.index, 0)
             target.tokens, target.key = target.tokens[:0], b""
         return True
 
 
-# Steps that a hole must stay. Then it is looked at again whenever so many have passed: sequences
-# that run on promise more steps.
 PATIENCE_STEPS = 4
-# What is saved must be worth so many times the moves: how long a sequence runs is a guess.
-_WORTH = 2.0
-# A sequence that has said little may yet say so much.
-_LEAST_EXPECTED = 16
-# The moves of one step may take so much of its time; one is always made.
-_LONGEST_SHARE = 0.5
+"""Steps with the same holes before a move is considered, and again each time as many have passed:
+the longer sequences run, the more steps are expected of them."""
+_MIN_BENEFIT_RATIO = 2.0
+"""Minimum of saved time per time of the moves, since the number of further steps is a guess."""
+_MIN_EXPECTED_STEPS = 16
+"""Expected steps of a sequence that has generated fewer tokens than this."""
+_MAX_STEP_SHARE = 0.5
+"""Maximum time of the moves before a step, as a fraction of the step; one move is always made."""
 
 
 class Move(NamedTuple):
-    """A running sequence, the idle slot that it gets, and the seconds that this takes."""
+    """A move of a running sequence to an idle slot, with its predicted duration."""
 
     sequence: Sequence
     target: Slot
@@ -88,8 +91,7 @@ class Move(NamedTuple):
 
 
 class Compactor:
-    """Moves sequences by the `layout`'s measured step times and the `mover`'s measured copies;
-    `num_moves` counts."""
+    """Decides which sequences to move, by the predicted times of steps and of moves."""
 
     def __init__(
         self, table: SlotTable, mover: SlotMover, layout: BatchLayout, slot_tokens: int
@@ -100,25 +102,27 @@ class Compactor:
         self._layout = layout
         self._slot_tokens = slot_tokens
         self._slots: tuple[int, ...] = ()
-        self._num_seen = 0
+        self._num_steps = 0
 
     def close_holes(self, plan: Plan) -> list[Moved] | None:
-        """Move some of a plan's sequences before it is carried out; the plan must then be made anew
-        and carried out. None where it stands as it is. Nobody moves beside prompts, whose steps
-        have shapes of their own."""
+        """Move sequences of a plan before it is executed. The caller must then plan again.
+
+        Returns None if no move was attempted. Plans with prompts are left alone, since their
+        layouts are exceptions.
+        """
         if plan.prompt_tokens or not plan.has_holes or not self._has_lasted(plan):
             return None
         moves = self._moves(plan)
-        # With fillers, as such steps usually are: this one may be the exception that tries without.
+        # With the usual fillers, even if this step is a trial without them.
         seconds = self._cheapest_seconds([item.row.slot for item in plan.work])
         if not moves or not self._pays(plan, moves, seconds):
             return None
         moved: list[Moved] = []
-        left = seconds * _LONGEST_SHARE
+        remaining_s = seconds * _MAX_STEP_SHARE
         for move in moves:
-            if moved and move.seconds > left:
+            if moved and move.seconds > remaining_s:
                 break
-            left -= move.seconds
+            remaining_s -= move.seconds
             if self._mover.move(move.sequence, move.target):
                 moved.append(Moved(move.sequence.request.sequence_id, move.target.index))
         self.num_moves += len(moved)
@@ -127,12 +131,12 @@ class Compactor:
     def _has_lasted(self, plan: Plan) -> bool:
         slots = tuple(item.row.slot for item in plan.work)
         if slots != self._slots:
-            self._slots, self._num_seen = slots, 0
-        self._num_seen += 1
-        return self._num_seen % PATIENCE_STEPS == 0
+            self._slots, self._num_steps = slots, 0
+        self._num_steps += 1
+        return self._num_steps % PATIENCE_STEPS == 0
 
     def _moves(self, plan: Plan) -> list[Move]:
-        """The highest sequences into the lowest holes, until they meet."""
+        """Moves from the highest slots to the lowest holes, until they meet."""
         holes = self._mover.free_slots(plan.work[0].row.slot)
         return [
             Move(item.sequence, hole, self._mover.seconds(item.sequence, hole))
@@ -145,10 +149,10 @@ class Compactor:
         used = sorted(stay + [move.target.index for move in moves])
         saved = seconds - self._cheapest_seconds(used)
         steps = min(_expected_steps(move.sequence) for move in moves)
-        return saved * steps > _WORTH * sum(move.seconds for move in moves)
+        return saved * steps > _MIN_BENEFIT_RATIO * sum(move.seconds for move in moves)
 
     def _cheapest_seconds(self, used: SequenceOf[int]) -> float:
-        """What a step with rows in these slots takes."""
+        """Predicted seconds of a step with rows in these slots."""
         fillable = [
             slot.index
             for slot in self._table.slots
@@ -158,6 +162,6 @@ class Compactor:
 
 
 def _expected_steps(sequence: Sequence) -> int:
-    """Expect as many tokens as it has generated, at most its limit."""
-    left = sequence.request.max_tokens - sequence.num_output
-    return min(left, max(sequence.num_output, _LEAST_EXPECTED))
+    """The expected further steps: as many as it has generated tokens, at most its token limit."""
+    remaining = sequence.request.max_tokens - sequence.num_output
+    return min(remaining, max(sequence.num_output, _MIN_EXPECTED_STEPS))

@@ -1,4 +1,4 @@
-"""The adapters of one model: load, unload, apply."""
+"""Loads, unloads and applies the LoRA adapters of one model."""
 
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
@@ -12,7 +12,7 @@ from svc_kit.errors import AdapterNotFound
 
 
 class Adapters:
-    """Loaded adapters by digest; stacks take turns by `AdapterSchedule`."""
+    """The loaded adapters of a model, by digest. `AdapterSchedule` chooses the stack to apply."""
 
     def __init__(self, model: str, backend: Backend, max_wait_s: float) -> None:
         self._model = model
@@ -22,12 +22,15 @@ class Adapters:
         self._current: AdapterStack = NO_ADAPTERS
 
     def __contains__(self, digest: object) -> bool:
-        """Whether an adapter is loaded; any thread may ask."""
+        """Whether an adapter is loaded. Thread-safe."""
         return digest in self._loaded
 
     def load(self, digest: str, path: Path) -> AdapterLoaded | AdapterFailed:
-        """Read an adapter's file, unless it is there already. It is no work for another thread:
-        llama.cpp goes through a model's adapters when it prepares a decode."""
+        """Load an adapter from its file, unless it is loaded already.
+
+        Must run on the step thread: llama.cpp iterates over the adapters of a model when it
+        prepares a decode.
+        """
         if digest not in self._loaded:
             try:
                 self._backend.load_adapter(digest, path)
@@ -43,23 +46,26 @@ class Adapters:
             self._backend.unload_adapter(digest)
 
     def missing(self, request: SequenceRequest) -> AdapterNotFound | None:
-        """The error of a request for an adapter that is not there."""
+        """The error of a request whose adapter is not loaded; None if all are."""
         for adapter in request.adapters:
             if adapter.digest not in self._loaded:
                 return AdapterNotFound(adapter=adapter.digest)
         return None
 
     def select(self, ready: SequenceOf[Sequence], now: float) -> SequenceOf[Sequence]:
-        """The `ready` sequences whose stack is applied now; sets the backend's stack."""
+        """Choose the next stack and apply it. Returns the `ready` sequences that use it."""
         if not ready:
             return ready
         self._current = self._turns.next_stack(ready, now)
         return self.on_turn(ready)
 
     def on_turn(self, ready: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
-        """Those of the `ready` sequences that are on turn still. The backend is told once more: an
-        adapter that was freed meanwhile is not in use, though it may be loaded again."""
-        on_turn = [one for one in ready if one.request.adapters == self._current]
+        """Apply the current stack again. Returns the `ready` sequences that use it.
+
+        The backend stops using a stack when one of its adapters is unloaded, even if it is then
+        loaded again.
+        """
+        on_turn = [item for item in ready if item.request.adapters == self._current]
         if on_turn:
             self._backend.use_adapters(self._current)
         return on_turn

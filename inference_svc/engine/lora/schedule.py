@@ -1,5 +1,5 @@
-"""Schedules adapter stacks: llama.cpp applies adapters to a whole decode call, so stacks take
-turns.
+"""Schedules adapter stacks. llama.cpp applies the same adapters to a whole decode call, so stacks
+take turns.
 """
 
 from collections.abc import Mapping
@@ -10,79 +10,83 @@ from inference_svc.engine.sequence import Sequence
 
 
 class AdapterSchedule:
-    """The line of stacks that have something to compute; the first is on turn. Times are the
-    engine's clock, in seconds."""
+    """A round-robin queue of the stacks with ready sequences, with priorities.
+
+    The first stack is the current one. A stack of higher priority comes first; a stack of lower
+    priority that has waited `max_wait_s` seconds gets one step. Times are in seconds of the
+    engine's clock.
+    """
 
     def __init__(self, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
-        self._line: dict[AdapterStack, float] = {}  # since when each is in the line
-        self._classes: Mapping[AdapterStack, int] = {}
-        self._turn_began = 0.0
-        self._turn_class = 0
-        self._overtaken: frozenset[AdapterStack] = frozenset()  # by the last step
+        self._queue: dict[AdapterStack, float] = {}  # stack to the time when it was queued
+        self._priorities: Mapping[AdapterStack, int] = {}
+        self._turn_started_at = 0.0
+        self._turn_priority = 0
+        self._overtaken: frozenset[AdapterStack] = frozenset()  # of higher priority, in last step
 
     def next_stack(self, ready: SequenceOf[Sequence], now: float) -> AdapterStack:
-        """The stack that is on turn for the next step, of those of `ready` (at least one)."""
-        self._classes = _classes(ready)
-        if len(self._classes) > 1 or self._classes.keys() != self._line.keys():
-            self._move_on(now)
-        current = next(iter(self._line))
-        self._turn_class = self._classes[current]
-        self._overtaken = self._more_urgent(current)
+        """The stack of the next step, of those of the `ready` sequences (at least one)."""
+        self._priorities = _priorities(ready)
+        if len(self._priorities) > 1 or self._priorities.keys() != self._queue.keys():
+            self._update_queue(now)
+        current = next(iter(self._queue))
+        self._turn_priority = self._priorities[current]
+        self._overtaken = self._higher_priority(current)
         return current
 
-    def _move_on(self, now: float) -> None:
-        """Bring the line up to date: those without work leave, new ones stand at its end, and so
-        does the first when its turn is over; who comes next goes to the front."""
-        before = next(iter(self._line), None)
-        line = {stack: since for stack, since in self._line.items() if stack in self._classes}
-        line |= {stack: now for stack in self._classes if stack not in line}
-        first = self._next(line, before, now)
-        since = line.pop(first)
-        if first != before:
-            self._turn_began = now
-            if before is not None and line.pop(before, None) is not None:
-                line[before] = now
-        self._line = {first: since, **line}
+    def _update_queue(self, now: float) -> None:
+        """Remove stacks without ready sequences, append new ones, and move the next one to the
+        front; the previous one goes to the end."""
+        previous = next(iter(self._queue), None)
+        queue = {stack: since for stack, since in self._queue.items() if stack in self._priorities}
+        queue |= {stack: now for stack in self._priorities if stack not in queue}
+        first = self._next(queue, previous, now)
+        since = queue.pop(first)
+        if first != previous:
+            self._turn_started_at = now
+            if previous is not None and queue.pop(previous, None) is not None:
+                queue[previous] = now
+        self._queue = {first: since, **queue}
 
     def _next(
-        self, line: Mapping[AdapterStack, float], before: AdapterStack | None, now: float
+        self, queue: Mapping[AdapterStack, float], previous: AdapterStack | None, now: float
     ) -> AdapterStack:
-        """The next stack after a step of `before`, which may have no work left."""
-        waiting = [stack for stack in line if stack != before]
-        if before is not None and not waiting:
-            return before
-        most = max(self._classes[stack] for stack in waiting)
-        if self._turn_class >= most:
+        """The stack that follows `previous`, which may have no ready sequences any more."""
+        waiting = [stack for stack in queue if stack != previous]
+        if previous is not None and not waiting:
+            return previous
+        highest = max(self._priorities[stack] for stack in waiting)
+        if self._turn_priority >= highest:
             for stack in waiting:
-                if self._may_overtake(stack) and self._is_overdue(line[stack], now):
+                if self._may_overtake(stack) and self._is_overdue(queue[stack], now):
                     return stack
-        peers = [stack for stack in waiting if self._classes[stack] == most]
-        if before is None or before not in line or self._classes[before] < most:
+        peers = [stack for stack in waiting if self._priorities[stack] == highest]
+        if previous is None or previous not in queue or self._priorities[previous] < highest:
             return peers[0]
-        if self._classes[before] > most:
-            return before
-        is_long = now - self._turn_began >= self._max_wait_s / len(peers)
-        return peers[0] if is_long or self._is_overdue(line[peers[0]], now) else before
+        if self._priorities[previous] > highest:
+            return previous
+        is_turn_over = now - self._turn_started_at >= self._max_wait_s / len(peers)
+        return peers[0] if is_turn_over or self._is_overdue(queue[peers[0]], now) else previous
 
     def _may_overtake(self, stack: AdapterStack) -> bool:
-        """Whether a less urgent stack may have a step: not before those have gone on that the last
-        step overtook, who may be less urgent by now."""
-        is_less_urgent = self._classes[stack] < self._turn_class
-        return is_less_urgent and self._overtaken.isdisjoint(self._more_urgent(stack))
+        """Whether a stack of lower priority may have a step: only after the stacks that the last
+        step overtook have had one, unless their priority is no longer higher."""
+        is_lower = self._priorities[stack] < self._turn_priority
+        return is_lower and self._overtaken.isdisjoint(self._higher_priority(stack))
 
-    def _more_urgent(self, stack: AdapterStack) -> frozenset[AdapterStack]:
-        least = self._classes[stack]
-        return frozenset(one for one, its in self._classes.items() if its > least)
+    def _higher_priority(self, stack: AdapterStack) -> frozenset[AdapterStack]:
+        own = self._priorities[stack]
+        return frozenset(other for other, value in self._priorities.items() if value > own)
 
     def _is_overdue(self, since: float, now: float) -> bool:
         return now - since >= self._max_wait_s
 
 
-def _classes(ready: SequenceOf[Sequence]) -> dict[AdapterStack, int]:
-    """The stacks that there are, each with the class of its most urgent sequence."""
-    classes: dict[AdapterStack, int] = {}
+def _priorities(ready: SequenceOf[Sequence]) -> dict[AdapterStack, int]:
+    """The stacks of the sequences, each with the highest priority of its sequences."""
+    priorities: dict[AdapterStack, int] = {}
     for sequence in ready:
         stack = sequence.request.adapters
-        classes[stack] = max(classes.get(stack, 0), sequence.effective_priority)
-    return classes
+        priorities[stack] = max(priorities.get(stack, 0), sequence.effective_priority)
+    return priorities

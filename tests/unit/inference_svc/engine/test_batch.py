@@ -54,7 +54,7 @@ def test_single_token_rows_are_laid_out_the_same_way() -> None:
         ([Row(4, 0, (1,), output=True)], "slot"),
         ([Row(0, 15, (1, 2), output=True)], "position"),
         ([Row(1, 0, (1,), output=True), Row(0, 0, (1,), output=True)], "ascending"),
-        ([Row(0, 0, (1,), output=False), Row(0, 2, (1,), output=True)], "follow"),
+        ([Row(0, 0, (1,), output=False), Row(0, 2, (1,), output=True)], "not consecutive"),
     ],
 )
 def test_a_batch_over_a_native_limit_is_refused(rows: Sequence[Row], said: str) -> None:

@@ -128,7 +128,7 @@ def test_the_sampler_learns_every_output_token_and_is_freed() -> None:
     bench.submit(make_request(max_tokens=4, resumed=array("i", [97])))
     bench.run()
 
-    assert made[0].seen == [97, *bench.tokens(0)]
+    assert made[0].accepted == [97, *bench.tokens(0)]
     assert made[0].closed
 
 

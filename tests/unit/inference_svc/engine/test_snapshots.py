@@ -271,7 +271,7 @@ def test_a_sampler_knows_again_what_tokens_do_not_tell() -> None:
     sampler = other.engine.running[0].sampler
 
     assert isinstance(sampler, FakeSampler)
-    assert sampler.recalled == (float(len(saved_output(prefix))),)
+    assert sampler.restored == (float(len(saved_output(prefix))),)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def guide() -> Iterator[GrammarGuide]:
         lambda guide: guide.mask(),
         lambda guide: guide.accept([1]),
         lambda guide: guide.forced_tokens(3),
-        lambda guide: guide.is_over,
+        lambda guide: guide.is_finished,
     ],
-    ids=["mask", "accept", "forced", "is_over"],
+    ids=["mask", "accept", "forced", "is_finished"],
 )
 def test_a_panic_is_raised_as_a_guide_error(
     guide: GrammarGuide, use: Callable[[GrammarGuide], object]

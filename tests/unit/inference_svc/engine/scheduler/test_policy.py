@@ -57,6 +57,7 @@ def test_each_policy_treats_the_target_time_differently(
 def test_balanced_chunks_grow_with_the_prompts_per_decoding_row(
     num_decoding: int, num_prompts: int, budget: int
 ) -> None:
+    """Each step also computes the decoding rows, so fewer and larger chunks cost less."""
     assert balanced([LONG] * num_prompts, num_decoding=num_decoding) == budget
 
 
@@ -172,6 +173,7 @@ def test_long_prompts_come_one_after_the_other() -> None:
 
 
 def test_equal_prompts_are_completed_one_after_the_other() -> None:
+    """Otherwise all of their first tokens would come at the end."""
     assert fair_chunks([PendingPrompt(128, 1)] * 6, 300) == [128, 128, 0, 0, 0, 0]
     assert fair_chunks([PendingPrompt(128, 1)] * 6, 384) == [128, 128, 0, 0, 0, 0]
     assert fair_chunks([PendingPrompt(74, 1)] * 7, 300) == [74, 74, 74, 74, 0, 0, 0]
@@ -179,10 +181,12 @@ def test_equal_prompts_are_completed_one_after_the_other() -> None:
 
 
 def test_tiny_prompts_are_computed_together() -> None:
+    """Even if there are more prompts than tokens in the budget."""
     assert fair_chunks([PendingPrompt(1, 1)] * 200, 128) == [1] * 128 + [0] * 72
 
 
 def test_a_short_prompt_is_completed_and_others_get_the_rest() -> None:
+    """It needs less than an equal share; no budget is wasted."""
     long = PendingPrompt(1000, 1, skipped_steps=3)
     assert fair_chunks([long, PendingPrompt(10, 1), long], 100) == [90, 10, 0]
     assert fair_chunks([PendingPrompt(10, 1), PendingPrompt(20, 1)], 100) == [10, 20]
