@@ -46,9 +46,9 @@ class OneByOne:
         return self._guide.wait(timeout_s)
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """As the guide."""
-        return self._guide.is_over
+        return self._guide.is_finished
 
     def prepare(self) -> None:
         """As the guide."""

@@ -224,12 +224,12 @@ def test_walks_inside_a_schema_end_in_valid_json(
     assert stepwise.wait(30)
     rng = np.random.default_rng(seed)
     said: list[int] = []
-    while not walk.is_over and len(said) < 400:
+    while not walk.is_finished and len(said) < 400:
         for token in walk.forced_tokens(5):
             assert stepwise.mask().allowed.nonzero()[0].tolist() == [token]
             stepwise.accept([token])
             said.append(token)
-        if walk.is_over:
+        if walk.is_finished:
             break
         few = walk.mask().few
         assert few is not None
@@ -242,8 +242,8 @@ def test_walks_inside_a_schema_end_in_valid_json(
         again = guides.new(constraint)
         assert again.wait(30)
         again.accept(said)
-        assert again.is_over == walk.is_over
-        if not walk.is_over:
+        assert again.is_finished == walk.is_finished
+        if not walk.is_finished:
             assert (again.mask().allowed == walk.mask().allowed).all()
         again.close()
     walk.close()

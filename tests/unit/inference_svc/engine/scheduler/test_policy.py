@@ -100,6 +100,7 @@ def test_balanced_cuts_no_prompt_shortly_before_its_end() -> None:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_decoding_rows_come_first(policy: Policy) -> None:
+    """Every policy is limited to the batch tokens that decoding rows leave available."""
     args = {"available": 4, "cap": 512, "fitting": 100, "num_decoding": 8}
     assert prefill_budget(policy, [LONG] * 8, **args) == 4
 
