@@ -1,5 +1,4 @@
-"""Encoders for tests: BERT weights as a GGUF file that llama.cpp loads, and as plain numpy that
-says what must come out."""
+"""BERT encoders for tests: written as GGUF for llama.cpp, and computed with numpy to compare."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float32]
 
 MEAN, CLS, LAST, RANK = 1, 2, 3, 4
-"""llama.cpp's numbers of the poolings."""
+"""llama.cpp's numbers of pooling types."""
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (
@@ -26,7 +25,7 @@ TEXTS = ("the quick brown fox", "a lazy dog sleeps over the cat.", "where is par
 
 @dataclass(frozen=True)
 class Bert:
-    """An encoder: weights under GGUF's names, the vocabulary as WordPiece writes it ("##ing")."""
+    """Weights by GGUF tensor name, and a WordPiece vocabulary ("##ing" is a continuation)."""
 
     weights: Mapping[str, Array]
     words: Sequence[str]
@@ -41,7 +40,7 @@ class Bert:
         return int(self.weights["token_embd.weight"].shape[1])
 
     def token(self, word: str) -> int:
-        """A word's id."""
+        """The token id of a word."""
         return self.words.index(word)
 
     def write(self, path: Path, *, pooling: int | None = MEAN, labels: Sequence[str] = ()) -> Path:
@@ -89,10 +88,10 @@ class Bert:
         ):
             add(self.token(name))
 
-    # --- what must come out -----------------------------------------------------------------------
+    # --- reference implementation -----------------------------------------------------------------
 
     def token_vectors(self, tokens: Sequence[int]) -> Array:
-        """The last layer's vector of each token, computed in 64 bits."""
+        """The output of the last layer for each token, computed with 64-bit floats."""
         w = {name: values.astype(np.float64) for name, values in self.weights.items()}
         x = w["token_embd.weight"][list(tokens)] + w["position_embd.weight"][: len(tokens)]
         x = self._norm(x + w["token_types.weight"][0], w, "token_embd_norm")
@@ -107,7 +106,7 @@ class Bert:
         return np.asarray(x, np.float32)
 
     def embedding(self, tokens: Sequence[int], pooling: int = MEAN) -> Array:
-        """The pooled vector, of length 1."""
+        """The pooled and normalized vector."""
         x = self.token_vectors(tokens)
         pooled = {MEAN: x.mean(axis=0), CLS: x[0], LAST: x[-1]}[pooling]
         return np.asarray(pooled / np.linalg.norm(pooled), np.float32)
@@ -137,27 +136,27 @@ class Bert:
 
 
 def random_bert(*, seed: int = 0, context_tokens: int = 64, ranks: bool = False) -> Bert:
-    """A tiny encoder whose weights are drawn from a seed; with a rank head where it `ranks`."""
+    """A tiny encoder with random weights; `ranks` adds a rank head."""
     rng = np.random.default_rng(seed)
     words = (*SPECIAL, *WORDS)
     width, ffn, layers = 32, 64, 2
 
-    def drawn(*shape: int) -> Array:
+    def random_values(*shape: int) -> Array:
         return (rng.standard_normal(shape) * 0.3).astype(np.float32)
 
     weights = {
-        "token_embd.weight": drawn(len(words), width),
-        "position_embd.weight": drawn(context_tokens, width),
-        "token_types.weight": drawn(2, width),
+        "token_embd.weight": random_values(len(words), width),
+        "position_embd.weight": random_values(context_tokens, width),
+        "token_types.weight": random_values(2, width),
     }
 
     def norm(name: str) -> None:
-        weights[f"{name}.weight"] = 1 + drawn(width)
-        weights[f"{name}.bias"] = drawn(width)
+        weights[f"{name}.weight"] = 1 + random_values(width)
+        weights[f"{name}.bias"] = random_values(width)
 
     def linear(name: str, inputs: int, outputs: int) -> None:
-        weights[f"{name}.weight"] = drawn(outputs, inputs)
-        weights[f"{name}.bias"] = drawn(outputs)
+        weights[f"{name}.weight"] = random_values(outputs, inputs)
+        weights[f"{name}.bias"] = random_values(outputs)
 
     norm("token_embd_norm")
     for layer in range(layers):
@@ -175,7 +174,7 @@ def random_bert(*, seed: int = 0, context_tokens: int = 64, ranks: bool = False)
 
 
 def _piece(word: str) -> str:
-    """How GGUF writes a WordPiece: word beginnings are marked, not continuations."""
+    """The GGUF form of a WordPiece token: word beginnings are marked, not continuations."""
     if word in SPECIAL:
         return word
     return word[2:] if word.startswith("##") else "\u2581" + word
@@ -186,5 +185,5 @@ def _linear(x: Any, w: Mapping[str, Any], name: str) -> Any:
 
 
 def _gelu(x: Any) -> Any:
-    """llama.cpp's GELU is the tanh form."""
+    """The tanh approximation, as in llama.cpp."""
     return 0.5 * x * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x**3)))

@@ -66,10 +66,10 @@ def load_minilm() -> Bert:
 
 
 def _folder() -> Path:
-    found = find_spec(_PACKAGE)
-    if found is None or found.origin is None:
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"{_PACKAGE} is not installed; it is in requirements/weights.txt")
-    return Path(found.origin).parent / "model"
+    return Path(spec.origin).parent / "model"
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Array]]:

@@ -1,5 +1,8 @@
-"""Tiny models with random weights, one of each kind of memory: what they say is noise, but the same
-noise every time, so a wrong state changes it."""
+"""Tiny models with random weights, one of each memory type.
+
+Their output is random but repeatable, and depends on the whole context, so that a wrong state
+changes it.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,33 +26,34 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def write_model_of_kind(kind: str, path: Path) -> Path:
-    """Write a model with a "window", a "recurrent" one or a "hybrid" one."""
+    """Write a model with a sliding "window", a "recurrent" state, or both attention and a state
+    ("hybrid")."""
     metadata, tensors = {"window": _window, "recurrent": _recurrent, "hybrid": _hybrid}[kind]()
-    listed = [F32Tensor(name, shape) for name, shape in tensors.items()]
-    blank = gguf_bytes({**_vocabulary(), **metadata}, listed)
-    sizes = [4 * int(np.prod(tensor.shape)) for tensor in listed]
+    tensor_infos = [F32Tensor(name, shape) for name, shape in tensors.items()]
+    blank = gguf_bytes({**_vocabulary(), **metadata}, tensor_infos)
+    sizes = [4 * int(np.prod(tensor.shape)) for tensor in tensor_infos]
     padded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
     parts = [blank[: len(blank) - sum(padded)]]
-    draw = np.random.default_rng(7)
-    for tensor, size, full in zip(listed, sizes, padded, strict=True):
-        parts += [_weights(tensor, draw), bytes(full - size)]
+    rng = np.random.default_rng(7)
+    for tensor, size, padded_size in zip(tensor_infos, sizes, padded, strict=True):
+        parts += [_weights(tensor, rng), bytes(padded_size - size)]
     path.write_bytes(b"".join(parts))
     return path
 
 
-def _weights(tensor: F32Tensor, draw: np.random.Generator) -> bytes:
+def _weights(tensor: F32Tensor, rng: np.random.Generator) -> bytes:
     if "norm" in tensor.name:
         values = np.full(tensor.shape, _norm(tensor.name))
     else:
-        values = draw.standard_normal(tensor.shape) * 0.3
+        values = rng.standard_normal(tensor.shape) * 0.3
     if tensor.name.endswith("ssm_a"):
         values = -np.abs(values)  # a state that decays
     return values.astype("<f4").tobytes()
 
 
 def _norm(name: str) -> float:
-    """Attention that picks few tokens, and layers that outweigh the last token's own embedding:
-    what a model says must depend on all that it was told."""
+    """Values that make attention sharp and layers outweigh the embedding of the last token, so that
+    the output depends on the whole context."""
     if "q_norm" in name or "k_norm" in name:
         return 4.0
     return 4.0 if "post" in name else 1.0
@@ -133,7 +137,7 @@ def _recurrent() -> tuple[dict[str, Any], Shapes]:
 
 def _hybrid() -> tuple[dict[str, Any], Shapes]:
     metadata = _common("lfm2", shortconv__l_cache=3, vocab_size=len(_TOKENS))
-    kinds = [i % 2 for i in range(_LAYERS)]  # a convolution, an attention, and again
+    kinds = [i % 2 for i in range(_LAYERS)]  # alternating convolution and attention
     metadata["lfm2.attention.head_count_kv"] = [_HEADS * kind for kind in kinds]
     tensors: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (WIDTH, len(_TOKENS)),

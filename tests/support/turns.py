@@ -1,4 +1,4 @@
-"""Turns as models write them, and what a parser makes of them."""
+"""Model outputs and the turns they are parsed into."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ class Parsed(NamedTuple):
 
 
 class Golden(NamedTuple):
-    """A turn and what is in it."""
+    """The output of a model and its parsed turn."""
 
     label: str
     turn_format: TurnFormat
@@ -50,7 +50,7 @@ class Golden(NamedTuple):
     inline_reasoning: bool = False
 
     def parser(self) -> TurnParser:
-        """A parser for it."""
+        """Create a parser with call ids "id1", "id2" and so on."""
         numbers = itertools.count(1)
         return TurnParser(
             self.turn_format,
@@ -61,14 +61,14 @@ class Golden(NamedTuple):
         )
 
     def parse(self, pieces: Iterable[str]) -> Parsed:
-        """Parse it from pieces."""
+        """Parse the text of this turn, split into pieces."""
         parser = self.parser()
         deltas = [parser.feed(piece) for piece in pieces]
-        return add_up([*deltas, parser.finish()])
+        return merge_deltas([*deltas, parser.finish()])
 
 
-def add_up(deltas: list[TurnDelta]) -> Parsed:
-    """Add deltas up as a client does; check what every client relies on."""
+def merge_deltas(deltas: list[TurnDelta]) -> Parsed:
+    """Merge deltas as a client does, and check the invariants that clients rely on."""
     calls: list[tuple[str, str]] = []
     ids: list[str] = []
     for piece in (piece for delta in deltas for piece in delta.tool_calls):
@@ -88,8 +88,8 @@ def add_up(deltas: list[TurnDelta]) -> Parsed:
     return Parsed(content, "".join(delta.reasoning for delta in deltas), tuple(calls))
 
 
-def as_the_engine_sends(pieces: Iterable[bytes]) -> list[str]:
-    """Bytes as texts: half a character waits for its other half."""
+def decode_pieces(pieces: Iterable[bytes]) -> list[str]:
+    """Decode pieces as the engine does, which buffers incomplete characters."""
     stream = Detokenizer()
     texts = [stream.push(piece).text for piece in pieces]
     return [*texts, stream.finish().text]

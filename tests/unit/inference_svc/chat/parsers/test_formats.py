@@ -1,4 +1,4 @@
-"""Which notation a template stands for, and what operators say instead."""
+"""Detection of the output format from a chat template, and overrides by configuration."""
 
 import pytest
 
@@ -15,7 +15,9 @@ from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.turns import TOOLS
 
-# What is peculiar to each family's template; the rest of a template says nothing.
+QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
+GPT_OSS = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
+# The parts of each model family's template that identify its format.
 TEMPLATES = {
     "{{ '<tool_call>\\n' }}{{ '</think>' }}": ("hermes", "think"),
     "{{ '<|start_header_id|>ipython' }}{{ '\"parameters\": ' }}": ("llama", "off"),
@@ -60,36 +62,36 @@ TEMPLATES = {
         "thinking",
     ),
     "{{ '<tool_calls>' }}{{ '<|tool_call|>' }}{{ '<TOOLCALL>[' }}": ("json", "off"),
-    # Another family's function calls.
+    # The function calls of an unsupported family.
     "{{ '<function_calls>' }}{{ '<invoke name=' }}": ("json", "off"),
 }
 
 
 @pytest.mark.parametrize(("template", "expected"), TEMPLATES.items())
-def test_the_format_is_told_from_the_template(template: str, expected: tuple[str, str]) -> None:
-    """By the markers in which it writes earlier turns."""
-    chosen = detect_format(template)
+def test_the_format_is_detected_from_the_template(template: str, expected: tuple[str, str]) -> None:
+    """By the markers of earlier turns."""
+    detected = detect_format(template)
 
-    assert (chosen.tool_calls, chosen.reasoning) == expected
-    assert not chosen.starts_in_reasoning
+    assert (detected.tool_calls, detected.reasoning) == expected
+    assert not detected.starts_in_reasoning
 
 
-def test_the_demo_model_writes_as_qwen_does() -> None:
-    """Its own template says so."""
+def test_the_demo_model_has_the_format_of_qwen() -> None:
+    """Detected from its template."""
     template = describe_model(BUNDLED_PATH, "m").chat_template or ""
 
-    assert detect_format(template) == TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
+    assert detect_format(template) == QWEN
 
 
-def test_a_template_that_does_not_understand_tools_gets_them_in_hermes_notation() -> None:
-    """They are described so, and so are the answers; the thinking is the model's own."""
-    chosen = detect_format("[/THINK]", supports_tools=False)
+def test_hermes_calls_are_used_if_a_template_does_not_support_tools() -> None:
+    """Tools are described in this format; reasoning has the template's format."""
+    detected = detect_format("[/THINK]", supports_tools=False)
 
-    assert chosen == TurnFormat(ReasoningFormat.MISTRAL, ToolCallFormat.HERMES)
+    assert detected == TurnFormat(ReasoningFormat.MISTRAL, ToolCallFormat.HERMES)
 
 
-def test_texts_around_answers_reach_the_parser() -> None:
-    """It takes them out; other families have none."""
+def test_only_cohere_has_frame_texts() -> None:
+    """The parser removes these texts around content."""
     with_frames = {name for name in ToolCallFormat if TurnFormat(tool_calls=name).frame_texts}
     cohere = TurnFormat(tool_calls=ToolCallFormat.COHERE)
 
@@ -97,20 +99,16 @@ def test_texts_around_answers_reach_the_parser() -> None:
     assert set(cohere.frame_texts) < set(cohere.marker_texts)
 
 
-def test_every_notation_has_a_reader_and_markers() -> None:
-    """Nothing that can be chosen is without code behind it."""
+def test_every_format_has_a_reader_and_markers() -> None:
+    """All values of both enums are implemented."""
     assert {*READERS, ToolCallFormat.OFF, ToolCallFormat.HARMONY} == set(ToolCallFormat)
     assert {*REASONING_MARKERS, ReasoningFormat.OFF} == set(ReasoningFormat)
     for calls in ToolCallFormat:
         assert bool(TurnFormat(tool_calls=calls).marker_texts) == (calls != "off")
 
 
-QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
-GPT_OSS = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
-
-
 @pytest.mark.parametrize(
-    ("told", "override", "expected"),
+    ("detected", "override", "expected"),
     [
         (QWEN, FormatOverride(), ("hermes", "think", False)),
         (QWEN, FormatOverride(tool_calls=ToolCallFormat.LLAMA), ("llama", "think", False)),
@@ -123,41 +121,47 @@ GPT_OSS = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
         (GPT_OSS, FormatOverride(tool_calls=ToolCallFormat.OFF), ("off", "harmony", False)),
     ],
 )
-def test_operators_have_the_last_word(
-    told: TurnFormat, override: FormatOverride, expected: tuple[str, str, bool]
+def test_an_override_replaces_the_detected_format(
+    detected: TurnFormat, override: FormatOverride, expected: tuple[str, str, bool]
 ) -> None:
-    """What they leave unset is as the template tells; channels hold the whole turn."""
-    chosen = override.apply(told)
+    """Unset fields are detected; Harmony is used for both calls and reasoning or for neither."""
+    result = override.apply(detected)
 
-    assert (chosen.tool_calls, chosen.reasoning, chosen.starts_in_reasoning) == expected
+    assert (result.tool_calls, result.reasoning, result.starts_in_reasoning) == expected
 
 
-def test_ids_have_the_form_that_the_models_template_accepts() -> None:
-    """Mistral's refuse all but nine letters and digits, and keep the model's own ids; so do Kimi's,
-    whose ids say the name, as far as clients may send them back and
-    no earlier turn has them."""
+def _call_ids(turn_format: TurnFormat, text: str, used_ids: frozenset[str]) -> list[str]:
+    parser = TurnParser(turn_format, tools=TOOLS, used_ids=used_ids)
+    return [call.id for call in parser.feed(text).tool_calls]
+
+
+def test_hermes_calls_have_ids_of_openais_form() -> None:
+    """The model does not generate ids."""
+    (call_id,) = _call_ids(QWEN, '<tool_call>{"name": "get_time"}', frozenset())
+
+    assert call_id.startswith("call_")
+
+
+def test_mistral_ids_are_nine_letters_and_digits() -> None:
+    """Other ids are refused by its template; an id of the model is used."""
     text = "[TOOL_CALLS]get_time[ARGS]{}[TOOL_CALLS]get_time[CALL_ID]a1b2c3d4e[ARGS]{}"
-    mistral = TurnParser(TurnFormat(tool_calls=ToolCallFormat.MISTRAL), tools=TOOLS)
-    hermes = TurnParser(QWEN, tools=TOOLS)
+    generated, own = _call_ids(TurnFormat(tool_calls=ToolCallFormat.MISTRAL), text, frozenset())
 
-    first, second = mistral.feed(text).tool_calls
-    (other,) = hermes.feed('<tool_call>{"name": "get_time"}').tool_calls
+    assert len(generated) == 9
+    assert generated.isalnum()
+    assert own == "a1b2c3d4e"
 
-    kimi = TurnParser(TurnFormat(tool_calls=ToolCallFormat.KIMI), tools=TOOLS)
-    begin, arguments = "<|tool_call_begin|>", "<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    long = f"functions.{'n' * 64}:5"
-    ids = ("functions.get_time:3", "functions.get_time:3", "get_time:4", "functions.get_time", long)
-    kept, *made = kimi.feed("".join(f"{begin}{each}{arguments}" for each in ids)).tool_calls
 
-    again = TurnParser(
-        TurnFormat(tool_calls=ToolCallFormat.KIMI), tools=TOOLS, used_ids={"functions.get_time:3"}
+def test_kimi_ids_are_used_if_they_are_valid_and_unique() -> None:
+    """Unique among all turns; clients must be able to send them back."""
+    kimi = TurnFormat(tool_calls=ToolCallFormat.KIMI)
+    own, long = "functions.get_time:3", f"functions.{'n' * 64}:5"
+    text = "".join(
+        f"<|tool_call_begin|>{call_id}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+        for call_id in (own, own, "get_time:4", "functions.get_time", long)
     )
-    (other_turn,) = again.feed(f"{begin}functions.get_time:3{arguments}").tool_calls
 
-    assert kept.id == "functions.get_time:3"
-    assert other_turn.id.startswith("call_")
-    assert [call.id.startswith("call_") for call in made] == [True] * 4
-    assert len(first.id) == 9
-    assert first.id.isalnum()
-    assert second.id == "a1b2c3d4e"
-    assert other.id.startswith("call_")
+    for used_ids, expected in ((frozenset(), [own]), (frozenset({own}), [])):
+        call_ids = _call_ids(kimi, text, used_ids)
+        assert len(call_ids) == 5
+        assert [call_id for call_id in call_ids if not call_id.startswith("call_")] == expected

@@ -1,4 +1,4 @@
-"""What models of each family write, whole and in pieces."""
+"""Parsing of the outputs of each model family, whole and in pieces."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from inference_svc.chat.parsers import ToolCallFormat
 from tests.support.golden_turns import GOLDEN
-from tests.support.turns import Golden, as_the_engine_sends
+from tests.support.turns import Golden, decode_pieces
 
 CASES = [
     pytest.param(golden, id=f"{family}: {golden.label}")
@@ -16,37 +16,33 @@ CASES = [
 
 
 @pytest.mark.parametrize("golden", CASES)
-def test_a_turn_is_read(golden: Golden) -> None:
-    """Content, reasoning and calls; what is no call is content, not a character is lost."""
+def test_a_turn_is_parsed(golden: Golden) -> None:
+    """Into content, reasoning and calls; invalid calls are content."""
     assert golden.parse([golden.text]) == golden.expected
 
 
 @pytest.mark.parametrize("golden", CASES)
-def test_a_turn_split_at_any_byte_is_the_same(golden: Golden) -> None:
-    """In two pieces, cut everywhere, and byte by byte, as the engine passes bytes on."""
+def test_a_turn_may_be_split_at_any_byte(golden: Golden) -> None:
+    """In two pieces and byte by byte."""
     data = golden.text.encode()
     splits = [[data[:cut], data[cut:]] for cut in range(1, len(data))]
     splits.append([data[place : place + 1] for place in range(len(data))])
 
-    wrong = [
-        pieces for pieces in splits if golden.parse(as_the_engine_sends(pieces)) != golden.expected
-    ]
-
-    assert wrong == []
+    assert [s for s in splits if golden.parse(decode_pieces(s)) != golden.expected] == []
 
 
-def test_every_notation_has_golden_turns() -> None:
-    """A notation that is added brings its own."""
+def test_every_format_has_golden_turns() -> None:
+    """In `tests/data/turns`."""
     assert set(GOLDEN) == {str(name) for name in ToolCallFormat} - {"off"}
 
 
 @pytest.mark.parametrize("family", GOLDEN)
-def test_arguments_of_whole_calls_are_json(family: str) -> None:
-    """Whatever the notation, callers get JSON."""
-    whole = [
+def test_arguments_of_complete_calls_are_json(family: str) -> None:
+    """In every format."""
+    complete = [
         g for g in GOLDEN[family] if not any(word in g.label for word in ("break", "cut", "deep"))
     ]
-    arguments = [arguments for golden in whole for _, arguments in golden.expected.calls]
+    arguments = [arguments for golden in complete for _, arguments in golden.expected.calls]
 
     assert arguments
     for text in arguments:
@@ -58,7 +54,7 @@ def test_arguments_of_whole_calls_are_json(family: str) -> None:
     ["hermes", "llama", "mistral", "deepseek", "kimi", "cohere", "apertus", "qwen-coder", "gemma"],
 )
 def test_long_texts_in_arguments_stream(family: str) -> None:
-    """A file that a model writes into an argument is not held back until its end."""
+    """They are not buffered until their end."""
     golden = next(g for g in GOLDEN[family] if "Paris" in g.text and len(g.expected.calls) > 0)
     before, after = golden.text.split("Paris", 1)
     parser = golden.parser()

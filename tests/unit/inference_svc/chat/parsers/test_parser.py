@@ -1,4 +1,4 @@
-"""Content, reasoning and tool calls out of what a model writes."""
+"""Parsing of model output into content, reasoning and tool calls."""
 
 import pytest
 
@@ -11,14 +11,14 @@ from inference_svc.chat.parsers import (
     TurnParser,
     new_call_id,
 )
-from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, add_up
+from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, merge_deltas
 
 QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 PLAIN = TurnFormat()
 WEATHER = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 
-def a_parser(
+def make_parser(
     turn_format: TurnFormat = QWEN, *, tools: bool = True, opens: bool = False, inline: bool = False
 ) -> TurnParser:
     offered = TOOLS if tools else NO_TOOLS
@@ -26,12 +26,12 @@ def a_parser(
 
 
 def parse(text: str, parser: TurnParser) -> Parsed:
-    return add_up([parser.feed(text), parser.finish()])
+    return merge_deltas([parser.feed(text), parser.finish()])
 
 
-def test_plain_text_passes_through_at_once() -> None:
-    """Without markers nothing is held back or trimmed."""
-    parser = a_parser(PLAIN)
+def test_text_of_a_format_without_markers_is_not_buffered() -> None:
+    """Or trimmed."""
+    parser = make_parser(PLAIN)
 
     assert parser.feed(" <think>a\n") == TurnDelta(" <think>a\n")
     assert parser.finish() == TurnDelta()
@@ -39,12 +39,12 @@ def test_plain_text_passes_through_at_once() -> None:
 
 
 def test_ids_of_calls_have_openais_form() -> None:
-    """Unique, and recognisable in logs."""
+    """And are unique."""
     assert new_call_id().startswith("call_")
     assert new_call_id() != new_call_id()
 
 
-# ---- reasoning
+# --- reasoning ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_ids_of_calls_have_openais_form() -> None:
         ("<think>a</th", "", "a</th"),
     ],
 )
-def test_reasoning_is_what_stands_in_front(text: str, content: str, reasoning: str) -> None:
-    """White space around it is left out; markers elsewhere are text."""
-    assert parse(text, a_parser(tools=False)) == (content, reasoning, ())
+def test_reasoning_is_parsed_before_content_only(text: str, content: str, reasoning: str) -> None:
+    """Surrounding white space is removed; later markers are text."""
+    assert parse(text, make_parser(tools=False)) == (content, reasoning, ())
 
 
 def test_reasoning_that_the_prompt_opened_needs_no_begin_marker() -> None:
-    """The first text is already thinking."""
-    parser = a_parser(opens=True)
+    """The output begins with reasoning."""
+    parser = make_parser(opens=True)
 
     assert parser.is_thinking
     assert parse("So.\n</think>\n\nYes.", parser) == ("Yes.", "So.", ())
@@ -76,8 +76,8 @@ def test_reasoning_that_the_prompt_opened_needs_no_begin_marker() -> None:
 
 
 def test_reasoning_streams_before_it_ends() -> None:
-    """A reader sees thoughts as they come."""
-    parser = a_parser()
+    """Its deltas are not buffered."""
+    parser = make_parser()
 
     deltas = [parser.feed(text) for text in ("<think>", "One ", "two", "</think>", "Three")]
 
@@ -85,20 +85,20 @@ def test_reasoning_streams_before_it_ends() -> None:
     assert deltas[-1].content == "Three"
 
 
-def test_inline_reasoning_stays_as_it_was_written() -> None:
-    """Markers, white space and all; calls inside the thinking are not made."""
+def test_inline_reasoning_is_unchanged_content() -> None:
+    """With markers and white space; calls inside the reasoning are not parsed."""
     text = f" <think>\n{WEATHER}</think>\n\nHi"
 
-    assert parse(text, a_parser(inline=True)) == (text, "", ())
-    assert parse("a</think>\nb", a_parser(inline=True, opens=True)) == ("a</think>\nb", "", ())
+    assert parse(text, make_parser(inline=True)) == (text, "", ())
+    assert parse("a</think>\nb", make_parser(inline=True, opens=True)) == ("a</think>\nb", "", ())
 
 
-# ---- tool calls
+# --- tool calls -----------------------------------------------------------------------------------
 
 
-def test_a_call_is_read() -> None:
-    """Arguments are as the model wrote them; white space around the call is left out."""
-    parser = a_parser()
+def test_a_call_is_parsed() -> None:
+    """Arguments are unchanged; white space around the call is removed."""
+    parser = make_parser()
 
     assert parse(f"Let me see.\n{WEATHER}\n", parser) == (
         "Let me see.",
@@ -109,18 +109,18 @@ def test_a_call_is_read() -> None:
 
 
 def test_several_calls_are_numbered() -> None:
-    """Each has an id of its own; text between them is content."""
-    parser = a_parser()
+    """Each has its own id; text between them is content."""
+    parser = make_parser()
 
     deltas = [parser.feed(f"{WEATHER}\n{WEATHER} and\n{WEATHER}"), parser.finish()]
 
-    assert add_up(deltas).content == "and"
+    assert merge_deltas(deltas).content == "and"
     assert [piece.id for piece in deltas[0].tool_calls] == ["id1", "id2", "id3"]
 
 
 def test_arguments_stream_once_the_name_is_known() -> None:
-    """Id and name come first and alone, then every piece of the arguments as it comes."""
-    parser = a_parser()
+    """The first piece has id and name, later ones only arguments."""
+    parser = make_parser()
     texts = ["<tool_call>", '{"name": "f",', ' "arguments": {"a', '": "x', '"}', "}</tool_call>"]
 
     deltas = [parser.feed(text) for text in texts]
@@ -154,9 +154,9 @@ def test_arguments_stream_once_the_name_is_known() -> None:
         ('<tool_call>{"name": "f", "arguments": {"a": 1}}', '{"a": 1}'),
     ],
 )  # fmt: skip
-def test_the_ways_models_write_a_call(text: str, arguments: str) -> None:
-    """Other key orders and names, arguments as a text, lists, missing ends."""
-    assert parse(text, a_parser()) == ("", "", (("f", arguments),))
+def test_variants_of_a_call_are_accepted(text: str, arguments: str) -> None:
+    """Other key orders and names, arguments as a string, lists, and missing end markers."""
+    assert parse(text, make_parser()) == ("", "", (("f", arguments),))
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_the_ways_models_write_a_call(text: str, arguments: str) -> None:
         "1 < 2 <tool_response>",
     ],
 )
-def test_what_is_no_call_comes_out_as_content(text: str) -> None:
-    """Nothing is lost, not even the markers."""
-    assert parse(text, a_parser()) == (text, "", ())
+def test_an_invalid_call_is_content(text: str) -> None:
+    """Including its markers."""
+    assert parse(text, make_parser()) == (text, "", ())
 
 
-def test_a_call_after_a_broken_one_is_still_read() -> None:
-    """One mistake does not spoil the rest of the turn."""
-    content, _, calls = parse(f"<tool_call>oops</tool_call>\n{WEATHER}", a_parser())
+def test_a_call_after_an_invalid_one_is_parsed() -> None:
+    """The invalid one is content."""
+    content, _, calls = parse(f"<tool_call>oops</tool_call>\n{WEATHER}", make_parser())
 
     assert content == "<tool_call>oops</tool_call>"
     assert len(calls) == 1
@@ -199,28 +199,28 @@ def test_a_call_after_a_broken_one_is_still_read() -> None:
         ('{"a": "cut', '{"a": "cut'),
     ],
 )
-def test_arguments_that_break_are_passed_on_as_written(written: str, arguments: str) -> None:
-    """They were being sent already; the agent can show the model its mistake."""
+def test_invalid_arguments_are_emitted_unchanged(written: str, arguments: str) -> None:
+    """Their beginning has been streamed; an agent can report the error to the model."""
     text = '<tool_call>{"name": "f", "arguments": ' + written
 
-    assert parse(text, a_parser()) == ("", "", (("f", arguments),))
+    assert parse(text, make_parser()) == ("", "", (("f", arguments),))
 
 
-def test_without_tools_in_the_request_calls_are_text() -> None:
-    """Nobody asked for calls, so nobody could handle them."""
-    assert parse(WEATHER, a_parser(tools=False)) == (WEATHER, "", ())
+def test_calls_are_content_if_the_request_has_no_tools() -> None:
+    """The client does not expect calls."""
+    assert parse(WEATHER, make_parser(tools=False)) == (WEATHER, "", ())
 
 
-def test_calls_after_thinking_are_read_and_those_inside_are_not() -> None:
-    """A model may think about calling."""
-    content, reasoning, calls = parse(f"<think>{WEATHER}</think>\n\n{WEATHER}", a_parser())
+def test_calls_inside_reasoning_are_not_parsed() -> None:
+    """A call after it is."""
+    content, reasoning, calls = parse(f"<think>{WEATHER}</think>\n\n{WEATHER}", make_parser())
 
     assert (content, reasoning, len(calls)) == ("", WEATHER, 1)
 
 
-def test_content_is_not_held_back_longer_than_needed() -> None:
-    """Only what may become a marker, and white space before it, waits."""
-    parser = a_parser()
+def test_only_text_that_may_begin_a_marker_is_buffered() -> None:
+    """With the white space before it."""
+    parser = make_parser()
 
     deltas = [parser.feed(text) for text in ("Hello", " ", "<", "b> ", "<tool", "s>")]
 
