@@ -47,21 +47,21 @@ def with_control_tokens(source: Path, target: Path, tokens: Iterable[int]) -> Pa
 def _find(data: bytes | bytearray, key_to_find: bytes) -> tuple[int, int, int]:
     """Return the start (after its type) and the end of a value, and the end of the header."""
     num_tensors, num_metadata = struct.unpack_from("<QQ", data, 8)
-    position, found = 24, (0, 0)
+    position, value_range = 24, (0, 0)
     for _ in range(num_metadata):
         key_end = _skip_text(data, position)
         key = data[position + 8 : key_end]
         value_end = _skip_value(data, key_end)
         if key == key_to_find:
-            found = key_end + 4, value_end
+            value_range = key_end + 4, value_end
         position = value_end
     for _ in range(num_tensors):
         position = _skip_text(data, position)
         (dimensions,) = struct.unpack_from("<I", data, position)
         position += 4 + 8 * dimensions + 4 + 8
-    if not found[0]:
+    if not value_range[0]:
         raise ValueError(f"the file has no {key_to_find.decode()}")
-    return *found, position
+    return *value_range, position
 
 
 def _skip_text(data: bytes | bytearray, position: int) -> int:

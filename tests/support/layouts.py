@@ -1,4 +1,4 @@
-"""A batch layout for tests that need certain holes filled or certain moves made."""
+"""A batch layout for tests that require certain fillers or moves."""
 
 from collections.abc import Hashable, Sequence
 
@@ -6,7 +6,7 @@ from inference_svc.engine.defrag.batch_layout import BatchLayout
 
 
 class FixedLayout(BatchLayout):
-    """Uses the step times it was created with, whatever the steps of a small model take."""
+    """Uses only the step times it was created with, since steps of a small model are too short."""
 
     def observe(self, rows: Sequence[int], seconds: float, kind: Hashable = None) -> None:
         """Ignore measurements."""

@@ -91,10 +91,7 @@ def _window() -> tuple[dict[str, Any], Shapes]:
         attention__key_length=_HEAD,
         attention__value_length=_HEAD,
     )
-    tensors: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (WIDTH, len(_TOKENS)),
-        "output_norm.weight": (WIDTH,),
-    }
+    tensors = _embedding("output_norm")
     for i in range(_LAYERS):
         tensors |= _layer(i, _attention() | _feed_forward())
         tensors |= _layer(i, {"post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,)})
@@ -110,10 +107,7 @@ def _recurrent() -> tuple[dict[str, Any], Shapes]:
         ssm__time_step_rank=_RANK,
     )
     metadata["mamba.attention.head_count"] = metadata["mamba.attention.head_count_kv"] = 0
-    tensors: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (WIDTH, len(_TOKENS)),
-        "output_norm.weight": (WIDTH,),
-    }
+    tensors = _embedding("output_norm")
     for i in range(_LAYERS):
         tensors |= _layer(
             i,
@@ -139,10 +133,7 @@ def _hybrid() -> tuple[dict[str, Any], Shapes]:
     metadata = _common("lfm2", shortconv__l_cache=3, vocab_size=len(_TOKENS))
     kinds = [i % 2 for i in range(_LAYERS)]  # alternating convolution and attention
     metadata["lfm2.attention.head_count_kv"] = [_HEADS * kind for kind in kinds]
-    tensors: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (WIDTH, len(_TOKENS)),
-        "token_embd_norm.weight": (WIDTH,),
-    }
+    tensors = _embedding("token_embd_norm")
     convolution: dict[str, tuple[int, ...]] = {
         "attn_norm": (WIDTH,),
         "shortconv.conv": (3, WIDTH),
@@ -152,6 +143,10 @@ def _hybrid() -> tuple[dict[str, Any], Shapes]:
     for i, kind in enumerate(kinds):
         tensors |= _layer(i, (_attention() if kind else convolution) | _feed_forward())
     return metadata, tensors
+
+
+def _embedding(norm: str) -> dict[str, tuple[int, ...]]:
+    return {"token_embd.weight": (WIDTH, len(_TOKENS)), f"{norm}.weight": (WIDTH,)}
 
 
 def _attention() -> dict[str, tuple[int, ...]]:

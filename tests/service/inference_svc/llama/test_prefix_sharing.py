@@ -26,8 +26,8 @@ from tests.support.llama_engines import (
 from tests.support.sequences import ManualClock
 
 SLOTS = 4
-MINE = "Tell me a story about Mira and the long road over the hills to the sea. " * 3
-OTHER = "What is the capital of France? I would rather hear of Paris and of Rome. " * 3
+TEXT = "Tell me a story about Mira and the long road over the hills to the sea. " * 3
+OTHER_TEXT = "What is the capital of France? I would rather hear of Paris and of Rome. " * 3
 Cache = CacheCopier | LlamaBackend
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 SYSTEM = "<|im_start|>system\nYou are a careful guide who answers in one sentence.<|im_end|>\n"
@@ -39,16 +39,16 @@ class Scene:
 
     def __init__(self, backend: LlamaBackend) -> None:
         self.backend = backend
-        mine, other = (
-            backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
-            for text in (MINE, OTHER)
+        text, other_text = (
+            backend.vocabulary.tokenize(each, add_special=False, parse_special=True)
+            for each in (TEXT, OTHER_TEXT)
         )
-        self.length = min(len(mine), len(other)) - 1
-        self.next = mine[self.length]
+        self.length = min(len(text), len(other_text)) - 1
+        self.next = text[self.length]
         clear_slots(backend)
         for slot in range(SLOTS):
-            text = mine if slot == 0 else other
-            self.decode(Row(slot, 0, text[: self.length], output=False))
+            tokens = text if slot == 0 else other_text
+            self.decode(Row(slot, 0, tokens[: self.length], output=False))
         for slot in (2, 3):
             backend.trim(slot, 0)
 
@@ -203,7 +203,7 @@ def test_a_shared_prompt_is_computed_once_even_if_its_leader_is_cancelled(
 ) -> None:
     """The other two sequences have the outputs that they have alone."""
     countries = ("France", "Italy", "Spain")
-    texts = [SYSTEM + MINE + QUESTION.replace("France", country) for country in countries]
+    texts = [SYSTEM + TEXT + QUESTION.replace("France", country) for country in countries]
     requests = [_request(backend, i, text) for i, text in enumerate(texts)]
     alone = _outputs_alone(backend, requests)
     engine = _engine(backend, clock=ManualClock())  # no request waits too long
@@ -221,9 +221,11 @@ def test_a_shared_prompt_is_computed_once_even_if_its_leader_is_cancelled(
 def test_a_prefix_from_memory_changes_no_output(backend: LlamaBackend) -> None:
     """After four other prompts have taken its slot."""
     engine = _engine(backend)
-    prompt = SYSTEM + MINE + QUESTION
+    prompt = SYSTEM + TEXT + QUESTION
     events = run_engine(engine, _request(backend, 0, prompt))
-    others = [_request(backend, i, OTHER[i:] + MINE, max_tokens=40) for i in range(1, SLOTS + 1)]
+    others = [
+        _request(backend, i, OTHER_TEXT[i:] + TEXT, max_tokens=40) for i in range(1, SLOTS + 1)
+    ]
     run_engine(engine, *others)
     events += run_engine(engine, _request(backend, 9, prompt))
 
@@ -234,12 +236,12 @@ def test_a_prefix_from_memory_changes_no_output(backend: LlamaBackend) -> None:
 def test_a_preempted_sequence_resumes_exactly(backend: LlamaBackend) -> None:
     """With the tokens of an uninterrupted run, including random draws and penalties."""
     sampling = Sampling(temperature=1.2, repetition_penalty=1.3, mirostat=Mirostat(2))
-    batch = _request(backend, 0, MINE, priority=1, sampling=sampling, reuse=False)
+    batch = _request(backend, 0, TEXT, priority=1, sampling=sampling, reuse=False)
     (uninterrupted,) = _outputs_alone(backend, [batch])
 
     engine = _engine(backend)
     blockers = [
-        _request(backend, i, OTHER[i:], priority=2, max_tokens=200, reuse=False)
+        _request(backend, i, OTHER_TEXT[i:], priority=2, max_tokens=200, reuse=False)
         for i in range(1, SLOTS)
     ]
     events = run_engine(engine, batch, *blockers, steps=0)

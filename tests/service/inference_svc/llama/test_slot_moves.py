@@ -13,7 +13,6 @@ from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.warmup import warm_up
-from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.layouts import FixedLayout
 from tests.support.llama_engines import (
     clear_slots,
@@ -24,7 +23,6 @@ from tests.support.llama_engines import (
     run_engine,
     select_events,
 )
-from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import make_request
 
 SLOTS = 4
@@ -34,16 +32,10 @@ TOLERANCE = 0.1
 BY_STREAM, BY_STATE = CopyCosts(0.0, 1e-9), CopyCosts(1e-9, 0.0)
 
 
-@pytest.fixture(scope="module", params=["attention", "window", "recurrent", "hybrid"])
-def backend(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LlamaBackend]:
+@pytest.fixture(scope="module")
+def backend(model_path: Path) -> Iterator[LlamaBackend]:
     """A model of each memory type, with four slots."""
-    path = BUNDLED_PATH
-    if request.param != "attention":
-        folder: Path = tmp_path_factory.mktemp("models")
-        path = write_model_of_kind(request.param, folder / "model.gguf")
-    with open_backend(path, context_tokens=256, batch_tokens=256) as backend:
+    with open_backend(model_path, context_tokens=256, batch_tokens=256) as backend:
         yield backend
 
 

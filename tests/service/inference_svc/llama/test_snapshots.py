@@ -23,7 +23,6 @@ from tests.support.llama_engines import (
     run_engine,
     select_events,
 )
-from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import make_request
 from tests.support.snapshots import AN_ID, save_prefix, saved_output, through_file
 
@@ -43,15 +42,6 @@ class Saved(NamedTuple):
 def _open(path: Path, slots: int) -> AbstractContextManager[LlamaBackend]:
     sizes: dict[str, Any] = {"context_tokens": 256, "batch_tokens": 256, "ubatch_tokens": 128}
     return open_backend(path, slots=slots, **sizes)
-
-
-@pytest.fixture(scope="module", params=["demo", "window", "recurrent", "hybrid"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model, and a random model of each memory type."""
-    if request.param == "demo":
-        return BUNDLED_PATH
-    path: Path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
-    return write_model_of_kind(request.param, path)
 
 
 def _engine(backend: LlamaBackend) -> Engine:
@@ -87,13 +77,13 @@ def _restore_and_run(backend: LlamaBackend, prefix: SavedPrefix, **changes: Any)
 
 
 @pytest.mark.parametrize("slots", SIZES.values(), ids=SIZES)
-def test_a_sequence_continues_in_another_context(model: Path, slots: tuple[int, int]) -> None:
+def test_a_sequence_continues_in_another_context(model_path: Path, slots: tuple[int, int]) -> None:
     """With any number of slots it generates the same tokens, without computing its prompt."""
     changes: dict[str, Any] = {
         "sampling": Sampling(temperature=1.5, repetition_penalty=1.2),
         "reuse": False,
     }
-    with _open(model, slots[0]) as backend:
+    with _open(model_path, slots[0]) as backend:
         whole = output_tokens(run_engine(_engine(backend), _request(**changes)))
         engine = _engine(backend)
         if slots[0] > 1:  # use another slot than the first
@@ -102,7 +92,7 @@ def test_a_sequence_continues_in_another_context(model: Path, slots: tuple[int, 
         engine.submit(_request(**changes))
         _run(engine, until=CUT)
         prefix = through_file(save_prefix(engine, "r0"))
-    with _open(model, slots[1]) as backend:
+    with _open(model_path, slots[1]) as backend:
         events = _restore_and_run(backend, prefix, **{**changes, "reuse": True})
 
     (started,) = select_events(events, Started)

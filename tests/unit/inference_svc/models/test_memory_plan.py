@@ -20,7 +20,7 @@ from model_files.ggml_types import KvType
 from svc_kit.errors import ModelTooLarge
 
 GIB = 1 << 30
-NOTHING = RequestedLimits()
+NO_LIMITS = RequestedLimits()
 
 
 def make_model_file(**changes: Any) -> ModelFile:
@@ -36,9 +36,7 @@ def make_model_file(**changes: Any) -> ModelFile:
     return dataclasses.replace(model, **(settings | changes))
 
 
-def planned(
-    available: int, requested: RequestedLimits = NOTHING, **changes: Any
-) -> tuple[int, int]:
+def plan(available: int, requested: RequestedLimits = NO_LIMITS, **changes: Any) -> tuple[int, int]:
     (limits,) = plan_limits([make_model_file(**changes)], available, [requested])
     return limits.slots, limits.context_tokens
 
@@ -61,12 +59,12 @@ def test_less_memory_reduces_slots_before_context(
 ) -> None:
     """A short context refuses requests; few slots only make them wait. Contexts longer than 8192
     are only used with plenty of memory."""
-    assert planned(available_gib * GIB) == (slots, context_tokens)
+    assert plan(available_gib * GIB) == (slots, context_tokens)
 
 
 def test_the_trained_context_is_not_exceeded_by_default() -> None:
     """The demo model gets its trained context."""
-    (limits,) = plan_limits([describe_model(BUNDLED_PATH, "m")], 8 * GIB, [NOTHING])
+    (limits,) = plan_limits([describe_model(BUNDLED_PATH, "m")], 8 * GIB, [NO_LIMITS])
 
     assert (limits.slots, limits.context_tokens) == (16, 2048)
     assert limits.kv_bytes == 16 * 2048 * 3072
@@ -74,9 +72,9 @@ def test_the_trained_context_is_not_exceeded_by_default() -> None:
 
 def test_requested_limits_are_used() -> None:
     """One that is unset is chosen."""
-    assert planned(16 * GIB, RequestedLimits(slots=2)) == (2, 8192)
-    assert planned(16 * GIB, RequestedLimits(context_tokens=1024))[1] == 1024
-    assert planned(64 * GIB, RequestedLimits(3, 5000)) == (3, 5000)
+    assert plan(16 * GIB, RequestedLimits(slots=2)) == (2, 8192)
+    assert plan(16 * GIB, RequestedLimits(context_tokens=1024))[1] == 1024
+    assert plan(64 * GIB, RequestedLimits(3, 5000)) == (3, 5000)
 
 
 def test_a_requested_context_may_exceed_the_trained_one() -> None:
@@ -92,15 +90,15 @@ def test_a_requested_context_may_exceed_the_trained_one() -> None:
 def test_a_model_that_does_not_fit_is_refused() -> None:
     """The error has the needed and the available memory."""
     with pytest.raises(ModelTooLarge) as raised:
-        planned(4 * GIB)
+        plan(4 * GIB)
     assert raised.value.metadata["available_bytes"] == str(4 * GIB)
     assert int(raised.value.metadata["needed_bytes"]) > 4 * GIB
 
     with pytest.raises(ModelTooLarge):
-        planned(16 * GIB, RequestedLimits(slots=64, context_tokens=131_072))
+        plan(16 * GIB, RequestedLimits(slots=64, context_tokens=131_072))
 
 
-def unified(available: int, requested: RequestedLimits) -> ResolvedLimits:
+def plan_unified(available: int, requested: RequestedLimits) -> ResolvedLimits:
     """The plan of a model in the unified layout."""
     (limits,) = plan_limits([make_model_file()], available, [requested])
     assert limits.shared_cells is not None
@@ -110,7 +108,7 @@ def unified(available: int, requested: RequestedLimits) -> ResolvedLimits:
 
 def test_unified_is_chosen_if_streams_do_not_fit() -> None:
     """Streams would need 32 GiB for 16 x 16k tokens; about 10 GiB are available."""
-    limits = unified(16 * GIB, RequestedLimits(slots=16, context_tokens=16_384))
+    limits = plan_unified(16 * GIB, RequestedLimits(slots=16, context_tokens=16_384))
 
     assert (limits.slots, limits.context_tokens) == (16, 16_384)
     assert 16_384 < (limits.shared_cells or 0) < 6 * 16_384
@@ -121,12 +119,12 @@ def test_unified_is_chosen_if_streams_do_not_fit() -> None:
 def test_requested_streams_are_not_replaced_by_unified() -> None:
     """The load is refused instead."""
     with pytest.raises(ModelTooLarge):
-        planned(16 * GIB, RequestedLimits(16, 16_384, layout=Layout.STREAMS))
+        plan(16 * GIB, RequestedLimits(16, 16_384, layout=Layout.STREAMS))
 
 
 def test_unified_may_be_requested() -> None:
     """Even if streams fit; it uses at most as many cells as they would."""
-    limits = unified(512 * GIB, RequestedLimits(4, 1000, layout=Layout.UNIFIED))
+    limits = plan_unified(512 * GIB, RequestedLimits(4, 1000, layout=Layout.UNIFIED))
 
     assert limits.shared_cells == 4096
 
@@ -136,16 +134,16 @@ def test_the_minimum_is_one_full_context() -> None:
     requested = RequestedLimits(16, 16_384)
     least = memory_needs(make_model_file(), requested).least
 
-    assert unified(least, requested).shared_cells == 16_384
+    assert plan_unified(least, requested).shared_cells == 16_384
     with pytest.raises(ModelTooLarge):
-        planned(least - GIB // 2, requested)
+        plan(least - GIB // 2, requested)
 
 
 def test_models_planned_together_share_the_memory() -> None:
     """Their sum fits."""
     models = [make_model_file(name="a"), make_model_file(name="b", kv_bytes_per_token=32 << 10)]
 
-    limits = plan_limits(models, 18 * GIB, [NOTHING] * len(models))
+    limits = plan_limits(models, 18 * GIB, [NO_LIMITS] * len(models))
 
     used = sum(m.size_bytes + compute_bytes(m) for m in models) + sum(x.kv_bytes for x in limits)
     assert used <= 18 * GIB
@@ -154,14 +152,14 @@ def test_models_planned_together_share_the_memory() -> None:
 
 def test_an_encoder_has_no_kv_cache() -> None:
     """Its size is 0."""
-    (limits,) = plan_limits([make_model_file(model_class=ModelClass.ENCODER)], 8 * GIB, [NOTHING])
+    (limits,) = plan_limits([make_model_file(model_class=ModelClass.ENCODER)], 8 * GIB, [NO_LIMITS])
 
     assert limits.kv_bytes == 0
 
 
 def test_the_reason_has_the_sizes() -> None:
     """For the log."""
-    (limits,) = plan_limits([make_model_file()], 32 * GIB, [NOTHING])
+    (limits,) = plan_limits([make_model_file()], 32 * GIB, [NO_LIMITS])
 
     assert limits.reason == (
         "streams: 16 slots x 8192 tokens take 16,384 MiB of KV cache beside 4,096 MiB of weights; "
@@ -172,13 +170,13 @@ def test_the_reason_has_the_sizes() -> None:
 def test_memory_needs_are_sufficient() -> None:
     """`least` for one sequence, `comfortable` for several."""
     model = make_model_file()
-    needs = memory_needs(model, NOTHING)
+    needs = memory_needs(model, NO_LIMITS)
     least, comfortable = (
-        plan_limits([model], bytes_free, [NOTHING])[0]
+        plan_limits([model], bytes_free, [NO_LIMITS])[0]
         for bytes_free in (needs.least, needs.comfortable)
     )
     with pytest.raises(ModelTooLarge):
-        plan_limits([model], needs.least - 2, [NOTHING])
+        plan_limits([model], needs.least - 2, [NO_LIMITS])
 
     assert (least.slots, least.context_tokens) == (1, 512)
     assert (comfortable.slots, comfortable.context_tokens) == (4, 4096)
