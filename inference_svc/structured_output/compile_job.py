@@ -42,23 +42,23 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, str]:
     vocabulary = payload["vocabulary"]
     tokenizer = _tokenizer(json.dumps(vocabulary))
     try:
-        request = _output_spec(payload["asked"])
-        _check_parts(request, tokenizer)
-        grammar = whole_grammar(request, vocabulary["control"])
-        if request.calls is not None or request.thought is not None:
-            _check(grammar, tokenizer, _field(request))
+        spec = _output_spec(payload["asked"])
+        _check_parts(spec, tokenizer)
+        grammar = whole_grammar(spec, vocabulary["control"])
+        if spec.calls is not None or spec.thought is not None:
+            _check(grammar, tokenizer, _field(spec))
     except OutputFormatInvalid as invalid:
-        return _refusal(invalid, tokenizer)
+        return _error_result(invalid, tokenizer)
     return {"grammar": grammar}
 
 
-def _check_parts(request: OutputSpec, tokenizer: LLTokenizer) -> None:
+def _check_parts(spec: OutputSpec, tokenizer: LLTokenizer) -> None:
     """Compile each part alone, so that an error names the invalid part."""
     parts = []
-    if request.form is not None:
-        parts.append((request.form.field, output_format_grammar(request.form)))
-    if request.calls is not None:
-        parts += [(tool.field, tool_grammar(tool)) for tool in request.calls.tools]
+    if spec.form is not None:
+        parts.append((spec.form.field, output_format_grammar(spec.form)))
+    if spec.calls is not None:
+        parts += [(tool.field, tool_grammar(tool)) for tool in spec.calls.tools]
     for field, grammar in parts:
         _check(document([grammar]), tokenizer, field, grammar.get("json_schema"))
 
@@ -74,12 +74,12 @@ def _check(
         raise OutputFormatInvalid(field, str(problem), schema) from None
 
 
-def _field(request: OutputSpec) -> str:
-    return request.form.field if request.form is not None else "tools"
+def _field(spec: OutputSpec) -> str:
+    return spec.form.field if spec.form is not None else "tools"
 
 
-def _refusal(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
-    # The message begins with the location of the error; the rest repeats the grammar.
+def _error_result(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
+    # The message starts with the location of the error, then repeats the grammar.
     problem = " ".join(invalid.problem.split())[:_MAX_PROBLEM_CHARACTERS]
     if invalid.schema is None:
         return {"field": invalid.field, "problem": problem}

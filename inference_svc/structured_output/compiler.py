@@ -31,7 +31,7 @@ class GrammarCompiler:
         self._jobs = jobs
         self._cache: OrderedDict[bytes, str] = OrderedDict()
 
-    async def compile(self, request: OutputSpec, vocabulary: GrammarVocabulary) -> str:
+    async def compile(self, spec: OutputSpec, vocabulary: GrammarVocabulary) -> str:
         """Return the grammar of a specification.
 
         Raises:
@@ -40,27 +40,27 @@ class GrammarCompiler:
             GrammarInvalid: Another format is invalid.
             QueueFull: Too many grammars are queued.
         """
-        request.check_sizes()
+        spec.check_sizes()
         vocabulary_fields = {
             "size": vocabulary.size,
             "control": dict(vocabulary.control),
             "ends": list(vocabulary.ends),
         }
-        payload = {"asked": asdict(request), "vocabulary": vocabulary_fields}
+        payload = {"asked": asdict(spec), "vocabulary": vocabulary_fields}
         key = blake2b(dumps(payload).encode(), digest_size=16).digest()
         grammar = self._cache.get(key)
         if grammar is None:
-            grammar = self._cache[key] = await self._compile(request, payload, key.hex())
+            grammar = self._cache[key] = await self._compile(spec, payload, key.hex())
             if len(self._cache) > _MAX_CACHED_GRAMMARS:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(key)
         return grammar
 
-    async def _compile(self, request: OutputSpec, payload: dict[str, Any], key: str) -> str:
+    async def _compile(self, spec: OutputSpec, payload: dict[str, Any], key: str) -> str:
         try:
             result: dict[str, str] = await self._jobs.run(COMPILE_GRAMMAR, payload, key=key)
         except JobFailed as failed:
-            raise _compile_error(request, failed) from None
+            raise _compile_error(spec, failed) from None
         if "grammar" in result:
             return result["grammar"]
         if "pointer" in result:
@@ -68,13 +68,13 @@ class GrammarCompiler:
         raise GrammarInvalid(**result)
 
 
-def _compile_error(request: OutputSpec, failed: JobFailed) -> DomainError:
+def _compile_error(spec: OutputSpec, failed: JobFailed) -> DomainError:
     """The error of a format whose compilation failed or exceeded a limit."""
     problem = failed.problem
     if failed.kind is not FailureKind.REFUSED:
         problem = f"compiling it was stopped: {problem}"
-    if request.form is None:
+    if spec.form is None:
         return SchemaInvalid(field="tools", pointer="#", problem=problem)
-    if request.form.kind is OutputFormatKind.JSON_SCHEMA:
-        return SchemaInvalid(field=request.form.field, pointer="#", problem=problem)
-    return GrammarInvalid(field=request.form.field, problem=problem)
+    if spec.form.kind is OutputFormatKind.JSON_SCHEMA:
+        return SchemaInvalid(field=spec.form.field, pointer="#", problem=problem)
+    return GrammarInvalid(field=spec.form.field, problem=problem)

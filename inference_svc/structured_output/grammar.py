@@ -170,32 +170,32 @@ def document(grammars: Sequence[Grammar]) -> str:
     return json.dumps({"grammars": grammars})
 
 
-def whole_grammar(request: OutputSpec, control: ControlTokens) -> str:
+def whole_grammar(spec: OutputSpec, control: ControlTokens) -> str:
     """The grammar of an output: reasoning, then calls or the output format."""
-    form = [] if request.form is None else [{**output_format_grammar(request.form), "name": "form"}]
-    if request.calls is None and request.thought is None:
+    form = [] if spec.form is None else [{**output_format_grammar(spec.form), "name": "form"}]
+    if spec.calls is None and spec.thought is None:
         return document(form)
     lines: list[str] = []
     arguments: list[Grammar] = []
-    if request.calls is not None and request.calls.trigger:
-        lines += free_rules(request.calls, request.thought, control)
+    if spec.calls is not None and spec.calls.trigger:
+        lines += free_rules(spec.calls, spec.thought, control)
     else:
-        lines.append(f"start: {_reasoning_reference(request.thought)}{_answer(request)}")
-        if request.thought is not None:
-            lines += _reasoning_rules(request.thought, control)
-    if request.calls is not None:
-        lines += _call_rules(request.calls, control)
+        lines.append(f"start: {_reasoning_reference(spec.thought)}{_answer(spec)}")
+        if spec.thought is not None:
+            lines += _reasoning_rules(spec.thought, control)
+    if spec.calls is not None:
+        lines += _call_rules(spec.calls, control)
         arguments = [
             {**tool_grammar(tool), "name": f"arguments_{index}"}
-            for index, tool in enumerate(request.calls.tools)
+            for index, tool in enumerate(spec.calls.tools)
         ]
     return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
 
 
-def _answer(request: OutputSpec) -> str:
-    if request.calls is None:
+def _answer(spec: OutputSpec) -> str:
+    if spec.calls is None:
         return "@form"
-    if request.calls.required or request.form is None:
+    if spec.calls.required or spec.form is None:
         return "calls"
     return "(calls | @form)"
 

@@ -20,7 +20,7 @@ _MAX_LEXER_STATES = 20_000
 _NOTHING_ALLOWED = "NoExtensionBias"
 _NOT_VERBOSE = "<non-verbose/>"
 FEW = 4096
-"""Up to this many allowed tokens, a list of them is cheaper than masking a whole row."""
+"""Maximum length of the list of allowed tokens; for more it is faster to mask the whole row."""
 _MAX_TEMPLATES = 16
 _BUILD_THREADS = 2  # so that a large grammar does not block all small ones
 _MAX_WARM_UPS = 8  # the cache of a template grows with each text
@@ -116,7 +116,7 @@ class _Template:
         return (self._warm or self._built.result()).deep_copy()
 
     def warm(self, used: LLMatcher) -> None:
-        """Use the caches of a finished matcher for further copies."""
+        """Reset a used matcher and copy it for further guides, since its caches are warm."""
         if self._num_warm_ups < _MAX_WARM_UPS and not used.is_error() and used.reset():
             self._warm = used
             self._num_warm_ups += 1
@@ -133,7 +133,7 @@ class GrammarGuide:
         self._matcher: LLMatcher | None = None
         self._words = np.zeros((size + 31) // 32, np.uint32)
         self._pending: Future[TokenMask] | None = None
-        # Computing forced tokens tokenizes all of them, so they are stored for several steps.
+        # Forced tokens are computed all at once, and returned over several steps.
         self._forced: deque[int] = deque()
 
     def wait(self, timeout_s: float) -> bool:

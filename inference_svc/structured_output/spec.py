@@ -45,8 +45,11 @@ class CallableTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallSyntax:
-    """A syntax of calls. Each is `head`, the name, `middle`, the arguments as JSON, `tail`;
-    `before` and `after` enclose all calls, `between` separates them."""
+    """A syntax of tool calls.
+
+    Each call is `head`, the name, `middle`, the arguments as JSON, `tail`. `before` and `after`
+    enclose all calls, and `between` separates them.
+    """
 
     head: str
     middle: str
@@ -58,11 +61,12 @@ class ToolCallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallSpec:
-    """Tool calls in one of several syntaxes, `ways`. `required` allows nothing but calls.
+    """Tool calls in one of several syntaxes (`ways`).
 
-    `trigger` is the text with which every syntax begins: before it the output is free text, after
-    it a call. If empty, the output is constrained from the beginning. `barred` texts must not be
-    generated, since the parser would take them for the beginning of a call.
+    With `required`, the output must be calls; `several` allows more than one. `trigger` is the
+    common beginning of all syntaxes: the output is free text until the trigger, then a call. If it
+    is empty, the output is constrained from the start. `barred` texts must not be generated, since
+    the parser would mistake them for the start of a call.
     """
 
     ways: tuple[ToolCallSyntax, ...]
