@@ -1,13 +1,13 @@
-"""What the step loop needs of a model: a decode call, samplers, slots.
+"""The interface between the engine and a loaded model: decoding, sampling and KV-cache slots.
 
-Invariants a backend may rely on, because the engine keeps them:
+The engine guarantees to a backend:
 - every batch has passed `check_native_limits`;
-- rows are in ascending slot order, and positions of a slot follow each other without a gap;
+- rows are in ascending slot order, and the positions of a slot are consecutive;
 - `trim` is never called between building a batch and its `decode`;
-- `save`, `restore` and `copy` come in the orders that `cells.Cells` allows;
-- `sample` is called with rows of the last `decode` only, at most once a row;
-- `use_adapters` names loaded adapters only, and only unused ones are unloaded.
-All methods are called from the one step thread.
+- `save`, `restore` and `copy` are called in an order that `kv_cache.copies.CacheCopier` allows;
+- `sample` is called only with rows of the last `decode`, at most once per row;
+- `use_adapters` receives only loaded adapters, and only unused adapters are unloaded;
+- all methods are called from the step thread.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from inference_svc.engine.request import AdapterStack, SequenceRequest
 
 
 class DecodeError(Exception):
-    """The native decode refused or failed a batch; `code` is what it returned."""
+    """`llama_decode` rejected a batch or failed; `code` is its return value."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"llama_decode returned {code}")
@@ -29,43 +29,43 @@ class DecodeError(Exception):
 
 
 class AdapterLoadError(Exception):
-    """The native library refused an adapter's file; the message has the reason, if known."""
+    """The native library could not load an adapter file; the message has the reason, if known."""
 
 
 class SampledToken(NamedTuple):
-    """A sampled token, with log probabilities where the request asked for them."""
+    """A sampled token, with log probabilities if the request asked for them."""
 
     token: int
     logprob: ChosenLogprob | None
 
 
 class SampleFailure(NamedTuple):
-    """No token could be chosen for this sequence; the others have theirs."""
+    """No token could be sampled for this sequence; other sequences are not affected."""
 
     problem: str
 
 
 class Sampler(Protocol):
-    """The sampling state of one sequence; all of it but `hidden` can be rebuilt from the request
+    """Sampling state of one sequence. All of it except `hidden` can be rebuilt from the request
     and the output tokens."""
 
     def accept(self, token: int) -> None:
-        """Take note of an output token (for penalties)."""
+        """Record an output token, for penalties."""
 
     @property
     def hidden(self) -> tuple[float, ...]:
         """State that cannot be derived from the tokens; empty for most samplers."""
 
     def restore_state(self, hidden: tuple[float, ...]) -> None:
-        """Know again what another one of the same request knew."""
+        """Set the `hidden` state saved from another sampler of the same request."""
 
     def close(self) -> None:
         """Free native memory."""
 
 
 class SampleTask(NamedTuple):
-    """Choose a token for a sequence from one row of logits; `draw` counts its output tokens so
-    far, `mask` says which tokens its constraint allows."""
+    """A request to sample a token from one row of logits. `draw` is the number of output tokens so
+    far; `mask` has the tokens that the constraint allows."""
 
     row: int
     sampler: Sampler
@@ -78,7 +78,7 @@ class Backend(Protocol):
 
     @property
     def limits(self) -> NativeLimits:
-        """What a batch may hold."""
+        """Limits on the size of a batch."""
 
     @property
     def can_trim(self) -> bool:
@@ -86,62 +86,64 @@ class Backend(Protocol):
 
     @property
     def copies_by_state(self) -> bool:
-        """Whether `copy` is not to be used (models with a state instead of, or beside, cells)."""
+        """Whether slots must be copied by `save` and `restore` instead of `copy`: true for models
+        with recurrent state."""
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Queue a copy of a whole slot: lengths change now, the cells with the next `decode`,
-        before its rows. In the unified layout `target`, which must be empty, refers to the first
-        `tokens` cells of `source` at once."""
+        """Queue a copy of a whole slot. Lengths change now; cells are copied when the next
+        `decode` starts. In the unified layout, `target` must be empty and immediately references
+        the first `tokens` cells of `source`."""
 
     @property
     def used_cells(self) -> int:
-        """Cells in use in all slots, those that several refer to once."""
+        """Number of cells in use by all slots; a cell shared by several slots counts once."""
 
     def freed_by(self, slot: int) -> int:
-        """How many cells emptying a slot would free."""
+        """Number of cells that emptying a slot would free."""
 
     def state_bytes(self, slot: int) -> int:
-        """The size of what `save` would return."""
+        """Size of the state that `save` would return."""
 
     def save(self, slot: int) -> bytearray:
-        """The cells in use of a slot, now."""
+        """Serialize the cells in use of a slot, without waiting for the next `decode`."""
 
     def restore(self, slot: int, state: bytearray) -> bool:
-        """Replace a slot's cells by saved ones, now; False where they were refused."""
+        """Replace the cells of a slot by a saved state, without waiting for the next `decode`.
+        Returns False if the model rejects the state."""
 
     def load_adapter(self, digest: str, path: Path) -> None:
-        """Read an adapter, to be known by its digest. Raises `AdapterLoadError`."""
+        """Load an adapter file under its digest. Raises `AdapterLoadError`."""
 
     def unload_adapter(self, digest: str) -> None:
         """Free an adapter."""
 
     def use_adapters(self, stack: AdapterStack) -> None:
-        """Compute with these adapters from the next decode on."""
+        """Apply these adapters to all following decodes, instead of the current ones."""
 
     def decode(self, batch: TokenBatch) -> None:
-        """Compute a batch. Raises `DecodeError`; the slots may then hold a part of it."""
+        """Compute a batch. After a `DecodeError`, the slots may contain part of the batch."""
 
     def sample(self, tasks: Sequence[SampleTask]) -> Sequence[SampledToken | SampleFailure]:
-        """Choose a token for each task, in order."""
+        """Sample a token for each task, in order."""
 
     def new_sampler(self, request: SequenceRequest) -> Sampler:
-        """The sampler of a sequence, having seen the prompt."""
+        """Create the sampler of a sequence, with the prompt already accepted."""
 
     def new_guide(self, constraint: Constraint) -> Guide:
-        """What holds a sequence to its constraint; the grammar is built on another thread."""
+        """Create the guide of a constraint; its grammar is compiled on another thread."""
 
     def trim(self, slot: int, length: int) -> bool:
-        """Keep the first `length` tokens of a slot; False where the model cannot (the slot is then
-        unchanged)."""
+        """Truncate a slot to `length` tokens. Returns False, and leaves the slot unchanged, if the
+        model cannot."""
 
     def slot_length(self, slot: int) -> int:
-        """How many tokens a slot holds, as the native cache sees it."""
+        """Number of tokens in a slot, read from the native cache."""
 
     def reusable_from(self, slot: int) -> int:
-        """The first position still attended to (above 0 after a sliding window moved on)."""
+        """First position still in the cache; above 0 once a sliding window has moved."""
 
     def piece(self, token: int, *, special: bool) -> bytes:
-        """A token's bytes; a control token has none unless `special`."""
+        """Bytes of a token; empty for control tokens unless `special`."""
 
     def is_eog(self, token: int) -> bool:
-        """Whether the model ends its text with this token."""
+        """Whether this is an end-of-generation token."""

@@ -1,4 +1,4 @@
-"""A saved state of a slot: tokens, cells and their origin."""
+"""Saved state of a slot: its tokens, its cells and the sequence they came from."""
 
 from array import array
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ from inference_svc.engine.slots import common_prefix
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The sequence that a state is of, as plain values.
+    """The sequence that a state was saved from.
 
-    `tokens` are its prompt, `num_prompt` tokens, and its output, which may go beyond what is
-    computed. `recipe` is all that chose the output, as JSON text: who continues it exactly has the
-    same. `hidden` is what its sampler knows beside the tokens. `adapters` are digests and scales.
+    `tokens` are the prompt, of `num_prompt` tokens, and the output, which may be longer than the
+    computed cells. `recipe` is JSON text of all parameters that determine the output; an exact
+    continuation requires the same recipe. `hidden` is the sampler state that cannot be derived
+    from the tokens. `adapters` are pairs of digest and scale.
     """
 
     request_id: str
@@ -29,9 +30,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedPrefix:
-    """A slot's cells. `whole` ones cannot be shortened: they serve prompts that begin with all of
-    it. `snapshot_id` names the file that it was restored from, `kept_for` the stored object that it
-    is part of."""
+    """Saved cells of a slot.
+
+    A `whole` state cannot be truncated: it serves only prompts that start with all its tokens.
+    `snapshot_id` is the file it was restored from; `kept_for` is the stored object it belongs to.
+    """
 
     key: bytes
     tokens: "array[int]"
@@ -43,11 +46,11 @@ class SavedPrefix:
 
     @property
     def source(self) -> CacheSource:
-        """The source that usage reports for its reuse."""
+        """Cache source to report in usage when this prefix is reused."""
         return CacheSource.DISK if self.snapshot_id else CacheSource.MEMORY
 
     def shared(self, prompt: Sequence[int], key: bytes, *, limit: int) -> int:
-        """How many tokens of a prompt, at most `limit`, it can give."""
+        """Number of tokens of a prompt, at most `limit`, that can be restored from this prefix."""
         if key != self.key:
             return 0
         count = common_prefix(self.tokens, prompt, limit=limit)

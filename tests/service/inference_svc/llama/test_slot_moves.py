@@ -121,5 +121,5 @@ def test_warm_up_measures_the_cost_of_a_move(backend: LlamaBackend) -> None:
     clear_slots(backend)
     costs = warm_up(backend, cores=1, threads=1, budget_s=0.0).copy_costs
 
-    assert costs.of_state(100) > 0
+    assert costs.state_seconds(100) > 0
     assert (costs.stream_s == 0) or backend.can_trim

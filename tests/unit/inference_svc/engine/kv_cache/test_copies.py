@@ -1,4 +1,4 @@
-"""Shared cells are counted once."""
+"""Reference counts of shared cells."""
 
 from itertools import count
 
@@ -14,24 +14,24 @@ _operations = st.lists(st.tuples(st.sampled_from("acs"), _slots, _slots, _length
 
 
 @given(_operations)
-def test_the_books_agree_with_cells_that_have_names(
+def test_counts_agree_with_a_model_that_names_every_cell(
     operations: list[tuple[str, int, int, int]],
 ) -> None:
-    """Whatever is appended, cut and shared, in whatever order."""
-    book, names = CellRefCounts(SLOTS), count()
+    """Counts are exact after any appends, cuts and shares."""
+    counts, names = CellRefCounts(SLOTS), count()
     slots: list[list[int]] = [[] for _ in range(SLOTS)]
-    for kind, slot, other, asked in operations:
-        length = min(asked, len(slots[slot]))
+    for kind, slot, other, requested in operations:
+        length = min(requested, len(slots[slot]))
         if kind == "a":
-            slots[slot] += [next(names) for _ in range(asked)]
+            slots[slot] += [next(names) for _ in range(requested)]
         elif kind == "c":
             del slots[slot][length:]
-            book.cut(slot, length)
+            counts.cut(slot, length)
         elif slot != other:
             slots[other] = slots[slot][:length]
-            book.share(slot, other, length)
+            counts.share(slot, other, length)
         lengths = [len(cells) for cells in slots]
-        assert book.used(lengths) == len(set().union(*slots))
+        assert counts.used(lengths) == len(set().union(*slots))
         for index in range(SLOTS):
-            left = set().union(*(cells for i, cells in enumerate(slots) if i != index))
-            assert book.freed_by(index, lengths) == len(set(slots[index]) - left)
+            others = set().union(*(cells for i, cells in enumerate(slots) if i != index))
+            assert counts.freed_by(index, lengths) == len(set(slots[index]) - others)
