@@ -1,7 +1,6 @@
-"""The least that a service can do with the bytes of a file: take them over gRPC and hash them, or
-send them. Files are measured beside it.
+"""Baseline for file transfers: a gRPC server that hashes the bytes it receives, or sends bytes.
 
-    python -m bench.bare_stream PORT
+python -m bench.bare_stream PORT
 """
 
 import hashlib
@@ -18,7 +17,7 @@ UP, DOWN = f"/{SERVICE}/Up", f"/{SERVICE}/Down"
 
 
 async def up(chunks: AsyncIterator[bytes], _context: Any) -> bytes:
-    """Take bytes; answer their digest."""
+    """Receive bytes and return their SHA-256 digest in hex."""
     digest = hashlib.sha256()
     async for chunk in chunks:
         digest.update(chunk)
@@ -26,7 +25,7 @@ async def up(chunks: AsyncIterator[bytes], _context: Any) -> bytes:
 
 
 async def down(request: bytes, _context: Any) -> AsyncIterator[bytes]:
-    """Send "SIZE CHUNK" bytes: so many in all, so many in a message."""
+    """Send random bytes. The request is "SIZE CHUNK": total bytes and bytes per message."""
     size_bytes, chunk_bytes = map(int, request.split())
     chunk = os.urandom(chunk_bytes)
     for _ in range(size_bytes // chunk_bytes):

@@ -1,7 +1,5 @@
-"""Chats as the lines of a batch, and the same ones by bare gRPC calls, each as many at a time.
-
-A batch is carried out from its upload to its end: each line is read, checked, stored, sent,
-rendered, tokenized, computed, answered, committed and written.
+"""Runs chats as the lines of a batch, and the same chats as bare gRPC calls, with the same
+concurrency. A batch is timed from its upload to its last output line.
 """
 
 import asyncio
@@ -23,7 +21,7 @@ from bench.streams import LoadError
 from openai_wire.chat.chat_request import chat_request, parse_chat
 
 LINES_AT_ONCE: Final = 32
-"""As many as the control service has under way by itself."""
+"""The default concurrency of batch lines in the control service."""
 _ENDPOINT: Final = "/v1/chat/completions"
 _CHUNK_BYTES: Final = 256 * 1024
 
@@ -31,7 +29,7 @@ Body = dict[str, Any]
 
 
 def new_chats(count: int, first: int) -> list[Body]:
-    """Bodies of chats of one token, numbered from `first`: none has been asked before."""
+    """Bodies of chats of one token, numbered from `first`, so that no prompt repeats."""
     return [
         {
             "model": MODEL_NAME,
@@ -44,16 +42,16 @@ def new_chats(count: int, first: int) -> list[Body]:
 
 
 async def run_batch(target: str, bodies: Sequence[Body]) -> None:
-    """Carry a batch of these lines out. Raises LoadError where one did not complete."""
+    """Run a batch of these lines. Raises LoadError if a line did not complete."""
     async with grpc.aio.insecure_channel(target) as channel:
         files, batches = FileServiceStub(channel), BatchServiceStub(channel)
         file = (await files.CreateFile(_upload(bodies))).file
-        asked = batch_pb.CreateBatchRequest(input_file_id=file.id, endpoint=_ENDPOINT)
-        batch = (await batches.CreateBatch(asked)).batch
+        request = batch_pb.CreateBatchRequest(input_file_id=file.id, endpoint=_ENDPOINT)
+        batch = (await batches.CreateBatch(request)).batch
         async for answer in batches.WatchBatch(batch_pb.WatchBatchRequest(batch_id=batch.id)):
             batch = answer.batch
     if batch.state != Batch.STATE_COMPLETED or batch.request_counts.failed:
-        raise LoadError(f"the batch did not complete: {batch}")
+        raise LoadError(f"the batch did not complete without failed lines: {batch}")
 
 
 async def _upload(bodies: Sequence[Body]) -> AsyncIterator[file_pb.CreateFileRequest]:
@@ -69,7 +67,7 @@ async def _upload(bodies: Sequence[Body]) -> AsyncIterator[file_pb.CreateFileReq
 
 
 async def run_bare(target: str, bodies: Sequence[Body]) -> None:
-    """Ask the inference service the same, read and answered as little as possible."""
+    """Send the same chats directly to the inference service and discard the responses."""
     requests = iter([chat_request(parse_chat(body)) for body in bodies])
     async with grpc.aio.insecure_channel(target) as channel:
         stub = InferenceServiceStub(channel)

@@ -1,4 +1,4 @@
-"""One load for several systems, in turns."""
+"""Measures several systems under one load, in alternating order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -9,38 +9,38 @@ Turn = Callable[[int], Measurement]  # takes the number of the round
 T = TypeVar("T")
 
 
-def in_order(turns: Sequence[T], number: int) -> Sequence[T]:
-    """Return the turns of a round: who is first in one comes last in the next."""
+def alternate(turns: Sequence[T], number: int) -> Sequence[T]:
+    """Return the turns of a round, in reverse order in every second round."""
     return turns if number % 2 == 0 else turns[::-1]
 
 
 class Contest:
-    """Corral and its peers under one load.
+    """Corral and other systems under one load.
 
-    Of the `rivals`, which are layouts of the same program, only the fastest of the first round goes
-    on: the others would cost time and change nothing.
+    `rivals` are layouts of the same program: after the first round only the fastest is measured.
+    `references` are measured in every round.
     """
 
     def __init__(
-        self, own: Turn, rivals: Mapping[str, Turn], beside: Mapping[str, Turn] | None = None
+        self, own: Turn, rivals: Mapping[str, Turn], references: Mapping[str, Turn] | None = None
     ) -> None:
         self._own = own
         self._rivals = dict(rivals)
-        self._beside = dict(beside or {})
+        self._references = dict(references or {})
 
     def round(self, number: int) -> Iterator[Measurement]:
-        """Measure everyone once."""
-        turns = [self._own, *self._beside.values(), *self._rivals.values()]
-        measured = [turn(number) for turn in in_order(turns, number)]
+        """Measure each remaining system once."""
+        turns = [self._own, *self._references.values(), *self._rivals.values()]
+        measured = [turn(number) for turn in alternate(turns, number)]
         yield from sorted(measured, key=lambda one: (one.system != CORRAL, one.system))
-        reached = {one.system: one.value for one in measured if one.system in self._rivals}
-        if reached:
-            fastest = max(reached, key=lambda system: reached[system])
+        speeds = {one.system: one.value for one in measured if one.system in self._rivals}
+        if speeds:
+            fastest = max(speeds, key=lambda system: speeds[system])
             self._rivals = {fastest: self._rivals[fastest]}
 
 
-def rounds(contests: list[Contest], count: int) -> Iterator[Measurement]:
-    """Measure every contest once a round, so that a slow minute does not fall on one load alone."""
+def run_rounds(contests: list[Contest], count: int) -> Iterator[Measurement]:
+    """Measure every contest once per round, so that a slow period affects all loads equally."""
     for number in range(count):
         for contest in contests:
             yield from contest.round(number)

@@ -1,5 +1,5 @@
-"""Runs sequences on the engine itself, in this process, and takes the time: what a grammar costs is
-too little to be seen through a server."""
+"""Times sequences on an engine in this process. The cost of a grammar is too small to be measured
+through a server."""
 
 import asyncio
 import time
@@ -25,9 +25,9 @@ from svc_kit.sandbox.frames import InlineJobs
 PROMPT = "Write down what you know."
 
 
-class Ran(NamedTuple):
-    """One run from its first decode on: seconds by the clock and of all threads' processors, the
-    texts, and how many tokens they have."""
+class RunResult(NamedTuple):
+    """Wall time and CPU time of all threads from the first token on, the texts, and the number of
+    tokens."""
 
     wall_s: float
     cpu_s: float
@@ -35,76 +35,84 @@ class Ran(NamedTuple):
     tokens: int
 
 
-class OneByOne:
-    """A guide that leaves it to the masks to force anything."""
+class UnforcedGuide:
+    """A guide without forced tokens: its masks allow only one token instead."""
 
     def __init__(self, guide: Guide) -> None:
         self._guide = guide
 
     def wait(self, timeout_s: float) -> bool:
-        """As the guide."""
+        """Delegate to the guide."""
         return self._guide.wait(timeout_s)
 
     @property
     def is_finished(self) -> bool:
-        """As the guide."""
+        """Delegate to the guide."""
         return self._guide.is_finished
 
     def prepare(self) -> None:
-        """As the guide."""
+        """Delegate to the guide."""
         self._guide.prepare()
 
     def mask(self) -> TokenMask:
-        """As the guide."""
+        """Delegate to the guide."""
         return self._guide.mask()
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """As the guide."""
+        """Delegate to the guide."""
         self._guide.accept(tokens)
 
     def forced_tokens(self, limit: int) -> Sequence[int]:
-        """Nothing."""
+        """Return no tokens."""
         return ()
 
     def close(self) -> None:
-        """As the guide."""
+        """Delegate to the guide."""
         self._guide.close()
 
 
 class SwitchableBackend(LlamaBackend):
-    """The backend, with forced tokens or without."""
+    """A backend that can turn forced tokens off."""
 
-    forces = True
+    force_tokens = True
 
     def new_guide(self, constraint: Constraint) -> Guide:
-        """The guide, or one that forces nothing."""
+        """Return the guide, wrapped in `UnforcedGuide` if forced tokens are off."""
         guide = super().new_guide(constraint)
-        return guide if self.forces else OneByOne(guide)
+        return guide if self.force_tokens else UnforcedGuide(guide)
 
 
 class EngineRuns:
-    """Runs sequences to their end and takes the time."""
+    """Runs sequences to completion and measures the time."""
 
     def __init__(self, backend: SwitchableBackend, slots: int) -> None:
         self._backend = backend
         self._slots = slots
         self._prompt = backend.vocabulary.tokenize(PROMPT, add_special=True, parse_special=True)
         vocabulary = backend.vocabulary
-        self._known = GrammarVocabulary(
+        self._vocabulary = GrammarVocabulary(
             vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
         )
         self._compiler = GrammarCompiler(InlineJobs())
 
     def constraint(self, form: OutputFormat) -> Constraint:
-        """A form's grammar."""
-        grammar = asyncio.run(self._compiler.compile(OutputSpec(form, None, None), self._known))
+        """Compile an output format."""
+        grammar = asyncio.run(
+            self._compiler.compile(OutputSpec(form, None, None), self._vocabulary)
+        )
         return Constraint(grammar, form.field)
 
     def run(
-        self, constraint: Constraint | None, *, count: int, tokens: int, seed: int, forces: bool
-    ) -> Ran:
-        """Run `count` sequences of at most `tokens` each to their end."""
-        self._backend.forces = forces
+        self,
+        constraint: Constraint | None,
+        *,
+        count: int,
+        tokens: int,
+        seed: int,
+        force_tokens: bool,
+    ) -> RunResult:
+        """Run `count` sequences of at most `tokens` each to completion."""
+        self._backend.force_tokens = force_tokens
         engine = Engine(
             "bench",
             self._backend,
@@ -117,7 +125,7 @@ class EngineRuns:
         texts, num_tokens = [""] * count, 0
         wall = cpu = 0.0
         while engine.has_work:
-            if not num_tokens:  # grammars in the making are not what is measured
+            if not num_tokens:  # exclude the time of building the grammar
                 wall, cpu = time.perf_counter(), time.process_time()
             for event in engine.step():
                 if isinstance(event, Failed):
@@ -125,7 +133,7 @@ class EngineRuns:
                 if isinstance(event, Delta):
                     texts[event.sequence_id] += event.text
                     num_tokens += len(event.tokens)
-        return Ran(time.perf_counter() - wall, time.process_time() - cpu, texts, num_tokens)
+        return RunResult(time.perf_counter() - wall, time.process_time() - cpu, texts, num_tokens)
 
     def _request(
         self, i: int, constraint: Constraint | None, tokens: int, seed: int
@@ -156,7 +164,7 @@ class EngineRuns:
 def engine_runs(
     model: Path, *, slots: int, context_tokens: int, threads: int
 ) -> Iterator[EngineRuns]:
-    """Load a model for runs of at most so many sequences at once."""
+    """Load a model for runs of at most `slots` concurrent sequences."""
     library.start()
     backend = SwitchableBackend(
         BackendSettings(

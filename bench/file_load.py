@@ -1,7 +1,6 @@
-"""Bytes up and down through the control service and through a bare stream, and small objects made
-and read.
+"""Times file transfers through the control service and the bare stream, and small objects.
 
-Both streams get the same messages from the same client, which makes each of them once.
+Both transfers send the same messages from the same client, which serializes each message once.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ import grpc.aio
 from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
 
 from bench.bare_stream import DOWN, UP
-from bench.measurement import middle
+from bench.measurement import median
 from bench.streams import LoadError
 
 CHUNK_BYTES = 256 * 1024
@@ -29,14 +28,14 @@ _USER_DATA = file_pb2.FILE_PURPOSE_USER_DATA
 
 @dataclass(frozen=True)
 class Transfer:
-    """How long the same bytes took in each direction, in seconds."""
+    """Seconds of an upload and of a download of the same size."""
 
     up_s: float
     down_s: float
 
 
 async def transfer_file(target: str, size_bytes: int) -> Transfer:
-    """Store a file, read it back, delete it. Raises LoadError where other bytes come back."""
+    """Upload a file, download it, delete it. Raises LoadError if the downloaded bytes differ."""
     async with _channel(target) as channel:
         started = time.perf_counter()
         create = channel.stream_unary(f"{_FILES}/CreateFile")
@@ -53,14 +52,14 @@ async def transfer_file(target: str, size_bytes: int) -> Transfer:
             digest.update(message.chunk)
         ended = time.perf_counter()
         if digest.hexdigest() != file.sha256:
-            raise LoadError("other bytes came back than were stored")
+            raise LoadError("the downloaded bytes differ from the uploaded ones")
         delete = file_service_pb2.DeleteFileRequest(file_id=file.id).SerializeToString()
         await channel.unary_unary(f"{_FILES}/DeleteFile")(delete)
     return Transfer(stored - started, ended - stored)
 
 
 async def transfer_bare(target: str, size_bytes: int) -> Transfer:
-    """Send bytes to the bare stream, and get as many."""
+    """Send bytes to the bare stream and receive as many."""
     async with _channel(target) as channel:
         started = time.perf_counter()
         up = channel.stream_unary(UP)
@@ -75,65 +74,65 @@ async def transfer_bare(target: str, size_bytes: int) -> Transfer:
 
 
 @dataclass(frozen=True)
-class MadeAndRead:
-    """What it took to make objects and read each of them once."""
+class ObjectTimes:
+    """Rate and latencies of creating an object and reading it once."""
 
     per_s: float
     p50_ms: float
     p99_ms: float
 
 
-async def make_and_read(target: str, kind: str, count: int, callers: int) -> MadeAndRead:
-    """Make `count` objects of a kind, "file" or "upload", by so many callers at once."""
+async def create_and_get(target: str, kind: str, count: int, callers: int) -> ObjectTimes:
+    """Create and read `count` objects of a kind, "file" or "upload", with concurrent callers."""
     async with _channel(target) as channel:
-        one = {"file": _file, "upload": _upload}[kind](channel)
-        await one()
-        waiting, times = iter(range(count)), list[float]()
+        create_and_get_one = {"file": _file_caller, "upload": _upload_caller}[kind](channel)
+        await create_and_get_one()
+        queue, times = iter(range(count)), list[float]()
 
         async def caller() -> None:
-            for _ in waiting:
-                began = time.perf_counter()
-                await one()
-                times.append(time.perf_counter() - began)
+            for _ in queue:
+                call_started = time.perf_counter()
+                await create_and_get_one()
+                times.append(time.perf_counter() - call_started)
 
         started = time.perf_counter()
         await asyncio.gather(*(caller() for _ in range(callers)))
         seconds = time.perf_counter() - started
     p99 = sorted(times)[len(times) * 99 // 100]
-    return MadeAndRead(count / seconds, 1e3 * middle(times), 1e3 * p99)
+    return ObjectTimes(count / seconds, 1e3 * median(times), 1e3 * p99)
 
 
-def _file(channel: Any) -> Callable[[], Awaitable[None]]:
+def _file_caller(channel: Any) -> Callable[[], Awaitable[None]]:
     create = channel.stream_unary(f"{_FILES}/CreateFile")
     get = channel.unary_unary(f"{_FILES}/GetFile")
     messages = [_header(), file_service_pb2.CreateFileRequest(chunk=bytes(100))]
     request = [message.SerializeToString() for message in messages]
 
-    async def one() -> None:
+    async def create_and_get_one() -> None:
         answer = file_service_pb2.CreateFileResponse.FromString(await create(iter(request)))
         await get(file_service_pb2.GetFileRequest(file_id=answer.file.id).SerializeToString())
 
-    return one
+    return create_and_get_one
 
 
-def _upload(channel: Any) -> Callable[[], Awaitable[None]]:
+def _upload_caller(channel: Any) -> Callable[[], Awaitable[None]]:
     create = channel.unary_unary(f"{_UPLOADS}/CreateUpload")
     get = channel.unary_unary(f"{_UPLOADS}/GetUpload")
     request = upload_service_pb2.CreateUploadRequest(
         filename="bench", purpose=_USER_DATA, size_bytes=1, mime_type="text/plain"
     ).SerializeToString()
 
-    async def one() -> None:
+    async def create_and_get_one() -> None:
         answer = upload_service_pb2.CreateUploadResponse.FromString(await create(request))
-        wanted = upload_service_pb2.GetUploadRequest(upload_id=answer.upload.id)
-        await get(wanted.SerializeToString())
+        get_request = upload_service_pb2.GetUploadRequest(upload_id=answer.upload.id)
+        await get(get_request.SerializeToString())
 
-    return one
+    return create_and_get_one
 
 
 @asynccontextmanager
 async def _channel(target: str) -> AsyncIterator[Any]:
-    """A channel whose methods take bytes, for which the types have no words."""
+    """Open a channel whose methods take and return bytes, which its type stubs do not allow."""
     try:
         async with grpc.aio.insecure_channel(target) as channel:
             yield channel

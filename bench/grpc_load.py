@@ -1,7 +1,7 @@
-"""The same closed-loop load through Corral's own gRPC `Generate`, with token ids as prompts.
+"""Closed-loop load through Corral's gRPC method `Generate`, with token ids as prompts.
 
-Beside `llama-batched-bench` it shows what the engine and its frontend cost; beside `loadgen` what
-the gateway costs. Messages are kept as bytes while the clock runs and parsed afterwards.
+Compared with `llama-batched-bench` it shows the cost of the engine and its frontend; compared with
+`loadgen`, the cost of the gateway. Messages are parsed after the measurement.
 
     python -m bench.grpc_load --target 127.0.0.1:50051 --requests 32 --concurrency 8
 """
@@ -29,28 +29,28 @@ TIMEOUT_S = 600.0
 
 
 async def run_load(target: str, workload: Workload, model: str, key: str = "") -> list[Stream]:
-    """Send the workload's requests over one channel and return their streams; `key` is an API key,
-    empty where the server wants none.
+    """Send the workload's requests over one channel and return their streams.
 
-    Raises LoadError when a request fails or gives another number of tokens than it was asked for.
+    `key` is an API key, or empty if the server requires none. Raises LoadError if a request fails
+    or does not produce exactly the requested number of tokens.
     """
     streams: list[Stream] = []
-    waiting = enumerate(workload.token_prompts())
-    line = asyncio.Lock()
+    queue = enumerate(workload.token_prompts())
+    order = asyncio.Lock()
     metadata = (("authorization", f"Bearer {key}"),) if key else ()
 
     async with grpc.aio.insecure_channel(target) as channel:
-        # without a deserializer the client hands out bytes
+        # without a deserializer the client returns bytes
         generate: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(METHOD)
 
         async def caller() -> None:
-            for number, ids in waiting:
+            for number, ids in queue:
                 options = workload.to_proto(number)
                 request = GenerateRequest(
                     model=model, token_ids=TokenIds(ids=ids), options=options
                 ).SerializeToString()
                 try:
-                    async with line if workload.pinned else nullcontext():
+                    async with order if workload.pinned else nullcontext():
                         sent = time.perf_counter()
                         events = aiter(generate(request, timeout=TIMEOUT_S, metadata=metadata))
                         accepted = await anext(events)
@@ -69,7 +69,7 @@ async def run_load(target: str, workload: Workload, model: str, key: str = "") -
 
 
 def read_stream(sent: float, reads: list[tuple[float, bytes]]) -> Stream:
-    """Make a stream of recorded messages. Raises LoadError where it is no whole answer."""
+    """Parse recorded messages. Raises LoadError if the response is incomplete."""
     arrivals, usage = [], generation_pb2.Usage()
     for arrived, message in reads:
         event = GenerateResponse.FromString(message)
@@ -78,7 +78,7 @@ def read_stream(sent: float, reads: list[tuple[float, bytes]]) -> Stream:
         elif event.HasField("done"):
             usage = event.done.usage
     if not usage.completion_tokens:
-        raise LoadError("the stream ended without its usage")
+        raise LoadError("the stream ended without usage")
     return Stream(
         sent=sent,
         ended=reads[-1][0],
@@ -89,10 +89,10 @@ def read_stream(sent: float, reads: list[tuple[float, bytes]]) -> Stream:
 
 
 def main() -> None:
-    """Load one server and print the figures as one line of JSON."""
+    """Load one server and print the figures as a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--target", default="127.0.0.1:50051")
-    parser.add_argument("--model", default="", help="empty: the server's first")
+    parser.add_argument("--model", default="", help="default: the first model of the server")
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--prompt-tokens", type=int, default=32)
@@ -100,11 +100,11 @@ def main() -> None:
     parser.add_argument("--output-tokens", type=int, default=128)
     parser.add_argument("--sampling", choices=sorted(SAMPLINGS), default="greedy")
     parser.add_argument("--seed", type=int, default=0)
-    asked = vars(parser.parse_args())
-    target, model = asked.pop("target"), asked.pop("model")
-    workload = Workload(**asked | {"sampling": SAMPLINGS[asked["sampling"]]})
+    options = vars(parser.parse_args())
+    target, model = options.pop("target"), options.pop("model")
+    workload = Workload(**options | {"sampling": SAMPLINGS[options["sampling"]]})
     streams = uvloop.run(run_load(target, workload, model))
-    figures = LoadFigures.of(streams).to_json()
+    figures = LoadFigures.from_streams(streams).to_json()
     if workload.requests == workload.concurrency:
         figures["decode_tokens_per_s"] = round(decode_rate(streams), 3)
     print(json.dumps(figures))

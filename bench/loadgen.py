@@ -1,7 +1,7 @@
-"""Closed-loop load on any OpenAI-compatible server, with a client that hardly costs anything.
+"""Closed-loop load on any OpenAI-compatible server, with a minimal client.
 
-The client shares the machine with the server it measures, so it does as little as it can while
-the clock runs: it stamps the bytes of each read and takes them apart afterwards.
+The client shares the machine with the server, so during the measurement it only records the bytes
+and the time of each read. It parses them afterwards.
 
     python -m bench.loadgen --url http://127.0.0.1:8080 --requests 32 --concurrency 8
 """
@@ -25,18 +25,18 @@ TIMEOUT_S = 600.0
 async def run_load(url: str, workload: Workload, model: str, *, chat: bool = False) -> list[Stream]:
     """Send the workload's requests and return their streams.
 
-    Raises LoadError when a request fails or gives another number of tokens than it was asked for.
+    Raises LoadError if a request fails or does not produce exactly the requested number of tokens.
     """
     path = "/v1/chat/completions" if chat else "/v1/completions"
     streams: list[Stream] = []
-    waiting = enumerate(workload.text_prompts())
+    queue = enumerate(workload.text_prompts())
 
     async def caller() -> None:
-        for number, prompt in waiting:
-            asked = (
+        for number, prompt in queue:
+            prompt_fields = (
                 {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
             )
-            body = json.dumps(workload.to_json(model, number) | asked).encode()
+            body = json.dumps(workload.to_json(model, number) | prompt_fields).encode()
             sent, reads = await exchange(url, path, body)
             streams.append(read_stream(sent, reads))
 
@@ -47,26 +47,26 @@ async def run_load(url: str, workload: Workload, model: str, *, chat: bool = Fal
     return streams
 
 
-Reads = list[tuple[float, bytes]]  # when bytes arrived, and the bytes
+Reads = list[tuple[float, bytes]]  # time of arrival and bytes of each read
 
 
 class _Recorder(asyncio.Protocol):
-    """Sends one request and keeps what comes back until the server closes the connection, or until
-    it has read so often that the client goes away."""
+    """Sends one request and records the response until the server closes the connection or
+    `max_reads` is reached."""
 
-    def __init__(self, request: bytes, most_reads: int | None) -> None:
+    def __init__(self, request: bytes, max_reads: int | None) -> None:
         self.reads: Reads = []
-        self._most_reads = most_reads
+        self._max_reads = max_reads
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods of asyncio's, not their base class
+        # uvloop's transports do not inherit from asyncio's
         cast(asyncio.WriteTransport, transport).write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self.reads.append((time.perf_counter(), data))
-        if len(self.reads) == self._most_reads and not self.closed.done():
+        if len(self.reads) == self._max_reads and not self.closed.done():
             self.closed.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -75,10 +75,12 @@ class _Recorder(asyncio.Protocol):
 
 
 async def exchange(
-    url: str, path: str, body: bytes, most_reads: int | None = None
+    url: str, path: str, body: bytes, max_reads: int | None = None
 ) -> tuple[float, Reads]:
-    """Send one request; return when it was sent, and what came back until the end or until the
-    client went away after that many reads."""
+    """Send one request and return the time of sending and the recorded reads.
+
+    With `max_reads` the client disconnects after that many reads.
+    """
     address = urlsplit(url)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
@@ -87,7 +89,7 @@ async def exchange(
     sent = time.perf_counter()
     loop = asyncio.get_running_loop()
     transport, recorder = await loop.create_connection(
-        lambda: _Recorder(head.encode() + body, most_reads),
+        lambda: _Recorder(head.encode() + body, max_reads),
         address.hostname or "",
         address.port or 80,
     )
@@ -100,17 +102,17 @@ async def exchange(
 
 
 class EventReader:
-    """Takes an HTTP response apart: `feed` bytes cut anywhere, get the data of whole SSE events."""
+    """Incremental parser of an HTTP response with server-sent events."""
 
     def __init__(self) -> None:
         self.status = 0
-        self.body = b""  # what is not an event yet; all of it where the answer is an error
+        self.body = b""  # bytes of an incomplete event, or the body of an error
         self._raw = b""
         self._chunked = False
-        self._left = 0  # bytes of the present chunk still to come, its line end included
+        self._remaining = 0  # bytes left in the current chunk, including its CRLF
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the data of each event that these bytes complete."""
+        """Append bytes and yield the data of each event that is now complete."""
         self._raw += data
         if not self.status and not self._read_head():
             return
@@ -134,21 +136,21 @@ class EventReader:
             self.body, self._raw = self.body + self._raw, b""
             return
         while self._raw:
-            if not self._left:
+            if not self._remaining:
                 end = self._raw.find(b"\r\n")
                 if end < 0:
                     return
-                self._left = int(self._raw[:end], 16) + 2
+                self._remaining = int(self._raw[:end], 16) + 2
                 self._raw = self._raw[end + 2 :]
-            taken = self._raw[: self._left]
-            self._raw = self._raw[self._left :]
-            self.body += taken[: max(0, self._left - 2)]
-            self._left -= len(taken)
+            piece = self._raw[: self._remaining]
+            self._raw = self._raw[self._remaining :]
+            self.body += piece[: max(0, self._remaining - 2)]
+            self._remaining -= len(piece)
 
 
 def read_stream(sent: float, reads: Reads) -> Stream:
-    """Make a stream of what was recorded. Raises LoadError where it is no whole answer."""
-    reader, arrivals, usage, done, known = EventReader(), [], None, False, 0
+    """Parse recorded reads. Raises LoadError if the response is an error or incomplete."""
+    reader, arrivals, usage, done, num_tokens = EventReader(), [], None, False, 0
     for arrived, data in reads:
         for event in reader.feed(data):
             if event == b"[DONE]":
@@ -159,13 +161,15 @@ def read_stream(sent: float, reads: Reads) -> Stream:
                 raise LoadError(f"the stream failed: {chunk['error']}")
             usage = chunk.get("usage") or usage
             if _carries_text(chunk):
-                total = chunk.get("timings", {}).get("predicted_n", known + 1)
-                arrivals.append(Arrival(arrived, total - known))
-                known = total
+                total = chunk.get("timings", {}).get("predicted_n", num_tokens + 1)
+                arrivals.append(Arrival(arrived, total - num_tokens))
+                num_tokens = total
     if reader.status != 200:
         raise LoadError(f"HTTP {reader.status}: {reader.body[:500].decode(errors='replace')}")
     if not done or usage is None:
-        raise LoadError("the stream ended early" if not done else "the stream named no usage")
+        raise LoadError(
+            "the stream ended before [DONE]" if not done else "the stream contained no usage"
+        )
     return Stream(
         sent=sent,
         ended=reads[-1][0],
@@ -183,7 +187,7 @@ def _carries_text(chunk: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    """Load one server and print the figures as one line of JSON."""
+    """Load one server and print the figures as a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", default="bench")
@@ -195,11 +199,11 @@ def main() -> None:
     parser.add_argument("--output-tokens", type=int, default=64)
     parser.add_argument("--sampling", choices=sorted(SAMPLINGS), default="greedy")
     parser.add_argument("--seed", type=int, default=0)
-    asked = vars(parser.parse_args())
-    url, model, chat = asked.pop("url"), asked.pop("model"), asked.pop("chat")
-    workload = Workload(**asked | {"sampling": SAMPLINGS[asked["sampling"]]})
+    options = vars(parser.parse_args())
+    url, model, chat = options.pop("url"), options.pop("model"), options.pop("chat")
+    workload = Workload(**options | {"sampling": SAMPLINGS[options["sampling"]]})
     streams = uvloop.run(run_load(url, workload, model, chat=chat))
-    print(json.dumps(LoadFigures.of(streams).to_json()))
+    print(json.dumps(LoadFigures.from_streams(streams).to_json()))
 
 
 if __name__ == "__main__":

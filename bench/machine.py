@@ -1,4 +1,4 @@
-"""What a reader needs to judge figures: processor, versions, other load."""
+"""Describes the machine: processor, versions, and load."""
 
 import datetime
 import os
@@ -12,7 +12,7 @@ from bench.paths import REPOSITORY
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the machine as it is now."""
+    """Return the description stored with each record."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=REPOSITORY,

@@ -1,7 +1,7 @@
-"""What a run measures, and what is concluded from it.
+"""Measurements, and results computed from them.
 
-A ratio is made of two measurements of one round, so that a machine that gets slower during the run
-slows both; the median over the rounds counts, the lowest and the highest are shown beside it.
+A ratio compares two measurements of the same round, so that a slower machine affects both. A
+result is the median of its ratios.
 """
 
 import statistics
@@ -24,17 +24,17 @@ class Measurement:
     system: str
     value: float
     figures: dict[str, Any] = field(default_factory=dict)
-    cpu_s: dict[str, float] = field(default_factory=dict)  # by role, while it was measured
+    cpu_s: dict[str, float] = field(default_factory=dict)  # by role, during the measurement
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the report: what was promised, and what was measured round by round."""
+    """One line of the report: a target and the ratio measured in each round."""
 
     load: str
-    ratios: tuple[float, ...]  # one a round; none: there was nothing to compare with
+    ratios: tuple[float, ...]  # one per round; empty without a peer
     target: float
-    own: float  # medians of what the ratios were made of
+    own: float  # `own` and `peer` are the medians of the compared values
     peer: float
     peer_name: str
     unit: str = "tokens/s"
@@ -42,60 +42,64 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """The median over the rounds; 0 where nothing could be compared."""
-        return middle(self.ratios)
+        """The median over the rounds, or 0 if nothing was compared."""
+        return median(self.ratios)
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the target is met; None where nothing could be compared."""
+        """Whether the target is met, or None if nothing was compared."""
         if not self.ratios:
             return None
         return self.ratio >= self.target if self.bound == "at least" else self.ratio <= self.target
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything, the median and the verdict included."""
+        """Return all fields, the median ratio, and whether the target is met."""
         return asdict(self) | {"ratio": round(self.ratio, 4), "is_met": self.is_met}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the benchmark: it measures on a stage and concludes from what was measured."""
+    """A part of the benchmark: how it is measured and how its results are computed."""
 
     name: str
     title: str
-    text: str  # what is measured, for the report
+    text: str  # description in the report
     measure: Callable[["Stage"], Iterator[Measurement]]
     conclude: Callable[[Sequence[Measurement]], list[Result]]
 
 
-def middle(values: Sequence[float]) -> float:
-    """Return the median; 0 of nothing."""
+def median(values: Sequence[float]) -> float:
+    """Return the median, or 0 for no values."""
     return statistics.median(values) if values else 0.0
 
 
-def by_round(measurements: Sequence[Measurement], load: str, system: str) -> dict[int, float]:
-    """Return what one system reached under one load."""
+def values_by_round(
+    measurements: Sequence[Measurement], load: str, system: str
+) -> dict[int, float]:
+    """Return the values of one system under one load, by round."""
     return {m.round: m.value for m in measurements if (m.load, m.system) == (load, system)}
 
 
-def loads(measurements: Sequence[Measurement]) -> list[str]:
-    """Return the loads in the order in which they were measured first."""
+def load_names(measurements: Sequence[Measurement]) -> list[str]:
+    """Return the names of the loads in order of their first measurement."""
     return list(dict.fromkeys(m.load for m in measurements))
 
 
-def best(measurements: Sequence[Measurement], load: str, name: str) -> str:
-    """Return the fastest of the systems whose names begin so: of those with the most rounds, the
-    one with the highest median. Empty: there is none."""
+def best_system(measurements: Sequence[Measurement], load: str, name: str) -> str:
+    """Return the fastest system whose name starts with `name`, or "" if there is none.
+
+    Only systems with the most rounds are considered; the highest median wins.
+    """
     systems = {m.system for m in measurements if m.load == load and m.system.startswith(name)}
 
-    def standing(system: str) -> tuple[int, float]:
-        reached = by_round(measurements, load, system)
-        return len(reached), middle([*reached.values()])
+    def rank(system: str) -> tuple[int, float]:
+        values = values_by_round(measurements, load, system)
+        return len(values), median([*values.values()])
 
-    return max(sorted(systems), key=standing, default="")
+    return max(sorted(systems), key=rank, default="")
 
 
-def compared(
+def compare(
     measurements: Sequence[Measurement],
     load: str,
     peer: str,
@@ -103,16 +107,18 @@ def compared(
     label: str = "",
     unit: str = "tokens/s",
 ) -> Result:
-    """Compare Corral's speed with the best peer whose name begins so; `label` replaces the load's
-    own name in the report."""
-    name = best(measurements, load, peer)
-    own, others = (by_round(measurements, load, system) for system in (CORRAL, name))
+    """Compare Corral's speed with the fastest peer whose name starts with `peer`.
+
+    `label` replaces the name of the load in the report.
+    """
+    name = best_system(measurements, load, peer)
+    own, others = (values_by_round(measurements, load, system) for system in (CORRAL, name))
     return Result(
         label or load,
         tuple(value / others[n] for n, value in own.items() if n in others),
         target,
-        middle([*own.values()]),
-        middle([*others.values()]),
+        median([*own.values()]),
+        median([*others.values()]),
         name,
         unit,
     )

@@ -1,5 +1,5 @@
-"""Requests of every kind that a server meets on a long day: short and long, over gRPC and HTTP,
-free and constrained, answered, refused, expired and left by their callers."""
+"""A mix of all request types for the soak test: over gRPC and HTTP, free and constrained,
+completed, cancelled, rejected, and past their deadline."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from bench.streams import LoadError
 from bench.workload import PLAIN_TOKENS, SAMPLINGS, WORDS
 
 TIMEOUT_S = 600.0
-STRETCH_OUTPUT = 32
+LARGEST_OUTPUT_TOKENS = 32
 SYSTEM_PROMPT = " ".join(WORDS * 4)
 FORMS = (
     generation_pb2.Constraint(regex="[a-z]{4,12}( [a-z]{4,12}){0,3}"),
@@ -46,7 +46,7 @@ Kind = Callable[[random.Random], Awaitable[None]]
 
 
 class Mix:
-    """Sends requests of all kinds to one server; a number always makes the same request."""
+    """Sends requests of all types to one server. The same number always gives the same request."""
 
     def __init__(
         self, channel: grpc.aio.Channel, url: str, model: str, context_tokens: int
@@ -55,21 +55,21 @@ class Mix:
         self._url = url
         self._model = model
         self._context_tokens = context_tokens
-        self._kinds: dict[Kind, int] = {  # with their shares
+        self._kinds: dict[Kind, int] = {  # weights
             self._generate: 20,
-            self._converse: 15,
-            self._converse_over_http: 15,
+            self._chat: 15,
+            self._chat_over_http: 15,
             self._constrain: 10,
-            self._choose: 5,
+            self._request_choices: 5,
             self._embed: 5,
             self._cancel: 12,
-            self._leave_over_http: 10,
-            self._expire: 3,
-            self._overrun: 5,
+            self._disconnect_http: 10,
+            self._exceed_deadline: 3,
+            self._exceed_context: 5,
         }
 
     async def send(self, number: int) -> None:
-        """Send one request and take what comes. Raises LoadError where that is wrong."""
+        """Send one request and read its response. Raises LoadError for an unexpected result."""
         rng = random.Random(number)
         (kind,) = rng.choices([*self._kinds], weights=[*self._kinds.values()])
         try:
@@ -78,13 +78,13 @@ class Mix:
             problem = f"request {number}: {error.code().name}: {error.details()}"
             raise LoadError(problem) from error
 
-    async def stretch(self) -> None:
-        """Send the largest inputs at once, so that every buffer has been used at its full size."""
+    async def send_largest(self) -> None:
+        """Send the largest inputs concurrently, so that every buffer reaches its full size."""
         rng = random.Random(-1)
-        longest = self._context_tokens - STRETCH_OUTPUT
+        longest = self._context_tokens - LARGEST_OUTPUT_TOKENS
 
         async def generate() -> None:
-            options = _options(rng, most_tokens=STRETCH_OUTPUT)
+            options = _options(rng, max_tokens=LARGEST_OUTPUT_TOKENS)
             await _read(self._call(rng, options, prompt_tokens=longest))
 
         ids = rng.choices(PLAIN_TOKENS, k=longest // 2)
@@ -92,23 +92,23 @@ class Mix:
         embedding = self._service.Embed(EmbedRequest(model=self._model, inputs=inputs))
         await asyncio.gather(embedding, *(generate() for _ in range(32)))
 
-    # --- answered ---------------------------------------------------------------------------------
+    # --- completed --------------------------------------------------------------------------------
 
     async def _generate(self, rng: random.Random) -> None:
         await _read(self._call(rng, _options(rng)))
 
     async def _constrain(self, rng: random.Random) -> None:
-        options = _options(rng, most_tokens=64)
+        options = _options(rng, max_tokens=64)
         options.constraint.CopyFrom(rng.choice(FORMS))
         options.stopping.ignore_eos = False
         await _read(self._call(rng, options))
 
-    async def _choose(self, rng: random.Random) -> None:
+    async def _request_choices(self, rng: random.Random) -> None:
         options = _options(rng)
         options.num_choices = rng.randint(2, 3)
         await _read(self._call(rng, options))
 
-    async def _converse(self, rng: random.Random) -> None:
+    async def _chat(self, rng: random.Random) -> None:
         messages = [
             _message(chat_pb2.ROLE_SYSTEM, SYSTEM_PROMPT),
             _message(chat_pb2.ROLE_USER, _text(rng)),
@@ -120,38 +120,40 @@ class Mix:
         )
         await _read(self._service.Chat(request, timeout=TIMEOUT_S))
 
-    async def _converse_over_http(self, rng: random.Random) -> None:
+    async def _chat_over_http(self, rng: random.Random) -> None:
         read_stream(*await self._post(rng))
 
     async def _embed(self, rng: random.Random) -> None:
         inputs = [TextOrTokens(text=_text(rng)) for _ in range(rng.randint(1, 4))]
         await self._service.Embed(EmbedRequest(model=self._model, inputs=inputs), timeout=TIMEOUT_S)
 
-    # --- not answered -----------------------------------------------------------------------------
+    # --- aborted ----------------------------------------------------------------------------------
 
     async def _cancel(self, rng: random.Random) -> None:
-        call = self._call(rng, _options(rng, most_tokens=200))
-        left = rng.randint(0, 5)  # events until the caller loses interest
-        if left:
+        call = self._call(rng, _options(rng, max_tokens=200))
+        remaining = rng.randint(0, 5)  # events to read before the cancellation
+        if remaining:
             async for _ in call:
-                left -= 1
-                if not left:
+                remaining -= 1
+                if not remaining:
                     break
         call.cancel()
 
-    async def _leave_over_http(self, rng: random.Random) -> None:
-        await self._post(rng, most_reads=rng.randint(1, 3))
+    async def _disconnect_http(self, rng: random.Random) -> None:
+        await self._post(rng, max_reads=rng.randint(1, 3))
 
-    async def _expire(self, rng: random.Random) -> None:
-        await _refused(
+    async def _exceed_deadline(self, rng: random.Random) -> None:
+        await _fails_with(
             self._call(rng, _options(rng), timeout_s=rng.uniform(0.001, 0.05)),
             grpc.StatusCode.DEADLINE_EXCEEDED,
         )
 
-    async def _overrun(self, rng: random.Random) -> None:
+    async def _exceed_context(self, rng: random.Random) -> None:
         call = self._call(rng, _options(rng), prompt_tokens=self._context_tokens + 1)
-        if not await _refused(call, grpc.StatusCode.INVALID_ARGUMENT):
-            raise LoadError("a prompt over the context was answered")
+        if not await _fails_with(call, grpc.StatusCode.INVALID_ARGUMENT):
+            raise LoadError(
+                "a prompt longer than the context was accepted; expected INVALID_ARGUMENT"
+            )
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -168,7 +170,7 @@ class Mix:
         return self._service.Generate(request, timeout=timeout_s)
 
     async def _post(
-        self, rng: random.Random, most_reads: int | None = None
+        self, rng: random.Random, max_reads: int | None = None
     ) -> tuple[float, list[tuple[float, bytes]]]:
         body = {
             "model": self._model,
@@ -182,7 +184,7 @@ class Mix:
             "seed": rng.getrandbits(31),
         }
         sent = json.dumps(body).encode()
-        return await exchange(self._url, "/v1/chat/completions", sent, most_reads)
+        return await exchange(self._url, "/v1/chat/completions", sent, max_reads)
 
 
 async def _read(stream: AsyncIterable[object]) -> None:
@@ -190,8 +192,8 @@ async def _read(stream: AsyncIterable[object]) -> None:
         pass
 
 
-async def _refused(stream: AsyncIterable[object], code: grpc.StatusCode) -> bool:
-    """Whether the call ended with that status, and not with an answer. Raises its error else."""
+async def _fails_with(stream: AsyncIterable[object], code: grpc.StatusCode) -> bool:
+    """Return whether the call failed with this status. Raises any other gRPC error."""
     try:
         await _read(stream)
     except grpc.aio.AioRpcError as error:
@@ -201,14 +203,14 @@ async def _refused(stream: AsyncIterable[object], code: grpc.StatusCode) -> bool
     return False
 
 
-def _options(rng: random.Random, most_tokens: int = 48) -> generation_pb2.GenerationOptions:
+def _options(rng: random.Random, max_tokens: int = 48) -> generation_pb2.GenerationOptions:
     sampling = SAMPLINGS[rng.choice(["greedy", "sampled"])].to_proto(rng.getrandbits(31))
     if rng.random() < 0.3:
         sampling.repetition_penalty = 1.1
     return generation_pb2.GenerationOptions(
         sampling=sampling,
         stopping=generation_pb2.StoppingParams(
-            max_tokens=rng.randint(1, most_tokens), ignore_eos=rng.random() < 0.5
+            max_tokens=rng.randint(1, max_tokens), ignore_eos=rng.random() < 0.5
         ),
     )
 

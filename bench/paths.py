@@ -1,5 +1,4 @@
-"""Where the benchmark finds the peers and its own models, which the repository does not hold, and
-what it does hold."""
+"""Paths of the peers, of generated models, and of files in the repository."""
 
 import subprocess
 from pathlib import Path
@@ -10,12 +9,12 @@ BUNDLED_MODEL = REPOSITORY / "inference_svc/models/bundled/demo-chat-q8_0.gguf"
 
 
 def cache_folder() -> Path:
-    """Folder of the models made here."""
+    """Return the folder of generated models."""
     return Path.home() / ".cache/corral-bench"
 
 
 def build_peers() -> Path:
-    """Return the folder of the peers' programs, compiling them (minutes) where they are missing."""
+    """Return the folder of the peers' programs, after compiling them (minutes) if necessary."""
     script = REPOSITORY / "bench/peers.sh"
     built = subprocess.run([str(script)], check=True, stdout=subprocess.PIPE, text=True)
     return Path(built.stdout.splitlines()[-1])
@@ -24,9 +23,9 @@ def build_peers() -> Path:
 def vocabulary_file(peers: Path) -> Path:
     """Return the qwen2 vocabulary in the source tree that the peers were built from.
 
-    Raises FileNotFoundError where the programs came without their source.
+    Raises FileNotFoundError if the programs were installed without their source.
     """
     pattern = "llama_cpp_python-*/vendor/llama.cpp/models/ggml-vocab-qwen2.gguf"
-    for found in peers.resolve().parent.parent.glob(pattern):
-        return found
+    for path in peers.resolve().parent.parent.glob(pattern):
+        return path
     raise FileNotFoundError(f"no {pattern} beside {peers}; build the peers with bench/peers.sh")

@@ -1,4 +1,4 @@
-"""The report's plots, as small SVG files that change only where a figure does."""
+"""Draws the charts of the report as deterministic SVG files."""
 
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
@@ -10,14 +10,14 @@ OWN, PEER, MISSED, LINE = "#2f6f9f", "#c9c9c9", "#b8442f", "#8a8a8a"
 
 
 def ratio_chart(results: Sequence[Result]) -> str:
-    """Draw each ratio: a dot at the median, a line from the lowest to the highest round, a tick at
-    the target."""
-    most = 1.08 * max(max(*one.ratios, one.target) for one in results)
+    """Draw the median of each ratio as a dot, its range as a line, and its target as a tick."""
+    maximum = 1.08 * max(max(*one.ratios, one.target) for one in results)
     parts = [_legend("dot: median; line: lowest to highest round; tick: target")]
     for row, one in enumerate(results):
         y = TOP + ROW * row + ROW / 2
-        low, middle, high, target = (
-            _x(value, most) for value in (min(one.ratios), one.ratio, max(one.ratios), one.target)
+        low, median, high, target = (
+            _x(value, maximum)
+            for value in (min(one.ratios), one.ratio, max(one.ratios), one.target)
         )
         colour = OWN if one.is_met else MISSED
         parts += [
@@ -25,25 +25,25 @@ def ratio_chart(results: Sequence[Result]) -> str:
             _line(LABELS, y, WIDTH - RIGHT, y, "#eeeeee", 1),
             _line(target, y - 9, target, y + 9, "#222222", 2),
             _line(low, y, high, y, colour, 3),
-            f'<circle cx="{middle:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>',
+            f'<circle cx="{median:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>',
             _text(WIDTH - RIGHT + 8, y, f"{one.ratio:.2f}", colour=colour),
         ]
     return _svg(parts, len(results))
 
 
 def speed_chart(results: Sequence[Result]) -> str:
-    """Draw a pair of bars for each result: Corral above its peer."""
-    most = max(max(one.own, one.peer) for one in results)
+    """Draw two bars for each result: Corral above, its peer below."""
+    maximum = max(max(one.own, one.peer) for one in results)
     parts = [_legend(f"{results[0].unit}; blue: Corral; grey: {_peers(results)}")]
     for row, one in enumerate(results):
         y = TOP + ROW * row + ROW / 2
         parts.append(_text(LABELS - 10, y, one.load, anchor="end"))
         for value, top, colour in ((one.own, y - 10, OWN), (one.peer, y, PEER)):
-            wide = _x(value, most) - LABELS
+            width = _x(value, maximum) - LABELS
             parts.append(
-                f'<rect x="{LABELS}" y="{top:.1f}" width="{wide:.1f}" height="9" fill="{colour}"/>'
+                f'<rect x="{LABELS}" y="{top:.1f}" width="{width:.1f}" height="9" fill="{colour}"/>'
             )
-            parts.append(_text(LABELS + wide + 5, top + 4.5, f"{value:,.0f}", size=9))
+            parts.append(_text(LABELS + width + 5, top + 4.5, f"{value:,.0f}", size=9))
     return _svg(parts, len(results))
 
 
@@ -51,8 +51,8 @@ def _peers(results: Sequence[Result]) -> str:
     return ", ".join(dict.fromkeys(one.peer_name for one in results))
 
 
-def _x(value: float, most: float) -> float:
-    return LABELS + (WIDTH - LABELS - RIGHT) * value / most
+def _x(value: float, maximum: float) -> float:
+    return LABELS + (WIDTH - LABELS - RIGHT) * value / maximum
 
 
 def _legend(text: str) -> str:

@@ -1,7 +1,4 @@
-"""Processor time and memory of processes. On a busy machine the first tells who had the cores.
-
-Linux only; elsewhere there are no figures and nothing else changes.
-"""
+"""Processor time and memory of processes, from /proc. On other systems every figure is 0."""
 
 import os
 from pathlib import Path
@@ -10,15 +7,17 @@ PROC = Path("/proc")
 
 
 def cpu_seconds(role: str, pid: int) -> dict[str, float]:
-    """Return seconds of user and system time so far: the process under `role`, all its
-    descendants together under `role/children`."""
-    found = {role: _seconds(pid)}
+    """Return the user and system time so far in seconds.
+
+    The process is reported as `role`, the sum of its descendants as `role/children`.
+    """
+    seconds = {role: _seconds(pid)}
     children = sum(_seconds(child) for child in _descendants(pid))
-    return found | {f"{role}/children": children} if children else found
+    return seconds | {f"{role}/children": children} if children else seconds
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is in RAM now; 0 where that cannot be told."""
+    """Return the resident memory of a process, or 0 if it is unknown."""
     try:
         pages = int((PROC / str(pid) / "statm").read_text().split()[1])
     except OSError:
@@ -27,7 +26,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """Return the most memory that a process has had in RAM; 0 where that cannot be told."""
+    """Return the peak resident memory of a process, or 0 if it is unknown."""
     try:
         lines = (PROC / str(pid) / "status").read_text().splitlines()
     except OSError:
@@ -36,15 +35,14 @@ def peak_resident_bytes(pid: int) -> int:
 
 
 def mapped_bytes(pid: int, file: Path) -> int:
-    """Return how much of a file's mappings in a process is in RAM now; 0 where that cannot be
-    told."""
+    """Return the resident bytes of a file that a process has mapped, or 0 if unknown."""
     try:
         lines = (PROC / str(pid) / "smaps").read_text().splitlines()
     except OSError:
         return 0
     kib, is_inside = 0, False
     for line in lines:
-        if "-" in line.partition(" ")[0]:  # a mapping's own line: 7f57-7f58 r--s 0 fe:00 1 /file
+        if "-" in line.partition(" ")[0]:  # header of a mapping: 7f57-7f58 r--s 0 fe:00 1 /file
             is_inside = line.endswith(f" {file.resolve()}")
         elif is_inside and line.startswith("Rss:"):
             kib += int(line.split()[1])
@@ -55,7 +53,7 @@ def _descendants(pid: int) -> list[int]:
     try:
         tasks = list((PROC / str(pid) / "task").iterdir())
         children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
-    except OSError:  # it ended meanwhile, or this is not Linux
+    except OSError:  # the process ended, or this is not Linux
         return []
     return children + [below for child in children for below in _descendants(child)]
 

@@ -1,8 +1,7 @@
-"""A model with random weights and a real vocabulary: as fast as a trained one of its shape.
+"""Generates a model with random weights and a real vocabulary.
 
-Benchmarks need a model of known shape that nobody has to download. Its text is noise. The
-vocabulary comes from the llama.cpp source that `bench/peers.sh` fetched; `llama-quantize` from
-there makes it Q4_0.
+It is as fast as a trained model of the same shape and needs no download; its output is noise. The
+vocabulary and `llama-quantize` (Q4_0) come from the llama.cpp source that `bench/peers.sh` fetches.
 
     python -m bench.random_model [--shape tiny|small|half] [--folder FOLDER] [--peers FOLDER]
 """
@@ -25,7 +24,7 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a qwen2 model."""
+    """Dimensions of a qwen2 model."""
 
     width: int
     layers: int
@@ -47,7 +46,7 @@ SHAPES = {
 
 
 def ensure_model(shape: str, folder: Path, peers: Path) -> Path:
-    """Return the Q4_0 model of that shape, making it where the folder does not hold it yet."""
+    """Return the Q4_0 model of that shape, after generating it if it does not exist."""
     target = folder / f"random-{shape}-q4_0.gguf"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +60,7 @@ def ensure_model(shape: str, folder: Path, peers: Path) -> Path:
 
 
 def write_model(vocabulary: Path, target: Path, shape: Shape, name: str) -> None:
-    """Write a qwen2 GGUF in F16 with weights drawn from a fixed seed."""
+    """Write a qwen2 GGUF file in F16 with random weights from a fixed seed."""
     writer = gguf.GGUFWriter(target, "qwen2")
     writer.add_name(name)
     writer.add_context_length(32768)
@@ -87,9 +86,9 @@ def _copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
         return source.fields[f"tokenizer.ggml.{key}"].contents()
 
     def values(key: str) -> list[str]:
-        found = value(key)
-        assert isinstance(found, list), key
-        return found
+        value_list = value(key)
+        assert isinstance(value_list, list), key
+        return value_list
 
     tokens = values("tokens")
     writer.add_vocab_size(len(tokens))
@@ -128,11 +127,11 @@ def _add_weights(writer: gguf.GGUFWriter, shape: Shape, num_tokens: int) -> None
 
 
 def main() -> None:
-    """Make one model and print its path."""
+    """Generate one model and print its path."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="half")
     parser.add_argument("--folder", type=Path, default=paths.cache_folder())
-    parser.add_argument("--peers", type=Path, help="the folder that bench/peers.sh printed")
+    parser.add_argument("--peers", type=Path, help="folder printed by bench/peers.sh")
     arguments = parser.parse_args()
     peers = arguments.peers or paths.build_peers()
     print(ensure_model(arguments.shape, arguments.folder, peers))

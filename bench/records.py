@@ -1,5 +1,4 @@
-"""The raw results: one JSON file a part, so that a run that was interrupted goes on where it was,
-and a report can be made anew from what was measured."""
+"""Raw results: one JSON file per part. They allow resuming a run and rebuilding its report."""
 
 import json
 import re
@@ -15,7 +14,7 @@ from bench.paths import REPOSITORY
 
 @dataclass(frozen=True)
 class Record:
-    """Everything one part measured, and with what."""
+    """Measurements of one part, with the machine, model and commands used."""
 
     part: str
     machine: dict[str, Any]
@@ -27,7 +26,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote."""
+        """Read a file written by `write`."""
         content = json.loads(path.read_text())
         content.pop("results")
         content["commands"] = {name: tuple(lines) for name, lines in content["commands"].items()}
@@ -35,7 +34,7 @@ class Record:
         return cls(**content)
 
     def write(self, path: Path, part: Part) -> None:
-        """Write the record, and what the part concludes from it for readers of the file."""
+        """Write the record, and the results of the part for readers of the file."""
         results = [result.to_json() for result in part.conclude(self.measurements)]
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
@@ -44,21 +43,21 @@ class Record:
 
 
 def read_all(folder: Path, parts: Sequence[Part]) -> dict[str, Record]:
-    """Return the records in a folder by part; parts that were not measured are left out."""
-    found = {part.name: folder / f"{part.name}.json" for part in parts}
-    return {name: Record.read(path) for name, path in found.items() if path.exists()}
+    """Return the records in a folder by part name. Parts without a file are omitted."""
+    paths = {part.name: folder / f"{part.name}.json" for part in parts}
+    return {name: Record.read(path) for name, path in paths.items() if path.exists()}
 
 
 _POSTGRES: Final = re.compile(r"postgresql://\S*")
 
 
 def without_paths(commands: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Return command lines that say nothing of where this machine keeps its files and databases."""
-    places = {str(REPOSITORY): ".", str(Path.home()): "~", tempfile.gettempdir(): "TMP"}
+    """Return the command lines without this machine's paths and database addresses."""
+    replacements = {str(REPOSITORY): ".", str(Path.home()): "~", tempfile.gettempdir(): "TMP"}
 
-    def plain(line: str) -> str:
-        for place, name in places.items():
-            line = line.replace(place, name)
+    def redact(line: str) -> str:
+        for prefix, name in replacements.items():
+            line = line.replace(prefix, name)
         return _POSTGRES.sub("postgresql://", line)
 
-    return {name: tuple(map(plain, lines)) for name, lines in commands.items()}
+    return {name: tuple(map(redact, lines)) for name, lines in commands.items()}

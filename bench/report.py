@@ -1,6 +1,6 @@
-"""Turns records into the page in docs and the lines on the screen.
+"""Renders records as the benchmark page and as text.
 
-python -m bench.report [--check]      makes docs/understand/benchmarks.md from bench/results
+python -m bench.report [--check]      renders docs/understand/benchmarks.md from bench/results
 """
 
 import argparse
@@ -23,7 +23,7 @@ Concluded = Sequence[tuple[Part, Record, Sequence[Result]]]
 
 
 def conclude(records: Mapping[str, Record]) -> Concluded:
-    """Return each measured part with its results."""
+    """Return each measured part with its record and results."""
     measured = [(part, records[part.name]) for part in REPORTED if part.name in records]
     return [(part, record, part.conclude(record.measurements)) for part, record in measured]
 
@@ -52,14 +52,14 @@ def page(records: Mapping[str, Record]) -> str:
 
 def plots(records: Mapping[str, Record]) -> dict[str, str]:
     """Return the plots by file name."""
-    drawn = {}
+    charts = {}
     for part, _, results in conclude(records):
-        shown = [result for result in results if result.ratios]
-        if shown:
-            drawn[f"{part.name}-ratios.svg"] = ratio_chart(shown)
-        if speeds := [result for result in shown if result.unit == "tokens/s"]:
-            drawn[f"{part.name}-speeds.svg"] = speed_chart(speeds)
-    return drawn
+        compared = [result for result in results if result.ratios]
+        if compared:
+            charts[f"{part.name}-ratios.svg"] = ratio_chart(compared)
+        if speeds := [result for result in compared if result.unit == "tokens/s"]:
+            charts[f"{part.name}-speeds.svg"] = speed_chart(speeds)
+    return charts
 
 
 def _head(concluded: Concluded) -> str:
@@ -144,39 +144,44 @@ def _commands(records: Sequence[Record]) -> str:
     )
 
 
-def files() -> dict[Path, str]:
-    """Return what the committed results make: the page and its plots, by path; nothing of none."""
+def render_files() -> dict[Path, str]:
+    """Render the page and its plots from the committed results, by path. Empty without results."""
     records = read_all(RESULTS, REPORTED)
     if not records:
         return {}
-    drawn = plots(records)
-    pictures = {PAGE.parent / PLOTS / name: content for name, content in drawn.items()}
-    return {PAGE: page(records)} | pictures
+    charts = plots(records)
+    chart_files = {PAGE.parent / PLOTS / name: content for name, content in charts.items()}
+    return {PAGE: page(records)} | chart_files
 
 
 def publish() -> None:
-    """Write the page and its plots; plots that are no longer made go."""
-    wanted = files()
+    """Write the page and its plots, and delete plots that no longer exist."""
+    contents = render_files()
     folder = PAGE.parent / PLOTS
     folder.mkdir(exist_ok=True)
-    for old in set(folder.glob("*.svg")) - wanted.keys():
+    for old in set(folder.glob("*.svg")) - contents.keys():
         old.unlink()
-    for path, content in wanted.items():
+    for path, content in contents.items():
         path.write_text(content)
 
 
 def main() -> int:
-    """Make the page, or say whether it is what the results say."""
-    parser = argparse.ArgumentParser(description="Make the page of benchmarks from bench/results.")
+    """Render the page, or check that it matches the results."""
+    parser = argparse.ArgumentParser(description="Render the benchmark page from bench/results.")
     parser.add_argument("--check", action="store_true", help="change nothing")
     if not parser.parse_args().check:
         publish()
         return 0
     stale = [
-        path for path, text in files().items() if not path.exists() or path.read_text() != text
+        path
+        for path, text in render_files().items()
+        if not path.exists() or path.read_text() != text
     ]
     for path in stale:
-        print(f"{path.relative_to(REPOSITORY)} is not what bench/results says", file=sys.stderr)
+        print(
+            f"{path.relative_to(REPOSITORY)} is out of date; run python -m bench.report",
+            file=sys.stderr,
+        )
     return 1 if stale else 0
 
 

@@ -2,8 +2,8 @@
 
 python -m bench.run                        everything, some 25 minutes on two idle cores
 python -m bench.run --quick                every part once with small loads, a few minutes
-python -m bench.run --quick --no-peers     does the benchmark work? Corral alone, bundled model
-python -m bench.run --into FOLDER          go on with an interrupted run
+python -m bench.run --quick --no-peers     smoke test: Corral alone, bundled model
+python -m bench.run --into FOLDER          resume an interrupted run
 """
 
 import argparse
@@ -29,14 +29,16 @@ from bench.streams import LoadError
 
 
 def run(options: argparse.Namespace, parts: Sequence[Part]) -> bool:
-    """Measure what the folder does not hold yet, and report on all of it; tell whether every
-    target that could be compared is met."""
+    """Measure the parts that the folder does not contain yet, and print a report of all parts.
+
+    Returns whether every target that could be compared is met.
+    """
     peers = None if options.no_peers else options.peers or paths.build_peers()
     model = options.model or (_random_model(peers) if peers else paths.BUNDLED_MODEL)
     folder: Path = options.into or options.output / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     for part in parts:
         if (folder / f"{part.name}.json").exists():
-            print(f"{part.name}: measured before", flush=True)
+            print(f"{part.name}: already measured", flush=True)
         else:
             _measure(part, options, model, peers, folder)
     records = read_all(folder, (*PARTS, *LONG))
@@ -86,7 +88,7 @@ def _progress(one: Measurement) -> str:
 
 
 def _random_model(peers: Path) -> Path:
-    # a process of its own, so that measuring needs none of the packages that make the model
+    # A separate process, so that measuring does not load the packages that generate the model.
     command = [sys.executable, "-m", "bench.random_model", "--peers", str(peers)]
     made = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, cwd=paths.REPOSITORY
@@ -95,34 +97,34 @@ def _random_model(peers: Path) -> Path:
 
 
 def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, list[Part]]:
-    """Read the command line: the options, and the parts to measure."""
+    """Parse the command line into the options and the parts to measure."""
     parser = argparse.ArgumentParser(
         prog="bench.run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="small loads, one round")
-    add("--no-peers", action="store_true", help="Corral alone: nothing is compiled, no ratios")
-    add("--parts", help="of " + ",".join(part.name for part in (*PARTS, *LONG)))
-    add("--strict", action="store_true", help="fail where a target is not met")
-    add("--rounds", type=int, default=0, help="of every part; default: each part's own number")
+    add("--no-peers", action="store_true", help="measure Corral alone, without ratios")
+    add("--parts", help="comma-separated, of " + ",".join(part.name for part in (*PARTS, *LONG)))
+    add("--strict", action="store_true", help="fail if a target is not met")
+    add("--rounds", type=int, default=0, help="rounds of every part; default: set by each part")
     add("--publish", action="store_true", help="write bench/results and the page of benchmarks")
-    add("--into", type=Path, help="folder of an earlier run, to go on with")
+    add("--into", type=Path, help="folder of a run to resume")
     add("--output", type=Path, default=paths.REPOSITORY / "build/bench")
     add("--peers", type=Path, help="folder of the peers' programs; default: bench/peers.sh")
     add("--model", type=Path, help="GGUF file; default: random weights, 0.5 B, Q4_0")
-    add("--threads", type=int, default=os.cpu_count() or 1, help="of every engine")
+    add("--threads", type=int, default=os.cpu_count() or 1, help="compute threads of every engine")
     options = parser.parse_args(arguments)
     wanted = options.parts.split(",") if options.parts else [part.name for part in PARTS]
     by_name = {part.name: part for part in (*PARTS, *LONG)}
     if unknown := [name for name in wanted if name not in by_name]:
-        parser.error(f"no part is called {', '.join(unknown)}")
+        parser.error(f"unknown part: {', '.join(unknown)}; choose from {', '.join(by_name)}")
     return options, [by_name[name] for name in wanted]
 
 
 def main() -> int:
-    """Run the benchmark; the exit code says whether it could measure everything."""
+    """Run the benchmark. The exit code is 1 if a measurement failed, or for `--strict` a target."""
     options, parts = parse()
-    # so that the servers are stopped when somebody stops the benchmark
+    # Exit through the context managers, which stop the servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     problem = ""
     try:

@@ -1,7 +1,7 @@
-"""What choosing a token costs: processor time for one row of logits, by settings.
+"""Measures the cost of sampling a token: CPU time for one row of logits, by settings.
 
-Processor time of one thread, so that a busy machine tells nearly the same as an idle one. The rows
-are drawn, not computed: flatter than a trained model's, which is the harder case for every filter.
+CPU time of one thread depends little on other load. The logits are random, and so flatter than
+those of a trained model, which is the worst case for every filter.
 
     python -m bench.sampling [--vocabulary 151936] [--rounds 20]
 """
@@ -42,7 +42,7 @@ PROMPT_TOKENS = 800
 def row_seconds(
     sampling: Sampling, top_logprobs: int | None, rows: list[Logits], rounds: int
 ) -> float:
-    """Median processor time of a row."""
+    """Return the median CPU time of one row."""
     size = len(rows[0])
     request = SequenceRequest(
         sequence_id=0,
@@ -80,7 +80,7 @@ def main() -> None:
     rows = [rng.normal(0, 3, arguments.vocabulary).astype(np.float32) for _ in range(8)]
     for name, (sampling, top_logprobs) in CASES.items():
         seconds = row_seconds(sampling, top_logprobs, rows, arguments.rounds)
-        print(f"{name:34} {seconds * 1e6:8.0f} us a row")
+        print(f"{name:34} {seconds * 1e6:8.0f} us per row")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Starts what is measured, with the command lines that count, and stops it again.
+"""Starts and stops the measured servers.
 
-Corral and its peers get the same model, slots, context and threads; everything else is what each
-does by itself, apart from llama-server's layouts, of which the best for a load counts.
+Corral and its peers get the same model, slots, context and threads, and keep their other defaults.
+llama-server is measured in several layouts, of which the fastest is compared.
 """
 
 import os
@@ -22,17 +22,17 @@ from bench.paths import REPOSITORY
 from bench.processes import cpu_seconds
 
 MODEL_NAME = "bench"
-START_TIMEOUT_S = 300.0  # two minutes were not enough on a machine under load
+START_TIMEOUT_S = 300.0  # 120 s were too short on a loaded machine
 STOP_TIMEOUT_S = 20.0
 
 
 class ServerFailed(Exception):
-    """A server did not come up; its last lines say why."""
+    """A server did not become ready. The message ends with its last log lines."""
 
 
 @dataclass(frozen=True)
 class EngineShape:
-    """What every engine is given."""
+    """Settings shared by all engines."""
 
     model: Path
     slots: int
@@ -42,7 +42,7 @@ class EngineShape:
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers HTTP, and the processes it is made of."""
+    """Addresses and processes of a running server."""
 
     name: str
     url: str
@@ -51,15 +51,15 @@ class Server:
     grpc_target: str = ""
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Return the processor time used so far by each role and its child processes."""
-        found: dict[str, float] = {}
+        """Return the CPU time so far of each role and of its child processes."""
+        totals: dict[str, float] = {}
         for role, pid in self.processes.items():
             for name, seconds in cpu_seconds(role, pid).items():
-                found[name] = found.get(name, 0.0) + seconds
-        return found
+                totals[name] = totals.get(name, 0.0) + seconds
+        return totals
 
 
-# Where every prompt is new, a cache could only cost llama-server time.
+# With unique prompts a cache would only slow llama-server down.
 _NO_CACHE = ("--no-cache-prompt", "--cache-ram", "0")
 _CACHE = ("--cache-prompt", "--cache-reuse", "64", "--cache-ram", "8192")
 LAYOUTS = {
@@ -73,7 +73,7 @@ SHARED_PROMPTS = ("streams, cache", "unified, cache")  # without a cache: more w
 
 
 def llama_server_command(binary: Path, shape: EngineShape, port: int, layout: str) -> list[str]:
-    """Return llama-server's command line in one of its layouts."""
+    """Return the command line of llama-server in this layout."""
     return [
         *(str(binary), "--model", str(shape.model), "--alias", MODEL_NAME),
         *("--host", "127.0.0.1", "--port", str(port)),
@@ -93,9 +93,11 @@ def batched_bench_command(
     *,
     shared_prompt: bool = False,
 ) -> list[str]:
-    """Return llama-batched-bench's command line for decoding that many sequences at once, each
-    after a prompt of its own or all after one."""
-    # it warms up with 16 sequences whatever it is asked for, so 16 must be allowed
+    """Return the command line of llama-batched-bench for each number of sequences in `rows`.
+
+    Each sequence has its own prompt, or all share one.
+    """
+    # llama-batched-bench always warms up with 16 sequences.
     levels = sorted({*rows, 16})
     context = max(shape.slots, 16) * shape.context_tokens
     return [
@@ -110,7 +112,7 @@ def batched_bench_command(
 def corral_settings(
     shape: EngineShape, folder: Path, grpc_ports: Sequence[int], http_ports: Sequence[int]
 ) -> dict[str, str]:
-    """Return the environment that makes Corral's two services equal to the peers."""
+    """Return the environment that gives Corral's services the same settings as the peers."""
     return {
         "CORRAL_DATA_DIR": str(folder),
         "CORRAL_INFERENCE_LISTEN": f"127.0.0.1:{grpc_ports[0]}",
@@ -119,7 +121,7 @@ def corral_settings(
         "CORRAL_INFERENCE_ENGINE__SLOTS": str(shape.slots),
         "CORRAL_INFERENCE_ENGINE__CONTEXT_TOKENS": str(shape.context_tokens),
         "CORRAL_INFERENCE_ENGINE__THREADS": str(shape.threads),
-        # Random weights repeat themselves, which drafts gain from as no trained model lets them.
+        # Random weights produce repetitive text, for which drafts gain more than in practice.
         "CORRAL_INFERENCE_ENGINE__DRAFT_TOKENS": "0",
         "CORRAL_GATEWAY_LISTEN": f"127.0.0.1:{http_ports[0]}",
         "CORRAL_GATEWAY_MANAGEMENT_LISTEN": f"127.0.0.1:{http_ports[1]}",
@@ -129,12 +131,12 @@ def corral_settings(
 
 @contextmanager
 def corral(
-    shape: EngineShape, folder: Path, further: Mapping[str, str] | None = None
+    shape: EngineShape, folder: Path, extra_settings: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """Run Corral's inference service and gateway with `further` settings; logs go into the
-    folder."""
+    """Run Corral's inference service and gateway with `extra_settings`. `folder` gets the logs."""
     ports = free_ports(4)
-    settings = corral_settings(shape, folder / "data", ports[:2], ports[2:]) | dict(further or {})
+    settings = corral_settings(shape, folder / "data", ports[:2], ports[2:])
+    settings |= extra_settings or {}
     url = f"http://127.0.0.1:{ports[2]}"
     with ExitStack() as stack:
         started = {
@@ -157,15 +159,15 @@ def corral(
 
 
 @contextmanager
-def control(folder: Path, name: str, further: Mapping[str, str]) -> Iterator[Server]:
-    """Run Corral's control service with `further` settings; its data and log go into the folder."""
+def control(folder: Path, name: str, extra_settings: Mapping[str, str]) -> Iterator[Server]:
+    """Run Corral's control service with `extra_settings`. `folder` gets its data and log."""
     grpc_port, http_port = free_ports(2)
     settings = {
         "CORRAL_CONTROL_LISTEN": f"127.0.0.1:{grpc_port}",
         "CORRAL_CONTROL_MANAGEMENT_LISTEN": f"127.0.0.1:{http_port}",
         "CORRAL_CONTROL_DATA_DIR": str(folder / name),
         "CORRAL_CONTROL_LOG_LEVEL": "warning",
-        **further,
+        **extra_settings,
     }
     command = [sys.executable, "-m", "control_svc"]
     with _running(command, folder / f"{name}.log", settings) as child:
@@ -180,7 +182,7 @@ def control(folder: Path, name: str, further: Mapping[str, str]) -> Iterator[Ser
 
 @contextmanager
 def bare_stream(folder: Path) -> Iterator[Server]:
-    """Run the server that does nothing but hash a stream; its callers wait until it is ready."""
+    """Run the server of `bench.bare_stream`. Callers wait until it is ready."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "bench.bare_stream", str(port)]
     with _running(command, folder / "bare-stream.log", {}) as child:
@@ -190,7 +192,7 @@ def bare_stream(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def llama_server(binary: Path, shape: EngineShape, folder: Path, layout: str) -> Iterator[Server]:
-    """Run llama-server in one of its layouts; its log goes into the folder."""
+    """Run llama-server in this layout. `folder` gets its log."""
     (port,) = free_ports(1)
     command = llama_server_command(binary, shape, port, layout)
     url, name = f"http://127.0.0.1:{port}", f"llama-server {layout}"
@@ -203,7 +205,7 @@ def llama_server(binary: Path, shape: EngineShape, folder: Path, layout: str) ->
 
 
 def free_ports(count: int) -> list[int]:
-    """Return loopback ports that nothing listens on right now."""
+    """Return loopback ports that are free now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -224,7 +226,7 @@ class _Child:
 
 @contextmanager
 def _running(command: Sequence[str], log: Path, settings: dict[str, str]) -> Iterator[_Child]:
-    # settings of the user's own installation would change what is measured
+    # Settings of the user's installation must not affect the measurement.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CORRAL_", "LLAMA_"))}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as out:
@@ -257,10 +259,10 @@ def _wait_until_ready(url: str, *children: _Child) -> None:
     while time.monotonic() < deadline:
         for child in children:
             if child.process.poll() is not None:
-                raise child.failure(f"exit code {child.process.returncode}")
+                raise child.failure(f"the server exited with code {child.process.returncode}")
         try:
             with urllib.request.urlopen(url, timeout=5):  # noqa: S310  # our own loopback URL
                 return
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             time.sleep(0.1)
-    raise children[0].failure(f"not ready after {START_TIMEOUT_S:.0f} s")
+    raise children[0].failure(f"the server was not ready after {START_TIMEOUT_S:.0f} s")

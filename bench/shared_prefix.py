@@ -1,7 +1,7 @@
-"""How many prompt tokens are computed for many requests over one system prompt.
+"""Counts the prompt tokens computed for many requests with one system prompt.
 
-It counts, it does not time: a busy machine gives the same figures. Each request's tokens are
-random but for the shared prefix; the engine runs in this process, without servers.
+The figures do not depend on the speed of the machine. Tokens after the shared prefix are random;
+the engine runs in this process.
 
     python -m bench.shared_prefix [--model FILE] [--requests 32] [--concurrency 16] [--shared 800]
 """
@@ -26,7 +26,7 @@ from inference_svc.models.sources import BUNDLED_PATH
 
 
 class Load(NamedTuple):
-    """What is asked: counts, the last three in tokens."""
+    """Number of requests, concurrency, and lengths in tokens."""
 
     requests: int
     concurrency: int
@@ -36,7 +36,7 @@ class Load(NamedTuple):
 
 
 def main() -> None:
-    """Run with and without reuse, and print the counts."""
+    """Run without and with reuse, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=BUNDLED_PATH)
     for name, default in Load(32, 16, 800, 16, 32)._asdict().items():
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _run(model: Path, load: Load, *, reuse: bool) -> tuple[int, Counter[str]]:
-    """Prompt tokens computed, and requests by where their prefix came from."""
+    """Return the number of computed prompt tokens, and request counts by source of the prefix."""
     library.start()
     backend = LlamaBackend(
         BackendSettings(
@@ -91,16 +91,16 @@ def _run(model: Path, load: Load, *, reuse: bool) -> tuple[int, Counter[str]]:
 
 
 def _closed_loop(engine: Engine, requests: list[SequenceRequest], concurrency: int) -> list[Event]:
-    """As many at once as `concurrency`; the next comes when one is done."""
+    """Keep `concurrency` requests running until all are finished; return all events."""
     events: list[Event] = []
-    left = iter(requests)
-    for _, request in zip(range(concurrency), left, strict=False):
+    queue = iter(requests)
+    for _, request in zip(range(concurrency), queue, strict=False):
         engine.submit(request)
     while engine.has_work:
         step = engine.step()
         for event in step:
-            if isinstance(event, Finished) and (request_ := next(left, None)) is not None:
-                engine.submit(request_)
+            if isinstance(event, Finished) and (next_request := next(queue, None)) is not None:
+                engine.submit(next_request)
         events += step
         engine.check_integrity()
     return events

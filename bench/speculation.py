@@ -1,12 +1,12 @@
-"""What drafts save: tokens of a row, counted, and the time that takes, on the engine itself.
+"""Measures speculative decoding on the engine: tokens per row, and time.
 
     python -m bench.speculation [--model FILE.gguf] [--rounds 3] [--output 200]
 
-Three ways, in turns: without drafts, with them where measured times promise a gain (as served), and
-always. A row of a step gives one token and what stood of its draft: that is counted, so a busy
-machine gives the same figures but for the middle way, which follows its times. Every way must say
-the same tokens. Texts: one to be told freely, one to be repeated, and words drawn from four, which
-half repeat themselves.
+Three modes, alternating: without drafts, with drafts where measured step times predict a gain (as
+served), and always with drafts. A row of a step yields one token and the accepted tokens of its
+draft. Counts do not depend on the speed of the machine, except in the mode "as served". All modes
+must produce the same tokens. Texts: a free continuation, a repeated passage, and a random sequence
+of four words, which repeats itself partly.
 """
 
 import argparse
@@ -32,27 +32,31 @@ DRAFT_TOKENS = 16
 PASSAGE = "Ada wrote the first program, Grace the first compiler, and Alan asked a question. "
 
 
-class Way(NamedTuple):
-    """Whether to draft, and whether to ask first what that costs."""
+class DraftMode(NamedTuple):
+    """Whether to draft, and whether only if measured times predict a gain."""
 
     name: str
     drafts: bool
-    asks: bool
+    predicts: bool
 
 
-WAYS = (Way("without", False, True), Way("as served", True, True), Way("always", True, False))
+DRAFT_MODES = (
+    DraftMode("without", False, True),
+    DraftMode("as served", True, True),
+    DraftMode("always", True, False),
+)
 
 
 class Text(NamedTuple):
-    """A prompt and how to go on from it."""
+    """A prompt and the sampling of its continuation."""
 
     name: str
     prompt: str
     sampling: Sampling
 
 
-class Ran(NamedTuple):
-    """One run: seconds, rows that gave tokens, drafted and accepted tokens, tokens by sequence."""
+class RunResult(NamedTuple):
+    """Result of one run: time, rows with output, draft counts, and tokens by sequence."""
 
     seconds: float
     rows: int
@@ -61,13 +65,13 @@ class Ran(NamedTuple):
     tokens: dict[int, list[int]]
 
     @property
-    def tokens_a_row(self) -> float:
-        """What a row gives on average."""
+    def tokens_per_row(self) -> float:
+        """Mean number of tokens per row."""
         return sum(map(len, self.tokens.values())) / self.rows
 
 
-class Bench:
-    """Runs sequences to their end."""
+class DraftBench:
+    """Runs sequences to completion."""
 
     def __init__(self, backend: LlamaBackend, measured: WarmUp, output: int) -> None:
         self._backend = backend
@@ -75,7 +79,7 @@ class Bench:
         self._output = output
 
     def texts(self) -> list[Text]:
-        """What is continued."""
+        """Return the texts to continue."""
         words = self._tokens(" a the and of")
         return [
             Text("told freely", "Once upon a time", Sampling(temperature=0.8)),
@@ -87,8 +91,8 @@ class Bench:
             ),
         ]
 
-    def run(self, text: Text, count: int, way: Way) -> Ran:
-        """`count` sequences with seeds of their own, at once."""
+    def run(self, text: Text, count: int, mode: DraftMode) -> RunResult:
+        """Run `count` concurrent sequences with different seeds."""
         for slot in range(SLOTS):
             self._backend.trim(slot, 0)
         engine = Engine(
@@ -97,11 +101,11 @@ class Bench:
             layout=BatchLayout({}, SLOTS),
             chunk_cap=512,
             clock=time.monotonic,
-            step_times=self._measured.step_times if way.asks else None,
-            token_times=self._measured.token_times if way.asks else None,
+            step_times=self._measured.step_times if mode.predicts else None,
+            token_times=self._measured.token_times if mode.predicts else None,
         )
         for i in range(count):
-            engine.submit(self._request(i, text, MAX_DRAFT if way.drafts else 0))
+            engine.submit(self._request(i, text, MAX_DRAFT if mode.drafts else 0))
         events: list[Event] = []
         started = time.perf_counter()
         while engine.has_work:
@@ -113,7 +117,7 @@ class Bench:
             i: [token for delta in deltas if delta.sequence_id == i for token in delta.tokens]
             for i in range(count)
         }
-        return Ran(
+        return RunResult(
             seconds,
             len(deltas),
             sum(end.num_drafted for end in ends),
@@ -142,34 +146,38 @@ class Bench:
         return array("i", vocabulary.tokenize(text, add_special=False, parse_special=False))
 
 
-def report(bench: Bench, rounds: int) -> None:
-    """Print a line for each text, number of sequences and way; times are medians over the rounds.
+def report(bench: DraftBench, rounds: int) -> None:
+    """Print a line for each text, number of sequences and mode; times are medians over the rounds.
 
-    Raises RuntimeError where a draft changed what was said.
+    Raises RuntimeError if a draft changed the output.
     """
-    print(f"{'text':14} {'seqs':>4} {'way':10} {'tokens a row':>12} {'stood':>11} {'time':>6}")
+    print(f"{'text':14} {'seqs':>4} {'mode':10} {'tokens/row':>12} {'accepted':>11} {'time':>6}")
     for text in bench.texts():
         for count in (1, 2, SLOTS):
-            ran = [[bench.run(text, count, way) for way in WAYS] for _ in range(rounds)]
-            if any(run.tokens != ran[0][0].tokens for line in ran for run in line):
+            results = [
+                [bench.run(text, count, mode) for mode in DRAFT_MODES] for _ in range(rounds)
+            ]
+            if any(run.tokens != results[0][0].tokens for line in results for run in line):
                 raise RuntimeError(f"{text.name}, {count} at once: drafts changed the tokens")
-            for column, way in enumerate(WAYS):
-                last = ran[-1][column]
-                ratio = statistics.median(line[column].seconds / line[0].seconds for line in ran)
-                stood = f"{last.accepted} of {last.drafted}"
+            for column, mode in enumerate(DRAFT_MODES):
+                last = results[-1][column]
+                ratio = statistics.median(
+                    line[column].seconds / line[0].seconds for line in results
+                )
+                accepted = f"{last.accepted} of {last.drafted}"
                 print(
-                    f"{text.name:14} {count:4} {way.name:10} {last.tokens_a_row:12.2f} "
-                    f"{stood:>11} {ratio:6.2f}",
+                    f"{text.name:14} {count:4} {mode.name:10} {last.tokens_per_row:12.2f} "
+                    f"{accepted:>11} {ratio:6.2f}",
                     flush=True,
                 )
 
 
 def main() -> None:
-    """Load the model, measure it, run everything."""
+    """Load the model, measure its step times, and run all texts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=BUNDLED_MODEL)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=int, default=200, help="tokens a sequence")
+    parser.add_argument("--output", type=int, default=200, help="tokens per sequence")
     parser.add_argument("--threads", type=int, default=max(1, available_cores() - 1))
     options = parser.parse_args()
     library.start()
@@ -186,7 +194,7 @@ def main() -> None:
         )
     )
     measured = warm_up(backend, cores=options.threads, threads=options.threads, budget_s=10.0)
-    report(Bench(backend, measured, options.output), options.rounds)
+    report(DraftBench(backend, measured, options.output), options.rounds)
     backend.close()
 
 

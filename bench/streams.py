@@ -1,4 +1,4 @@
-"""What was observed of measured streams, and the figures made from it."""
+"""Recorded streams, and figures computed from them."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 
 class LoadError(Exception):
-    """A measured request did not do what it was asked to do, so nothing it measured counts."""
+    """A measured request failed or gave an unexpected result. Its load is invalid."""
 
 
 class Arrival(NamedTuple):
-    """A piece of a stream that reached the client."""
+    """A piece of a stream received by the client."""
 
     time: float  # seconds, time.perf_counter()
-    tokens: int  # tokens it carries; where a server does not say it, counted as one
+    tokens: int  # tokens in it; 1 if the server does not report the number
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One answered request. Times are seconds of `time.perf_counter()`."""
+    """One completed request. Times are seconds of `time.perf_counter()`."""
 
     sent: float
     ended: float
@@ -34,46 +34,46 @@ class Stream:
 
     @property
     def token_s(self) -> float:
-        """Mean time a token after the first, seconds."""
+        """Mean time per token after the first, in seconds."""
         span = self.arrivals[-1].time - self.arrivals[0].time
         return span / max(1, self.completion_tokens - 1)
 
     @property
     def gaps_s(self) -> Iterator[float]:
-        """Times between one piece of text and the next."""
+        """Times between consecutive pieces of text."""
         for earlier, later in zip(self.arrivals, self.arrivals[1:], strict=False):
             yield later.time - earlier.time
 
 
 def check_streams(streams: Sequence[Stream], outputs: Sequence[int]) -> None:
-    """Raise LoadError unless every request gave exactly the tokens it was asked for."""
+    """Raise LoadError unless every request produced exactly the requested number of tokens."""
     if len(streams) != len(outputs):
-        raise LoadError(f"{len(streams)} of {len(outputs)} requests were answered")
-    given = sorted(stream.completion_tokens for stream in streams)
-    for tokens, asked in zip(given, sorted(outputs), strict=True):
-        if tokens != asked:
-            raise LoadError(f"{tokens} tokens came out, not {asked}")
+        raise LoadError(f"{len(streams)} of {len(outputs)} requests were completed")
+    completed = sorted(stream.completion_tokens for stream in streams)
+    for tokens, requested in zip(completed, sorted(outputs), strict=True):
+        if tokens != requested:
+            raise LoadError(f"a request produced {tokens} tokens instead of {requested}")
 
 
 @dataclass(frozen=True)
 class LoadFigures:
-    """A closed-loop load in figures. Times are milliseconds."""
+    """Figures of a closed-loop load."""
 
     requests: int
-    prompt_tokens: float  # mean, as the server counted
+    prompt_tokens: float  # mean, as reported by the server
     wall_s: float
     tokens_per_s: float
     first_token_p50_ms: float
     first_token_p95_ms: float
-    token_p50_ms: float  # mean time a token of each stream, then the median over streams
+    token_p50_ms: float  # median over the mean time per token of each stream
     gap_p50_ms: float
     gap_p99_ms: float
 
     @classmethod
-    def of(cls, streams: Sequence[Stream]) -> "LoadFigures":
-        """Sum up the streams of one load."""
+    def from_streams(cls, streams: Sequence[Stream]) -> "LoadFigures":
+        """Compute the figures of one load."""
         wall = max(s.ended for s in streams) - min(s.sent for s in streams)
-        # noise of random weights may never make a whole character; such a stream has no arrivals
+        # Output of random weights may never complete a character; such a stream has no arrivals.
         shown = [s for s in streams if s.arrivals]
         first = [s.first_token_s * 1e3 for s in shown]
         gaps = [gap * 1e3 for s in shown for gap in s.gaps_s]
@@ -90,12 +90,12 @@ class LoadFigures:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures rounded, for the report."""
+        """Return the rounded figures for the report."""
         return {name: round(value, 3) for name, value in asdict(self).items()}
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value under which that share of the values lies; 0 where there are none."""
+    """Return the quantile `share` (0 to 1) of the values, or 0 for no values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
@@ -103,14 +103,13 @@ def quantile(values: Sequence[float], share: float) -> float:
 def decode_rate(streams: Sequence[Stream], least_overlap: float = 0.5, after: float = 0.0) -> float:
     """Return tokens per second while all streams were decoding and no prompt was being computed.
 
-    That is from the first token of the stream that started last to the last token of the one that
-    ended first, and nothing before the time `after`. Each stream's rate is taken between its own
-    first and last arrival in there, so that it does not matter in which order the tokens of one
-    step arrive.
-    Raises LoadError where less than that share of the tokens was made then.
+    The interval starts at the last first token of all streams, but not before the time `after`, and
+    ends at the first last token. The rate of each stream is measured between its own first and last
+    arrival in the interval, so that the order of arrivals within one step has no effect.
+    Raises LoadError if less than the share `least_overlap` of the tokens falls into the interval.
     """
     if not all(s.arrivals for s in streams):
-        raise LoadError("a stream told of no token")
+        raise LoadError("a stream has no tokens")
     start = max(after, *(s.arrivals[0].time for s in streams))
     end = min(s.arrivals[-1].time for s in streams)
     rate, counted = 0.0, 0
@@ -121,5 +120,5 @@ def decode_rate(streams: Sequence[Stream], least_overlap: float = 0.5, after: fl
             rate += tokens / (inside[-1].time - inside[0].time)
             counted += tokens
     if counted < least_overlap * sum(s.completion_tokens for s in streams):
-        raise LoadError(f"only {counted} tokens were made while all streams were decoding")
+        raise LoadError(f"only {counted} tokens were generated while all streams were decoding")
     return rate

@@ -1,8 +1,7 @@
-"""What every measured request asks for: the same prompts, lengths and sampling for every server.
+"""Measured requests: the same prompts, lengths and sampling for every server.
 
-A server that is asked for less does less, so nothing is left to a server's defaults: the whole
-sampling set travels with each request, and the end of the text is ignored so that all outputs
-have one length.
+Each request carries all sampling fields, so that defaults of the servers have no effect, and
+ignores the end-of-sequence token, so that all outputs have the requested length.
 """
 
 import random
@@ -13,13 +12,13 @@ from corral.inference.v1 import generation_pb2, sampling_pb2
 
 _TEXT = """time river stone light house paper green water north music table glass cloud field train
 metal bread winter garden letter silver window bridge forest market summer"""
-WORDS = _TEXT.split()  # each is one token with its space in the vocabulary of random_model.py
-PLAIN_TOKENS = range(300, 1500)  # ordinary tokens in every vocabulary in use here
+WORDS = _TEXT.split()  # one token each, with a leading space, in the qwen2 vocabulary
+PLAIN_TOKENS = range(300, 1500)  # text tokens in all vocabularies used here
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The whole sampling set of one request; filters that are off are sent as off."""
+    """All sampling fields of one request. Disabled filters are sent as disabled."""
 
     name: str
     temperature: float
@@ -28,7 +27,7 @@ class Sampling:
     min_p: float
 
     def to_json(self, seed: int) -> dict[str, Any]:
-        """Return the fields of an OpenAI-compatible body, under llama-server's names."""
+        """Return the fields of an OpenAI-compatible body, with llama-server's names."""
         return {
             "temperature": self.temperature,
             "top_k": self.top_k,
@@ -49,7 +48,7 @@ class Sampling:
         }
 
     def to_proto(self, seed: int) -> sampling_pb2.SamplingParams:
-        """Return the same settings as Corral's own message."""
+        """Return the same fields as a Corral message."""
         return sampling_pb2.SamplingParams(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -78,7 +77,7 @@ SAMPLINGS = {
 
 @dataclass(frozen=True)
 class Workload:
-    """A number of requests of one size, sent by so many callers that each wait for an answer."""
+    """Requests of one size, sent in a closed loop by `concurrency` callers."""
 
     requests: int
     concurrency: int
@@ -87,38 +86,38 @@ class Workload:
     sampling: Sampling
     seed: int = 0
     shared_prefix_tokens: int = 0
-    brief_tokens: int = 0  # output of every second request; 0: as the others
-    reuse: bool = True  # whether a server may use computed prompts again, as far as it can
-    pinned: bool = False  # a request's number is its slot, as far as a server lets itself be told
-    counted: bool = False  # over HTTP: every piece tells its tokens, as llama-server does if asked
+    brief_tokens: int = 0  # output of every second request; 0: `output_tokens`
+    reuse: bool = True  # whether the server may reuse computed prefixes
+    pinned: bool = False  # assign request N to slot N, where the server supports it
+    counted: bool = False  # over HTTP: request token counts in each chunk (llama-server)
     priority: generation_pb2.Priority = generation_pb2.PRIORITY_UNSPECIFIED  # over gRPC
 
     @property
     def outputs(self) -> list[int]:
-        """The number of tokens that each request asks for."""
+        """Number of output tokens of each request."""
         brief = self.brief_tokens or self.output_tokens
         return [brief if i % 2 else self.output_tokens for i in range(self.requests)]
 
     def in_round(self, number: int) -> "Workload":
-        """Return the same load with prompts of its own for one round."""
+        """Return the same load with new prompts for one round."""
         return replace(self, seed=10_000 * (number + 1) + self.seed)
 
     def text_prompts(self) -> list[str]:
-        """Return one prompt a request; all differ, the same seed gives the same prompts."""
+        """Return a different prompt for each request, determined by the seed."""
         rng = random.Random(self.seed)
         shared = rng.choices(WORDS, k=self.shared_prefix_tokens)
         own = [rng.choices(WORDS, k=self.prompt_tokens) for _ in range(self.requests)]
         return [" ".join(shared + words) for words in own]
 
     def token_prompts(self) -> list[list[int]]:
-        """Return the same kind of prompts as token ids."""
+        """Return prompts like those of `text_prompts`, as token ids."""
         rng = random.Random(self.seed)
         shared = rng.choices(PLAIN_TOKENS, k=self.shared_prefix_tokens)
         own = [rng.choices(PLAIN_TOKENS, k=self.prompt_tokens) for _ in range(self.requests)]
         return [shared + ids for ids in own]
 
     def to_json(self, model: str, number: int = 0) -> dict[str, Any]:
-        """Return the body of a streamed completion, without its prompt."""
+        """Return the body of a streamed completion request without its prompt."""
         body = {
             "model": model,
             "max_tokens": self.outputs[number],

@@ -1,4 +1,4 @@
-"""The parts of the benchmark, one module each: what is sent, what counts, and the targets."""
+"""Parts of the benchmark, one module each: loads, measurements, and targets."""
 
 from bench.parts import (
     batches,
@@ -28,4 +28,4 @@ PARTS = (
     batches.PART,
     runs.PART,
 )
-LONG = (soak.PART,)  # measured only where they are named
+LONG = (soak.PART,)  # measured only if named in --parts

@@ -1,4 +1,4 @@
-"""What a line of a batch costs over the engine's own time, beside bare calls for the same chats."""
+"""Cost of a batch line in addition to the engine's time, compared with bare calls."""
 
 import itertools
 import time
@@ -7,7 +7,7 @@ from typing import Any
 
 from bench import operators
 from bench.batch_load import LINES_AT_ONCE, new_chats, run_bare, run_batch
-from bench.measurement import CORRAL, Measurement, Part, Result, middle
+from bench.measurement import CORRAL, Measurement, Part, Result, median
 from bench.paths import BUNDLED_MODEL
 from bench.servers import EngineShape, Server
 from bench.stage import Stage
@@ -16,11 +16,11 @@ FULL_LINES, QUICK_LINES, ROUNDS = 1000, 20, 5
 ALLOWED_MS = 2.0
 LINE, BARE = "a line of one token", "a bare call"
 SHAPE = EngineShape(BUNDLED_MODEL, slots=16, context_tokens=1024, threads=1)
-"""A small model: the time over the engine's is the same with a large one, and a smaller part."""
+"""A small model, so that the time outside the engine is a larger part of the total."""
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Run a batch and as many bare calls, in turns."""
+    """Alternate between a batch and as many bare calls."""
     count = stage.sizes(FULL_LINES, QUICK_LINES)
     firsts = itertools.count(0, count)
     with stage.corral(SHAPE) as server, stage.control("control", _beside(server)) as control:
@@ -43,7 +43,7 @@ def _over_engine(
     count: int,
     work: Coroutine[Any, Any, None],
 ) -> Measurement:
-    """Milliseconds for each of `count` chats, less those of the engine's steps meanwhile."""
+    """Measure the milliseconds per chat outside the engine's steps."""
     before, started = _engine_s(server), time.perf_counter()
     stage.runner.run(work)
     wall_ms = 1e3 * (time.perf_counter() - started) / count
@@ -53,18 +53,18 @@ def _over_engine(
 
 
 def _engine_s(server: Server) -> float:
-    return operators.step_seconds(operators.load(server.grpc_target))
+    return operators.step_seconds(operators.get_load(server.grpc_target))
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """A line beside what it may cost; of bare calls nothing was promised."""
+    """Compare a line with its allowed cost. Bare calls have no target."""
     lines = [one.value for one in measurements if one.load == LINE]
     return [
         Result(
             LINE,
             tuple(value / ALLOWED_MS for value in lines),
             1.0,
-            middle(lines),
+            median(lines),
             ALLOWED_MS,
             "allowed",
             unit="ms",

@@ -1,19 +1,19 @@
-"""What constrained output costs a token, and what forced tokens save until a whole answer."""
+"""Cost of a constrained token, and time saved by computing forced tokens in one batch."""
 
 import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.contest import in_order
-from bench.engine_runs import EngineRuns, Ran, engine_runs
-from bench.measurement import Measurement, Part, Result, by_round, loads, middle
+from bench.contest import alternate
+from bench.engine_runs import EngineRuns, RunResult, engine_runs
+from bench.measurement import Measurement, Part, Result, load_names, median, values_by_round
 from bench.paths import SCHEMAS
 from bench.stage import Stage
 from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind
 
 FREE, BOUND = "free", "constrained"
 SINGLE, TOGETHER = "forced tokens one by one", "forced tokens together"
-# Forms that never force a token, so that both make as many.
+# These grammars never force a token, so both systems compute the same number of tokens.
 COST_FORMS = {
     "any text": OutputFormat(OutputFormatKind.REGEX, "(?s:.*)", "regex"),
     "a long array": OutputFormat(
@@ -26,11 +26,11 @@ MOST_COST, LEAST_SAVING = 1.05, 1.5
 
 
 class Sizes(NamedTuple):
-    """How many sequences at once, and how long."""
+    """Concurrency levels and lengths in tokens."""
 
     counts: tuple[int, ...]
     cost_tokens: int
-    answer_tokens: int  # at most; every schema is done long before
+    answer_tokens: int  # limit; every schema ends well below it
     rounds: int
 
 
@@ -39,7 +39,7 @@ QUICK = Sizes((1, 8), cost_tokens=12, answer_tokens=480, rounds=1)
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Measure free and constrained sequences, then answers with and without forced chunks."""
+    """Measure free and constrained sequences, then answers with and without forced tokens."""
     sizes = stage.sizes(FULL, QUICK)
     with engine_runs(
         stage.model, slots=max(sizes.counts), context_tokens=512, threads=stage.threads
@@ -52,19 +52,20 @@ def _costs(runs: EngineRuns, sizes: Sizes, rounds: int) -> Iterator[Measurement]
     for name, form in COST_FORMS.items():
         constraint = runs.constraint(form)
         for count in sizes.counts:
-            runs.run(constraint, count=count, tokens=8, seed=99, forces=False)  # builds the grammar
+            # Builds the masks of the grammar before the measured runs.
+            runs.run(constraint, count=count, tokens=8, seed=99, force_tokens=False)
             for number in range(rounds):
-                for system in in_order((FREE, BOUND), number):
-                    ran = runs.run(
+                for system in alternate((FREE, BOUND), number):
+                    result = runs.run(
                         constraint if system == BOUND else None,
                         count=count,
                         tokens=sizes.cost_tokens,
                         seed=number,
-                        forces=False,
+                        force_tokens=False,
                     )
-                    token_ms = 1e3 * ran.wall_s / ran.tokens
+                    token_ms = 1e3 * result.wall_s / result.tokens
                     load = f"{name}, {count} at once"
-                    yield Measurement(load, number, system, token_ms, _figures(ran))
+                    yield Measurement(load, number, system, token_ms, _figures(result))
 
 
 def _savings(runs: EngineRuns, sizes: Sizes, rounds: int) -> Iterator[Measurement]:
@@ -72,22 +73,22 @@ def _savings(runs: EngineRuns, sizes: Sizes, rounds: int) -> Iterator[Measuremen
         constraint = runs.constraint(
             OutputFormat(OutputFormatKind.JSON_SCHEMA, path.read_text(), "schema")
         )
-        runs.run(constraint, count=1, tokens=sizes.answer_tokens, seed=99, forces=True)
+        runs.run(constraint, count=1, tokens=sizes.answer_tokens, seed=99, force_tokens=True)
         for number in range(rounds):
-            for system in in_order((SINGLE, TOGETHER), number):
-                ran = runs.run(
+            for system in alternate((SINGLE, TOGETHER), number):
+                result = runs.run(
                     constraint,
                     count=1,
                     tokens=sizes.answer_tokens,
                     seed=number,
-                    forces=system == TOGETHER,
+                    force_tokens=system == TOGETHER,
                 )
-                figures = _figures(ran) | {"is_valid": _is_json(ran.texts[0])}
-                yield Measurement(path.stem, number, system, 1e3 * ran.wall_s, figures)
+                figures = _figures(result) | {"is_valid": _is_json(result.texts[0])}
+                yield Measurement(path.stem, number, system, 1e3 * result.wall_s, figures)
 
 
-def _figures(ran: Ran) -> dict[str, float]:
-    return {"tokens": ran.tokens, "cpu_ms": round(1e3 * ran.cpu_s, 3)}
+def _figures(result: RunResult) -> dict[str, float]:
+    return {"tokens": result.tokens, "cpu_ms": round(1e3 * result.cpu_s, 3)}
 
 
 def _is_json(text: str) -> bool:
@@ -99,12 +100,13 @@ def _is_json(text: str) -> bool:
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """Times of constrained tokens beside free ones, of answers one by one beside forced chunks,
-    and the share of answers that are JSON."""
+    """Compare constrained with free tokens, forced tokens one by one with forced tokens together,
+    and the number of valid JSON answers.
+    """
     schemas = [path.stem for path in SCHEMAS]
     results = [
         _times(measurements, load, BOUND, FREE, MOST_COST)
-        for load in loads(measurements)
+        for load in load_names(measurements)
         if load not in schemas
     ]
     results += [_times(measurements, load, SINGLE, TOGETHER, LEAST_SAVING) for load in schemas]
@@ -114,13 +116,13 @@ def conclude(measurements: Sequence[Measurement]) -> list[Result]:
 def _times(
     measurements: Sequence[Measurement], load: str, own: str, other: str, target: float
 ) -> Result:
-    slower, faster = (by_round(measurements, load, system) for system in (own, other))
+    slower, faster = (values_by_round(measurements, load, system) for system in (own, other))
     return Result(
         load if own == BOUND else f"{load}, {own}",
         tuple(value / faster[n] for n, value in slower.items() if n in faster),
         target,
-        middle([*slower.values()]),
-        middle([*faster.values()]),
+        median([*slower.values()]),
+        median([*faster.values()]),
         f"{other}, a token" if own == BOUND else other,
         unit="ms",
         bound="at most" if own == BOUND else "at least",

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.contest import in_order
-from bench.measurement import CORRAL, Measurement, Part, Result, compared, loads
+from bench.contest import alternate
+from bench.measurement import CORRAL, Measurement, Part, Result, compare, load_names
 from bench.servers import Server
 from bench.stage import Stage
 from bench.streams import LoadFigures, decode_rate
@@ -16,12 +16,12 @@ TARGETS = {"greedy": 0.95, "sampled": 0.90}
 
 
 class Sizes(NamedTuple):
-    """How much is decoded."""
+    """Numbers of sequences, and lengths in tokens."""
 
     sequences: tuple[int, ...]
     prompt_tokens: int
     output_tokens: int
-    overlap: float  # the least share of tokens made while all sequences decoded
+    overlap: float  # minimum share of tokens generated while all sequences decoded
     rounds: int
 
 
@@ -30,7 +30,7 @@ QUICK = Sizes((1, 4, 16), prompt_tokens=8, output_tokens=96, overlap=0.0, rounds
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Measure both in turns; one run of the peer serves both samplings."""
+    """Alternate between both systems. One run of the peer is compared with both samplings."""
     sizes = stage.sizes(FULL, QUICK)
     with stage.corral(stage.shape(SLOTS, CONTEXT_TOKENS)) as server:
 
@@ -45,7 +45,7 @@ def measure(stage: Stage) -> Iterator[Measurement]:
             return _batched(stage, sizes, number)
 
         for number in range(stage.rounds or sizes.rounds):
-            for turn in in_order((own, peer), number):
+            for turn in alternate((own, peer), number):
                 yield from turn(number)
 
 
@@ -71,11 +71,11 @@ def _decode(
         sampling=sampling,
         seed=number,
     )
-    seen = stage.grpc(server, workload)
+    result = stage.run_grpc_load(server, workload)
     return Measurement(
-        *(_load(sampling, count), number, CORRAL, decode_rate(seen.streams, sizes.overlap)),
-        figures=LoadFigures.of(seen.streams).to_json(),
-        cpu_s=seen.cpu_s,
+        *(_load(sampling, count), number, CORRAL, decode_rate(result.streams, sizes.overlap)),
+        figures=LoadFigures.from_streams(result.streams).to_json(),
+        cpu_s=result.cpu_s,
     )
 
 
@@ -84,10 +84,10 @@ def _load(sampling: Sampling, count: int) -> str:
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """Corral's share of what llama.cpp decodes by itself."""
+    """Compare Corral's decode speed with that of llama-batched-bench."""
     return [
-        compared(measurements, load, PEER, TARGETS[load.partition(",")[0]])
-        for load in loads(measurements)
+        compare(measurements, load, PEER, TARGETS[load.partition(",")[0]])
+        for load in load_names(measurements)
     ]
 
 

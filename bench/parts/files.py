@@ -1,11 +1,11 @@
-"""The bytes of a large file, beside a gRPC stream that only hashes them."""
+"""Transfer of a large file, compared with a gRPC stream that only hashes the bytes."""
 
 from collections.abc import Iterator, Sequence
 
 from bench import file_load
-from bench.contest import in_order
+from bench.contest import alternate
 from bench.file_load import Transfer
-from bench.measurement import CORRAL, Measurement, Part, Result, compared
+from bench.measurement import CORRAL, Measurement, Part, Result, compare
 from bench.processes import peak_resident_bytes, resident_bytes
 from bench.servers import Server
 from bench.stage import Stage
@@ -19,16 +19,16 @@ SETTINGS = {"CORRAL_CONTROL_FILES__FILE_BYTES": str(2 * FULL_BYTES)}
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Send and read the same bytes through both, in turns."""
+    """Transfer the same bytes through both servers, alternating, and measure memory growth."""
     size_bytes = stage.sizes(FULL_BYTES, QUICK_BYTES)
     with stage.control("control", SETTINGS) as server, stage.bare_stream() as bare:
         (pid,) = server.processes.values()
         before = resident_bytes(pid)
         turns = [(CORRAL, server), (BARE, bare)]
         for number in range(stage.rounds or stage.sizes(ROUNDS, 1)):
-            for system, each in in_order(turns, number):
-                took = stage.runner.run(_transfer(system, each, size_bytes))
-                for load, seconds in ((UP, took.up_s), (DOWN, took.down_s)):
+            for system, each in alternate(turns, number):
+                times = stage.runner.run(_transfer(system, each, size_bytes))
+                for load, seconds in ((UP, times.up_s), (DOWN, times.down_s)):
                     yield Measurement(load, number, system, size_bytes / MIB / seconds)
         yield Measurement(GROWTH, 0, CORRAL, (peak_resident_bytes(pid) - before) / 1e6)
 
@@ -42,7 +42,7 @@ def conclude(measurements: Sequence[Measurement]) -> list[Result]:
     """Each direction beside the bare stream, and the growth beside what is allowed."""
     grown = [one.value for one in measurements if one.load == GROWTH]
     return [
-        *(compared(measurements, load, BARE, LEAST_SHARE, unit="MiB/s") for load in (UP, DOWN)),
+        *(compare(measurements, load, BARE, LEAST_SHARE, unit="MiB/s") for load in (UP, DOWN)),
         Result(
             GROWTH,
             tuple(value / ALLOWED_MB for value in grown),

@@ -1,4 +1,4 @@
-"""The first token of a short interactive request while long prompts are being computed."""
+"""Time to first token of a short interactive request during the prefill of long prompts."""
 
 import asyncio
 import hashlib
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from corral.inference.v1 import generation_pb2
 
 from bench import grpc_load, operators
-from bench.contest import in_order
-from bench.measurement import CORRAL, Measurement, Part, Result, by_round, middle
+from bench.contest import alternate
+from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
 from bench.servers import MODEL_NAME, Server
 from bench.stage import Stage
 from bench.streams import LoadError, Stream
@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
 
     long_prompts: int
     long_tokens: int
-    short_requests: int  # one after the other
+    short_requests: int  # sequential
     short_tokens: int
     output_tokens: int
     rounds: int
@@ -50,25 +50,25 @@ QUICK = Sizes(4, 1500, short_requests=2, short_tokens=32, output_tokens=4, round
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Measure short requests alone, long prompts alone, and both together, in turns."""
+    """Measure short requests alone, long prompts alone, and both together, alternating."""
     sizes = stage.sizes(FULL, QUICK)
     shape = stage.shape(slots=16, context_tokens=sizes.long_tokens + 256)
     with stage.corral(shape, SETTINGS, KEY) as server:
         turns = [_short_alone, _long_alone, _both]
         for number in range(stage.rounds or sizes.rounds):
-            for turn in in_order(turns, number):
+            for turn in alternate(turns, number):
                 yield from turn(stage, server, sizes, number)
 
 
 def _short_alone(stage: Stage, server: Server, sizes: Sizes, number: int) -> Iterator[Measurement]:
-    streams = stage.grpc(server, _short(sizes, 3 * number), KEY).streams
+    streams = stage.run_grpc_load(server, _short(sizes, 3 * number), KEY).streams
     yield Measurement(SHORT_ALONE, number, CORRAL, _first_token_ms(streams))
 
 
 def _long_alone(stage: Stage, server: Server, sizes: Sizes, number: int) -> Iterator[Measurement]:
-    steps = operators.load(server.grpc_target, KEY).num_steps
-    streams = stage.grpc(server, _long(sizes, 3 * number + 1), KEY).streams
-    steps = operators.load(server.grpc_target, KEY).num_steps - steps
+    steps = operators.get_load(server.grpc_target, KEY).num_steps
+    streams = stage.run_grpc_load(server, _long(sizes, 3 * number + 1), KEY).streams
+    steps = operators.get_load(server.grpc_target, KEY).num_steps - steps
     figures = {"step_ms": round(1e3 * _prefill_s(streams) / max(steps, 1), 3), "steps": steps}
     yield Measurement(LONG_ALONE, number, CORRAL, _prefill_rate(streams, sizes), figures)
 
@@ -78,7 +78,7 @@ def _both(stage: Stage, server: Server, sizes: Sizes, number: int) -> Iterator[M
 
     async def together() -> tuple[list[Stream], list[Stream]]:
         async def later() -> list[Stream]:
-            await asyncio.sleep(0.3)  # until the long prompts are under way
+            await asyncio.sleep(0.3)  # until the prefill of the long prompts has started
             return await grpc_load.run_load(server.grpc_target, short, MODEL_NAME, KEY)
 
         first = grpc_load.run_load(server.grpc_target, long, MODEL_NAME, KEY)
@@ -88,7 +88,9 @@ def _both(stage: Stage, server: Server, sizes: Sizes, number: int) -> Iterator[M
     end = max(stream.arrivals[0].time for stream in longs)
     inside = [stream for stream in shorts if stream.arrivals[0].time < end]
     if not inside:
-        raise LoadError("the long prompts were computed before a short request was answered")
+        raise LoadError(
+            "the prefill of the long prompts ended before the first token of a short request"
+        )
     figures = {"requests": len(inside)}
     yield Measurement(SHORT_BESIDE, number, CORRAL, _first_token_ms(inside), figures)
     yield Measurement(LONG_BESIDE, number, CORRAL, _prefill_rate(longs, sizes))
@@ -119,7 +121,7 @@ def _long(sizes: Sizes, seed: int) -> Workload:
 
 
 def _first_token_ms(streams: Sequence[Stream]) -> float:
-    return 1e3 * middle([stream.first_token_s for stream in streams])
+    return 1e3 * median([stream.first_token_s for stream in streams])
 
 
 def _prefill_s(streams: Sequence[Stream]) -> float:
@@ -131,20 +133,20 @@ def _prefill_rate(streams: Sequence[Stream], sizes: Sizes) -> float:
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """The first token beside what is allowed, and the prefill beside the prefill alone."""
-    alone = by_round(measurements, SHORT_ALONE, CORRAL)
-    beside = by_round(measurements, SHORT_BESIDE, CORRAL)
+    """Compare the first token with its limit, and the prefill with that of long prompts alone."""
+    alone = values_by_round(measurements, SHORT_ALONE, CORRAL)
+    beside = values_by_round(measurements, SHORT_BESIDE, CORRAL)
     steps = {m.round: m.figures["step_ms"] for m in measurements if m.load == LONG_ALONE}
     allowed = {n: SLACK * value + steps[n] for n, value in alone.items() if n in steps}
-    prefill = by_round(measurements, LONG_BESIDE, CORRAL)
-    unhindered = by_round(measurements, LONG_ALONE, CORRAL)
+    prefill = values_by_round(measurements, LONG_BESIDE, CORRAL)
+    unhindered = values_by_round(measurements, LONG_ALONE, CORRAL)
     return [
         Result(
             "first token of a short request",
             _ratios(beside, allowed),
             1.0,
-            middle([*beside.values()]),
-            middle([*allowed.values()]),
+            median([*beside.values()]),
+            median([*allowed.values()]),
             f"{SLACK} x alone + one step",
             unit="ms",
             bound="at most",
@@ -153,8 +155,8 @@ def conclude(measurements: Sequence[Measurement]) -> list[Result]:
             "prefill of the long prompts",
             _ratios(prefill, unhindered),
             LEAST_SHARE,
-            middle([*prefill.values()]),
-            middle([*unhindered.values()]),
+            median([*prefill.values()]),
+            median([*unhindered.values()]),
             "the same prompts alone",
         ),
     ]

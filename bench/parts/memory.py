@@ -1,9 +1,8 @@
-"""What the engine's process holds beside weights and KV cache, once it has answered free and
-constrained requests.
+"""Memory of the engine process in addition to weights and KV cache.
 
-Weights are copied, some of them into the order that the kernels want. How large the copies are
-llama.cpp says when it loads a model, so a process loads the weights alone and its log is read.
-Pages of the file that are still mapped are counted in the engine's process.
+llama.cpp copies weights, some of them repacked for its kernels, and logs the sizes of these buffers
+when it loads a model: a separate process loads the weights, and its log is parsed. Pages of the
+model file that are still mapped are counted in the engine process.
 """
 
 import json
@@ -38,15 +37,17 @@ BUFFER = re.compile(r"(\S+) model buffer size = *([0-9.]+) MiB")
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Fill every slot once and follow every schema, then look at the engine's process."""
+    """Use every slot and every schema once, then measure the engine process."""
     kv = describe_model(stage.model, "bench").kv_bytes_per_token * SLOTS * CONTEXT_TOKENS
     copies = _copies_bytes(stage.model)
     with stage.corral(stage.shape(SLOTS, CONTEXT_TOKENS)) as server:
-        prompt = stage.sizes(512, 64)  # fills the largest compute batch
-        stage.http(server, Workload(SLOTS, SLOTS, prompt, 16, SAMPLINGS["sampled"]))
+        prompt = stage.sizes(512, 64)  # long enough for the largest compute batch
+        stage.run_http_load(server, Workload(SLOTS, SLOTS, prompt, 16, SAMPLINGS["sampled"]))
         stage.runner.run(_constrained(server.url))
-        kv += operators.load(server.grpc_target).snapshot_bytes  # cells that lost their slot
-        engine = operators.server_info(server.grpc_target).engine_pid
+        kv += operators.get_load(
+            server.grpc_target
+        ).snapshot_bytes  # prefixes evicted from their slot
+        engine = operators.get_server_info(server.grpc_target).engine_pid
         resident, weights = resident_bytes(engine), copies + mapped_bytes(engine, stage.model)
     figures = {"resident_mb": resident / MB, "weights_mb": weights / MB, "kv_mb": kv / MB}
     rounded = {name: round(value, 1) for name, value in figures.items()}
@@ -56,7 +57,7 @@ def measure(stage: Stage) -> Iterator[Measurement]:
 async def _constrained(url: str) -> None:
     for path in SCHEMAS:
         form = {"name": path.stem, "schema": json.loads(path.read_text())}
-        asked = {
+        request = {
             "model": MODEL_NAME,
             "messages": [{"role": "user", "content": path.stem}],
             "response_format": {"type": "json_schema", "json_schema": form},
@@ -64,23 +65,25 @@ async def _constrained(url: str) -> None:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        read_stream(*await exchange(url, "/v1/chat/completions", json.dumps(asked).encode()))
+        read_stream(*await exchange(url, "/v1/chat/completions", json.dumps(request).encode()))
 
 
 def _copies_bytes(model: Path) -> int:
     command = [sys.executable, "-c", LOAD_ALONE, str(model)]
-    ran = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, errors="replace")
-    return copies_bytes(ran.stderr)
+    process = subprocess.run(
+        command, check=True, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    return copies_bytes(process.stderr)
 
 
 def copies_bytes(log: str) -> int:
-    """Return the sum of the buffers that llama.cpp says it made for weights, beside the file."""
+    """Return the total size of weight buffers in a log of llama.cpp, without mapped files."""
     sizes = [float(mib) for kind, mib in BUFFER.findall(log) if not kind.endswith("_Mapped")]
     return round(sum(sizes) * 2**20)
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """The rest beside what is allowed."""
+    """Compare the remaining memory with its limit."""
     return [
         Result(
             one.load,

@@ -1,11 +1,11 @@
-"""Small objects in the database: how long one takes to be made and read, and how many at once."""
+"""Latency and throughput of creating and reading small objects in the database."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from bench import file_load
-from bench.file_load import MadeAndRead
-from bench.measurement import CORRAL, Measurement, Part, Result, by_round, middle
+from bench.file_load import ObjectTimes
+from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
 from bench.servers import Server
 from bench.stage import Stage
 from tools.postgres import create_database, run_postgres
@@ -18,16 +18,16 @@ FULL_COUNT, QUICK_COUNT, ROUNDS = 400, 20, 3
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Make and read by one caller and by many, on both databases in turns."""
+    """Create and read objects with one caller and with many, alternating between databases."""
     count = stage.sizes(FULL_COUNT, QUICK_COUNT)
     with _servers(stage) as servers:
         for number in range(stage.rounds or stage.sizes(ROUNDS, 1)):
             for kind in KINDS:
                 for database, server in servers.items():
                     for callers in (1, CALLERS):
-                        load = file_load.make_and_read(server.grpc_target, kind, count, callers)
-                        made = stage.runner.run(load)
-                        yield _measurement(_load(kind, database, callers), number, made)
+                        load = file_load.create_and_get(server.grpc_target, kind, count, callers)
+                        times = stage.runner.run(load)
+                        yield _measurement(_load(kind, database, callers), number, times)
 
 
 @contextmanager
@@ -48,13 +48,13 @@ def _load(kind: str, database: str, callers: int) -> str:
     return f"{kind}, {database}, {callers} at once"
 
 
-def _measurement(load: str, number: int, made: MadeAndRead) -> Measurement:
-    times = {"p50_ms": round(made.p50_ms, 3), "p99_ms": round(made.p99_ms, 3)}
-    return Measurement(load, number, CORRAL, made.per_s, times)
+def _measurement(load: str, number: int, times: ObjectTimes) -> Measurement:
+    figures = {"p50_ms": round(times.p50_ms, 3), "p99_ms": round(times.p99_ms, 3)}
+    return Measurement(load, number, CORRAL, times.per_s, figures)
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """The time of one beside what is allowed, and the rate of many beside that of one."""
+    """Compare the latency with its limit, and the rate of many callers with that of one."""
     return [
         result
         for kind in KINDS
@@ -70,7 +70,7 @@ def _time(measurements: Sequence[Measurement], kind: str, database: str) -> Resu
         f"{kind}, {database}: p50",
         tuple(time / ALLOWED_MS for time in times),
         1.0,
-        middle(times),
+        median(times),
         ALLOWED_MS,
         "allowed",
         unit="ms",
@@ -80,14 +80,15 @@ def _time(measurements: Sequence[Measurement], kind: str, database: str) -> Resu
 
 def _rate(measurements: Sequence[Measurement], kind: str, database: str) -> Result:
     alone, together = (
-        by_round(measurements, _load(kind, database, callers), CORRAL) for callers in (1, CALLERS)
+        values_by_round(measurements, _load(kind, database, callers), CORRAL)
+        for callers in (1, CALLERS)
     )
     return Result(
         f"{kind}, {database}: {CALLERS} callers",
         tuple(rate / alone[number] for number, rate in together.items() if number in alone),
         1.0,
-        middle([*together.values()]),
-        middle([*alone.values()]),
+        median([*together.values()]),
+        median([*alone.values()]),
         "one caller",
         unit="objects/s",
     )

@@ -1,4 +1,4 @@
-"""Runs of assistants: what they cost over a bare chat, many at once, and on long threads."""
+"""Cost of assistant runs compared with bare chats: one by one, concurrent, and on long threads."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
-from bench.contest import in_order
-from bench.measurement import CORRAL, Measurement, Part, Result, by_round, middle
-from bench.run_load import Turns, chats_at_once, open_turns, runs_at_once
+from bench.contest import alternate
+from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
+from bench.run_load import Turns, connect_turns, time_concurrent_chats, time_concurrent_runs
 from bench.servers import Server
 from bench.stage import Stage
 from tools.postgres import create_database, run_postgres
@@ -17,18 +17,18 @@ DATABASES = ("SQLite", "PostgreSQL")
 ALLOWED_FIRST_MS, ALLOWED_OVER_MS, ALLOWED_SHARE, ALLOWED_GROWTH = 25.0, 60.0, 1.3, 1.1
 SHORT, LONG = 10, 1000  # messages of a thread
 LAST_MESSAGES = 10
-CALLERS = 32  # bare chats at once, as many as control has runs in hand
+CALLERS = 32  # concurrent bare chats; the concurrency of runs in the control service
 FIRST, OVER, AT_ONCE = "first event", "over a bare chat", "runs at once"
 OUTSIDE = "outside the engine"
 BARE = "bare chats"
 
 
 class Sizes(NamedTuple):
-    """How much of each."""
+    """Numbers of runs and chats."""
 
-    alone: int  # runs, and as many chats, one after the other
+    alone: int  # sequential runs, and as many chats
     at_once: int
-    on_threads: int  # runs on threads of each length, one after the other
+    on_threads: int  # sequential runs on threads of each length
     output_tokens: int
     rounds: int
 
@@ -39,7 +39,7 @@ QUICK = Sizes(alone=2, at_once=4, on_threads=1, output_tokens=2, rounds=1)
 
 @dataclass(frozen=True)
 class Place:
-    """A control service on one of the databases."""
+    """A control service with one of the databases, and its inference service."""
 
     database: str
     control: Server
@@ -47,20 +47,20 @@ class Place:
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Measure on both databases in turns; a quick run does without PostgreSQL."""
+    """Alternate between both databases. A quick run measures SQLite only."""
     sizes, questions = stage.sizes(FULL, QUICK), map("What is {} plus one?".format, count())
     with _places(stage) as places:
         for number in range(stage.rounds or sizes.rounds):
-            for place in in_order(places, number):
+            for place in alternate(places, number):
                 for load in (_alone, _at_once, _on_threads):
-                    load_of_place = _collected(place, load, sizes, questions, number)
-                    yield from stage.runner.run(load_of_place)
+                    measurements = _collect(place, load, sizes, questions, number)
+                    yield from stage.runner.run(measurements)
 
 
 @contextmanager
 def _places(stage: Stage) -> Iterator[list[Place]]:
     shape = stage.shape(slots=16, context_tokens=1024)
-    # There is no peer here, and threads on every core wait for each other while control works.
+    # Leave one core for the control service; compute threads wait for each other.
     shape = replace(shape, threads=max(1, shape.threads - 1))
     with ExitStack() as stack:
         inference = stack.enter_context(stage.corral(shape))
@@ -79,39 +79,39 @@ def _places(stage: Stage) -> Iterator[list[Place]]:
 _Load = Callable[[Place, Turns, Sizes, Iterator[str], int], AsyncIterator[Measurement]]
 
 
-async def _collected(
+async def _collect(
     place: Place, load: _Load, sizes: Sizes, questions: Iterator[str], number: int
 ) -> list[Measurement]:
     targets = (place.control.grpc_target, place.inference.grpc_target)
-    async with open_turns(*targets, sizes.output_tokens) as turns:
+    async with connect_turns(*targets, sizes.output_tokens) as turns:
         return [one async for one in load(place, turns, sizes, questions, number)]
 
 
 async def _alone(
     place: Place, turns: Turns, sizes: Sizes, questions: Iterator[str], number: int
 ) -> AsyncIterator[Measurement]:
-    """Runs and bare chats, one after the other."""
+    """Measure sequential runs and bare chats."""
     firsts, wholes, chats = list[float](), list[float](), list[float]()
     for _ in range(sizes.alone):
-        took = await turns.run(await turns.thread([next(questions)]))
-        firsts.append(took.first_event_s)
-        wholes.append(took.whole_s)
+        times = await turns.run(await turns.create_thread([next(questions)]))
+        firsts.append(times.first_event_s)
+        wholes.append(times.total_s)
         chats.append(await turns.chat(next(questions)))
-    whole_ms, chat_ms = 1e3 * middle(wholes), 1e3 * middle(chats)
+    whole_ms, chat_ms = 1e3 * median(wholes), 1e3 * median(chats)
     figures = {"run_p50_ms": round(whole_ms, 3), "chat_p50_ms": round(chat_ms, 3)}
-    yield Measurement(_load(FIRST, place.database), number, CORRAL, 1e3 * middle(firsts))
+    yield Measurement(_load(FIRST, place.database), number, CORRAL, 1e3 * median(firsts))
     yield Measurement(_load(OVER, place.database), number, CORRAL, whole_ms - chat_ms, figures)
 
 
 async def _at_once(
     place: Place, turns: Turns, sizes: Sizes, questions: Iterator[str], number: int
 ) -> AsyncIterator[Measurement]:
-    """Many runs that are all active, and as many bare chats: what the engine takes for them."""
+    """Measure concurrent runs, and the engine's time for as many bare chats."""
     load = _load(AT_ONCE, place.database)
-    seconds = await runs_at_once(turns, [next(questions) for _ in range(sizes.at_once)])
+    seconds = await time_concurrent_runs(turns, [next(questions) for _ in range(sizes.at_once)])
     yield Measurement(load, number, CORRAL, seconds)
     before = await turns.step_seconds()
-    seconds = await chats_at_once(
+    seconds = await time_concurrent_chats(
         turns, [next(questions) for _ in range(sizes.at_once)], min(CALLERS, sizes.at_once)
     )
     figures = {"wall_s": round(seconds, 3)}
@@ -122,25 +122,25 @@ async def _at_once(
 async def _on_threads(
     place: Place, turns: Turns, sizes: Sizes, questions: Iterator[str], number: int
 ) -> AsyncIterator[Measurement]:
-    """Runs that are shown the last messages of short threads and of long ones."""
+    """Measure runs with the last messages of short threads and of long threads."""
     threads = {
         length: [
-            await turns.thread([next(questions) for _ in range(length)])
+            await turns.create_thread([next(questions) for _ in range(length)])
             for _ in range(sizes.on_threads)
         ]
         for length in (SHORT, LONG)
     }
-    for length in in_order([SHORT, LONG], number):
+    for length in alternate([SHORT, LONG], number):
         outside = [await _outside_engine(turns, thread) for thread in threads[length]]
         load = _load(OUTSIDE, place.database, length)
-        yield Measurement(load, number, CORRAL, 1e3 * middle(outside))
+        yield Measurement(load, number, CORRAL, 1e3 * median(outside))
 
 
 async def _outside_engine(turns: Turns, thread: str) -> float:
-    """The seconds of a run without those of the engine's steps."""
+    """Return the seconds of a run outside the engine's steps."""
     before = await turns.step_seconds()
-    took = await turns.run(thread, LAST_MESSAGES)
-    return took.whole_s - (await turns.step_seconds() - before)
+    times = await turns.run(thread, LAST_MESSAGES)
+    return times.total_s - (await turns.step_seconds() - before)
 
 
 def _load(what: str, database: str, length: int = 0) -> str:
@@ -148,7 +148,7 @@ def _load(what: str, database: str, length: int = 0) -> str:
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """Each time beside what is allowed, and long threads beside short ones."""
+    """Compare each time with its limit, and long threads with short ones."""
     return [
         result
         for database in DATABASES
@@ -166,21 +166,21 @@ def _allowed(
     measurements: Sequence[Measurement], what: str, database: str, allowed_ms: float
 ) -> Result:
     load = _load(what, database)
-    times = by_round(measurements, load, CORRAL).values()
+    times = values_by_round(measurements, load, CORRAL).values()
     ratios = tuple(time / allowed_ms for time in times)
-    own = middle([*times])
+    own = median([*times])
     return Result(load, ratios, 1.0, own, allowed_ms, "allowed", unit="ms", bound="at most")
 
 
 def _beside_engine(measurements: Sequence[Measurement], database: str) -> Result:
     load = _load(AT_ONCE, database)
-    runs, engine = (by_round(measurements, load, system) for system in (CORRAL, BARE))
+    runs, engine = (values_by_round(measurements, load, system) for system in (CORRAL, BARE))
     return Result(
         f"{FULL.at_once} {load}",
         _ratios(runs, engine),
         ALLOWED_SHARE,
-        middle([*runs.values()]),
-        middle([*engine.values()]),
+        median([*runs.values()]),
+        median([*engine.values()]),
         f"the engine's steps for as many {BARE}",
         unit="s",
         bound="at most",
@@ -189,14 +189,15 @@ def _beside_engine(measurements: Sequence[Measurement], database: str) -> Result
 
 def _grown(measurements: Sequence[Measurement], database: str) -> Result:
     long, short = (
-        by_round(measurements, _load(OUTSIDE, database, length), CORRAL) for length in (LONG, SHORT)
+        values_by_round(measurements, _load(OUTSIDE, database, length), CORRAL)
+        for length in (LONG, SHORT)
     )
     return Result(
         _load(OUTSIDE, database, LONG),
         _ratios(long, short),
         ALLOWED_GROWTH,
-        middle([*long.values()]),
-        middle([*short.values()]),
+        median([*long.values()]),
+        median([*short.values()]),
         f"{SHORT} messages",
         unit="ms",
         bound="at most",

@@ -1,11 +1,11 @@
-"""Many requests over one system prompt, through HTTP, beside `llama-server` and beside the limit:
-what llama.cpp would need if every prompt token that differs were computed exactly once."""
+"""Many requests with one system prompt over HTTP, compared with `llama-server` and with a computed
+limit: the speed of llama.cpp if every distinct prompt token is computed exactly once."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.contest import Contest, Turn, rounds
-from bench.measurement import Measurement, Part, Result, compared, loads
+from bench.contest import Contest, Turn, run_rounds
+from bench.measurement import Measurement, Part, Result, compare, load_names
 from bench.servers import SHARED_PROMPTS, EngineShape
 from bench.stage import Batched, Stage
 from bench.workload import SAMPLINGS, Workload
@@ -14,7 +14,7 @@ LIMIT = "limit"
 
 
 class Sizes(NamedTuple):
-    """What is asked for; lengths in tokens."""
+    """Numbers of requests and lengths in tokens."""
 
     prefixes: tuple[int, ...]
     own_tokens: int
@@ -30,7 +30,7 @@ QUICK = Sizes((200, 400), 16, 8, requests=16, concurrency=16, context_tokens=204
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Measure all in turns; every round has a new system prompt."""
+    """Measure all systems, alternating, with a new system prompt in each round."""
     sizes = stage.sizes(FULL, QUICK)
     shape = stage.shape(sizes.concurrency, sizes.context_tokens)
     with stage.corral(shape) as corral, stage.llama_servers(shape, SHARED_PROMPTS) as peers:
@@ -39,12 +39,12 @@ def measure(stage: Stage) -> Iterator[Measurement]:
             load, workload = _load(prefix), _workload(sizes, prefix)
             contests.append(
                 Contest(
-                    stage.throughput(load, corral, workload),
-                    {peer.name: stage.throughput(load, peer, workload) for peer in peers},
+                    stage.throughput_turn(load, corral, workload),
+                    {peer.name: stage.throughput_turn(load, peer, workload) for peer in peers},
                     {LIMIT: _limit_turn(stage, shape, sizes, prefix)} if stage.peers else None,
                 )
             )
-        yield from rounds(contests, stage.rounds or sizes.rounds)
+        yield from run_rounds(contests, stage.rounds or sizes.rounds)
 
 
 def _workload(sizes: Sizes, prefix: int) -> Workload:
@@ -62,8 +62,8 @@ def _workload(sizes: Sizes, prefix: int) -> Workload:
 def _limit_turn(stage: Stage, shape: EngineShape, sizes: Sizes, prefix: int) -> Turn:
     def turn(number: int) -> Measurement:
         rows = (1, sizes.concurrency)
-        reached = stage.batched_bench(shape, prefix, sizes.output_tokens, rows, shared_prompt=True)
-        alone, together = reached[1], reached[sizes.concurrency]
+        speeds = stage.batched_bench(shape, prefix, sizes.output_tokens, rows, shared_prompt=True)
+        alone, together = speeds[1], speeds[sizes.concurrency]
         figures = {"prefill_tokens_per_s": alone.prefill, "decode_tokens_per_s": together.decode}
         rate = limit(sizes, prefix, Batched(alone.prefill, together.decode))
         return Measurement(_load(prefix), number, LIMIT, rate, figures)
@@ -72,8 +72,9 @@ def _limit_turn(stage: Stage, shape: EngineShape, sizes: Sizes, prefix: int) -> 
 
 
 def limit(sizes: Sizes, prefix: int, rates: Batched) -> float:
-    """Return the output tokens per second of computing the prefix once and each request's own
-    tokens once, at these rates."""
+    """Return the output tokens per second if the prefix and each request's own tokens are computed
+    once at these rates.
+    """
     outputs = sizes.requests * sizes.output_tokens
     prompts = prefix + sizes.requests * sizes.own_tokens
     return outputs / (prompts / rates.prefill + outputs / rates.decode)
@@ -84,12 +85,12 @@ def _load(prefix: int) -> str:
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """Corral's share of the limit, and how much faster than llama-server it is."""
-    short, long = loads(measurements)
+    """Compare Corral with the limit and with llama-server."""
+    short, long = load_names(measurements)
     return [
-        compared(measurements, short, LIMIT, 0.85),
-        compared(measurements, short, "llama-server", 3.0),
-        compared(measurements, long, "llama-server", 5.0),
+        compare(measurements, short, LIMIT, 0.85),
+        compare(measurements, short, "llama-server", 3.0),
+        compare(measurements, long, "llama-server", 5.0),
     ]
 
 

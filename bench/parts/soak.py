@@ -1,4 +1,4 @@
-"""Memory over thousands of mixed requests: what is not given back shows as a slope."""
+"""Memory growth over thousands of mixed requests."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ import grpc.aio
 
 from bench import operators
 from bench.growth import growth
-from bench.measurement import CORRAL, Measurement, Part, Result, loads
+from bench.measurement import CORRAL, Measurement, Part, Result, load_names
 from bench.mix import Mix
 from bench.processes import resident_bytes
 from bench.servers import MODEL_NAME, Server
@@ -17,9 +17,9 @@ from bench.streams import LoadError
 
 SLOTS, CONTEXT_TOKENS = 8, 1024
 SETTINGS = {
-    # Prefixes saved in memory are meant to grow up to their bound, so the bound is soon reached.
+    # Saved prefixes grow up to this limit, so a small limit is reached during the warm-up.
     "CORRAL_INFERENCE_ENGINE__SAVED_PREFIX_MIB": "8",
-    # In huge pages a heap grows by 2 MB, if at all: more than is allowed of so small a model's.
+    # With huge pages a heap grows in steps of 2 MB, more than the growth allowed here.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
 }
 ALLOWED_PERCENT = 2.0
@@ -28,7 +28,7 @@ MB = 1e6
 
 
 class Sizes(NamedTuple):
-    """How many requests, and how many of them at once."""
+    """Number of requests, concurrency, and number of samples."""
 
     requests: int
     concurrency: int
@@ -40,13 +40,15 @@ QUICK = Sizes(1_000, concurrency=16, samples=50)
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Send the mix and look at the processes now and then; a measurement's round is the number of
-    requests that were done."""
+    """Send the mix and sample the memory of each process.
+
+    The round of a measurement is the number of requests completed before it.
+    """
     sizes = stage.sizes(FULL, QUICK)
     with stage.corral(stage.shape(SLOTS, CONTEXT_TOKENS), SETTINGS) as server:
         processes = dict(server.processes)
-        processes["engine"] = operators.server_info(server.grpc_target).engine_pid
-        stage.runner.run(_stretch(server))
+        processes["engine"] = operators.get_server_info(server.grpc_target).engine_pid
+        stage.runner.run(_send_largest(server))
         sent = 0
         while sent < sizes.requests:
             numbers = range(sent, min(sent + sizes.requests // sizes.samples, sizes.requests))
@@ -54,21 +56,21 @@ def measure(stage: Stage) -> Iterator[Measurement]:
             sent = numbers.stop
             for role, pid in processes.items():
                 yield Measurement(role, sent, CORRAL, round(resident_bytes(pid) / MB, 3))
-        _check_left(server)
+        _check_restarts(server)
 
 
-async def _stretch(server: Server) -> None:
+async def _send_largest(server: Server) -> None:
     async with grpc.aio.insecure_channel(server.grpc_target) as channel:
-        await Mix(channel, server.url, MODEL_NAME, CONTEXT_TOKENS).stretch()
+        await Mix(channel, server.url, MODEL_NAME, CONTEXT_TOKENS).send_largest()
 
 
 async def _send(server: Server, numbers: range, concurrency: int) -> None:
     async with grpc.aio.insecure_channel(server.grpc_target) as channel:
         mix = Mix(channel, server.url, MODEL_NAME, CONTEXT_TOKENS)
-        waiting = iter(numbers)
+        queue = iter(numbers)
 
         async def caller() -> None:
-            for number in waiting:
+            for number in queue:
                 await mix.send(number)
 
         async with asyncio.TaskGroup() as group:
@@ -76,15 +78,15 @@ async def _send(server: Server, numbers: range, concurrency: int) -> None:
                 group.create_task(caller())
 
 
-def _check_left(server: Server) -> None:
-    if restarts := operators.server_info(server.grpc_target).engine_restarts:
-        raise LoadError(f"the engine was started again {restarts} times")
+def _check_restarts(server: Server) -> None:
+    if restarts := operators.get_server_info(server.grpc_target).engine_restarts:
+        raise LoadError(f"the engine restarted {restarts} times during the load; expected 0")
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """The growth of each process from the end of the warm-up on."""
+    """Compare the growth of each process after the warm-up with the allowed growth."""
     results = []
-    for role in loads(measurements):
+    for role in load_names(measurements):
         points = [(float(m.round), m.value) for m in measurements if m.load == role]
         percent = 100 * growth(points, WARM_UP)
         results.append(

@@ -1,11 +1,11 @@
-"""Decoding where not every slot is busy, beside `llama-server`: llama.cpp computes some numbers of
-rows, and rows with holes between them, at half its speed."""
+"""Decoding with idle slots, compared with `llama-server`. llama.cpp computes some numbers of rows,
+and rows with gaps between them, at half its speed."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.contest import Contest, Turn, rounds
-from bench.measurement import CORRAL, Measurement, Part, Result, compared, loads
+from bench.contest import Contest, Turn, run_rounds
+from bench.measurement import CORRAL, Measurement, Part, Result, compare, load_names
 from bench.servers import NEW_PROMPTS, Server
 from bench.stage import Stage
 from bench.streams import LoadFigures, decode_rate
@@ -16,7 +16,7 @@ HOLES = "16 slots, every second idle"
 
 
 class Sizes(NamedTuple):
-    """How much is decoded."""
+    """Numbers of sequences, and lengths in tokens."""
 
     sequences: tuple[int, ...]
     prompt_tokens: int
@@ -30,7 +30,7 @@ QUICK = Sizes((3, 15), prompt_tokens=8, output_tokens=96, overlap=0.0, rounds=1)
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Measure Corral over gRPC and llama-server's layouts over HTTP in turns."""
+    """Measure Corral over gRPC and llama-server's layouts over HTTP, alternating."""
     sizes = stage.sizes(FULL, QUICK)
     shape = stage.shape(SLOTS, context_tokens=512)
     with stage.corral(shape) as corral, stage.llama_servers(shape, NEW_PROMPTS) as peers:
@@ -41,7 +41,7 @@ def measure(stage: Stage) -> Iterator[Measurement]:
             )
             for load, workload in _workloads(sizes)
         ]
-        yield from rounds(contests, stage.rounds or sizes.rounds)
+        yield from run_rounds(contests, stage.rounds or sizes.rounds)
 
 
 def _workloads(sizes: Sizes) -> Iterator[tuple[str, Workload]]:
@@ -60,28 +60,29 @@ def _workloads(sizes: Sizes) -> Iterator[tuple[str, Workload]]:
 
     for count in sizes.sequences:
         yield f"{count} at once", workload(count)
-    # every second request ends early, when all have a slot, and leaves a hole beside the next
+    # Every second request ends early, so that every second slot becomes idle.
     yield HOLES, workload(SLOTS, brief=sizes.output_tokens // 4)
 
 
 def _turn(stage: Stage, load: str, server: Server, workload: Workload, sizes: Sizes) -> Turn:
     def turn(number: int) -> Measurement:
-        asked = workload.in_round(number)
-        seen = stage.grpc(server, asked) if server.name == CORRAL else stage.http(server, asked)
-        whole = [s for s in seen.streams if s.completion_tokens == asked.output_tokens]
-        after = max((s.ended for s in seen.streams if s not in whole), default=0.0)
+        request = workload.in_round(number)
+        run_load = stage.run_grpc_load if server.name == CORRAL else stage.run_http_load
+        result = run_load(server, request)
+        whole = [s for s in result.streams if s.completion_tokens == request.output_tokens]
+        after = max((s.ended for s in result.streams if s not in whole), default=0.0)
         return Measurement(
             *(load, number, server.name, decode_rate(whole, sizes.overlap, after)),
-            figures=LoadFigures.of(whole).to_json(),
-            cpu_s=seen.cpu_s,
+            figures=LoadFigures.from_streams(whole).to_json(),
+            cpu_s=result.cpu_s,
         )
 
     return turn
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """Corral's speed beside the better layout of llama-server."""
-    return [compared(measurements, load, "llama-server", 1.0) for load in loads(measurements)]
+    """Compare Corral with the fastest layout of llama-server."""
+    return [compare(measurements, load, "llama-server", 1.0) for load in load_names(measurements)]
 
 
 PART = Part(

@@ -1,10 +1,10 @@
-"""Prompts that nobody has sent before, through HTTP, beside `llama-server`."""
+"""Unique prompts over HTTP, compared with `llama-server`."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.contest import Contest, rounds
-from bench.measurement import Measurement, Part, Result, compared, loads
+from bench.contest import Contest, run_rounds
+from bench.measurement import Measurement, Part, Result, compare, load_names
 from bench.servers import NEW_PROMPTS
 from bench.stage import Stage
 from bench.workload import SAMPLINGS, Workload
@@ -14,7 +14,7 @@ REUSE_LOAD = "16 at once"
 
 
 class Sizes(NamedTuple):
-    """What is asked for, in a closed loop."""
+    """Size of a closed-loop load."""
 
     concurrency: tuple[int, ...]
     prompt_tokens: int
@@ -29,7 +29,7 @@ QUICK = Sizes((1, 4, 16), 16, 8, least_requests=2, requests_per_caller=1, rounds
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Measure all in turns; at the highest concurrency Corral once more with reuse forbidden."""
+    """Measure all systems, alternating; at the highest concurrency also Corral without reuse."""
     sizes = stage.sizes(FULL, QUICK)
     shape = stage.shape(slots=16, context_tokens=512)
     with stage.corral(shape) as corral, stage.llama_servers(shape, NEW_PROMPTS) as peers:
@@ -37,15 +37,15 @@ def measure(stage: Stage) -> Iterator[Measurement]:
         for concurrency in sizes.concurrency:
             load, workload = f"{concurrency} at once", _workload(sizes, concurrency)
             unshared = _workload(sizes, concurrency, reuse=False)
-            beside = {WITHOUT_REUSE: stage.throughput(load, corral, unshared, WITHOUT_REUSE)}
+            beside = {WITHOUT_REUSE: stage.throughput_turn(load, corral, unshared, WITHOUT_REUSE)}
             contests.append(
                 Contest(
-                    stage.throughput(load, corral, workload),
-                    {peer.name: stage.throughput(load, peer, workload) for peer in peers},
+                    stage.throughput_turn(load, corral, workload),
+                    {peer.name: stage.throughput_turn(load, peer, workload) for peer in peers},
                     beside if load == REUSE_LOAD else None,
                 )
             )
-        yield from rounds(contests, stage.rounds or sizes.rounds)
+        yield from run_rounds(contests, stage.rounds or sizes.rounds)
 
 
 def _workload(sizes: Sizes, concurrency: int, *, reuse: bool = True) -> Workload:
@@ -61,10 +61,10 @@ def _workload(sizes: Sizes, concurrency: int, *, reuse: bool = True) -> Workload
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """Corral beside llama-server's better layout, and beside itself without shared prefixes."""
-    peers = [compared(measurements, load, "llama-server", 1.0) for load in loads(measurements)]
+    """Compare Corral with the fastest layout of llama-server, and with itself without reuse."""
+    peers = [compare(measurements, load, "llama-server", 1.0) for load in load_names(measurements)]
     label = f"{REUSE_LOAD}, prefixes shared or not"
-    return [*peers, compared(measurements, REUSE_LOAD, WITHOUT_REUSE, 0.98, label)]
+    return [*peers, compare(measurements, REUSE_LOAD, WITHOUT_REUSE, 0.98, label)]
 
 
 PART = Part(

@@ -1,4 +1,4 @@
-"""Recorded bytes become a stream, however the network cut them."""
+"""Parsing of recorded HTTP responses."""
 
 import json
 
@@ -8,8 +8,8 @@ from bench.loadgen import EventReader, Reads, read_stream
 from bench.streams import Arrival, LoadError
 
 
-def an_answer(*chunks: object, chunked: bool = True, done: bool = True) -> bytes:
-    """An HTTP response with one SSE event a chunk."""
+def make_answer(*chunks: object, chunked: bool = True, done: bool = True) -> bytes:
+    """Build an HTTP response with one SSE event per chunk."""
     events = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks]
     events += [b"data: [DONE]\n\n"] if done else []
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -25,9 +25,9 @@ LAST = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
 
 @pytest.mark.parametrize("chunked", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
-def test_events_survive_any_cut(size: int, chunked: bool) -> None:
-    """Reads end anywhere: inside heads, chunk sizes, events and characters."""
-    answer, reader = an_answer(TEXT, TEXT, LAST, chunked=chunked), EventReader()
+def test_events_are_parsed_from_reads_of_any_size(size: int, chunked: bool) -> None:
+    """A read may end inside a header, a chunk size, an event or a character."""
+    answer, reader = make_answer(TEXT, TEXT, LAST, chunked=chunked), EventReader()
 
     events = [
         event for at in range(0, len(answer), size) for event in reader.feed(answer[at : at + size])
@@ -36,9 +36,9 @@ def test_events_survive_any_cut(size: int, chunked: bool) -> None:
     assert [*map(json.loads, events[:-1]), events[-1]] == [TEXT, TEXT, LAST, b"[DONE]"]
 
 
-def test_a_stream_is_stamped_by_the_read_that_completed_each_event() -> None:
-    """Only events with text are arrivals; the usage comes from the server."""
-    answer = an_answer(TEXT, TEXT, LAST)
+def test_an_arrival_has_the_time_of_the_read_that_completed_it() -> None:
+    """Only events with text are arrivals; the server reports the usage."""
+    answer = make_answer(TEXT, TEXT, LAST)
     half = answer.index(b"data", answer.index(b"data") + 1) + 5
 
     stream = read_stream(1.0, [(2.0, answer[:half]), (3.0, answer[half:])])
@@ -48,12 +48,12 @@ def test_a_stream_is_stamped_by_the_read_that_completed_each_event() -> None:
     assert (stream.prompt_tokens, stream.completion_tokens) == (3, 2)
 
 
-def test_chat_deltas_are_text_too() -> None:
-    """The first chunk of a chat has a role and no text."""
+def test_chat_deltas_with_content_are_arrivals() -> None:
+    """The first chunk of a chat has a role and no content."""
     role = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
     text = {"choices": [{"delta": {"content": "a"}}]}
 
-    stream = read_stream(0.0, [(1.0, an_answer(role, text, LAST))])
+    stream = read_stream(0.0, [(1.0, make_answer(role, text, LAST))])
 
     assert len(stream.arrivals) == 1
 
@@ -65,24 +65,24 @@ REFUSED = b'HTTP/1.1 429 Too Many Requests\r\n\r\n{"error": "queue"}'
     ("answer", "problem"),
     [
         (REFUSED, "HTTP 429.*queue"),
-        (an_answer(TEXT, LAST, done=False), "ended early"),
-        (an_answer(TEXT), "no usage"),
-        (an_answer(TEXT, {"error": {"message": "engine died"}}), "engine died"),
+        (make_answer(TEXT, LAST, done=False), "before .DONE."),
+        (make_answer(TEXT), "no usage"),
+        (make_answer(TEXT, {"error": {"message": "engine died"}}), "engine died"),
     ],
 )
-def test_what_is_no_whole_answer_is_an_error(answer: bytes, problem: str) -> None:
-    """A request that failed must not be measured."""
+def test_an_error_or_incomplete_response_is_refused(answer: bytes, problem: str) -> None:
+    """A failed request is not measured."""
     reads: Reads = [(1.0, answer)]
 
     with pytest.raises(LoadError, match=problem):
         read_stream(0.0, reads)
 
 
-def test_pieces_that_count_their_tokens_are_believed() -> None:
-    """A piece may carry a character that took several tokens."""
+def test_token_counts_of_chunks_are_used() -> None:
+    """One chunk may contain a character of several tokens."""
     first = TEXT | {"timings": {"predicted_n": 1}}
     third = TEXT | {"timings": {"predicted_n": 3}}
 
-    stream = read_stream(0.0, [(1.0, an_answer(first, third, LAST))])
+    stream = read_stream(0.0, [(1.0, make_answer(first, third, LAST))])
 
     assert [arrival.tokens for arrival in stream.arrivals] == [1, 2]

@@ -1,4 +1,4 @@
-"""What the parts conclude from what they measured."""
+"""Results that the parts compute from measurements."""
 
 import pytest
 
@@ -21,15 +21,15 @@ from bench.paths import SCHEMAS
 from bench.stage import Batched, read_batched
 
 
-def test_parts_have_names_of_their_own() -> None:
-    """Each is a file, a section and an argument."""
+def test_names_of_parts_are_unique() -> None:
+    """A name is a file, a section and an argument."""
     names = [part.name for part in (*PARTS, *LONG)]
 
     assert len(set(names)) == len(names)
 
 
-def test_greedy_and_sampled_decoding_have_their_own_targets() -> None:
-    """Sampling costs time that the peer does not spend."""
+def test_greedy_and_sampled_decoding_have_different_targets() -> None:
+    """The peer does not sample."""
     measurements = [
         Measurement(f"{sampling}, 4 at once", 0, system, speed)
         for sampling in ("greedy", "sampled")
@@ -42,15 +42,15 @@ def test_greedy_and_sampled_decoding_have_their_own_targets() -> None:
     assert (sampled.target, sampled.is_met) == (0.90, True)
 
 
-def test_the_limit_is_the_time_of_computing_everything_once() -> None:
+def test_the_limit_computes_every_token_once() -> None:
     """1,312 prompt tokens and 1,024 outputs, each at its rate."""
     seconds = (800 + 32 * 16) / 1000.0 + 32 * 32 / 256.0
 
     assert shared.limit(shared.FULL, 800, Batched(1000.0, 256.0)) == pytest.approx(1024 / seconds)
 
 
-def test_a_first_token_may_take_half_more_and_a_step() -> None:
-    """100 ms alone and steps of 50 ms allow 200 ms."""
+def test_a_first_token_may_take_half_longer_plus_one_step() -> None:
+    """100 ms alone and a step of 50 ms allow 200 ms."""
     measurements = [
         Measurement(interactive.SHORT_ALONE, 0, "corral", 100.0),
         Measurement(interactive.LONG_ALONE, 0, "corral", 1000.0, {"step_ms": 50.0}),
@@ -64,8 +64,8 @@ def test_a_first_token_may_take_half_more_and_a_step() -> None:
     assert (prefill.ratio, prefill.is_met) == (0.85, False)
 
 
-def test_constraints_may_cost_a_twentieth_and_forced_chunks_must_save_a_third() -> None:
-    """The first ratio is a bound from above, the second from below."""
+def test_constraints_may_cost_five_percent_and_forced_tokens_must_save_a_third() -> None:
+    """The first ratio has an upper bound, the second a lower bound."""
     schema = SCHEMAS[0].stem
     valid = {"is_valid": True}
     measurements = [
@@ -83,15 +83,15 @@ def test_constraints_may_cost_a_twentieth_and_forced_chunks_must_save_a_third() 
     assert (validity.ratio, validity.unit) == (1.0, "of 1")
 
 
-def test_memory_is_judged_in_megabytes() -> None:
-    """What is allowed is not a share of anything."""
+def test_memory_has_an_absolute_limit() -> None:
+    """200 MB are allowed."""
     (result,) = memory.conclude([Measurement(memory.LOAD, 0, "corral", 150.0)])
 
     assert (result.own, result.peer, result.is_met) == (150.0, 200.0, True)
 
 
-def test_copies_of_weights_are_what_llama_cpp_says_they_are() -> None:
-    """Mapped pages of the file are counted where they are; a KV cache is no weight."""
+def test_sizes_of_weight_buffers_are_parsed_from_the_log() -> None:
+    """Without mapped files and the KV cache."""
     log = (
         "load_tensors:   CPU_Mapped model buffer size =    30.50 MiB\n"
         "load_tensors:   CPU_REPACK model buffer size =     1.50 MiB\n"
@@ -103,8 +103,8 @@ def test_copies_of_weights_are_what_llama_cpp_says_they_are() -> None:
 
 
 @pytest.mark.parametrize(("growth_mb", "is_met"), [(10.0, True), (30.0, False)])
-def test_every_process_is_judged_by_its_own_slope(growth_mb: float, is_met: bool) -> None:
-    """One that leaks is not hidden by those that do not."""
+def test_every_process_has_its_own_growth(growth_mb: float, is_met: bool) -> None:
+    """A leak in one process is not averaged away."""
     rising = {"gateway": 0.0, "engine": growth_mb}
     measurements = [
         Measurement(role, done, "corral", 1000.0 + slope * (done - 3) / 7)
@@ -118,15 +118,15 @@ def test_every_process_is_judged_by_its_own_slope(growth_mb: float, is_met: bool
     assert engine.is_met is is_met
 
 
-def test_rates_are_read_from_whatever_else_the_peer_prints() -> None:
-    """llama-batched-bench writes its log and its results to one stream."""
+def test_rates_are_parsed_from_the_mixed_output_of_the_peer() -> None:
+    """llama-batched-bench writes logs and results to one stream."""
     output = 'log {x}\n{"pl": 4, "speed_pp": 700.0, "speed_tg": 130.0}\n\n'
 
     assert read_batched(output) == {4: Batched(700.0, 130.0)}
 
 
-def test_a_file_may_take_two_thirds_longer_than_a_bare_stream() -> None:
-    """Growth is judged by its own bound."""
+def test_a_file_transfer_reaches_six_tenths_of_a_bare_stream() -> None:
+    """Memory growth has its own limit."""
     measurements = [
         *(
             Measurement(load, 0, system, speed)
@@ -143,8 +143,8 @@ def test_a_file_may_take_two_thirds_longer_than_a_bare_stream() -> None:
     assert (growth.ratio, growth.is_met) == (0.5, True)
 
 
-def test_many_callers_must_not_make_fewer_objects_than_one() -> None:
-    """The time of one call is judged beside a bound, the rate of many beside the rate of one."""
+def test_many_callers_must_not_be_slower_than_one() -> None:
+    """The latency has a limit; the rate of many callers is compared with that of one."""
     measurements = [
         Measurement(f"file, SQLite, {callers} at once", 0, "corral", rate, {"p50_ms": 5.0})
         for callers, rate in ((1, 200.0), (objects.CALLERS, 100.0))
@@ -158,7 +158,7 @@ def test_many_callers_must_not_make_fewer_objects_than_one() -> None:
 
 
 def test_a_line_of_a_batch_may_cost_two_milliseconds() -> None:
-    """The median of the rounds counts, and bare calls beside it do not."""
+    """The result is the median of the rounds; bare calls have no target."""
     measurements = [
         Measurement(load, number, "corral", value)
         for load, values in ((batches.LINE, (1.0, 3.0, 1.5)), (batches.BARE, (9.0, 9.0, 9.0)))
@@ -170,9 +170,8 @@ def test_a_line_of_a_batch_may_cost_two_milliseconds() -> None:
     assert (line.own, line.ratio, line.is_met) == (1.5, 0.75, True)
 
 
-def test_runs_are_compared_with_what_they_may_cost() -> None:
-    """With times that are allowed, with the engine's own, and with those of a short thread; what a
-    database does not tell is not concluded from."""
+def test_runs_are_compared_with_their_limits() -> None:
+    """A database without measurements has no results."""
     measurements = [
         Measurement("first event, SQLite", 0, "corral", 12.5),
         Measurement("over a bare chat, SQLite", 0, "corral", 90.0),

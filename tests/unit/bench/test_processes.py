@@ -1,4 +1,4 @@
-"""What the system says of a process."""
+"""Memory of processes."""
 
 import mmap
 import os
@@ -8,7 +8,7 @@ from bench.processes import mapped_bytes, resident_bytes
 
 
 def test_pages_of_a_mapped_file_are_counted(tmp_path: Path) -> None:
-    """Three pages were read; the file's name alone makes no page."""
+    """Only pages of the mapped file."""
     file = tmp_path / "weights"
     file.write_bytes(b"x" * 3 * mmap.PAGESIZE)
 
@@ -20,7 +20,7 @@ def test_pages_of_a_mapped_file_are_counted(tmp_path: Path) -> None:
     assert mapped_bytes(os.getpid(), tmp_path / "other") == 0
 
 
-def test_a_process_that_is_gone_holds_nothing() -> None:
-    """It may end between two looks."""
+def test_a_process_that_ended_has_no_memory() -> None:
+    """It may end between two samples."""
     assert resident_bytes(2**22 + 1) == 0
     assert mapped_bytes(2**22 + 1, Path("x")) == 0

@@ -1,4 +1,4 @@
-"""Raw results, the page made of them, and its plots."""
+"""Records, the page rendered from them, and its plots."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ MACHINE = {
 }
 
 
-def a_record(speeds: Sequence[tuple[float, ...]], *, is_quick: bool = False) -> Record:
-    """A record of unique prompts: Corral's and the peer's speed, round by round."""
+def make_record(speeds: Sequence[tuple[float, ...]], *, is_quick: bool = False) -> Record:
+    """Build a record of unique prompts with the speeds of Corral and the peer in each round."""
     measurements = [
         Measurement("1 at once", number, system, speed)
         for number, pair in enumerate(speeds)
@@ -33,13 +33,13 @@ def a_record(speeds: Sequence[tuple[float, ...]], *, is_quick: bool = False) -> 
     return Record("unique", MACHINE, "m.gguf", 2, is_quick, {"peer": ("run",)}, (*measurements,))
 
 
-GOOD = a_record([(110.0, 100.0), (105.0, 100.0), (120.0, 100.0)])
-BAD = a_record([(90.0, 100.0), (95.0, 100.0), (80.0, 100.0)])
+GOOD = make_record([(110.0, 100.0), (105.0, 100.0), (120.0, 100.0)])
+BAD = make_record([(90.0, 100.0), (95.0, 100.0), (80.0, 100.0)])
 UNIQUE = next(part for part in report.REPORTED if part.name == "unique")
 
 
-def test_the_page_names_ratio_spread_target_and_verdict() -> None:
-    """A reader sees at once what was promised and what came out."""
+def test_the_page_shows_ratio_range_target_and_verdict() -> None:
+    """And the commands."""
     page = report.page({"unique": GOOD})
 
     assert "1.10 (1.05 to 1.20) | at least 1.00 | met" in page
@@ -47,41 +47,41 @@ def test_the_page_names_ratio_spread_target_and_verdict() -> None:
     assert "run" in page.partition("## What ran")[2]
 
 
-def test_what_is_not_met_is_said_at_the_top() -> None:
-    """Nobody has to look for it in a table."""
+def test_missed_targets_are_listed_at_the_top() -> None:
+    """With ratio and target."""
     head = report.page({"unique": BAD}).partition("## ")[0]
 
     assert "**0 of 1 targets are met.** Not met:" in head
     assert "1 at once, 0.90 where the target is at least 1.00" in head
 
 
-def test_what_was_not_measured_is_said() -> None:
-    """A part that is missing must not look like one without targets."""
+def test_parts_without_measurements_are_listed() -> None:
+    """A missing part differs from one without targets."""
     assert "Not measured: Decoding" in report.page({"unique": GOOD})
 
 
-def test_without_a_peer_nothing_is_claimed() -> None:
-    """A run of Corral alone has speeds and no verdicts."""
-    page = report.page({"unique": a_record([(110.0,)])})
+def test_without_a_peer_there_are_no_verdicts() -> None:
+    """A run of Corral alone only has speeds."""
+    page = report.page({"unique": make_record([(110.0,)])})
 
     assert "0 of 0 targets" in page
     assert "not measured |" in page
 
 
-def test_a_quick_run_is_called_one() -> None:
-    """Its figures say little."""
-    assert "quick run" in report.page({"unique": a_record([(1.0, 1.0)], is_quick=True)})
+def test_the_page_says_that_a_run_was_quick() -> None:
+    """Its figures are not representative."""
+    assert "quick run" in report.page({"unique": make_record([(1.0, 1.0)], is_quick=True)})
 
 
-def test_a_record_survives_its_file(tmp_path: Path) -> None:
-    """An interrupted run goes on, and a report can be made anew."""
+def test_a_record_is_read_as_written(tmp_path: Path) -> None:
+    """So that runs can be resumed and reports rebuilt."""
     GOOD.write(tmp_path / "unique.json", UNIQUE)
 
     assert read_all(tmp_path, report.REPORTED) == {"unique": GOOD}
 
 
-def test_command_lines_do_not_name_places_of_this_machine() -> None:
-    """Nor of its databases: they are committed."""
+def test_command_lines_are_stored_without_local_paths() -> None:
+    """Nor addresses of databases, since records are committed."""
     folder = tempfile.gettempdir()
     commands = (
         f"{REPOSITORY}/x --model {Path.home()}/.cache/m.gguf",
@@ -95,8 +95,10 @@ def test_command_lines_do_not_name_places_of_this_machine() -> None:
 
 
 @pytest.mark.parametrize("chart", [ratio_chart, speed_chart])
-def test_plots_are_whole_and_show_every_load(chart: Callable[[Sequence[Result]], str]) -> None:
-    """Each is one well-formed picture, whatever a load is called."""
+def test_plots_are_well_formed_and_show_every_load(
+    chart: Callable[[Sequence[Result]], str],
+) -> None:
+    """Names of loads are escaped."""
     results = [Result(name, (1.0, 2.0), 1.5, 10.0, 5.0, "peer") for name in ("a < b", "c & d")]
 
     parsed = ElementTree.fromstring(chart(results))  # noqa: S314  # our own text
@@ -105,7 +107,7 @@ def test_plots_are_whole_and_show_every_load(chart: Callable[[Sequence[Result]],
     assert {"a < b", "c & d"} <= set(texts)
 
 
-def test_plots_are_made_for_what_has_ratios() -> None:
-    """A part measured without peers has nothing to draw."""
+def test_only_parts_with_ratios_have_plots() -> None:
+    """A part measured without peers has none."""
     assert report.plots({"unique": GOOD}).keys() == {"unique-ratios.svg", "unique-speeds.svg"}
-    assert report.plots({"unique": a_record([(110.0,)])}) == {}
+    assert report.plots({"unique": make_record([(110.0,)])}) == {}

@@ -12,7 +12,7 @@ SHAPE = EngineShape(Path("m.gguf"), slots=16, context_tokens=512, threads=2)
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_has_the_same_slots_threads_and_context(layout: str) -> None:
-    """Layouts differ in how the KV cache is kept, and in nothing else."""
+    """Layouts differ only in their KV cache options."""
     command = llama_server_command(Path("llama-server"), SHAPE, 1234, layout)
 
     options = dict(pairwise(command))
@@ -23,8 +23,8 @@ def test_every_layout_has_the_same_slots_threads_and_context(layout: str) -> Non
     assert ("--cache-prompt" in command) == layout.endswith("cache")
 
 
-def test_batched_bench_computes_a_shared_prompt_once_where_asked() -> None:
-    """That is the limit for requests over one system prompt."""
+def test_batched_bench_can_share_one_prompt() -> None:
+    """It gives the limit for requests with one system prompt."""
     command = batched_bench_command(Path("b"), SHAPE, 800, 32, (1, 16), shared_prompt=True)
 
     assert "-pps" in command

@@ -1,4 +1,4 @@
-"""Every server is asked for the same."""
+"""Every server is calls for the same."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -7,38 +7,38 @@ from bench.workload import SAMPLINGS, Workload
 from openai_wire.chat.sampling import SamplingFields
 
 
-def a_workload(**changes: Any) -> Workload:
-    """Three requests of eight tokens."""
+def make_workload(**changes: Any) -> Workload:
+    """Build a workload of three requests of eight tokens."""
     return replace(Workload(3, 1, 8, 4, SAMPLINGS["greedy"]), **changes)
 
 
 def test_prompts_differ_within_a_load_and_repeat_with_the_seed() -> None:
-    """No cache helps anybody, and both servers get the same prompts."""
-    prompts = a_workload().text_prompts()
+    """No prompt cache helps, and all servers get the same prompts."""
+    prompts = make_workload().text_prompts()
 
     assert len(set(prompts)) == 3
-    assert prompts == a_workload().text_prompts()
-    assert prompts != a_workload(seed=1).text_prompts()
+    assert prompts == make_workload().text_prompts()
+    assert prompts != make_workload(seed=1).text_prompts()
     assert {len(prompt.split()) for prompt in prompts} == {8}
 
 
-def test_a_shared_prefix_begins_every_prompt() -> None:
-    """It comes on top of each prompt's own tokens."""
-    prompts = a_workload(shared_prefix_tokens=5).token_prompts()
+def test_every_prompt_starts_with_the_shared_prefix() -> None:
+    """In addition to its own tokens."""
+    prompts = make_workload(shared_prefix_tokens=5).token_prompts()
 
     assert len({tuple(ids[:5]) for ids in prompts}) == 1
     assert {len(ids) for ids in prompts} == {13}
 
 
-def test_the_gateway_knows_every_sampling_field_that_is_sent() -> None:
-    """A field it ignored would give it less to do than its peer has."""
+def test_the_gateway_supports_every_sampling_field() -> None:
+    """An ignored field would give it less work than its peer."""
     sent = SAMPLINGS["sampled"].to_json(seed=1)
 
     assert sent.keys() <= SamplingFields.model_fields.keys() | {"seed"}
 
 
-def test_the_same_settings_travel_over_grpc() -> None:
-    """Both paths of Corral are measured under one load."""
+def test_grpc_requests_have_the_same_sampling_fields() -> None:
+    """Both protocols are measured under the same load."""
     sampling = SAMPLINGS["sampled"]
     message = sampling.to_proto(seed=7)
 
@@ -48,7 +48,7 @@ def test_the_same_settings_travel_over_grpc() -> None:
 
 
 def test_every_second_request_can_be_brief() -> None:
-    """It leaves an idle slot beside each that goes on."""
+    """It leaves every second slot idle."""
     workload = Workload(4, 4, 8, 16, SAMPLINGS["greedy"], brief_tokens=1, pinned=True)
 
     assert workload.outputs == [16, 1, 16, 1]
@@ -57,17 +57,17 @@ def test_every_second_request_can_be_brief() -> None:
     assert [workload.to_proto(n).stopping.max_tokens for n in range(4)] == workload.outputs
 
 
-def test_each_round_has_prompts_of_its_own() -> None:
-    """What a server kept of the last round must not help it."""
-    workload = a_workload(shared_prefix_tokens=8)
+def test_each_round_has_new_prompts() -> None:
+    """Caches of the previous round do not help."""
+    workload = make_workload(shared_prefix_tokens=8)
 
     prompts = [prompt for n in range(3) for prompt in workload.in_round(n).text_prompts()]
 
     assert len({prompt[:30] for prompt in prompts}) == 3
 
 
-def test_what_llama_server_alone_understands_is_sent_only_where_asked_for() -> None:
-    """The gateway refuses fields that it would ignore."""
-    body = a_workload().to_json("m")
+def test_fields_of_llama_server_are_sent_only_on_request() -> None:
+    """The gateway refuses unknown fields."""
+    body = make_workload().to_json("m")
 
     assert {"id_slot", "timings_per_token", "cache_prompt"}.isdisjoint(body)
