@@ -26,16 +26,8 @@ class FakeHub:
         self.result = result
         self.call: tuple[object, ...] = ()
 
-    def __call__(
-        self,
-        repo_id: str,
-        filename: str,
-        *,
-        revision: str | None,
-        cache_dir: Path,
-        token: str | None,
-    ) -> str:
-        self.call = (repo_id, filename, revision, cache_dir, token)
+    def __call__(self, repo_id: str, filename: str, **options: object) -> str:
+        self.call = (repo_id, filename, options)
         if isinstance(self.result, Exception):
             raise self.result
         return self.result
@@ -52,7 +44,8 @@ def test_a_file_is_downloaded_with_folder_and_token(tmp_path: Path) -> None:
     path = HuggingFaceDownloads(tmp_path, "secret", hub)(RemoteFile("o/r", "f.gguf", "v1"))
 
     assert path == tmp_path / "downloaded.gguf"
-    assert hub.call == ("o/r", "f.gguf", "v1", tmp_path, "secret")
+    options = {"revision": "v1", "cache_dir": tmp_path, "token": "secret"}
+    assert hub.call == ("o/r", "f.gguf", options)
 
 
 @pytest.mark.parametrize(
