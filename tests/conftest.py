@@ -1,4 +1,4 @@
-"""What holds for every test: the settings of whoever runs the tests do not reach them."""
+"""Settings of all tests."""
 
 import os
 
@@ -7,13 +7,13 @@ import pytest
 
 from tests.support.examples import examples
 
-# How long an example takes says what else the machine does; pytest's own limit ends what hangs.
+# No deadline, since the duration of an example depends on the load of the machine.
 hypothesis.settings.register_profile("corral", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("corral")
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator's CORRAL_ variables would change what a test starts."""
+def _clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove CORRAL_ variables, which would change the settings of tested services."""
     for name in [name for name in os.environ if name.startswith("CORRAL_")]:
         monkeypatch.delenv(name)

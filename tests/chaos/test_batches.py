@@ -15,13 +15,13 @@ from tests.support.sdk_batches import (
     FRONTEND,
     GATEWAY,
     POISON,
-    assert_sums,
-    begin,
-    follow,
-    kill,
+    assert_totals,
+    kill_process,
     make_chat_line,
-    outcome,
-    stories,
+    make_lines,
+    read_batch,
+    start_batch,
+    wait_for_batch,
 )
 from tests.support.services import Corral, corral_up
 
@@ -53,25 +53,25 @@ def test_a_batch_of_500_lines_survives_random_kills(corral: Corral, client: open
     log.warning("seed %d", seed)
     rng = random.Random(seed)
     moments = sorted(rng.sample(range(LINES - 50), len(KILLS)))
-    batch = begin(client, stories(LINES))
+    batch = start_batch(client, make_lines(LINES))
     for moment, words in zip(moments, rng.sample(KILLS, len(KILLS)), strict=True):
-        follow(corral, batch.id, moment)
-        kill(corral, words)
-    follow(corral, batch.id)
-    ended = outcome(client, batch.id)
+        wait_for_batch(corral, batch.id, moment)
+        kill_process(corral, words)
+    wait_for_batch(corral, batch.id)
+    ended = read_batch(client, batch.id)
 
     assert (ended.batch.status, ended.failed) == ("completed", {})
     assert len(ended.completed) == LINES
-    assert_sums(ended)
+    assert_totals(ended)
 
 
 def test_one_line_that_aborts_the_engine_fails_alone(corral: Corral, client: openai.OpenAI) -> None:
     """499 results, and at most three aborted engines."""
-    lines = stories(LINES)
+    lines = make_lines(LINES)
     lines[250] = make_chat_line("line-250", stop=[POISON])
-    batch = begin(client, lines)
-    follow(corral, batch.id)
-    ended = outcome(client, batch.id)
+    batch = start_batch(client, lines)
+    wait_for_batch(corral, batch.id)
+    ended = read_batch(client, batch.id)
     deaths = [line for line in corral.program.stderr if "engine process ended" in line.text]
 
     assert (ended.batch.status, len(ended.completed)) == ("completed", LINES - 1)

@@ -1,4 +1,4 @@
-"""Servers that many tests share. Tests that kill or stop one start their own."""
+"""Servers that tests share. Tests that stop a server start their own."""
 
 import hashlib
 import shutil
@@ -11,13 +11,13 @@ import openai
 import pytest
 
 from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
-from tests.support.gguf_patch import with_template
+from tests.support.gguf_patch import copy_with_template
 from tests.support.plain_http import plain_client
 from tests.support.rpc import Rpc, connect
 from tests.support.services import MODEL, Corral, corral_up
 
 ODD_NAME = "acme:demo-1.0"
-"""A second name of the demo model, with what URLs must carry unharmed."""
+"""A second name of the demo model, with characters that are special in URLs."""
 HOSTILE = "hostile"
 """The demo model with a chat template that never ends."""
 ENDLESS_TEMPLATE = (
@@ -34,21 +34,21 @@ UNREAD_LIMIT_S = 3
 
 @dataclass(frozen=True)
 class Mortal(Corral):
-    """A Corral that may be hurt; `model` is its model's file."""
+    """A Corral whose processes tests may kill; `model` is the path of its model file."""
 
     model: Path
 
 
 @dataclass(frozen=True)
 class Adapted(Corral):
-    """A Corral with both adapters; `folder` is one that adapters may come from."""
+    """A Corral with both adapters; `folder` is an allowed folder for adapter files."""
 
     folder: Path
 
 
 @pytest.fixture(scope="session")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with two models, for tests that leave it as it was."""
+    """`corral up` with two models, for tests that do not change its state."""
     flags = ("--model", "bundled", "--model", f"{ODD_NAME}=bundled")
     sizes = {"engine.slots": 4, "engine.context_tokens": 4096}
     with corral_up(tmp_path_factory.mktemp("up"), *flags, inference=sizes) as corral:
@@ -57,16 +57,16 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 @pytest.fixture
 async def rpc(up: Corral) -> AsyncIterator[Rpc]:
-    """A bare gRPC client of the shared server."""
+    """A plain gRPC client of the shared server."""
     async with connect(up.target) as connected:
         yield connected
 
 
 @pytest.fixture(scope="session")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with one slot, room for one to wait, tight limits and a hostile model."""
+    """`corral up` with one slot, a queue of one request, small limits and a hostile model."""
     folder = tmp_path_factory.mktemp("narrow")
-    model = with_template(BUNDLED_PATH, folder / "hostile.gguf", ENDLESS_TEMPLATE)
+    model = copy_with_template(BUNDLED_PATH, folder / "hostile.gguf", ENDLESS_TEMPLATE)
     flags = ("--model", "bundled", "--model", f"{HOSTILE}={model}")
     inference = {
         "engine.slots": 1,
@@ -82,7 +82,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 @pytest.fixture
 async def narrow_rpc(narrow: Corral) -> AsyncIterator[Rpc]:
-    """A bare gRPC client of the narrow server."""
+    """A plain gRPC client of the narrow server."""
     async with connect(narrow.target) as connected:
         yield connected
 
@@ -103,7 +103,7 @@ async def narrow_http(narrow: Corral) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(scope="session")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
-    """`corral up` that loses patience soon; every test leaves it able to serve the next one."""
+    """`corral up` with short timeouts. Tests may kill its processes, but must wait for restarts."""
     folder = tmp_path_factory.mktemp("mortal")
     model = Path(shutil.copy(BUNDLED_PATH, folder / "own.gguf"))
     inference = {
@@ -121,14 +121,14 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
 
 @pytest.fixture
 async def mortal_rpc(mortal: Mortal) -> AsyncIterator[Rpc]:
-    """A bare gRPC client of the server that may be hurt."""
+    """A plain gRPC client of the server that tests may kill."""
     async with connect(mortal.target) as connected:
         yield connected
 
 
 @pytest.fixture
 async def sdk(mortal: Mortal) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The SDK at the server that may be hurt, without retries of its own."""
+    """The SDK without retries, for the server that tests may kill."""
     async with openai.AsyncOpenAI(base_url=mortal.api, api_key="x", max_retries=0) as connected:
         yield connected
 

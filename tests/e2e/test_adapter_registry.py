@@ -18,7 +18,7 @@ from svc_kit.auth.keys import hash_key
 from tests.e2e.conftest import PIRATE_FILE, ROBOT_FILE
 from tests.support.processes import Ends
 from tests.support.rpc import PARIS
-from tests.support.services import MODEL, Corral, corral_up, until_serving_again, wait_until_serving
+from tests.support.services import MODEL, Corral, corral_up, expect_restart, wait_until_serving
 
 pytestmark = pytest.mark.e2e
 
@@ -250,7 +250,7 @@ async def kill(corral: Corral, words: str) -> None:
 async def test_an_adapter_survives_its_engine(corral: Corral, mine: Client) -> None:
     """The new engine loads it automatically."""
     await mine.register("voice", PIRATE_FILE)
-    with until_serving_again(corral.target):
+    with expect_restart(corral.target):
         await kill(corral, ENGINE)
 
     assert (await mine.ask("voice")).startswith(ARR)

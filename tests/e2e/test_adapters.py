@@ -25,12 +25,12 @@ from tests.support.rpc import (
     Rpc,
     connect,
     endless_chat,
-    first_delta,
     make_chat,
-    rich,
+    parse_error,
+    read_delta,
     user,
 )
-from tests.support.services import MODEL, start, until_serving_again
+from tests.support.services import MODEL, expect_restart, start
 
 pytestmark = pytest.mark.e2e
 
@@ -95,7 +95,7 @@ async def refusal(call: Any) -> RichError:
     """Return the error of a call."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call
-    return rich(failure.value)
+    return parse_error(failure.value)
 
 
 # --- voices ---------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ async def test_an_adapter_can_be_replaced_while_it_is_in_use(rpc: Rpc) -> None:
     """Running requests keep the old generation; the next request gets the new one."""
     await load(rpc, "voice", PIRATE_FILE)
     old = rpc.inference.Chat(endless_chat(adapters=stack("voice")))
-    await first_delta(old)
+    await read_delta(old)
     await load(rpc, "voice", ROBOT_FILE)
     during = await generations(rpc, "voice")
     new = await ask(rpc, stack("voice"))
@@ -404,7 +404,7 @@ async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, adapted: Adap
     shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, adapted.folder / "kept.gguf")
     spoken = await ask(rpc, stack("kept"))
     engine = adapted.program.member(ENGINE).pid
-    with until_serving_again(adapted.target):
+    with expect_restart(adapted.target):
         os.kill(engine, signal.SIGKILL)
     again = await rpc.chat(make_chat(adapters=stack("kept")))
     (after,) = await generations(rpc, "kept")

@@ -12,7 +12,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import ROOM, TURN, WORDS, Caller
-from tests.support.rpc import Answer, Rpc, connect, gather, options, rich
+from tests.support.rpc import Answer, Rpc, connect, gather, options, parse_error
 from tests.support.services import run_inference, wait_until_serving
 
 pytestmark = pytest.mark.e2e
@@ -72,26 +72,26 @@ async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
     with cache_folder.run_server() as target:
         async with connect(target) as rpc:
             caller = cache_folder.caller(rpc)
-            await caller.until_known()
-            first = await caller.say(turns(0), "thread_1")
+            await caller.wait_for_model_digest()
+            first = await caller.generate(turns(0), "thread_1")
             await caller.evict()
             (file,) = cache_folder.files
             modes = file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777
-            second = await caller.say(turns(1), "thread_1")
-            told = await caller.archive()
+            second = await caller.generate(turns(1), "thread_1")
+            told = await caller.read_archive_load()
             size = file.stat().st_size
             await caller.kill_engine()
             wait_until_serving(target)
-            other = await caller.say(turns(1), "thread_1", project="blue")
-            third = await caller.say(turns(2), "thread_1")
+            other = await caller.generate(turns(1), "thread_1", project="blue")
+            third = await caller.generate(turns(2), "thread_1")
 
     with cache_folder.run_server(**{"engine.slots": 2}) as target:
         async with connect(target) as rpc:
             caller = cache_folder.caller(rpc)
-            await caller.until_known()
-            fourth = await caller.say(turns(3), "response_7")
+            await caller.wait_for_model_digest()
+            fourth = await caller.generate(turns(3), "response_7")
             await caller.unload()
-            dropped = await caller.drop("thread_1")
+            dropped = await caller.drop_snapshots("thread_1")
 
     assert modes == (0o600, 0o700)
     assert (reused(first), reused(other)) == (NOTHING, NOTHING)
@@ -106,20 +106,20 @@ async def test_damaged_or_dropped_prefixes_are_recomputed(cache_folder: CacheFol
     with cache_folder.run_server() as target:
         async with connect(target) as rpc:
             caller = cache_folder.caller(rpc)
-            await caller.until_known()
-            await caller.say(turns(0), "thread_1")
+            await caller.wait_for_model_digest()
+            await caller.generate(turns(0), "thread_1")
             await caller.evict()
             (file,) = cache_folder.files
             data = bytearray(file.read_bytes())
             data[len(data) // 2] ^= 1
             file.write_bytes(data)
-            damaged = await caller.say(turns(1), "thread_1")
+            damaged = await caller.generate(turns(1), "thread_1")
             left = cache_folder.files
             await caller.evict()
-            again = await caller.say(turns(2), "thread_1")
-            dropped = await caller.drop("thread_1", "thread_2")
+            again = await caller.generate(turns(2), "thread_1")
+            dropped = await caller.drop_snapshots("thread_1", "thread_2")
             await caller.evict()
-            gone = await caller.say(turns(2), "thread_1")
+            gone = await caller.generate(turns(2), "thread_1")
 
     assert (reused(damaged), left) == (NOTHING, [])
     assert reused(again) == (TURN + 21, generation.CACHE_SOURCE_DISK)
@@ -134,14 +134,14 @@ async def test_a_group_of_projects_shares_prefixes(cache_folder: CacheFolder) ->
     with cache_folder.run_server(prefix_groups={"team": {"projects": ["red", "green"]}}) as target:
         async with connect(target) as rpc:
             caller = cache_folder.caller(rpc)
-            await caller.until_known()
+            await caller.wait_for_model_digest()
             found = []
             for project in ("red", "green", "blue"):
-                answer = await caller.say(prompt, project=project)
+                answer = await caller.generate(prompt, project=project)
                 found.append(answer.done.usage.cached_tokens)
-            await caller.say(turns(0), "thread_1", project="red")
+            await caller.generate(turns(0), "thread_1", project="red")
             await caller.evict()
-            others = await caller.say(turns(1), "thread_1", project="green")
+            others = await caller.generate(turns(1), "thread_1", project="green")
 
     assert found == [0, TURN, 0]
     assert reused(others) == FROM_DISK
@@ -153,6 +153,6 @@ async def test_only_services_can_name_objects(rpc: Rpc) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await gather(rpc.inference.Generate(pb.GenerateRequest(text="Hello", options=asked)))
 
-    refusal = rich(failure.value)
+    refusal = parse_error(failure.value)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SERVICE_ONLY")
     assert refusal.metadata == {"field": "cache.keep_for"}

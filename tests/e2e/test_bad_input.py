@@ -16,12 +16,12 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from tests.support.plain_http import CHAT, COMPLETIONS, JSON, QUESTION, chat_body, error_of
 from tests.support.rpc import (
     Rpc,
-    failure_of,
+    expect_refusal,
     make_chat,
     make_completion,
     options,
-    refused,
-    rich,
+    parse_error,
+    read_error,
     user,
 )
 from tests.support.services import MODEL
@@ -43,7 +43,7 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
     counted = await rpc.inference.CountTokens(
         pb.CountTokensRequest(conversation=make_chat(user(text)).conversation)
     )
-    error = await refused(rpc, make_chat(user(text)))
+    error = await expect_refusal(rpc, make_chat(user(text)))
     response = await http.post(CHAT, json=chat_body(messages=[{"role": "user", "content": text}]))
     envelope = error_of(response)
 
@@ -68,7 +68,7 @@ async def test_a_raw_prompt_over_the_context_is_refused_too(
     ids = [5] * CONTEXT
     request = make_completion("")
     request.token_ids.ids.extend(ids)
-    error = await refused(rpc, request)
+    error = await expect_refusal(rpc, request)
     body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
     response = await http.post(COMPLETIONS, json=body)
 
@@ -81,10 +81,10 @@ async def test_empty_prompts_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> N
     """No messages, no text, no tokens."""
     no_tokens = pb.GenerateRequest(token_ids=pb.TokenIds(), options=options())
     errors = [
-        await refused(rpc, pb.ChatRequest()),
-        await refused(rpc, pb.GenerateRequest()),
-        await refused(rpc, make_completion("")),
-        await refused(rpc, no_tokens),
+        await expect_refusal(rpc, pb.ChatRequest()),
+        await expect_refusal(rpc, pb.GenerateRequest()),
+        await expect_refusal(rpc, make_completion("")),
+        await expect_refusal(rpc, no_tokens),
     ]
     chat = await http.post(CHAT, json=chat_body(messages=[]))
     text = await http.post(COMPLETIONS, json={"model": MODEL, "prompt": ""})
@@ -113,7 +113,7 @@ async def test_tokens_outside_the_vocabulary_are_refused(rpc: Rpc, http: httpx.A
         make_chat(sampling={"allowed_token_ids": [beyond]}),
         make_chat(sampling={"seed": 1}, resume=[resumed]),
     ]
-    errors = [await refused(rpc, request) for request in requests]
+    errors = [await expect_refusal(rpc, request) for request in requests]
     response = await http.post(COMPLETIONS, json={"model": MODEL, "prompt": [5, beyond]})
     biased = await http.post(CHAT, json=chat_body(logit_bias={"2048": 1}))
 
@@ -177,7 +177,7 @@ async def test_non_finite_floats_are_refused(rpc: Rpc, value: float) -> None:
     requests["logit_bias"] = make_chat(
         sampling={"logit_bias": [sampling_pb2.LogitBias(token_id=5, bias=value)]}
     )
-    errors = {field: await refused(rpc, request) for field, request in requests.items()}
+    errors = {field: await expect_refusal(rpc, request) for field, request in requests.items()}
 
     assert {error.reason for error in errors.values()} == {"OUT_OF_RANGE"}
     assert [error.metadata["field"] for error in errors.values()] == list(requests)
@@ -217,7 +217,7 @@ async def test_values_out_of_range_are_refused_with_the_limit(
 ) -> None:
     """Such as windows above the context and probabilities above 1."""
     sampling, fields = OUT_OF_RANGE[param]
-    error = await refused(rpc, make_chat(sampling=sampling))
+    error = await expect_refusal(rpc, make_chat(sampling=sampling))
     response = await http.post(CHAT, json=chat_body(**fields))
     limits = {error.metadata.get("minimum"), error.metadata.get("maximum")} - {None}
 
@@ -230,7 +230,7 @@ async def test_values_out_of_range_are_refused_with_the_limit(
 
 async def test_too_many_choices_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
     """The limit is 128."""
-    error = await refused(rpc, make_chat(num_choices=129))
+    error = await expect_refusal(rpc, make_chat(num_choices=129))
     response = await http.post(CHAT, json=chat_body(n=129))
 
     assert (error.reason, error.metadata["maximum"]) == ("OUT_OF_RANGE", "128")
@@ -241,10 +241,10 @@ async def test_stop_lists_over_the_limits_are_refused(rpc: Rpc, http: httpx.Asyn
     """At most 16 texts, 256 bytes each (bytes, not characters), none empty."""
     many, long = [f"stop {number}" for number in range(17)], "ü" * 129
     errors = [
-        await refused(rpc, make_chat(stopping={"stop": many})),
-        await refused(rpc, make_chat(stopping={"stop": [long]})),
-        await refused(rpc, make_chat(stopping={"stop": ["fine", ""]})),
-        await refused(rpc, make_chat(stopping={"stop_token_ids": [5] * 65})),
+        await expect_refusal(rpc, make_chat(stopping={"stop": many})),
+        await expect_refusal(rpc, make_chat(stopping={"stop": [long]})),
+        await expect_refusal(rpc, make_chat(stopping={"stop": ["fine", ""]})),
+        await expect_refusal(rpc, make_chat(stopping={"stop_token_ids": [5] * 65})),
     ]
     responses = [
         await http.post(CHAT, json=chat_body(stop=many)),
@@ -282,7 +282,7 @@ async def test_text_that_is_not_utf8_is_refused(rpc: Rpc) -> None:
     good = pb.GenerateRequest(text="????").SerializeToString()
     call: Any = rpc.channel.unary_stream("/corral.inference.v1.InferenceService/Generate")
     for broken in (b"\xff\xfe\xfd\xfc", b"\xed\xa0\xbd\x21", b"\xf0\x9f\x90\x00"):
-        error = await failure_of(call(good.replace(b"????", broken)))
+        error = await read_error(call(good.replace(b"????", broken)))
 
         assert (error.code, error.reason) == (INVALID, "INVALID_FIELD")
 
@@ -293,7 +293,7 @@ async def test_an_invalid_protobuf_message_is_refused(rpc: Rpc) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call(b"\x0a\xff\xff\xff\xff")
 
-    assert rich(failure.value).reason == "INVALID_FIELD"
+    assert parse_error(failure.value).reason == "INVALID_FIELD"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ async def test_invalid_conversations_are_refused(rpc: Rpc) -> None:
         "chat_template_kwargs": bad_kwargs,
     }
     for field, request in fields.items():
-        error = await refused(rpc, request)
+        error = await expect_refusal(rpc, request)
 
         assert error.code is INVALID
         assert field in error.metadata["field"]

@@ -10,7 +10,7 @@ from corral.inference.v1 import generation_pb2
 from corral.inference.v1.load_pb2 import LiveRequest
 
 from tests.support.batches import CHAT, batch_line, jsonl
-from tests.support.rpc import CAPITAL, PARIS, Rpc, endless_chat, first_delta
+from tests.support.rpc import CAPITAL, PARIS, Rpc, endless_chat, read_delta
 from tests.support.sdk_batches import (
     CONTROL,
     ENGINE,
@@ -18,14 +18,14 @@ from tests.support.sdk_batches import (
     GATEWAY,
     LINES_AT_ONCE,
     POISON,
-    answered_chats,
-    assert_sums,
-    begin,
-    follow,
-    kill,
+    assert_totals,
+    count_answered,
+    kill_process,
     make_chat_line,
-    outcome,
-    stories,
+    make_lines,
+    read_batch,
+    start_batch,
+    wait_for_batch,
 )
 from tests.support.services import MODEL, Corral, corral_up
 
@@ -72,8 +72,8 @@ def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -
         metadata={"nightly": "yes"},
         extra_body={"output_expires_after": {"anchor": "created_at", "seconds": 3600}},
     )
-    follow(up, begun.id)
-    ended = outcome(client, begun.id)
+    wait_for_batch(up, begun.id)
+    ended = read_batch(client, begun.id)
     batch, counts = ended.batch, ended.batch.request_counts
     answer = ended.completed["capital"]["response"]["body"]
 
@@ -100,11 +100,11 @@ def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -
 
 def test_errors_of_an_input_file_have_line_numbers(up: Corral, client: openai.OpenAI) -> None:
     """In the batch's errors, like OpenAI's."""
-    begun = begin(
+    begun = start_batch(
         client,
         [make_chat_line("a"), make_chat_line("a"), batch_line("b", "/v1/embeddings", input="x")],
     )
-    follow(up, begun.id)
+    wait_for_batch(up, begun.id)
     batch = client.batches.retrieve(begun.id)
 
     assert batch.status == "failed"
@@ -146,12 +146,12 @@ def test_invalid_batch_requests_are_refused(
 
 def test_a_batch_can_be_cancelled(up: Corral, client: openai.OpenAI) -> None:
     """Results are kept, the other lines are reported as cancelled. A finished one stays."""
-    begun = begin(client, [make_chat_line(f"{n}", max_tokens=2000) for n in range(8)])
+    begun = start_batch(client, [make_chat_line(f"{n}", max_tokens=2000) for n in range(8)])
     cancelling = client.batches.cancel(begun.id)
-    follow(up, begun.id)
-    ended = outcome(client, begun.id)
-    done = begin(client, [])
-    follow(up, done.id)
+    wait_for_batch(up, begun.id)
+    ended = read_batch(client, begun.id)
+    done = start_batch(client, [])
+    wait_for_batch(up, done.id)
     with pytest.raises(openai.BadRequestError, match="status 'failed'"):
         client.batches.cancel(done.id)
     with pytest.raises(openai.NotFoundError, match="No such Batch object"):
@@ -168,17 +168,17 @@ async def test_interactive_requests_preempt_batch_lines(
     """With all slots and the queue full of lines, a chat gets its first token before a waiting line
     starts. A running line is preempted and resumes afterwards."""
     slots = 4
-    begun = begin(client, [make_chat_line(f"{n}", max_tokens=3000) for n in range(3 * slots)])
+    begun = start_batch(client, [make_chat_line(f"{n}", max_tokens=3000) for n in range(3 * slots)])
     running, waiting = await live_lines(rpc, running=slots)
     while len(waiting) < 2 * slots:
         running, waiting = await live_lines(rpc, running=slots)
     chat = rpc.inference.Chat(endless_chat())
-    await first_delta(chat)
+    await read_delta(chat)
     still_running, still_waiting = await live_lines(rpc)
     chat.cancel()
     resumed, _ = await live_lines(rpc, running=slots)
     client.batches.cancel(begun.id)
-    follow(up, begun.id)
+    wait_for_batch(up, begun.id)
 
     assert len(running) == slots
     assert still_running < running
@@ -216,19 +216,19 @@ def test_after_kills_only_lines_in_flight_are_recomputed(
     fragile: Corral, patient: openai.OpenAI
 ) -> None:
     """Every line is in the output once."""
-    before = answered_chats(fragile)
-    batch = begin(patient, stories(60))
+    before = count_answered(fragile)
+    batch = start_batch(patient, make_lines(60))
     for completed, words in ((10, CONTROL), (25, ENGINE), (40, CONTROL)):
-        follow(fragile, batch.id, completed)
-        kill(fragile, words)
-    follow(fragile, batch.id)
-    ended = outcome(patient, batch.id)
-    answered = answered_chats(fragile) - before
+        wait_for_batch(fragile, batch.id, completed)
+        kill_process(fragile, words)
+    wait_for_batch(fragile, batch.id)
+    ended = read_batch(patient, batch.id)
+    answered = count_answered(fragile) - before
 
     assert (ended.batch.status, ended.failed) == ("completed", {})
-    assert sorted(ended.completed) == [line["custom_id"] for line in stories(60)]
+    assert sorted(ended.completed) == [line["custom_id"] for line in make_lines(60)]
     assert 60 <= answered <= 60 + 2 * 2 * LINES_AT_ONCE
-    assert_sums(ended)
+    assert_totals(ended)
 
 
 def test_a_batch_continues_after_frontend_and_gateway_are_killed(
@@ -236,17 +236,17 @@ def test_a_batch_continues_after_frontend_and_gateway_are_killed(
 ) -> None:
     """Every line is in the output once."""
     program, mark = fragile.program, fragile.program.bookmark()
-    batch = begin(patient, stories(40))
-    follow(fragile, batch.id, 10)
-    kill(fragile, GATEWAY)
-    kill(fragile, FRONTEND)
-    follow(fragile, batch.id)
+    batch = start_batch(patient, make_lines(40))
+    wait_for_batch(fragile, batch.id, 10)
+    kill_process(fragile, GATEWAY)
+    kill_process(fragile, FRONTEND)
+    wait_for_batch(fragile, batch.id)
     program.wait_for_line("gateway is back", after=mark)
-    ended = outcome(patient, batch.id)
+    ended = read_batch(patient, batch.id)
 
     assert (ended.batch.status, ended.failed) == ("completed", {})
     assert len(ended.completed) == 40
-    assert_sums(ended)
+    assert_totals(ended)
 
 
 def test_a_request_that_aborts_the_engine_fails_alone(
@@ -254,11 +254,11 @@ def test_a_request_that_aborts_the_engine_fails_alone(
 ) -> None:
     """One error line, results for all others, at most three aborted engines."""
     mark = fragile.program.bookmark()
-    lines = stories(40)
+    lines = make_lines(40)
     lines[20] = make_chat_line("line-020", stop=[POISON])
-    batch = begin(patient, lines)
-    follow(fragile, batch.id)
-    ended = outcome(patient, batch.id)
+    batch = start_batch(patient, lines)
+    wait_for_batch(fragile, batch.id)
+    ended = read_batch(patient, batch.id)
     deaths = [line for line in fragile.program.stderr[mark:] if "engine process ended" in line.text]
 
     assert (ended.batch.status, len(ended.completed)) == ("completed", 39)

@@ -18,10 +18,10 @@ from tests.support.rpc import (
     CAPITAL,
     PARIS,
     Rpc,
-    failure_of,
     make_chat,
     make_completion,
-    rich,
+    parse_error,
+    read_error,
     user,
 )
 from tests.support.services import MODEL, Corral
@@ -295,7 +295,7 @@ async def test_the_error_for_an_invalid_schema_has_a_pointer(
             response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
         )
     constraint = generation_pb2.Constraint(json_schema=json.dumps(schema))
-    error = await failure_of(rpc.inference.Chat(make_chat(constraint=constraint)))
+    error = await read_error(rpc.inference.Chat(make_chat(constraint=constraint)))
 
     assert (caught.value.param, caught.value.code) == ("response_format", "invalid_json_schema")
     assert "#/properties/a" in caught.value.message
@@ -340,5 +340,5 @@ async def refusal_reason(rpc: Rpc, constraint: generation_pb2.Constraint) -> str
     try:
         await rpc.generate(make_completion("x", constraint=constraint, stopping={"max_tokens": 1}))
     except grpc.aio.AioRpcError as failure:
-        return rich(failure).reason
+        return parse_error(failure).reason
     return ""

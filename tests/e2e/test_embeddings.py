@@ -22,9 +22,9 @@ from tests.support.rpc import (
     Rpc,
     connect,
     endless_chat,
-    first_delta,
     make_chat,
-    rich,
+    parse_error,
+    read_delta,
 )
 from tests.support.services import MODEL, Corral, corral_up
 
@@ -79,7 +79,7 @@ async def refusal(rpc: Rpc, request: pb.EmbedRequest, **options: Any) -> RichErr
     """Return the error of a request."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await rpc.inference.Embed(request, **options)
-    return rich(failure.value)
+    return parse_error(failure.value)
 
 
 async def test_vectors_are_those_of_the_reference_implementation(rpc: Rpc, bert: Bert) -> None:
@@ -123,7 +123,7 @@ async def test_many_texts_are_counted_in_one_call(rpc: Rpc) -> None:
 
     assert list(counted.text_tokens) == each
     assert counted.prompt_tokens == sum(each)
-    assert rich(failure.value).reason == "INVALID_FIELD"
+    assert parse_error(failure.value).reason == "INVALID_FIELD"
 
 
 async def test_dimensions_and_normalize_are_applied(rpc: Rpc) -> None:
@@ -198,7 +198,7 @@ async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
     chat.model = ENCODER
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await rpc.chat(chat)
-    error = rich(failure.value)
+    error = parse_error(failure.value)
     shown = (await rpc.inference.GetModel(pb.GetModelRequest(model=ENCODER))).model
 
     assert error.code is grpc.StatusCode.FAILED_PRECONDITION
@@ -268,12 +268,12 @@ async def test_chat_and_embeddings_share_the_engine(rpc: Rpc) -> None:
     job.cancel()
     await wait_until_live(rpc, 0)
     stream = rpc.inference.Chat(endless_chat())
-    await first_delta(stream)
+    await read_delta(stream)
     started = time.monotonic()
     for _ in range(5):
         await rpc.inference.Embed(texts("a fox", "a dog", model=MODEL))
     took = time.monotonic() - started
-    await first_delta(stream)
+    await read_delta(stream)
     stream.cancel()
 
     assert answer.text[0] == PARIS
@@ -307,7 +307,7 @@ async def test_an_operator_sees_and_aborts_a_job(rpc: Rpc) -> None:
         await job
 
     assert (listed[0].model, listed[0].prompt_tokens) == (MODEL, 512 * 400)
-    assert rich(failure.value).reason == "ABORTED_BY_OPERATOR"
+    assert parse_error(failure.value).reason == "ABORTED_BY_OPERATOR"
 
 
 async def test_the_queue_of_jobs_is_bounded(rpc: Rpc) -> None:
@@ -344,7 +344,7 @@ async def test_a_job_whose_engine_is_killed_can_be_retried(rpc: Rpc) -> None:
     os.kill(info.engine_pid, signal.SIGKILL)
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await job
-    error = rich(failure.value)
+    error = parse_error(failure.value)
     answer = await retry_until_answered(rpc, texts("a fox", model=MODEL))
 
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_RESTARTING")

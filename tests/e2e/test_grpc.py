@@ -18,12 +18,12 @@ from tests.support.rpc import (
     PARIS,
     Rpc,
     endless_chat,
-    failure_of,
-    first_delta,
     gather,
     make_chat,
     make_completion,
-    rich,
+    parse_error,
+    read_delta,
+    read_error,
     user,
 )
 from tests.support.services import MODEL, Corral
@@ -268,7 +268,7 @@ async def test_watched_load_shows_a_request(rpc: Rpc) -> None:
     loads = watch.__aiter__()
     before = (await anext(loads)).load
     stream = rpc.inference.Chat(endless_chat())
-    await first_delta(stream)
+    await read_delta(stream)
     running = (await anext(loads)).load
     while running.num_running == 0:
         running = (await anext(loads)).load
@@ -289,7 +289,7 @@ async def test_watched_load_shows_a_request(rpc: Rpc) -> None:
 async def test_an_interval_out_of_range_is_refused(rpc: Rpc, interval: Duration) -> None:
     """Including durations that Python's timedelta cannot represent."""
     request = engine_pb.WatchLoadRequest(interval=interval)
-    error = await failure_of(rpc.engine.WatchLoad(request, timeout=10))
+    error = await read_error(rpc.engine.WatchLoad(request, timeout=10))
 
     assert (error.reason, error.metadata["field"]) == ("OUT_OF_RANGE", "interval")
     assert error.metadata["minimum"] == "0.1"
@@ -303,11 +303,11 @@ async def test_a_live_request_is_listed_and_can_be_aborted(rpc: Rpc) -> None:
     request = endless_chat()
     request.options.label = "mine"
     stream = rpc.inference.Chat(request)
-    request_id = await first_delta(stream)
+    request_id = await read_delta(stream)
     listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
     abort = engine_pb.AbortRequest(request_ids=[request_id, "req_unknown"])
     outcomes = (await rpc.engine.Abort(abort)).outcomes
-    ended = await failure_of(stream)
+    ended = await read_error(stream)
     again = (await rpc.engine.Abort(abort)).outcomes
 
     (mine,) = [live for live in listed.requests if live.request_id == request_id]
@@ -376,7 +376,7 @@ async def test_an_unknown_method_is_refused_with_details(rpc: Rpc) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call(b"")
 
-    error = rich(failure.value)
+    error = parse_error(failure.value)
     assert (error.code, error.reason) == (grpc.StatusCode.UNIMPLEMENTED, "FEATURE_UNSUPPORTED")
 
 
@@ -420,7 +420,7 @@ FAILING: Mapping[str, tuple[pb.ChatRequest, grpc.StatusCode, str]] = {
 async def test_every_error_has_its_reason_and_the_request_id(rpc: Rpc, case: str) -> None:
     """ErrorInfo with Corral's domain, the request id of the log, and a message."""
     request, code, reason = FAILING[case]
-    error = await failure_of(rpc.inference.Chat(request))
+    error = await read_error(rpc.inference.Chat(request))
 
     assert (error.code, error.reason, error.domain) == (code, reason, "corral")
     assert error.request_id.startswith("req_")

@@ -11,7 +11,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from tests.e2e.conftest import HOSTILE
 from tests.support.plain_http import CHAT, chat_body, error_of
-from tests.support.rpc import PARIS, Rpc, failure_of, make_chat, refused, user
+from tests.support.rpc import PARIS, Rpc, expect_refusal, make_chat, read_error, user
 from tests.support.services import Corral
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +26,7 @@ async def test_a_malicious_template_of_a_model_blocks_no_other_request(
     started = time.monotonic()
     hostile = pb.ChatRequest(model=HOSTILE, conversation=make_chat().conversation)
     attack = asyncio.gather(
-        failure_of(narrow_rpc.inference.Chat(hostile)),
+        read_error(narrow_rpc.inference.Chat(hostile)),
         narrow_http.post(CHAT, json=chat_body(model=HOSTILE)),
     )
     answers = [(await narrow_rpc.chat(make_chat())).text[0] for _ in range(3)]
@@ -59,7 +59,7 @@ async def test_a_malicious_template_of_a_caller_is_refused(narrow_rpc: Rpc, name
     template, words = HOSTILE_TEMPLATES[name]
     request = make_chat()
     request.conversation.template.template = template
-    error = await refused(narrow_rpc, request)
+    error = await expect_refusal(narrow_rpc, request)
 
     assert (error.code, error.reason) == (INVALID, "TEMPLATE_FAILED")
     assert words in error.metadata["problem"]
@@ -72,7 +72,7 @@ async def test_a_callers_template_is_refused_unless_allowed(
     """The default."""
     request = make_chat()
     request.conversation.template.template = "{{ messages[0].content }}"
-    error = await refused(rpc, request)
+    error = await expect_refusal(rpc, request)
     response = await http.post(CHAT, json=chat_body(chat_template="{{ messages[0].content }}"))
 
     assert (error.reason, error.metadata["field"]) == ("UNSUPPORTED_FIELD", "chat_template")

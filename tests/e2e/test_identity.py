@@ -23,11 +23,11 @@ from tests.support.rpc import (
     Rpc,
     connect,
     endless_chat,
-    failure_of,
-    first_delta,
     gather,
     make_chat,
-    rich,
+    parse_error,
+    read_delta,
+    read_error,
 )
 from tests.support.services import MODEL, Corral, corral_up, start
 
@@ -118,7 +118,7 @@ def bearer(key: str) -> METADATA:
 
 async def refusal(rpc: Rpc, metadata: METADATA = ()) -> RichError:
     """Return the error of a chat with this metadata."""
-    return await failure_of(rpc.inference.Chat(make_chat(), metadata=metadata))
+    return await read_error(rpc.inference.Chat(make_chat(), metadata=metadata))
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ async def test_an_inference_key_cannot_call_admin_methods(guarded: Guarded, rpc:
         call: Any = rpc.channel.unary_unary(f"/{service.full_name}/{method.name}")
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await call(b"", metadata=bearer(guarded.red))
-        error = rich(failure.value)
+        error = parse_error(failure.value)
 
         assert (error.code, error.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
         assert error.metadata == {
@@ -229,7 +229,7 @@ async def test_another_projects_requests_cannot_be_seen_or_aborted(
 ) -> None:
     """They are not found, except for the owner and operators."""
     stream = rpc.inference.Chat(endless_chat(), metadata=bearer(guarded.red))
-    request_id = await first_delta(stream)
+    request_id = await read_delta(stream)
     abort = engine_pb.AbortRequest(request_ids=[request_id])
     seen = {
         key: await list_requests(rpc, getattr(guarded, key)) for key in ("red", "blue", "operator")
@@ -237,7 +237,7 @@ async def test_another_projects_requests_cannot_be_seen_or_aborted(
     by_blue = await rpc.engine.Abort(abort, metadata=bearer(guarded.blue))
     still = await list_requests(rpc, guarded.red)
     by_red = await rpc.engine.Abort(abort, metadata=bearer(guarded.red))
-    ended = await failure_of(stream)
+    ended = await read_error(stream)
 
     assert seen == {"red": {request_id: "red"}, "blue": {}, "operator": {request_id: "red"}}
     assert by_blue.outcomes[0].kind == engine_pb.AbortOutcome.KIND_NOT_RUNNING
@@ -282,7 +282,7 @@ async def test_a_caller_cannot_choose_its_project(guarded: Guarded, rpc: Rpc) ->
     """The project in metadata is ignored without the service token."""
     claim = (("x-corral-project", "blue"), ("x-corral-scopes", "admin,inference"))
     stream = rpc.inference.Chat(endless_chat(), metadata=(*bearer(guarded.red), *claim))
-    request_id = await first_delta(stream)
+    request_id = await read_delta(stream)
     seen = await list_requests(rpc, guarded.red)
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await rpc.engine.GetLoad(
@@ -294,7 +294,7 @@ async def test_a_caller_cannot_choose_its_project(guarded: Guarded, rpc: Rpc) ->
     )
 
     assert seen == {request_id: "red"}
-    assert rich(failure.value).reason == "SCOPE_MISSING"
+    assert parse_error(failure.value).reason == "SCOPE_MISSING"
     assert by_service.models[0].name == MODEL
 
 

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion
 
 from svc_kit.errors import ApiKeyRevoked
 from svc_kit.rpc.client import open_channel, translate_errors
-from tests.support.rpc import CAPITAL, PARIS, Rpc, connect, failure_of, gather, make_chat
+from tests.support.rpc import CAPITAL, PARIS, Rpc, connect, gather, make_chat, read_error
 from tests.support.services import MODEL, Corral, corral_up, start
 
 pytestmark = pytest.mark.e2e
@@ -90,7 +90,7 @@ async def test_a_key_works_everywhere_until_it_is_revoked(keyed: Keyed, rpc: Rpc
         await asyncio.to_thread(keyed.run_command, "keys", "revoke", key_id)
         with pytest.raises(ApiKeyRevoked), translate_errors():
             await files.ListFiles(file_service_pb2.ListFilesRequest())
-    refused = await failure_of(rpc.inference.Chat(make_chat(), metadata=bearer))
+    refused = await read_error(rpc.inference.Chat(make_chat(), metadata=bearer))
     assert refused.reason == "API_KEY_REVOKED"
     with pytest.raises(openai.AuthenticationError) as failure:
         await keyed.chat(key)
@@ -101,7 +101,7 @@ async def test_requests_without_a_valid_key_are_refused(keyed: Keyed, rpc: Rpc) 
     """Also on loopback."""
     with pytest.raises(openai.AuthenticationError):
         await keyed.chat("none")
-    assert (await failure_of(rpc.inference.Chat(make_chat()))).reason == "API_KEY_MISSING"
+    assert (await read_error(rpc.inference.Chat(make_chat()))).reason == "API_KEY_MISSING"
 
 
 async def test_usage_is_reported_by_project_and_model(keyed: Keyed) -> None:

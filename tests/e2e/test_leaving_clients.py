@@ -16,7 +16,7 @@ from corral.inference.v1.load_pb2 import LiveRequest
 from tests.e2e.conftest import PATIENCE_S, Mortal
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.processes import resident_bytes
-from tests.support.rpc import PARIS, Rpc, connect, endless_chat, failure_of, first_delta, make_chat
+from tests.support.rpc import PARIS, Rpc, connect, endless_chat, make_chat, read_delta, read_error
 from tests.support.sdk import start_story
 from tests.support.services import MODEL
 
@@ -49,7 +49,7 @@ async def test_a_cancelled_grpc_stream_frees_the_slot(mortal: Mortal, mortal_rpc
     """The same without the gateway."""
     mark = mortal.program.bookmark()
     stream = mortal_rpc.inference.Chat(endless_chat())
-    await first_delta(stream)
+    await read_delta(stream)
     stream.cancel()
     freed = await mortal.program.line(FREED, after=mark, service="engine")
 
@@ -62,7 +62,7 @@ async def test_a_disconnect_before_the_first_token_frees_the_slot(
 ) -> None:
     """During prefill no write can fail."""
     beside = mortal_rpc.inference.Chat(endless_chat())  # keeps the chunks of the prompt small
-    await first_delta(beside)
+    await read_delta(beside)
     mark = mortal.program.bookmark()
     with request_over(mortal, prompt="word " * 6000, max_tokens=1, stream=streaming):
         await wait_until_states(mortal_rpc, [LiveRequest.STATE_DECODE, LiveRequest.STATE_PREFILL])
@@ -79,7 +79,7 @@ async def test_a_disconnect_in_the_queue_removes_the_request(
     """It never gets a slot."""
     running = [mortal_rpc.inference.Chat(endless_chat()) for _ in range(3)]
     for stream in running:
-        await first_delta(stream)
+        await read_delta(stream)
     mark = mortal.program.bookmark()
     with request_over(mortal, prompt="Hello", stream=True):
         await wait_until_states(
@@ -140,11 +140,11 @@ async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
     before = resident_bytes(frontend)
     async with connect(mortal.target, SMALL_WINDOW) as lazy:
         slow = lazy.inference.Chat(endless_chat(output={"top_logprobs": 20}))
-        await first_delta(slow)
+        await read_delta(slow)
         await wait_until_others_run(mortal_rpc)
         freed = await mortal.program.line(FREED, after=mark, service="engine")
         grown = resident_bytes(frontend) - before
-        error = await failure_of(slow)
+        error = await read_error(slow)
 
     assert_freed_at_once(freed, "decode")
     assert grown < 32 * MIB

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import BODY_LIMIT, MESSAGE_LIMIT
 from tests.support.plain_http import CHAT, JSON, chat_body, error_of
-from tests.support.rpc import Rpc, make_chat, refused, user
+from tests.support.rpc import Rpc, expect_refusal, make_chat, user
 
 pytestmark = pytest.mark.e2e
 
@@ -33,7 +33,7 @@ async def test_a_body_over_the_limit_is_refused(narrow_http: httpx.AsyncClient) 
 
 async def test_a_message_over_the_limit_is_refused(narrow_rpc: Rpc) -> None:
     """With both sizes and error details."""
-    error = await refused(narrow_rpc, make_chat(user("x" * MESSAGE_LIMIT)))
+    error = await expect_refusal(narrow_rpc, make_chat(user("x" * MESSAGE_LIMIT)))
 
     assert (error.code, error.reason) == (INVALID, "REQUEST_TOO_LARGE")
     assert error.metadata["limit"] == str(MESSAGE_LIMIT)
@@ -41,7 +41,7 @@ async def test_a_message_over_the_limit_is_refused(narrow_rpc: Rpc) -> None:
 
 async def test_too_many_messages_are_refused(narrow_rpc: Rpc) -> None:
     """In addition to the limit of bytes."""
-    error = await refused(narrow_rpc, make_chat(*[user("Hi")] * 101))
+    error = await expect_refusal(narrow_rpc, make_chat(*[user("Hi")] * 101))
 
     assert (error.reason, error.metadata["limit"]) == ("TOO_LONG", "100")
 

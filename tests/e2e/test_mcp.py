@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from tests.support.mcp_server import LABEL, Shop, run_shop
-from tests.support.sdk_batches import CONTROL, kill
+from tests.support.sdk_batches import CONTROL, kill_process
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -102,7 +102,7 @@ def test_an_interrupted_call_is_not_repeated(
         **SHORT,
     )
     assert shop.began.wait(60)
-    kill(corral, CONTROL)
+    kill_process(corral, CONTROL)
     ended = sdk.responses.retrieve(made.id)
     while ended.status in ("queued", "in_progress"):
         ended = sdk.responses.retrieve(made.id)

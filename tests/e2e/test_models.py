@@ -22,11 +22,11 @@ from tests.support.rpc import (
     Rpc,
     connect,
     endless_chat,
-    failure_of,
-    first_delta,
     make_chat,
     make_completion,
-    rich,
+    parse_error,
+    read_delta,
+    read_error,
 )
 from tests.support.services import LONG_CONTEXT, MODEL, Corral, corral_up, run_inference
 
@@ -119,7 +119,7 @@ async def refusal(call: Awaitable[object]) -> RichError:
     """Return the error of a call."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call
-    return rich(failure.value)
+    return parse_error(failure.value)
 
 
 # --- concurrent models ----------------------------------------------------------------------------
@@ -128,13 +128,13 @@ async def refusal(call: Awaitable[object]) -> RichError:
 async def test_models_are_served_concurrently(rpc: Rpc) -> None:
     """A chat continues while requests load two other models."""
     story = rpc.inference.Chat(endless_chat())
-    await first_delta(story)
+    await read_delta(story)
     embedded, continued, answer = await asyncio.gather(
         rpc.inference.Embed(pb.EmbedRequest(model=ENCODER, inputs=[pb.TextOrTokens(text="hello")])),
         rpc.generate(noise(stopping={"ignore_eos": True, "max_tokens": 8})),
         rpc.chat(make_chat()),
     )
-    await first_delta(story)
+    await read_delta(story)
     story.cancel()
     states = {
         model.name: model.state
@@ -175,12 +175,12 @@ async def test_a_crash_affects_one_model_only(many: Corral, rpc: Rpc) -> None:
     engines = {each.pid for each in many.program.family() if ENGINE in each.command}
     (victim,) = engines - {info.engine_pid}
     story, torn = rpc.inference.Chat(endless_chat()), rpc.inference.Generate(endless_noise())
-    await first_delta(story)
+    await read_delta(story)
     await anext(aiter(torn))
     os.kill(victim, signal.SIGKILL)
-    failure = await failure_of(torn)
+    failure = await read_error(torn)
     for _ in range(3):
-        await first_delta(story)
+        await read_delta(story)
     answer = await rpc.chat(make_chat())
     story.cancel()
     await wait_until_ready(rpc, NOISE)
@@ -196,7 +196,7 @@ async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
     """With states and progress, while a stream continues."""
     await unload(rpc, NOISE)
     story = rpc.inference.Chat(endless_chat())
-    await first_delta(story)
+    await read_delta(story)
     watch = rpc.engine.WatchModels(engine_pb.WatchModelsRequest(model=NOISE))
     seen = [(await anext(aiter(watch))).model]
     begun = await load(rpc, NOISE, wait=False)
@@ -205,7 +205,7 @@ async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
         if answer.model.state == State.STATE_READY:
             break
     watch.cancel()
-    await first_delta(story)
+    await read_delta(story)
     story.cancel()
 
     assert begun.state == State.STATE_LOADING
@@ -235,11 +235,11 @@ async def test_requested_and_resolved_limits_are_shown(rpc: Rpc) -> None:
 
 async def test_a_manual_model_is_not_loaded_by_requests(rpc: Rpc) -> None:
     """Requests are refused before the load and after the unload."""
-    before = await failure_of(rpc.inference.Generate(noise(MANUAL)))
+    before = await read_error(rpc.inference.Generate(noise(MANUAL)))
     await load(rpc, MANUAL)
     served = await rpc.generate(noise(MANUAL, stopping={"ignore_eos": True, "max_tokens": 4}))
     gone = await unload(rpc, MANUAL)
-    after = await failure_of(rpc.inference.Generate(noise(MANUAL)))
+    after = await read_error(rpc.inference.Generate(noise(MANUAL)))
 
     assert (before.code, before.reason) == (
         grpc.StatusCode.FAILED_PRECONDITION,
@@ -261,7 +261,7 @@ async def test_an_unload_waits_for_streams_or_aborts_them(rpc: Rpc) -> None:
     torn = rpc.inference.Generate(endless_noise())
     await anext(aiter(torn))
     gone = await unload(rpc, NOISE, force=True)
-    failure = await failure_of(torn)
+    failure = await read_error(torn)
 
     assert (leaving.state, rest[-1]) == (State.STATE_UNLOADING, "done")
     assert gone.state == State.STATE_AVAILABLE
@@ -283,7 +283,7 @@ async def test_an_adapter_is_loaded_with_its_model(rpc: Rpc) -> None:
         limits.append((await get(rpc, SECOND)).resolved_limits)
         await unload(rpc, SECOND)
     await rpc.engine.UnloadAdapter(engine_pb.UnloadAdapterRequest(name=VOICE))
-    gone = await failure_of(rpc.inference.Chat(request))
+    gone = await read_error(rpc.inference.Chat(request))
 
     assert kept.model == before.parent == SECOND
     assert before.state == State.STATE_AVAILABLE

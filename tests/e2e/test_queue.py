@@ -17,9 +17,9 @@ from tests.support.rpc import (
     Rpc,
     accepted,
     endless_chat,
-    failure_of,
-    first_delta,
     make_chat,
+    read_delta,
+    read_error,
 )
 from tests.support.services import MODEL, Corral
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.e2e
 async def full(narrow_rpc: Rpc) -> AsyncIterator[list[ChatStream]]:
     """Fill the slot and the queue with endless streams; cancel them afterwards."""
     running = narrow_rpc.inference.Chat(endless_chat())
-    await first_delta(running)
+    await read_delta(running)
     waiting = narrow_rpc.inference.Chat(endless_chat())
     await accepted(waiting)
     yield [running, waiting]
@@ -48,7 +48,7 @@ async def cancel(streams: list[ChatStream], rpc: Rpc) -> None:
 
 async def test_a_full_queue_refuses_over_grpc(narrow_rpc: Rpc, full: list[ChatStream]) -> None:
     """RESOURCE_EXHAUSTED with the limit and a retry delay. Other streams continue."""
-    error = await failure_of(narrow_rpc.inference.Chat(make_chat()))
+    error = await read_error(narrow_rpc.inference.Chat(make_chat()))
     listed = (await narrow_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
 
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
@@ -100,7 +100,7 @@ async def test_a_retry_of_the_sdk_succeeds_after_the_queue_has_room(
 async def test_a_queued_request_is_accepted_with_its_position(narrow_rpc: Rpc) -> None:
     """It starts when the slot is free."""
     running = narrow_rpc.inference.Chat(endless_chat())
-    await first_delta(running)
+    await read_delta(running)
     waiting = narrow_rpc.inference.Chat(make_chat())
     place = (await accepted(waiting)).queue_position
     listed = (await narrow_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
@@ -121,7 +121,7 @@ async def test_a_queue_timeout_removes_a_waiting_request(
     request = make_chat(
         scheduling=generation_pb2.SchedulingOptions(queue_timeout=Duration(nanos=200_000_000))
     )
-    error = await failure_of(narrow_rpc.inference.Chat(request))
+    error = await read_error(narrow_rpc.inference.Chat(request))
 
     assert (error.code, error.reason) == (
         grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -143,12 +143,12 @@ async def wait_until_live(rpc: Rpc, count: int) -> None:
 async def test_a_draining_server_refuses_new_requests(narrow_rpc: Rpc) -> None:
     """Running streams continue. After Undrain requests are accepted again."""
     running = narrow_rpc.inference.Chat(endless_chat())
-    await first_delta(running)
+    await read_delta(running)
     drained = await narrow_rpc.engine.Drain(engine_pb.DrainRequest())
     try:
-        error = await failure_of(narrow_rpc.inference.Chat(make_chat()))
+        error = await read_error(narrow_rpc.inference.Chat(make_chat()))
         load = (await narrow_rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
-        await first_delta(running)
+        await read_delta(running)
     finally:
         await narrow_rpc.engine.Undrain(engine_pb.UndrainRequest())
     running.cancel()

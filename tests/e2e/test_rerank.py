@@ -11,7 +11,7 @@ from corral.inference.v1 import model_pb2
 from inference_svc.rpc.rerank import logistic
 from tests.support.bert import RANK, Bert, random_bert
 from tests.support.causal_reranker import TEMPLATE, write_causal_reranker
-from tests.support.rpc import RichError, Rpc, connect, rich
+from tests.support.rpc import RichError, Rpc, connect, parse_error
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
@@ -66,7 +66,7 @@ async def refusal(rpc: Rpc, request: pb.RerankRequest) -> RichError:
     """Return the error of a request."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await rpc.inference.Rerank(request)
-    return rich(failure.value)
+    return parse_error(failure.value)
 
 
 async def test_scores_match_the_reference_implementation(rpc: Rpc, bert: Bert) -> None:
@@ -158,10 +158,10 @@ async def test_a_reranker_neither_embeds_nor_chats(rpc: Rpc) -> None:
         await rpc.inference.Embed(
             pb.EmbedRequest(model=RERANKER, inputs=[pb.TextOrTokens(text="a")])
         )
-    embedding = rich(failure.value)
+    embedding = parse_error(failure.value)
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await rpc.generate(pb.GenerateRequest(model=RERANKER, text="a"))
-    chatting = rich(failure.value)
+    chatting = parse_error(failure.value)
     shown = (await rpc.inference.GetModel(pb.GetModelRequest(model=RERANKER))).model
 
     for error in (embedding, chatting):

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.support.rpc import CAPITAL, PARIS
-from tests.support.sdk_batches import CONTROL, ENGINE, FRONTEND, GATEWAY, kill
+from tests.support.sdk_batches import CONTROL, ENGINE, FRONTEND, GATEWAY, kill_process
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
@@ -75,7 +75,7 @@ def test_a_background_response_survives_a_kill(
                     if not seen or event.sequence_number > seen[-1].sequence_number:
                         seen.append(event)
                     if len(seen) == 20:
-                        kill(fragile, victim)
+                        kill_process(fragile, victim)
         except BROKEN:
             continue
     deltas = "".join(e.delta for e in seen if e.type == "response.output_text.delta")

@@ -12,7 +12,7 @@ from openai.types.beta.threads import Run, TextContentBlock
 
 from tests.support.plain_http import plain_client
 from tests.support.sdk import WEATHER
-from tests.support.sdk_batches import CONTROL, ENGINE, FRONTEND, GATEWAY, kill
+from tests.support.sdk_batches import CONTROL, ENGINE, FRONTEND, GATEWAY, kill_process
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = [
@@ -100,7 +100,7 @@ async def test_runs_survive_kills_of_every_process(
         following = asyncio.create_task(read_stream(client, url, begun))
         await begun.wait()
         queued = create_run(patient, "What is the capital of Italy?")
-        kill(fragile, member)
+        kill_process(fragile, member)
         told_of = await asyncio.to_thread(wait_for_end, patient, run)
         heard, told = await following, (await client.get(url)).text
     heard, *_ = heard.partition("event: error\n")

@@ -8,7 +8,7 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2
 from openai.types.chat import ChatCompletionChunk
 
-from tests.support.rpc import Rpc, endless_chat, first_delta, gather
+from tests.support.rpc import Rpc, endless_chat, gather, read_delta
 from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
@@ -29,11 +29,11 @@ async def test_a_joining_stream_needs_no_additional_steps(rpc: Rpc) -> None:
     """Each of its tokens is computed in a step of the other stream."""
     tokens_before, steps_before = await counts(rpc)
     long = rpc.inference.Chat(endless_chat())
-    await first_delta(long)
+    await read_delta(long)
     short = await gather(
         rpc.inference.Chat(endless_chat("Count to ten.", stopping={"max_tokens": SHORT}))
     )
-    await first_delta(long)
+    await read_delta(long)
     long.cancel()
     tokens, steps = await counts(rpc)
     shared = (tokens - tokens_before) - (steps - steps_before)
@@ -69,7 +69,7 @@ async def test_the_prompt_of_a_running_stream_is_reused(rpc: Rpc) -> None:
     opts out."""
     text = "Tell me of the road over the hills. " * 6
     lender = rpc.inference.Chat(endless_chat(text))
-    await first_delta(lender)
+    await read_delta(lender)
     usage = (
         await gather(rpc.inference.Chat(endless_chat(text, stopping={"max_tokens": 5})))
     ).done.usage

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.processes import Program
-from tests.support.rpc import connect, endless_chat, failure_of, first_delta, make_chat
+from tests.support.rpc import connect, endless_chat, make_chat, read_delta, read_error
 from tests.support.services import (
     MODEL,
     corral_up,
@@ -90,10 +90,10 @@ async def test_a_stopped_service_drains_over_grpc(tmp_path: Path) -> None:
     with run_inference(tmp_path) as service:
         async with connect(service.target) as rpc:
             stream = rpc.inference.Chat(endless_chat(stopping={"max_tokens": 2 * TOKENS}))
-            await first_delta(stream)
+            await read_delta(stream)
             service.program.signal(signal.SIGTERM)
             await service.program.line("^draining$", service="inference")
-            refused = await failure_of(rpc.inference.Chat(make_chat()))
+            refused = await read_error(rpc.inference.Chat(make_chat()))
             finished = [response.finished.completion_tokens async for response in stream]
         code = await asyncio.to_thread(service.program.wait)
 
@@ -129,7 +129,7 @@ async def test_a_second_ctrl_c_stops_immediately(tmp_path: Path) -> None:
     with corral_up(tmp_path) as corral:
         async with connect(corral.target) as rpc:
             stream = rpc.inference.Chat(endless_chat())
-            await first_delta(stream)
+            await read_delta(stream)
             corral.program.interrupt()
             await corral.program.line("^draining$", service="inference")
             hurried_at = time.monotonic()

@@ -11,8 +11,8 @@ from corral.inference.v1 import generation_pb2, sampling_pb2, snapshot_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.models.sources import BUNDLED_PATH
-from tests.support.gguf_patch import with_template
-from tests.support.rpc import Answer, RichError, Rpc, connect, gather, options, rich
+from tests.support.gguf_patch import copy_with_template
+from tests.support.rpc import Answer, RichError, Rpc, connect, gather, options, parse_error
 from tests.support.services import run_inference
 
 pytestmark = pytest.mark.e2e
@@ -69,7 +69,7 @@ async def restore_failure(rpc: Rpc, snapshot_id: str) -> RichError:
     """Return the error of restoring a snapshot."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await restore(rpc, snapshot_id)
-    return rich(failure.value)
+    return parse_error(failure.value)
 
 
 @pytest.mark.timeout(90)  # three servers in sequence
@@ -114,7 +114,7 @@ async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
     assert (truncated.reason, truncated.metadata["fault"]) == ("SNAPSHOT_CORRUPT", "truncated")
     assert (altered.reason, altered.metadata["fault"]) == ("SNAPSHOT_CORRUPT", "altered")
 
-    other = with_template(BUNDLED_PATH, tmp_path / "other.gguf", "{{ messages[0].content }}")
+    other = copy_with_template(BUNDLED_PATH, tmp_path / "other.gguf", "{{ messages[0].content }}")
     with run_inference(tmp_path, {"models": [str(other)]}) as service:
         async with connect(service.target) as rpc:
             foreign = await restore_failure(rpc, snapshot.id)
@@ -174,4 +174,4 @@ async def test_each_invalid_request_has_its_reason(rpc: Rpc, case: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await getattr(rpc.engine, method)(request)
 
-    assert rich(failure.value).reason == reason
+    assert parse_error(failure.value).reason == reason

@@ -9,7 +9,7 @@ import openai
 import pytest
 from corral.inference.v1 import generation_pb2
 
-from tests.support.rpc import CAPITAL, PARIS, Rpc, failure_of, make_completion
+from tests.support.rpc import CAPITAL, PARIS, Rpc, make_completion, read_error
 from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
@@ -63,7 +63,7 @@ async def test_a_draft_limit_out_of_range_is_refused(rpc: Rpc) -> None:
     stream = rpc.inference.Generate(
         make_completion(LETTERS, speculation=_options(max_draft_tokens=33))
     )
-    error = await failure_of(stream)
+    error = await read_error(stream)
 
     assert (error.reason, error.metadata["field"], error.metadata["maximum"]) == (
         "OUT_OF_RANGE",

@@ -17,9 +17,9 @@ from tests.e2e.conftest import Mortal
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.plain_http import plain_client
 from tests.support.processes import Ends, Program
-from tests.support.rpc import PARIS, Rpc, connect, endless_chat, failure_of, first_delta, make_chat
+from tests.support.rpc import PARIS, Rpc, connect, endless_chat, make_chat, read_delta, read_error
 from tests.support.sdk import capital_of_france, start_story
-from tests.support.services import MODEL, corral_up, run_inference, until_serving_again
+from tests.support.services import MODEL, corral_up, expect_restart, run_inference
 
 pytestmark = pytest.mark.e2e
 
@@ -42,13 +42,13 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
             load_s = load_seconds(service.program)
             streams = [rpc.inference.Chat(endless_chat()) for _ in range(2)]
             for stream in streams:
-                await first_delta(stream)
+                await read_delta(stream)
             engine = service.program.member(ENGINE).pid
             with Ends([engine]) as ends:
-                with until_serving_again(service.target):
+                with expect_restart(service.target):
                     os.kill(engine, signal.SIGKILL)
                     killed_at = time.monotonic()
-                    errors = [await failure_of(stream) for stream in streams]
+                    errors = [await read_error(stream) for stream in streams]
                 answer = await rpc.chat(make_chat())
                 took = time.monotonic() - killed_at
                 still_running = ends.wait(0)
@@ -90,7 +90,7 @@ async def test_requests_are_refused_with_a_retry_delay_while_the_engine_restarts
     try:
         os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
         await mortal.program.line("engine cannot start", after=mark)
-        over_grpc = await failure_of(mortal_rpc.inference.Chat(make_chat()))
+        over_grpc = await read_error(mortal_rpc.inference.Chat(make_chat()))
         with pytest.raises(openai.InternalServerError) as over_http:
             await capital_of_france(sdk)
         info = await mortal_rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
@@ -122,7 +122,7 @@ async def test_a_model_file_with_the_same_bytes_is_reloaded(
         pass  # until the digest is computed; each request is a round trip
     copy = shutil.copy(mortal.model, f"{mortal.model}.copy")
     shutil.move(copy, mortal.model)
-    with until_serving_again(mortal.target):
+    with expect_restart(mortal.target):
         os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
     after_death = await mortal_rpc.chat(make_chat())
     os.utime(mortal.model, (0, 0))
@@ -130,7 +130,7 @@ async def test_a_model_file_with_the_same_bytes_is_reloaded(
     await mortal_rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=MODEL, wait=True))
     after_load = await mortal_rpc.chat(make_chat())
     os.utime(mortal.model, (1, 1))
-    with until_serving_again(mortal.target):
+    with expect_restart(mortal.target):
         os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
     after_both = await mortal_rpc.chat(make_chat())
 
@@ -169,7 +169,7 @@ async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
     """Its connections are closed and their requests cancelled. gRPC streams continue."""
     program, mark = mortal.program, mortal.program.bookmark()
     beside = mortal_rpc.inference.Chat(endless_chat())
-    await first_delta(beside)
+    await read_delta(beside)
     stream = await start_story(sdk)
     os.kill(program.member("serve gateway").pid, signal.SIGKILL)
     freed = await program.line(FREED, after=mark, service="engine")
@@ -178,7 +178,7 @@ async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
             pass
     await program.line("gateway was killed by SIGKILL", after=mark)
     await program.line("gateway is back", after=mark)
-    await first_delta(beside)
+    await read_delta(beside)
     beside.cancel()
 
     assert_freed_at_once(freed, "decode")
@@ -190,11 +190,11 @@ async def test_a_killed_frontend_without_a_supervisor_leaves_no_processes(tmp_pa
     with run_inference(tmp_path) as service:
         async with connect(service.target) as rpc:
             stream = rpc.inference.Chat(endless_chat())
-            await first_delta(stream)
+            await read_delta(stream)
             with Ends(member.pid for member in service.program.family()) as household:
                 service.program.signal(signal.SIGKILL)
                 left = await asyncio.to_thread(household.wait, 5)
-            error = await failure_of(stream)
+            error = await read_error(stream)
 
     assert not left
     assert error.code is grpc.StatusCode.UNAVAILABLE

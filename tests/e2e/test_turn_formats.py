@@ -12,7 +12,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
-from tests.support.gguf_patch import with_control_tokens, with_template
+from tests.support.gguf_patch import copy_with_control_tokens, copy_with_template
 from tests.support.rpc import Rpc, connect, make_chat, user
 from tests.support.services import Inference, run_inference, start
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.e2e
 def write_misleading_model(folder: Path) -> Path:
     """Write the demo model with control tokens as markers and a template like Mistral's."""
     template = describe_model(BUNDLED_PATH, "demo").chat_template or ""
-    named = with_template(BUNDLED_PATH, folder / "named.gguf", "{# [TOOL_CALLS] #}" + template)
+    named = copy_with_template(BUNDLED_PATH, folder / "named.gguf", "{# [TOOL_CALLS] #}" + template)
     vocabulary = Vocabulary.load(BUNDLED_PATH)
     tokens = vocabulary.tokenize("<tool_call></tool_call>", add_special=False, parse_special=True)
     vocabulary.close()
     assert len(tokens) == 2
-    return with_control_tokens(named, folder / "misleading.gguf", tokens)
+    return copy_with_control_tokens(named, folder / "misleading.gguf", tokens)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.minilm import minilm_path
 from tests.support.moving import corral, read_id_map
-from tests.support.sdk_batches import CONTROL, ENGINE, kill
+from tests.support.sdk_batches import CONTROL, ENGINE, kill_process
 from tests.support.services import Corral, corral_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -347,8 +347,8 @@ def test_ingestion_survives_kills(searching: Corral, client: openai.OpenAI) -> N
         )
     )
     waiting.start()
-    kill(searching, ENGINE)
-    kill(searching, CONTROL)
+    kill_process(searching, ENGINE)
+    kill_process(searching, CONTROL)
     waiting.join()
     texts = [each.text for each in client.vector_stores.files.content(
         file.id, vector_store_id=store.id)]  # fmt: skip

@@ -90,7 +90,7 @@ async def test_runs_reuse_the_prefix_of_their_thread(tmp_path: Path) -> None:
         talk = ThreadClient.create(corral)
         async with connect(corral.target) as rpc:
             caller = Caller(rpc, ServiceToken.read(tmp_path / "data" / "service-token").secret)
-            await caller.until_known()
+            await caller.wait_for_model_digest()
             costs = [talk.ask(question) for question in QUESTIONS]
             await caller.evict()
             archived = list(archive.glob("*.snapshot"))

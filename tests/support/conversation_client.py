@@ -27,7 +27,7 @@ def make_message(
     return item_pb2.Item(message=item_pb2.MessageItem(role=role, parts=parts))
 
 
-def text_of(item: item_pb2.Item) -> str:
+def get_item_text(item: item_pb2.Item) -> str:
     """The text of a message."""
     return "".join(part.text.text for part in item.message.parts)
 

@@ -1,4 +1,4 @@
-"""A model without weights for tests of what embeds: the vector of tokens is their mean and sum."""
+"""A fake embedding model and a bench for the embedder."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ POISON = 666
 
 
 class FakeEmbedding:
-    """Keeps the tokens of each slot as a context would; refuses what a context would abort on."""
+    """Stores the tokens of each slot, and raises AssertionError where llama.cpp would abort."""
 
     def __init__(self, **limits: Any) -> None:
         sizes = {"batch_tokens": 16, "input_tokens": 16, "sequences": 4, "cells": 16}
@@ -26,24 +26,24 @@ class FakeEmbedding:
             **{**sizes, "vector_size": 2, "vocabulary_size": 1000, **limits}
         )
         self.batches: list[list[int]] = []
-        """The sizes of the rows of each decode."""
-        self.held: dict[int, list[int]] = {}
+        """Number of rows per slot in each decode."""
+        self.slot_tokens: dict[int, list[int]] = {}
 
     def embed(self, batch: TokenBatch) -> Mapping[int, Vector]:
-        """The mean and the last token of each slot's part."""
+        """Return for each slot the mean and the last of its tokens in the batch."""
         vectors: dict[int, Vector] = {}
         for slot in np.unique(batch.slots).tolist():
             tokens = batch.tokens[batch.slots == slot]
             start = int(batch.positions[batch.slots == slot][0])
-            held = self.held.setdefault(slot, [])
-            if start != len(held):
-                raise AssertionError(f"slot {slot} holds {len(held)}, the part begins at {start}")
-            if held and not self.limits.splits:
-                raise AssertionError("an input was spread over decodes")
-            held.extend(tokens.tolist())
+            previous = self.slot_tokens.setdefault(slot, [])
+            if start != len(previous):
+                raise AssertionError(f"slot {slot} has {len(previous)} tokens, not {start}")
+            if previous and not self.limits.splits:
+                raise AssertionError("an input was split into several decodes")
+            previous.extend(tokens.tolist())
             vectors[slot] = np.array([tokens.mean(), tokens[-1]], np.float32)
-        if sum(map(len, self.held.values())) > self.limits.cells:
-            raise AssertionError("the cells do not suffice")
+        if sum(map(len, self.slot_tokens.values())) > self.limits.cells:
+            raise AssertionError("too few cells")
         self.batches.append([int((batch.slots == slot).sum()) for slot in vectors])
         if POISON in batch.tokens:
             raise DecodeError(-3)
@@ -51,21 +51,21 @@ class FakeEmbedding:
 
     def clear_slot(self, slot: int) -> None:
         """Empty a slot."""
-        self.held.pop(slot, None)
+        self.slot_tokens.pop(slot, None)
 
 
 def make_embedding(
     sequence_id: int = 0, *inputs: Sequence[int], **changes: Any
 ) -> EmbeddingRequest:
-    """A request for vectors of token lists."""
-    given = inputs or ((1, 2, 3),)
+    """A request for the vectors of token lists."""
+    token_lists = inputs or ((1, 2, 3),)
     return EmbeddingRequest(
-        sequence_id, "m", tuple(array("i", tokens) for tokens in given), **changes
+        sequence_id, "m", tuple(array("i", tokens) for tokens in token_lists), **changes
     )
 
 
 class EmbeddingBench:
-    """An embedder on the fake, with its events collected."""
+    """An embedder on the fake model. Collects events."""
 
     def __init__(self, backend: FakeEmbedding | None = None, *, pack_tokens: int = 16) -> None:
         self.clock = ManualClock()
@@ -79,23 +79,23 @@ class EmbeddingBench:
             self.embedder.submit(request)
 
     def step(self) -> list[Event]:
-        """One step."""
+        """Run one step."""
         events = self.embedder.step()
         self.events += events
         return events
 
     def run(self, limit: int = 1000) -> None:
-        """Step until nothing is left."""
+        """Step until the embedder has no work."""
         for _ in range(limit):
             if not self.embedder.has_work:
                 return
             self.step()
-        raise AssertionError(f"not done after {limit} steps")
+        raise AssertionError(f"the embedder still has work after {limit} steps")
 
     def vectors(self, sequence_id: int) -> list[list[float]]:
         """The vectors of a request, in the order of its inputs."""
-        found = {e.input_index: e.vector.tolist() for e in self.embedded(sequence_id)}
-        return [vector for _, vector in sorted(found.items())]
+        vectors = {e.input_index: e.vector.tolist() for e in self.embedded(sequence_id)}
+        return [vector for _, vector in sorted(vectors.items())]
 
     def embedded(self, sequence_id: int) -> list[Embedded]:
         """The events of a request."""

@@ -16,7 +16,7 @@ _STRING, _ARRAY = 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 
 
-def with_template(source: Path, target: Path, template: str) -> Path:
+def copy_with_template(source: Path, target: Path, template: str) -> Path:
     """Write `source` to `target` with this chat template in place of its own; returns `target`."""
     data = source.read_bytes()
     value_start, value_end, head_end = _find(data, TEMPLATE_KEY)
@@ -34,7 +34,7 @@ def with_template(source: Path, target: Path, template: str) -> Path:
     return target
 
 
-def with_control_tokens(source: Path, target: Path, tokens: Iterable[int]) -> Path:
+def copy_with_control_tokens(source: Path, target: Path, tokens: Iterable[int]) -> Path:
     """Write `source` to `target` with these tokens as control tokens; returns `target`."""
     data = bytearray(source.read_bytes())
     types_start, _, _ = _find(data, TYPES_KEY)

@@ -32,7 +32,7 @@ Verdict = key_service_pb2.VerifyKeyResponse.Verdict
 ADMIN, INFERENCE = key_service_pb2.KEY_SCOPE_ADMIN, key_service_pb2.KEY_SCOPE_INFERENCE
 
 
-def stamp(time: datetime) -> Timestamp:
+def make_timestamp(time: datetime) -> Timestamp:
     """Convert a time."""
     timestamp = Timestamp()
     timestamp.FromDatetime(time)
@@ -174,7 +174,7 @@ def make_usage_delta(
     return usage_service_pb2.UsageDelta(
         project=project,
         model=model,
-        hour=stamp(hour),
+        hour=make_timestamp(hour),
         counts=usage_service_pb2.UsageCounts(
             requests=requests,
             prompt_tokens=prompt,

@@ -1,5 +1,6 @@
 """A client of ResponseService, and a control service with a scripted model."""
 
+import itertools
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from tests.support.control import Client, RunningControl, run_control
 from tests.support.conversation_client import make_message
 from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
 
-if TYPE_CHECKING:  # stubs over an aio channel have event_names for type checkers only
+if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.response_service_pb2_grpc import ResponseServiceAsyncStub
 
 
@@ -170,8 +171,8 @@ class ResponseClient:
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> pb.CompactResponseResponse:
         """Compact items."""
-        given = [make_message(item) if isinstance(item, str) else item for item in items]
-        request = pb.CompactResponseRequest(input=given, **fields)
+        input_items = [make_message(item) if isinstance(item, str) else item for item in items]
+        request = pb.CompactResponseRequest(input=input_items, **fields)
         with translate_errors():
             return await self.stub.CompactResponse(request, metadata=self.client.metadata)
 
@@ -192,4 +193,4 @@ def output_text(response: response_pb2.Response) -> str:
 def event_names(events: list[response_event_pb2.ResponseEvent]) -> list[str]:
     """Return the types of events, without consecutive duplicates."""
     types = [str(event.WhichOneof("event")) for event in events]
-    return [name for place, name in enumerate(types) if not place or types[place - 1] != name]
+    return [name for name, _ in itertools.groupby(types)]

@@ -152,7 +152,7 @@ async def accepted(stream: ChatStream) -> generation_pb2.Accepted:
     return response.accepted
 
 
-async def first_delta(stream: AsyncIterable[pb.ChatResponse]) -> str:
+async def read_delta(stream: AsyncIterable[pb.ChatResponse]) -> str:
     """Read a stream up to its next output; return the request id if that was read too."""
     request_id = ""
     async for response in stream:
@@ -177,7 +177,7 @@ class RichError(NamedTuple):
     retry_after: float | None
 
 
-def rich(failure: grpc.aio.AioRpcError) -> RichError:
+def parse_error(failure: grpc.aio.AioRpcError) -> RichError:
     """Parse the details of a failure. Missing ones are empty."""
     trailers = dict(failure.trailing_metadata() or ())
     status = status_pb2.Status.FromString(trailers.get("grpc-status-details-bin", b""))
@@ -199,17 +199,17 @@ def rich(failure: grpc.aio.AioRpcError) -> RichError:
     )
 
 
-async def failure_of(stream: AsyncIterable[object]) -> RichError:
+async def read_error(stream: AsyncIterable[object]) -> RichError:
     """Read a stream and return its error. Raises ValueError without one."""
     try:
         async for _ in stream:
             pass
     except grpc.aio.AioRpcError as failure:
-        return rich(failure)
+        return parse_error(failure)
     raise ValueError("the stream did not fail")
 
 
-async def refused(rpc: Rpc, request: pb.ChatRequest | pb.GenerateRequest) -> RichError:
+async def expect_refusal(rpc: Rpc, request: pb.ChatRequest | pb.GenerateRequest) -> RichError:
     """Send a request and return its error. Raises ValueError if anything was computed for it."""
     before = await num_steps(rpc)
     call = rpc.chat(request) if isinstance(request, pb.ChatRequest) else rpc.generate(request)
@@ -218,7 +218,7 @@ async def refused(rpc: Rpc, request: pb.ChatRequest | pb.GenerateRequest) -> Ric
     except grpc.aio.AioRpcError as failure:
         if await num_steps(rpc) != before:
             raise ValueError("something was computed") from None
-        return rich(failure)
+        return parse_error(failure)
     raise ValueError("the request was not refused")
 
 

@@ -24,7 +24,7 @@ Unary = Callable[[Any, Context], Awaitable[Any]]
 Stream = Callable[[Any, Context], AsyncGenerator[Any, None]]
 
 
-def everybody() -> Authenticator:
+def allow_all() -> Authenticator:
     """Lets anybody do everything."""
     return Authenticator(keyless=["inference", "admin"])
 
@@ -125,7 +125,7 @@ async def run_rpc_server(
     options: dict[str, Any] = {"listen": "127.0.0.1:0", **server}
     running = RpcServer(
         [service],
-        authenticator=authenticator or everybody(),
+        authenticator=authenticator or allow_all(),
         registry=registry,
         **options,
     )

@@ -46,19 +46,27 @@ ALWAYS = 1 << 30
 class Step(StrEnum):
     """A step of the state machine."""
 
-    ASK = "ask"
+    CREATE = "create"
     CANCEL = "cancel"
     SUBMIT = "submit"
-    WORK = "work"
-    SPEAK = "speak"
-    HEAR = "hear"
-    DIE = "die"
+    CLAIM = "claim"
+    GENERATE = "generate"
+    CHECK_CANCEL = "check cancel"
+    RESTART = "restart"
     TAKE_OVER = "take over"
-    TIME_PASSES = "time passes"
+    PASS_TIME = "pass time"
 
 
-OFTEN = (Step.ASK, Step.SUBMIT, Step.WORK, Step.SPEAK, Step.SPEAK, Step.SPEAK, Step.TAKE_OVER)
-STEPS = st.sampled_from([*OFTEN, *Step])
+FREQUENT = (
+    Step.CREATE,
+    Step.SUBMIT,
+    Step.CLAIM,
+    Step.GENERATE,
+    Step.GENERATE,
+    Step.GENERATE,
+    Step.TAKE_OVER,
+)
+STEPS = st.sampled_from([*FREQUENT, *Step])
 
 
 @dataclass(eq=False)
@@ -68,30 +76,30 @@ class Attempt:
     process: "Process"
     context: JobContext
     num_allowed: int = 0
-    is_held: asyncio.Event = field(default_factory=asyncio.Event)
-    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+    is_blocked: asyncio.Event = field(default_factory=asyncio.Event)
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         handler = self.process.parts.handler
         self.work = asyncio.create_task(handler.run(self.context.claim, self.context))
 
-    async def hold(self) -> None:
+    async def block(self) -> None:
         """Wait until the next token is allowed."""
         while not self.num_allowed:
-            self.goes_on.clear()
-            self.is_held.set()
-            await self.goes_on.wait()
+            self.resumed.clear()
+            self.is_blocked.set()
+            await self.resumed.wait()
         self.num_allowed -= 1
 
     async def settle(self, num_tokens: int = 0) -> None:
         """Produce tokens, and wait until the attempt blocks or ends."""
         if num_tokens:
             self.num_allowed = num_tokens
-            self.is_held.clear()
-            self.goes_on.set()
-        held = asyncio.create_task(self.is_held.wait())
-        await asyncio.wait([self.work, held], return_when=asyncio.FIRST_COMPLETED)
-        held.cancel()
+            self.is_blocked.clear()
+            self.resumed.set()
+        blocked = asyncio.create_task(self.is_blocked.wait())
+        await asyncio.wait([self.work, blocked], return_when=asyncio.FIRST_COMPLETED)
+        blocked.cancel()
 
 
 @dataclass(eq=False)
@@ -104,7 +112,7 @@ class Process:
 
 
 @dataclass
-class Known:
+class Expected:
     """Expected state of a run."""
 
     run: Run
@@ -127,34 +135,34 @@ class RunMachine(RuleBasedStateMachine):
         self.clock = SetClock(START)
         self.loop = asyncio.Runner()
         self.stack = AsyncExitStack()
-        database = self.do(self.stack.enter_async_context(type(self).open_database(self.clock)))
+        database = self.run(self.stack.enter_async_context(type(self).open_database(self.clock)))
         turns = ScriptedTurns(_script, before_token=self.before_token)
         self.world = RunWorld(database, turns, self.clock)
-        self.lives = 0
-        self.known: dict[str, Known] = {}
+        self.num_starts = 0
+        self.expected: dict[str, Expected] = {}
         self.latest: dict[int, Run] = {}
         self.assistants: list[Assistant] = []
         self.threads: list[Thread] = []
         for tools in ((FunctionTool(name=FUNCTION),), ()):
-            self.assistants.append(self.do(self.world.assistant(tools=tools)))
-            self.threads.append(self.do(self.world.thread()))
-        self.processes = {name: self.do(self.start(name)) for name in "ab"}
+            self.assistants.append(self.run(self.world.assistant(tools=tools)))
+            self.threads.append(self.run(self.world.thread()))
+        self.processes = {name: self.run(self.start(name)) for name in "ab"}
 
-    def do(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
+    def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run a coroutine to its end."""
         return self.loop.run(step)
 
     async def start(self, name: str) -> Process:
         """Start a process."""
-        self.lives += 1
-        parts, stack = self.world.process(f"{name}{self.lives}"), AsyncExitStack()
-        await stack.enter_async_context(parts.streams.running())
+        self.num_starts += 1
+        parts, stack = self.world.process(f"{name}{self.num_starts}"), AsyncExitStack()
+        await stack.enter_async_context(parts.streams.run())
         return Process(parts, stack)
 
     async def before_token(self, _request: TurnRequest, _index: int) -> None:
         """Block the current attempt until its next token is allowed."""
         task = asyncio.current_task()
-        await next(each for each in self.attempts() if each.work is task).hold()
+        await next(each for each in self.attempts() if each.work is task).block()
 
     def attempts(self) -> list[Attempt]:
         """The attempts that have not ended, including those without a lease."""
@@ -163,35 +171,35 @@ class RunMachine(RuleBasedStateMachine):
     # ---- steps
 
     @rule(step=STEPS, name=PROCESSES, data=st.data())
-    def happen(self, step: Step, name: str, data: st.DataObject) -> None:
+    def step(self, step: Step, name: str, data: st.DataObject) -> None:
         """Execute a step. There is one rule for all steps, because Hypothesis disables some rules
         in each example and cannot weight rules."""
         match step:
-            case Step.ASK:
-                self.ask(data.draw(THREADS), name)
+            case Step.CREATE:
+                self.start_run(data.draw(THREADS), name)
             case Step.CANCEL:
                 self.cancel(data.draw(THREADS), name)
             case Step.SUBMIT:
                 self.submit(data.draw(THREADS), name)
-            case Step.WORK:
-                self.work(name)
-            case Step.SPEAK:
-                self.speak(data, name)
-            case Step.HEAR:
-                self.hear(data)
-            case Step.DIE:
-                self.die(name)
+            case Step.CLAIM:
+                self.claim_next(name)
+            case Step.GENERATE:
+                self.generate(data, name)
+            case Step.CHECK_CANCEL:
+                self.check_a_cancel(data)
+            case Step.RESTART:
+                self.restart(name)
             case Step.TAKE_OVER:
                 self.take_over(name, data.draw(PROCESSES))
-            case Step.TIME_PASSES:
-                self.time_passes(name, data.draw(st.sampled_from([0.5, 1.0])))
+            case Step.PASS_TIME:
+                self.pass_time(name, data.draw(st.sampled_from([0.5, 1.0])))
 
     # ---- callers
 
-    def ask(self, thread: int, name: str) -> None:
+    def start_run(self, thread: int, name: str) -> None:
         """Create a run; it is refused exactly if a run of the thread is active."""
         last = self.latest.get(thread)
-        is_active = last is not None and not self.known[last.id].run.state.is_final
+        is_active = last is not None and not self.expected[last.id].run.state.is_final
         message = NewMessage(role=Role.USER, content=(Text(text="Hi"),))
         runs = create_run(
             self.processes[name].parts,
@@ -200,47 +208,47 @@ class RunMachine(RuleBasedStateMachine):
             additional_messages=(message,),
         )
         try:
-            run = self.do(runs)
+            run = self.run(runs)
         except RunActive:
             assert is_active
         else:
             assert not is_active
             self.latest[thread] = run
-            self.known[run.id] = Known(run)
+            self.expected[run.id] = Expected(run)
 
     def cancel(self, thread: int, name: str) -> None:
         """Cancel the last run of a thread; it is refused exactly if the run has ended."""
         run = self.latest.get(thread)
         if run is None:
             return
-        known, runs = self.known[run.id], self.processes[name].parts.runs
+        expected, runs = self.expected[run.id], self.processes[name].parts.runs
         try:
-            self.do(runs.cancel(PROJECT, run.thread_id, run.id))
+            self.run(runs.cancel(PROJECT, run.thread_id, run.id))
         except RunNotCancellable:
-            assert known.run.state.is_final
+            assert expected.run.state.is_final
         else:
-            assert not known.run.state.is_final
-            known.is_cancelled_by_caller = True
+            assert not expected.run.state.is_final
+            expected.is_cancelled_by_caller = True
 
     def submit(self, thread: int, name: str) -> None:
         """Submit outputs; they are accepted exactly if the run waits for them."""
         run = self.latest.get(thread)
         if run is None:
             return
-        known, runs = self.known[run.id], self.processes[name].parts.runs
+        expected, runs = self.expected[run.id], self.processes[name].parts.runs
         try:
-            self.do(runs.submit(PROJECT, run.thread_id, run.id, OUTPUTS, ""))
+            self.run(runs.submit(PROJECT, run.thread_id, run.id, OUTPUTS, ""))
         except ToolOutputsNotAccepted:
-            assert known.run.state is not RunState.REQUIRES_ACTION
+            assert expected.run.state is not RunState.REQUIRES_ACTION
         else:
-            assert known.run.state is RunState.REQUIRES_ACTION
-            known.is_answered = True
+            assert expected.run.state is RunState.REQUIRES_ACTION
+            expected.is_answered = True
 
     # ---- workers
 
-    def work(self, name: str) -> None:
+    def claim_next(self, name: str) -> None:
         """A process claims the next run, and blocks before its first token."""
-        self.do(self.claim(self.processes[name]))
+        self.run(self.claim(self.processes[name]))
 
     async def claim(self, process: Process) -> Attempt | None:
         """Claim the next run and start an attempt; None if there is none."""
@@ -269,18 +277,18 @@ class RunMachine(RuleBasedStateMachine):
         else:
             assert attempt.context.is_finished or not attempt.context.is_finishing
 
-    def speak(self, data: st.DataObject, name: str) -> None:
+    def generate(self, data: st.DataObject, name: str) -> None:
         """Produce one, two or all tokens of an attempt."""
         if not self.attempts():
-            self.work(name)
+            self.claim_next(name)
         if attempts := self.attempts():
             attempt = data.draw(st.sampled_from(attempts))
-            self.do(self.advance(attempt, data.draw(st.sampled_from([1, 2, ALWAYS]))))
+            self.run(self.advance(attempt, data.draw(st.sampled_from([1, 2, ALWAYS]))))
 
-    def hear(self, data: st.DataObject) -> None:
+    def check_a_cancel(self, data: st.DataObject) -> None:
         """A worker checks whether its run is to be cancelled."""
         if attempts := self.attempts():
-            self.do(self.check_cancel(data.draw(st.sampled_from(attempts))))
+            self.run(self.check_cancel(data.draw(st.sampled_from(attempts))))
 
     async def check_cancel(self, attempt: Attempt) -> None:
         """Cancel the attempt if that was requested."""
@@ -290,14 +298,14 @@ class RunMachine(RuleBasedStateMachine):
         assert job is not None
         if job.cancel_requested_at is not None:
             attempt.context.cancelled.set()
-            attempt.is_held.clear()
+            attempt.is_blocked.clear()
             await asyncio.wait([attempt.work])
             await self.advance(attempt, 0)
 
-    def die(self, name: str) -> None:
+    def restart(self, name: str) -> None:
         """Kill a process and start a new one."""
-        self.do(self.kill(self.processes[name]))
-        self.processes[name] = self.do(self.start(name))
+        self.run(self.kill(self.processes[name]))
+        self.processes[name] = self.run(self.start(name))
 
     async def kill(self, process: Process) -> None:
         """Cancel all attempts of a process."""
@@ -308,11 +316,11 @@ class RunMachine(RuleBasedStateMachine):
         process.attempts.clear()
         await process.stack.aclose()
 
-    def take_over(self, name: str, heir: str) -> None:
+    def take_over(self, name: str, successor: str) -> None:
         """Let all leases expire; one process releases the orphans, and another one (perhaps the
         same) claims them."""
-        self.do(self.release_orphans(self.processes[name]))
-        while self.do(self.claim(self.processes[heir])) is not None:
+        self.run(self.release_orphans(self.processes[name]))
+        while self.run(self.claim(self.processes[successor])) is not None:
             pass
 
     async def release_orphans(self, process: Process) -> None:
@@ -321,13 +329,13 @@ class RunMachine(RuleBasedStateMachine):
         for orphan in await process.parts.leases.orphans():
             with suppress(LeaseLost):  # its worker has just committed
                 await process.parts.leases.reclaim(orphan)
-                self.known[orphan.subject].num_lost += 1
+                self.expected[orphan.subject].num_lost += 1
         self.clock.advance(seconds=LONGEST_BACKOFF.total_seconds())
 
-    def time_passes(self, name: str, share: float) -> None:
+    def pass_time(self, name: str, share: float) -> None:
         """Advance the clock; runs that waited too long expire."""
         self.clock.advance(seconds=share * WAIT.total_seconds())
-        self.do(self.run_expiry(self.processes[name]))
+        self.run(self.run_expiry(self.processes[name]))
 
     async def run_expiry(self, process: Process) -> None:
         """Execute the expiry jobs that are due."""
@@ -339,22 +347,22 @@ class RunMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_run_ends_once(self) -> None:
-        """Its state agrees with its events and with what callers were told. It locks its thread
-        exactly until it ends."""
-        for known in self.known.values():
-            before, run = known.run, self.do(get_run(self.processes["a"].parts, known.run))
+        """The state of each run agrees with its events and with earlier responses to callers. A run
+        locks its thread exactly until it ends."""
+        for expected in self.expected.values():
+            before, run = expected.run, self.run(get_run(self.processes["a"].parts, expected.run))
             assert run == before or not before.state.is_final
-            known.run = run
-            assert run.state is not RunState.FAILED or known.num_lost >= MAX_ATTEMPTS
+            expected.run = run
+            assert run.state is not RunState.FAILED or expected.num_lost >= MAX_ATTEMPTS
             is_cancelled = run.state in (RunState.CANCELLING, RunState.CANCELLED)
-            assert is_cancelled == known.is_cancelled_by_caller
-            if known.is_answered:
+            assert is_cancelled == expected.is_cancelled_by_caller
+            if expected.is_answered:
                 assert run.state not in (RunState.REQUIRES_ACTION, RunState.EXPIRED)
-            ends = [each for each in self.do(self.run_changes(run)) if each.run.state.is_final]
+            ends = [each for each in self.run(self.run_changes(run)) if each.run.state.is_final]
             assert [end.run.state for end in ends] == [run.state] * run.state.is_final
         for number, run in self.latest.items():
-            holder = self.do(self.world.thread_now(self.threads[number].id)).active_run_id
-            is_final = self.known[run.id].run.state.is_final
+            holder = self.run(self.world.get_thread(self.threads[number].id)).active_run_id
+            is_final = self.expected[run.id].run.state.is_final
             assert holder == ("" if is_final else run.id)
 
     async def run_changes(self, run: Run) -> Sequence[RunChanged]:
@@ -368,18 +376,18 @@ class RunMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """One healthy process and a client end all runs."""
         try:
-            self.do(self.end_everything())
+            self.run(self.end_all())
             self.each_run_ends_once()
-            for known in self.known.values():
-                self.do(self.check_ended(known.run))
+            for expected in self.expected.values():
+                self.run(self.check_ended(expected.run))
         finally:
             for process in self.processes.values():
-                self.do(self.kill(process))
-            self.do(self.stack.aclose())
+                self.run(self.kill(process))
+            self.run(self.stack.aclose())
             self.loop.close()
 
-    async def end_everything(self) -> None:
-        """End every run, whatever happened before."""
+    async def end_all(self) -> None:
+        """End every run."""
         for process in self.processes.values():
             await self.kill(process)
         self.processes |= {name: await self.start(name) for name in "ab"}
@@ -391,8 +399,9 @@ class RunMachine(RuleBasedStateMachine):
                     await self.advance(attempt, ALWAYS)
             waiting = [
                 run
-                for known in self.known.values()
-                if (run := await get_run(last.parts, known.run)).state is RunState.REQUIRES_ACTION
+                for expected in self.expected.values()
+                if (run := await get_run(last.parts, expected.run)).state
+                is RunState.REQUIRES_ACTION
             ]
             if not waiting:
                 return
@@ -413,5 +422,5 @@ class RunMachine(RuleBasedStateMachine):
 
 def _script(request: TurnRequest) -> Script:
     """A call if the run has a function and the last message is the user's, else the answer."""
-    is_asked = request.messages[-1].role is TurnRole.USER
-    return CALL if request.tools and is_asked else ANSWER
+    is_question = request.messages[-1].role is TurnRole.USER
+    return CALL if request.tools and is_question else ANSWER

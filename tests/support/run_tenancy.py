@@ -26,7 +26,7 @@ RUN_ANSWERS = {
 
 async def create_run(client: Client, canary: str) -> Ids:
     """Create a run that ends, and one that waits for the output of a function."""
-    assistant = await ThreadClient(client).new_assistant(name=canary)
+    assistant = await ThreadClient(client).create_assistant(name=canary)
     options = pb.RunOptions(
         assistant_id=assistant.id, instructions=canary, metadata={"canary": canary}
     )

@@ -127,10 +127,10 @@ class RunProcess:
         )
 
     @asynccontextmanager
-    async def working(self, patience_s: float = 25) -> AsyncIterator["RunProcess"]:
+    async def run_jobs(self, patience_s: float = 25) -> AsyncIterator["RunProcess"]:
         """Execute jobs meanwhile, for at most `patience_s`; release the remaining jobs then."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.streams.running())
+            await stack.enter_async_context(self.streams.run())
             working = asyncio.create_task(self.dispatcher.run(NEVER_S))
             try:
                 async with asyncio.timeout(patience_s):
@@ -176,10 +176,10 @@ class RunWorld:
         """Create a thread with user messages."""
         thread = Thread(id=self.ids.new(THREAD), settings=ThreadSettings(), created_at=self.clock())
         await self.database.transactions.write(lambda tx: ThreadQueries(tx).add(PROJECT, thread))
-        await self.say(thread.id, *texts)
+        await self.add_messages(thread.id, *texts)
         return thread
 
-    async def say(self, thread_id: str, *texts: str) -> None:
+    async def add_messages(self, thread_id: str, *texts: str) -> None:
         """Append user messages to a thread."""
         messages = [
             NewMessage(role=Role.USER, content=(Text(text=text),)).make(
@@ -207,7 +207,7 @@ class RunWorld:
         )
         return [entry.item for entry in entries]
 
-    async def thread_now(self, thread_id: str) -> Thread:
+    async def get_thread(self, thread_id: str) -> Thread:
         """The current state of a thread."""
         return await self.database.transactions.read(
             lambda tx: ThreadQueries(tx).get(PROJECT, thread_id)

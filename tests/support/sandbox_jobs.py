@@ -11,33 +11,33 @@ from svc_kit.sandbox.jobs import Job, JobRefused
 
 
 def job(function: str, **limits: Any) -> Job:
-    """Name one of the functions below as a job."""
+    """Return the job that runs a function of this module."""
     return Job(__name__, function, **limits)
 
 
 def echo(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return what came."""
+    """Return the payload."""
     return payload
 
 
 def own_pid(_: dict[str, Any]) -> int:
-    """Say which process this is."""
+    """Return the process id."""
     return os.getpid()
 
 
 def spin(_: dict[str, Any]) -> None:
-    """Never end, in Python."""
+    """Run an endless loop."""
     while True:
         pass
 
 
 def sleep(_: dict[str, Any]) -> None:
-    """Never end, in the kernel."""
+    """Sleep longer than any time limit."""
     time.sleep(60)
 
 
 def meet(payload: dict[str, Any]) -> int:
-    """Wait until so many processes are in this job at once; return the process id."""
+    """Wait until `number` processes run this job; return the process id."""
     folder = Path(payload["folder"])
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < payload["number"]:
@@ -52,12 +52,12 @@ def wait_for(payload: dict[str, Any]) -> None:
 
 
 def eat_memory(payload: dict[str, Any]) -> int:
-    """Take as many bytes as asked."""
+    """Allocate `bytes` bytes."""
     return len(bytearray(payload["bytes"]))
 
 
 def exhaust(_: dict[str, Any]) -> None:
-    """Find no memory left."""
+    """Raise MemoryError."""
     raise MemoryError
 
 
@@ -67,32 +67,32 @@ def write_much(payload: dict[str, Any]) -> str:
 
 
 def die(_: dict[str, Any]) -> None:
-    """End the process as a native abort does."""
+    """Abort the process."""
     os.abort()
 
 
 def refuse(payload: dict[str, Any]) -> None:
-    """Say no."""
+    """Raise JobRefused."""
     raise JobRefused(payload["why"])
 
 
 def fail(_: dict[str, Any]) -> None:
-    """Have a defect."""
+    """Raise an unexpected error."""
     raise KeyError("secret detail")
 
 
 def recurse(_: dict[str, Any]) -> None:
-    """Never come back."""
+    """Recurse without end."""
     recurse(_)
 
 
 def environment(_: dict[str, Any]) -> dict[str, str]:
-    """Show the environment."""
+    """Return the environment variables."""
     return dict(os.environ)
 
 
 def try_mischief(payload: dict[str, Any]) -> list[str]:
-    """Return which forbidden things went wrong, as they should."""
+    """Try forbidden operations; return the names of those that were refused."""
     refused = []
     try:
         Path(payload["file"]).write_text("data")

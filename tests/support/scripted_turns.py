@@ -46,10 +46,10 @@ class Script:
         return TurnUsage(self.prompt_tokens, self.cached_tokens, num_tokens, reasoning)
 
 
-def text_script(text: str, *, thinks: str = "") -> Script:
-    """Reasoning and an answer, a token for each word."""
-    reasoning = [Delta(reasoning=word) for word in _words(thinks)]
-    return Script([*reasoning, *(Delta(content=word) for word in _words(text))])
+def text_script(text: str, *, reasoning: str = "") -> Script:
+    """Reasoning and an answer; each word is a token."""
+    thought = [Delta(reasoning=word) for word in _words(reasoning)]
+    return Script([*thought, *(Delta(content=word) for word in _words(text))])
 
 
 def call_script(name: str, arguments: str, *, call_id: str = "call_1", text: str = "") -> Script:
@@ -81,14 +81,14 @@ class ScriptedTurns:
     """A `TurnClient` that produces scripted output."""
 
     choose: Callable[[TurnRequest], Script]
-    troubles: list[int | DomainError] = field(default_factory=list)
+    failures: list[int | DomainError] = field(default_factory=list)
     """Failures of the next calls: the number of tokens after which the engine dies, or an error
     that is raised at once. Calls beyond the list succeed."""
     before_token: Callable[[TurnRequest, int], Awaitable[None]] = _no_wait
     """Awaited before each token, with its index in the turn."""
     requests: list[TurnRequest] = field(default_factory=list)
     """Requests of all calls."""
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a call ends."""
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
@@ -97,14 +97,14 @@ class ScriptedTurns:
         script = self.choose(request)
         resumed = len(request.token_ids)
         assert list(request.token_ids) == script.token_ids[:resumed]
-        trouble = self.troubles.pop(0) if self.troubles else None
-        if isinstance(trouble, DomainError):
-            raise trouble
+        failure = self.failures.pop(0) if self.failures else None
+        if isinstance(failure, DomainError):
+            raise failure
         try:
-            async for event in self._events(request, script, trouble):
+            async for event in self._events(request, script, failure):
                 yield event
         finally:
-            self.left.set()
+            self.ended.set()
 
     async def _events(
         self, request: TurnRequest, script: Script, dies_after: int | None

@@ -1,4 +1,4 @@
-"""Batches on the demo model as the official SDK sees them, and kills of what takes part in them."""
+"""Runs batches on the demo model with the official SDK, and kills processes."""
 
 import json
 import os
@@ -26,14 +26,17 @@ FRONTEND, GATEWAY = "serve inference", "serve gateway"
 OUTPUT_TOKENS = 40
 LINES_AT_ONCE = 8
 ENDED = ("completed", "failed", "expired", "cancelled")
-SOON_BACK = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
-"""For a channel to a server that has died often: the supervisor lets it wait up to 15 s by then,
-and gRPC by itself would find out as much later."""
+FAST_RECONNECT = [
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+"""Channel options for a server that was killed often. The supervisor delays its restart by up to
+15 s, and gRPC's default backoff would add as much."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A batch that has ended, with the lines of its files by custom_id; each stands there once."""
+class EndedBatch:
+    """An ended batch, with the lines of its output and error files by custom_id."""
 
     batch: Batch
     completed: dict[str, Any]
@@ -43,7 +46,7 @@ class Ended:
 def make_chat_line(
     custom_id: str, content: str = "Tell me a story.", **body: Any
 ) -> dict[str, Any]:
-    """A line for the demo model, of a known length."""
+    """A line for the demo model that generates `OUTPUT_TOKENS` tokens."""
     fields = {
         "model": MODEL,
         "messages": [{"role": "user", "content": content}],
@@ -54,29 +57,29 @@ def make_chat_line(
     return batch_line(custom_id, CHAT, **fields)
 
 
-def stories(count: int) -> list[dict[str, Any]]:
-    """So many lines."""
+def make_lines(count: int) -> list[dict[str, Any]]:
+    """Return `count` lines with different ids."""
     return [make_chat_line(f"line-{number:03}") for number in range(count)]
 
 
-def begin(client: openai.OpenAI, lines: Sequence[object]) -> Batch:
-    """A batch over a new file."""
+def start_batch(client: openai.OpenAI, lines: Sequence[object]) -> Batch:
+    """Upload an input file and create a batch."""
     file = client.files.create(file=("in.jsonl", jsonl(lines)), purpose="batch")
     return client.batches.create(
         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
     )
 
 
-def follow(corral: Corral, batch_id: str, completed: int | None = None) -> None:
-    """Wait until so many lines have completed (unset: until the end), told by the service itself.
+def wait_for_batch(corral: Corral, batch_id: str, completed: int | None = None) -> None:
+    """Wait until `completed` lines have completed (None: until the batch has ended).
 
-    What is killed meanwhile is waited for; lines may take as long as they like while others end.
+    Reconnects when the service is killed. Fails if no line ends within `PATIENCE_S`.
     """
     num_ended = -1
     while True:
         before = num_ended
         try:
-            with grpc.insecure_channel(corral.control, SOON_BACK) as channel:
+            with grpc.insecure_channel(corral.control, FAST_RECONNECT) as channel:
                 stub = BatchServiceStub(channel)
                 request = pb.WatchBatchRequest(batch_id=batch_id)
                 for answer in stub.WatchBatch(request, timeout=PATIENCE_S, wait_for_ready=True):
@@ -86,48 +89,48 @@ def follow(corral: Corral, batch_id: str, completed: int | None = None) -> None:
                         return
                 return
         except grpc.RpcError as error:
-            gets_on = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and num_ended > before
-            if error.code() is not grpc.StatusCode.UNAVAILABLE and not gets_on:
+            has_progress = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and num_ended > before
+            if error.code() is not grpc.StatusCode.UNAVAILABLE and not has_progress:
                 raise
 
 
-def outcome(client: openai.OpenAI, batch_id: str) -> Ended:
-    """The batch and its files, by the SDK."""
+def read_batch(client: openai.OpenAI, batch_id: str) -> EndedBatch:
+    """Read an ended batch and its files with the SDK."""
     batch = client.batches.retrieve(batch_id)
     assert batch.status in ENDED
 
     def lines(file_id: str | None) -> dict[str, Any]:
         if file_id is None:
             return {}
-        found = [json.loads(text) for text in client.files.content(file_id).text.splitlines()]
-        by_id = {line["custom_id"]: line for line in found}
-        assert len(by_id) == len(found), "a custom_id stands there twice"
-        return by_id
+        parsed = [json.loads(text) for text in client.files.content(file_id).text.splitlines()]
+        lines_by_id = {line["custom_id"]: line for line in parsed}
+        assert len(lines_by_id) == len(parsed), "duplicate custom_id"
+        return lines_by_id
 
-    return Ended(batch, lines(batch.output_file_id), lines(batch.error_file_id))
+    return EndedBatch(batch, lines(batch.output_file_id), lines(batch.error_file_id))
 
 
-def kill(corral: Corral, words: str) -> None:
-    """SIGKILL for one of its processes, unless it has just died anyway."""
+def kill_process(corral: Corral, words: str) -> None:
+    """Send SIGKILL to the processes with these words in their command lines."""
     for process in corral.program.family():
         if words in process.command:
             os.kill(process.pid, signal.SIGKILL)
 
 
-def answered_chats(corral: Corral) -> int:
-    """How many chats the inference service has answered, by its own count."""
+def count_answered(corral: Corral) -> int:
+    """The number of answered chats according to the metrics of the inference service."""
     metrics = corral.program.wait_for_line(r"metrics +\S+ +(\S+)", stream="stdout")[1]
     text = httpx.get(metrics, trust_env=False).text
     counts = re.findall(r'server_calls_total\{code="OK",method="[^"]*/Chat",[^}]*\} (\S+)', text)
     return int(sum(map(float, counts)))
 
 
-def assert_sums(ended: Ended) -> None:
-    """Counts and usage are those of the lines."""
+def assert_totals(ended: EndedBatch) -> None:
+    """Assert that counts and usage of a batch are the sums over its lines."""
     counts, usage = ended.batch.request_counts, ended.batch.usage
-    each = [line["response"]["body"]["usage"] for line in ended.completed.values()]
+    usages = [line["response"]["body"]["usage"] for line in ended.completed.values()]
     assert counts is not None
     assert usage is not None
     assert (counts.completed, counts.failed) == (len(ended.completed), len(ended.failed))
-    assert usage.input_tokens == sum(tokens["prompt_tokens"] for tokens in each)
-    assert usage.output_tokens == sum(tokens["completion_tokens"] for tokens in each)
+    assert usage.input_tokens == sum(tokens["prompt_tokens"] for tokens in usages)
+    assert usage.output_tokens == sum(tokens["completion_tokens"] for tokens in usages)

@@ -35,7 +35,7 @@ def make_request(
 def expected_tokens(
     prompt: Sequence[int], count: int, *, seed: int = 1, choice: int = 0, end_after: int = 1000
 ) -> list[int]:
-    """The first `count` tokens that the fake model says after a prompt, or fewer where it ends."""
+    """The first `count` tokens that the fake model generates, fewer if it ends earlier."""
     tokens = list(prompt)
     for draw in range(count):
         tokens.append(next_token(tokens, seed, choice, draw, end_after=end_after))
@@ -45,18 +45,18 @@ def expected_tokens(
 
 
 class ManualClock:
-    """A clock that stands still until told."""
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time in seconds."""
         return self.now
 
 
 class EngineBench:
-    """An engine on the fake backend, checked after every decode call, with its events collected."""
+    """An engine on the fake backend. Collects events; checks integrity after each decode call."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class EngineBench:
             **options,
         )
         self.events: list[Event] = []
-        self._calls: Iterator[list[Event]] = iter(())  # that the step under way has still to make
+        self._calls: Iterator[list[Event]] = iter(())  # remaining decode calls of the current step
 
     def submit(self, *requests: SequenceRequest) -> None:
         """Queue requests."""
@@ -93,12 +93,12 @@ class EngineBench:
             self.engine.submit(request)
 
     def step(self) -> list[Event]:
-        """What is left of the step under way, or else one step; checked."""
+        """Run the rest of the current step, or a new step."""
         first = self.call()
         return first + [event for events in iter(self._rest_of_step, None) for event in events]
 
     def call(self) -> list[Event]:
-        """One decode call, or what comes when a step's are done; checked. Commands may follow."""
+        """Run one decode call, or the end of a step."""
         events = self._rest_of_step()
         if events is not None:
             return events
@@ -113,19 +113,19 @@ class EngineBench:
         return events
 
     def run(self, limit: int = 1000) -> None:
-        """Step until nothing is left to do."""
+        """Step until the engine has no work."""
         for _ in range(limit):
             if not self.engine.has_work:
                 return
             self.step()
-        raise AssertionError(f"not done after {limit} steps")
+        raise AssertionError(f"the engine still has work after {limit} steps")
 
     def text(self, sequence_id: int) -> str:
         """All text of a sequence."""
         return "".join(delta.text for delta in self.deltas(sequence_id))
 
     def tokens(self, sequence_id: int) -> list[int]:
-        """All tokens of a sequence that were emitted."""
+        """All emitted tokens of a sequence."""
         return [token for delta in self.deltas(sequence_id) for token in delta.tokens]
 
     def deltas(self, sequence_id: int) -> list[Delta]:
@@ -137,7 +137,7 @@ class EngineBench:
         ]
 
     def finished(self, sequence_id: int) -> Finished:
-        """How a sequence ended."""
+        """The end event of a sequence."""
         (event,) = [
             event
             for event in self.events
@@ -146,5 +146,5 @@ class EngineBench:
         return event
 
     def failures(self) -> dict[int, Failed]:
-        """The sequences that failed."""
+        """The failures by sequence id."""
         return {event.sequence_id: event for event in self.events if isinstance(event, Failed)}

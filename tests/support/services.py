@@ -15,7 +15,7 @@ from tests.support.processes import PATIENCE_S, Program
 CORRAL = Path(sys.executable).with_name("corral")
 MODEL = "demo-chat"
 LONG_CONTEXT = 16384
-"""More than a test generates: a stream that ignores the end token runs until it is cancelled."""
+"""More tokens than any test generates, so a stream with `ignore_eos` runs until cancelled."""
 
 Settings = Mapping[str, object]
 """Dotted names and values, as in {"engine.slots": 2}."""
@@ -128,7 +128,7 @@ def wait_until_serving(target: str) -> None:
 
 
 @contextmanager
-def until_serving_again(target: str) -> Iterator[None]:
+def expect_restart(target: str) -> Iterator[None]:
     """Wrap code that kills an engine. Leaving waits until health reports NOT_SERVING, then SERVING.
     Checking only for SERVING could succeed before the kill is noticed.
     """

@@ -14,10 +14,12 @@ from inference_svc.snapshots.snapshot import Fingerprint, RestoreTarget, Snapsho
 SECRET = bytes(range(100, 132))
 FINGERPRINT = Fingerprint("llama", "d1", "f16/f16", "1.2.3")
 TARGET = RestoreTarget(FINGERPRINT, frozenset(), slot_tokens=64)
-AN_ID = f"snap_{'a1' * 12}"
+SNAPSHOT_ID = f"snap_{'a1' * 12}"
 
 
-def make_snapshot(snapshot_id: str = AN_ID, state_bytes: int = 40, **changes: Any) -> Snapshot:
+def make_snapshot(
+    snapshot_id: str = SNAPSHOT_ID, state_bytes: int = 40, **changes: Any
+) -> Snapshot:
     """A small sequence; `changes` are fields of its origin, or of the snapshot itself."""
     origin = Origin(
         request_id="r",
@@ -50,13 +52,15 @@ def make_snapshot_file(snapshot: Snapshot, state: bytes, secret: bytes = SECRET)
     return file.getvalue()
 
 
-def read(data: bytes, snapshot_id: str = AN_ID, secret: bytes = SECRET) -> tuple[Snapshot, bytes]:
+def read(
+    data: bytes, snapshot_id: str = SNAPSHOT_ID, secret: bytes = SECRET
+) -> tuple[Snapshot, bytes]:
     """Read a file's snapshot and state. Raises as `SnapshotReader`."""
     reader = SnapshotReader(BytesIO(data), len(data), snapshot_id, secret)
     return reader.snapshot, bytes(reader.read_state())
 
 
-def through_file(prefix: SavedPrefix, snapshot_id: str = AN_ID) -> SavedPrefix:
+def write_and_read(prefix: SavedPrefix, snapshot_id: str = SNAPSHOT_ID) -> SavedPrefix:
     """Write a saved sequence to a file and read it as another process would."""
     if prefix.origin is None:
         raise ValueError("the prefix has no origin")

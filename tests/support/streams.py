@@ -45,7 +45,7 @@ class StreamProcess:
     registry: CollectorRegistry
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["StreamProcess"]:
+    async def run(self) -> AsyncIterator["StreamProcess"]:
         """Run the group commit and the group reader while the context is open."""
         tasks = [asyncio.create_task(part.run()) for part in (self.committer, self.group_reader)]
         try:
@@ -110,7 +110,7 @@ class Follower:
         """The data of the events read so far."""
         return [event.data for event in self.events]
 
-    async def until(self, count: int) -> list[bytes]:
+    async def wait_for(self, count: int) -> list[bytes]:
         """Wait until `count` events have been read or the stream has ended."""
         while len(self.events) < count and not self.task.done():
             self._changed.clear()

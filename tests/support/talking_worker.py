@@ -24,7 +24,7 @@ async def main(folder: Path, url: str | None) -> None:
     """Write until killed."""
     async with (
         open_database(url, folder) as database,
-        make_process(database, "talking").running() as process,
+        make_process(database, "talking").run() as process,
     ):
         context = await claim(process)
         async with process.committer.writer(context, context.claim.subject) as writer:

@@ -1,9 +1,9 @@
-"""What the tenancy test knows of each service whose objects belong to projects.
+"""Describes all services whose objects belong to projects, for the tenancy test.
 
-Whoever adds a service, or an RPC that callers without the scope admin reach, registers it in
-`RESOURCES`: how to make an object, how to see it, and one good call of every RPC. The test then
-writes the ids of one project into every text of every call of another. What nobody registered fails
-it.
+Each RPC that callers without the scope admin can call must be registered in `RESOURCES`, with a
+valid call of it, and for each service how its objects are created and read. The test writes the ids
+of one project into every string field of every call of another project, and fails for RPCs that are
+not registered.
 """
 
 import importlib
@@ -54,62 +54,62 @@ from tests.support.vector_tenancy import (
 )
 
 Ids = Mapping[str, str]
-"""By kind."""
+"""Ids of objects by kind."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One service: its objects, and a good call of each of its RPCs."""
+    """One service: its objects, and a valid call of each of its RPCs."""
 
     create: Callable[[Client, str], Awaitable[Ids]]
-    """Makes objects with a text, the canary, in whatever they say: nobody else may read it."""
+    """Creates objects whose texts contain the canary, which other projects must not see."""
     observe: Callable[[Client, Ids], Awaitable[object]]
-    """Everything that their owner sees of them; compared."""
+    """Reads everything that the owner can see of the objects, to detect changes."""
     calls: Mapping[str, Callable[[Ids], Sequence[Message]]]
-    """By RPC: the messages of a call with ids of the caller's own."""
+    """By RPC: the messages of a valid call with the caller's own ids."""
     refusals: Mapping[str, str] = field(default_factory=dict)
-    """By field: the reason that another project's id gets there, if it is not a NOT_FOUND."""
+    """By field: the error reason for a foreign id, if it is not NOT_FOUND."""
     answers: Mapping[str, str] = field(default_factory=dict)
-    """By RPC: how the answer of a good call begins, if it is not OK."""
+    """By RPC: the prefix of the response to a valid call, if it is not OK."""
 
 
 async def create_file(client: Client, canary: str) -> Ids:
-    """A file."""
+    """Create a file."""
     file = await client.create(canary.encode(), filename=canary)
     return {"file": file.id}
 
 
 async def observe_file(client: Client, ids: Ids) -> object:
-    """The file, its bytes and the list it stands in."""
-    found, content = await client.get(ids["file"]), await client.read(ids["file"])
-    return found, content, await client.page()
+    """Read the file, its content and the list of files."""
+    file, content = await client.get(ids["file"]), await client.read(ids["file"])
+    return file, content, await client.page()
 
 
 async def create_upload(client: Client, canary: str) -> Ids:
-    """An upload with a part."""
+    """Create an upload with a part."""
     upload = await client.create_upload(len(canary), filename=canary, mime_type=canary)
     return {"upload": upload.id, "part": await client.add_part(upload.id, canary.encode())}
 
 
 async def observe_upload(client: Client, ids: Ids) -> object:
-    """The upload; nothing shows its parts, which the store of bytes would miss."""
+    """Read the upload. No RPC returns its parts."""
     return await client.get_upload(ids["upload"])
 
 
 async def create_adapter(client: Client, canary: str) -> Ids:
-    """An adapter with a description."""
-    made = await Registry.of(client).create(name=f"a{canary}", description=canary, model=canary)
-    return {"adapter": made.id}
+    """Create an adapter with a description."""
+    adapter = await Registry.of(client).create(name=f"a{canary}", description=canary, model=canary)
+    return {"adapter": adapter.id}
 
 
 async def observe_adapter(client: Client, ids: Ids) -> object:
-    """The adapter, and the list it stands in."""
+    """Read the adapter and the list of adapters."""
     registry = Registry.of(client)
     return await registry.get(ids["adapter"]), await registry.call("ListAdapters")
 
 
 async def create_batch(client: Client, canary: str) -> Ids:
-    """A batch that was given up, which can be done again."""
+    """Create a batch and cancel it, so that no job changes it later."""
     content = jsonl([chat_line(canary)])
     file = await client.create(content, filename=canary, purpose=BATCH)
     batches = BatchClient(client)
@@ -120,27 +120,27 @@ async def create_batch(client: Client, canary: str) -> Ids:
 
 
 async def observe_batch(client: Client, ids: Ids) -> object:
-    """The batch, and the list it stands in."""
+    """Read the batch and the list of batches."""
     return await BatchClient(client).get(ids["batch"]), await BatchClient(client).page()
 
 
 async def create_conversation(client: Client, canary: str) -> Ids:
-    """A conversation with an item."""
+    """Create a conversation with an item."""
     conversations = ConversationClient(client)
-    made = await conversations.create(make_message(canary), metadata={"canary": canary})
-    (item,) = await conversations.items(made.id)
-    return {"conversation": made.id, "item": item.id}
+    conversation = await conversations.create(make_message(canary), metadata={"canary": canary})
+    (item,) = await conversations.items(conversation.id)
+    return {"conversation": conversation.id, "item": item.id}
 
 
 async def observe_conversation(client: Client, ids: Ids) -> object:
-    """The conversation and its items."""
+    """Read the conversation and its items."""
     conversations = ConversationClient(client)
-    found = await conversations.get(ids["conversation"])
-    return found, await conversations.items(ids["conversation"])
+    conversation = await conversations.get(ids["conversation"])
+    return conversation, await conversations.items(ids["conversation"])
 
 
 async def create_nothing(client: Client, canary: str) -> Ids:
-    """For a service whose objects another one's are made with."""
+    """Create nothing, for a service whose objects are created with those of another service."""
     return {}
 
 
@@ -286,11 +286,11 @@ RESOURCES: Mapping[str, Resource] = {
 }
 
 
-# ---- what there is
+# ---- registered RPCs
 
 
-def services() -> list[ServiceDescriptor]:
-    """Every service of the control plane's contracts."""
+def list_services() -> list[ServiceDescriptor]:
+    """All services of the package corral.control.v1."""
     modules = [
         importlib.import_module(f"corral.control.v1.{module.name}")
         for module in pkgutil.iter_modules(corral.control.v1.__path__)
@@ -299,21 +299,21 @@ def services() -> list[ServiceDescriptor]:
     return [service for m in modules for service in m.DESCRIPTOR.services_by_name.values()]
 
 
-def path_of(method: MethodDescriptor) -> str:
-    """As on the wire."""
+def rpc_path(method: MethodDescriptor) -> str:
+    """The path of an RPC, as in HTTP/2."""
     return f"/{method.containing_service.full_name}/{method.name}"
 
 
 def is_for_callers(method: MethodDescriptor) -> bool:
-    """Whether callers of a project reach it: not only operators, or our own services."""
-    return METHOD_SCOPES[path_of(method)] not in (Scope.ADMIN, Scope.SERVICE)
+    """Whether callers of a project may call the RPC: it is not for operators or services only."""
+    return METHOD_SCOPES[rpc_path(method)] not in (Scope.ADMIN, Scope.SERVICE)
 
 
-def unregistered() -> list[str]:
-    """RPCs that callers reach and that nobody registered here."""
+def unregistered_rpcs() -> list[str]:
+    """RPCs for callers that are missing in `RESOURCES`."""
     return [
-        path_of(method)
-        for service in services()
+        rpc_path(method)
+        for service in list_services()
         for method in service.methods
         if is_for_callers(method)
         and (
@@ -323,13 +323,13 @@ def unregistered() -> list[str]:
     ]
 
 
-# ---- the texts of a call
+# ---- string fields of a call
 
 
 @dataclass(frozen=True)
-class Place:
-    """A text in a call: in which of its messages, and by which fields; a number is a place in a
-    list."""
+class TextField:
+    """A string field of a call: the index of the message, and the path of field names and list
+    indexes."""
 
     message: int
     path: tuple[str, ...]
@@ -340,7 +340,7 @@ class Place:
         return self.path[-1]
 
     def write(self, messages: Sequence[Message], text: str) -> None:
-        """Put a text there; into a list as its only element."""
+        """Set the field; a repeated field gets one element."""
         holder = self._holder(messages)
         if holder.DESCRIPTOR.fields_by_name[self.field].is_repeated:
             holder.ClearField(self.field)
@@ -349,9 +349,9 @@ class Place:
             setattr(holder, self.field, text)
 
     def read(self, messages: Sequence[Message]) -> list[str]:
-        """The texts that are there."""
-        found = getattr(self._holder(messages), self.field)
-        return [found] if isinstance(found, str) else list(found)
+        """The values of the field."""
+        value = getattr(self._holder(messages), self.field)
+        return [value] if isinstance(value, str) else list(value)
 
     def _holder(self, messages: Sequence[Message]) -> Any:
         holder: Any = messages[self.message]
@@ -360,10 +360,10 @@ class Place:
         return holder
 
 
-def places(messages: Sequence[Message]) -> list[Place]:
-    """Every text of a call, set or not; of fields that exclude each other only the one that is."""
+def text_fields(messages: Sequence[Message]) -> list[TextField]:
+    """All string fields of a call, set or not. Unset alternatives of a oneof are omitted."""
     return [
-        Place(number, path)
+        TextField(number, path)
         for number, message in enumerate(messages)
         for path in _texts(message, message.DESCRIPTOR)
     ]
@@ -376,7 +376,7 @@ def _texts(message: Any, descriptor: Any) -> Iterator[tuple[str, ...]]:
             continue
         if each.type == FieldDescriptor.TYPE_STRING:
             yield (each.name,)
-        elif _is_ours(each):
+        elif _is_corral_message(each):
             inner = getattr(message, each.name)
             elements = (
                 {(str(n),): e for n, e in enumerate(inner)} if each.is_repeated else {(): inner}
@@ -386,24 +386,23 @@ def _texts(message: Any, descriptor: Any) -> Iterator[tuple[str, ...]]:
                     yield (each.name, *number, *rest)
 
 
-def _is_ours(each: FieldDescriptor) -> bool:
-    """A message with fields of its own, no map and nothing of Google's."""
+def _is_corral_message(each: FieldDescriptor) -> bool:
+    """Whether the field is a message of Corral, and not a map."""
     kind = each.message_type
     return kind is not None and not (
         kind.GetOptions().map_entry or kind.file.package.startswith("google.")
     )
 
 
-# ---- a call and its answer
+# ---- calls
 
 
-async def answer(client: Client, method: MethodDescriptor, messages: Sequence[Message]) -> str:
-    """What a call is answered with, in words: the error, or the messages without what is made anew
-    each time."""
+async def call_method(client: Client, method: MethodDescriptor, messages: Sequence[Message]) -> str:
+    """Make a call. Returns the error as text, or the messages as text without new ids and times."""
     kind = "stream" if method.client_streaming else "unary"
     kind += "_stream" if method.server_streaming else "_unary"
     start = getattr(client.channel, kind)(
-        path_of(method),
+        rpc_path(method),
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=GetMessageClass(method.output_type).FromString,
     )
@@ -414,14 +413,14 @@ async def answer(client: Client, method: MethodDescriptor, messages: Sequence[Me
             replies = [each async for each in call] if method.server_streaming else [await call]
     except DomainError as error:
         return f"{type(error).__mro__[1].__name__} {error.reason}: {error.message}"
-    return f"OK {_without_novelty(str(replies))}"
+    return f"OK {_without_ids_and_times(str(replies))}"
 
 
-def _without_novelty(text: str) -> str:
+def _without_ids_and_times(text: str) -> str:
     text = re.sub(r"(seconds|nanos): \d+", r"\1", text)
     return re.sub(r"[0-9a-f]{32}", "ID", text)
 
 
-def unknown(known: str) -> str:
-    """An id of the same form that nobody has."""
+def make_unknown_id(known: str) -> str:
+    """An id of the same form that does not exist."""
     return known[:-4] + ("0000" if not known.endswith("0000") else "1111")

@@ -21,7 +21,7 @@ Call = Callable[[Ids], Sequence[Message]]
 
 async def create_assistant(client: Client, canary: str) -> Ids:
     """Create an assistant whose texts contain the canary."""
-    assistant = await ThreadClient(client).new_assistant(name=canary, instructions=canary)
+    assistant = await ThreadClient(client).create_assistant(name=canary, instructions=canary)
     return {"assistant": assistant.id}
 
 
@@ -29,7 +29,7 @@ async def observe_assistant(client: Client, ids: Ids) -> object:
     """Read the assistant and the list of assistants."""
     threads = ThreadClient(client)
     request = assistant_service_pb2.ListAssistantsRequest()
-    listed = await threads.ask(threads.assistants.ListAssistants, request)
+    listed = await threads.call(threads.assistants.ListAssistants, request)
     return await threads.get_assistant(ids["assistant"]), listed
 
 
@@ -37,9 +37,9 @@ async def create_thread(client: Client, canary: str) -> Ids:
     """Create a thread with a message that has a file."""
     file = await client.create(canary.encode(), filename=canary)
     threads = ThreadClient(client)
-    thread = await threads.new_thread(metadata={"canary": canary})
+    thread = await threads.create_thread(metadata={"canary": canary})
     attached = message_pb2.Attachment(file_id=file.id)
-    message = await threads.say(thread.id, canary, attachments=[attached])
+    message = await threads.add_message(thread.id, canary, attachments=[attached])
     return {"thread": thread.id, "message": message.id, "attached": file.id}
 
 
@@ -47,7 +47,7 @@ async def observe_thread(client: Client, ids: Ids) -> object:
     """Read the thread, its messages and the list of threads."""
     threads = ThreadClient(client)
     request = thread_service_pb2.ListThreadsRequest()
-    listed = await threads.ask(threads.threads.ListThreads, request)
+    listed = await threads.call(threads.threads.ListThreads, request)
     return await threads.get_thread(ids["thread"]), await threads.page(ids["thread"]), listed
 
 

@@ -1,4 +1,4 @@
-"""What holds for unit tests alone: they talk to nobody."""
+"""Unit tests must not open network connections."""
 
 import sys
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ _is_blocked = False
 
 
 def _refuse_connections(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook, which sees the connections of every library; it cannot be removed again."""
+    """An audit hook that sees the connections of all libraries. Hooks cannot be removed."""
     if _is_blocked and event == "socket.connect" and isinstance(arguments[1], tuple):
-        raise RuntimeError(f"a unit test connects to {arguments[1]}; it belongs in tests/service")
+        raise RuntimeError(f"a unit test connects to {arguments[1]}; move it to tests/service")
 
 
 sys.addaudithook(_refuse_connections)
@@ -20,7 +20,7 @@ sys.addaudithook(_refuse_connections)
 
 @pytest.fixture(autouse=True)
 def _no_connections() -> Iterator[None]:
-    """Connections to a host and port fail while a unit test runs; pairs of pipes do not."""
+    """Block connections to hosts while a unit test runs; socket pairs are allowed."""
     global _is_blocked
     _is_blocked = True
     yield

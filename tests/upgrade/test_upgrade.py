@@ -27,10 +27,10 @@ from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 
-from tests.support.earlier_release import known_of, unpack
+from tests.support.earlier_release import read_client_state, unpack
 from tests.support.postgres import create_database, execute, run_test_postgres
 from tests.support.processes import PATIENCE_S
-from tests.support.sdk_batches import follow
+from tests.support.sdk_batches import wait_for_batch
 from tests.support.services import MODEL, Corral, corral_up, start
 from tools.upgrade_fixture import (
     INFERENCE,
@@ -131,7 +131,7 @@ def upgraded(
         corral_up(folder, *flags, inference=INFERENCE, control=control) as corral,
         caller(corral) as api,
     ):
-        yield Upgraded(corral, known_of(RELEASE, database), api, folder / "data")
+        yield Upgraded(corral, read_client_state(RELEASE, database), api, folder / "data")
 
 
 def test_a_database_of_a_later_release_is_refused(
@@ -404,7 +404,7 @@ def test_a_run_that_waits_for_tool_outputs_continues(upgraded: Upgraded) -> None
 def test_a_batch_continues(upgraded: Upgraded, name: str, num_lines: int) -> None:
     """Every line is answered exactly once, also in a batch that was half done."""
     batch_id = upgraded.known["batches"][name]
-    follow(upgraded.corral, batch_id)
+    wait_for_batch(upgraded.corral, batch_id)
     batch = upgraded.api.get(f"/batches/{batch_id}")
     content = upgraded.api.http.get(f"/v1/files/{batch['output_file_id']}/content").text
     lines = [json.loads(line) for line in content.splitlines()]

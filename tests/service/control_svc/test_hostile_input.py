@@ -158,7 +158,7 @@ async def create_run(
 async def test_runs_with_hostile_options_end(running: RunningControl) -> None:
     """Runs that are accepted reach a final state."""
     client, stub = running.client, RunServiceStub(running.client.channel)
-    assistant = await ThreadClient(client).new_assistant()
+    assistant = await ThreadClient(client).create_assistant()
     runs: list[run_pb2.Run] = []
     for message in hostile(run_service_pb2.RunOptions(), depth=2):
         options = cast("run_service_pb2.RunOptions", message)

@@ -24,20 +24,20 @@ from tests.support.response_client import make_small_control
 from tests.support.tenancy import (
     RESOURCES,
     Ids,
-    Place,
-    answer,
+    TextField,
+    call_method,
     is_for_callers,
-    path_of,
-    places,
-    services,
-    unknown,
-    unregistered,
+    list_services,
+    make_unknown_id,
+    rpc_path,
+    text_fields,
+    unregistered_rpcs,
 )
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
 """All tests share one control service."""
 
-METHODS = [method for service in services() for method in service.methods]
+METHODS = [method for service in list_services() for method in service.methods]
 CALLERS = [method for method in METHODS if is_for_callers(method)]
 OPERATORS = [method for method in METHODS if not is_for_callers(method)]
 MINE = "mine"
@@ -130,7 +130,9 @@ def kinds_of(method: MethodDescriptor) -> Collection[str]:
     return ids
 
 
-def build_call(method: MethodDescriptor, ids: Ids, texts: Mapping[Place, str]) -> Sequence[Message]:
+def build_call(
+    method: MethodDescriptor, ids: Ids, texts: Mapping[TextField, str]
+) -> Sequence[Message]:
     """Build a valid call, then replace these texts."""
     calls = RESOURCES[method.containing_service.full_name].calls
     messages = calls[method.name](ids)
@@ -141,11 +143,11 @@ def build_call(method: MethodDescriptor, ids: Ids, texts: Mapping[Place, str]) -
 
 def test_all_rpcs_are_registered() -> None:
     """So that all of them are tested here."""
-    assert unregistered() == []
+    assert unregistered_rpcs() == []
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", CALLERS, ids=path_of)
+@pytest.mark.parametrize("method", CALLERS, ids=rpc_path)
 async def test_a_foreign_id_is_treated_as_unknown(
     mine: Tenant, other: Tenant, method: MethodDescriptor
 ) -> None:
@@ -155,15 +157,15 @@ async def test_a_foreign_id_is_treated_as_unknown(
     refusals = RESOURCES[method.containing_service.full_name].refusals
     valid = build_call(method, other.ids, {})
     foreign_ids = sorted(mine.ids.values())
-    for number, place in enumerate(places(valid)):
+    for number, place in enumerate(text_fields(valid)):
         names_an_object = set(place.read(valid)) & set(other.ids.values())
         may_name_one = names_an_object or place.field.endswith(("id", "ids"))
         for foreign in foreign_ids if may_name_one else [foreign_ids[number % len(foreign_ids)]]:
-            response = await answer(
+            response = await call_method(
                 other.client, method, build_call(method, other.ids, {place: foreign})
             )
-            unknown_id = unknown(foreign)
-            expected = await answer(
+            unknown_id = make_unknown_id(foreign)
+            expected = await call_method(
                 other.client, method, build_call(method, other.ids, {place: unknown_id})
             )
 
@@ -176,11 +178,11 @@ async def test_a_foreign_id_is_treated_as_unknown(
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", CALLERS, ids=path_of)
+@pytest.mark.parametrize("method", CALLERS, ids=rpc_path)
 async def test_a_valid_call_succeeds(other: Tenant, method: MethodDescriptor) -> None:
     """So that the calls above fail because of the foreign id."""
     expected_error = RESOURCES[method.containing_service.full_name].answers.get(method.name, "OK")
-    assert (await answer(other.client, method, build_call(method, other.ids, {}))).startswith(
+    assert (await call_method(other.client, method, build_call(method, other.ids, {}))).startswith(
         expected_error
     )
 
@@ -198,37 +200,37 @@ async def test_no_combination_of_foreign_ids_has_an_effect(
     """In several texts of a call at once."""
     before = await mine.observe()
     method = data.draw(
-        st.sampled_from([each for each in CALLERS if places(build_call(each, rival.ids, {}))])
+        st.sampled_from([each for each in CALLERS if text_fields(build_call(each, rival.ids, {}))])
     )
-    all_places = places(build_call(method, rival.ids, {}))
+    all_places = text_fields(build_call(method, rival.ids, {}))
     assume(all_places)
     foreign = st.sampled_from(sorted(mine.ids.values()))
     texts = data.draw(st.dictionaries(st.sampled_from(all_places), foreign, min_size=1, max_size=3))
-    unknown_texts = {place: unknown(text) for place, text in texts.items()}
+    unknown_texts = {place: make_unknown_id(text) for place, text in texts.items()}
 
-    response = await answer(rival.client, method, build_call(method, rival.ids, texts))
-    expected = await answer(rival.client, method, build_call(method, rival.ids, unknown_texts))
+    response = await call_method(rival.client, method, build_call(method, rival.ids, texts))
+    expected = await call_method(rival.client, method, build_call(method, rival.ids, unknown_texts))
 
     for text in texts.values():
-        response = response.replace(text, unknown(text))
+        response = response.replace(text, make_unknown_id(text))
     assert response == expected
     assert canary_of(MINE) not in response
     assert await mine.observe() == before
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", OPERATORS, ids=path_of)
+@pytest.mark.parametrize("method", OPERATORS, ids=rpc_path)
 async def test_operator_rpcs_are_refused_for_callers(
     running: RunningControl, mine: Tenant, method: MethodDescriptor
 ) -> None:
     """With SCOPE_MISSING, before any id is checked."""
     caller = running.of_project("other")
     empty = [GetMessageClass(method.input_type)()]
-    for place in [None, *places(empty)]:
+    for place in [None, *text_fields(empty)]:
         messages = [GetMessageClass(method.input_type)()]
         if place is not None:
             place.write(messages, mine.ids["file"])
-        response = await answer(caller, method, messages)
+        response = await call_method(caller, method, messages)
 
         assert "SCOPE_MISSING" in response
-        assert METHOD_SCOPES[path_of(method)].value in response
+        assert METHOD_SCOPES[rpc_path(method)].value in response

@@ -47,7 +47,7 @@ def test_every_request_ends_once_and_with_its_own_vectors(
     )
 
     assert ends == Counter(range(len(arrivals)))
-    assert bench.backend.held == {}
+    assert bench.backend.slot_tokens == {}
     failed = {e.sequence_id for e in bench.events if isinstance(e, Failed)}
     for number, (inputs, *_) in enumerate(arrivals):
         if any(POISON in tokens for tokens in inputs):

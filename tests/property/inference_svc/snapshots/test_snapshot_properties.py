@@ -20,7 +20,7 @@ from tests.support.snapshots import (
     make_snapshot_file,
     read,
     saved_output,
-    through_file,
+    write_and_read,
 )
 
 TOKENS = [100 + (i * i) % 7 for i in range(90)]
@@ -87,7 +87,7 @@ def test_every_sequence_continues_in_another_engine(
     for i in range(len(plans)):
         prefix = bench.engine.snapshot(f"r{i}", 0)
         if prefix is not None:
-            saved[i] = through_file(prefix, f"snap_{i:024}")
+            saved[i] = write_and_read(prefix, f"snap_{i:024}")
     bench.engine.check_integrity()
 
     other = _bench(other_slots, can_trim=can_trim, stream_s=stream_s)

@@ -261,7 +261,7 @@ async def test_a_long_result_is_compacted_before_the_next_turn(
 
     model.choose = choose
     running.clock.step_s = 1  # so that the backoff passes
-    model.troubles = [100, 100, 1]
+    model.failures = [100, 100, 1]
     made = await client.create("Go", tools=[remote(approval=NEVER)], compact_threshold=1000)
     after = await client.create("And?", previous_response_id=made.id)
 
@@ -283,7 +283,7 @@ async def test_a_list_of_tools_survives_compaction(
     tools = [remote(approval=NEVER)]
     first = await client.create("a " * 1100, tools=tools)
     running.clock.step_s = 1  # so that the backoff passes
-    model.troubles = [100, 1]
+    model.failures = [100, 1]
     made = await client.create(
         "b", previous_response_id=first.id, tools=tools, compact_threshold=1000
     )
@@ -402,7 +402,7 @@ async def test_a_response_that_cannot_be_resumed_fails_after_a_call(
 ) -> None:
     """A response that is not stored cannot be resumed. A retryable error would make clients repeat
     the call."""
-    model.troubles = [99, 0]  # the engine dies in the second turn
+    model.failures = [99, 0]  # the engine dies in the second turn
     made = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
 
     assert (made.state, shop.ordered) == (FAILED, ["tea"])

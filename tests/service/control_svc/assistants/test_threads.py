@@ -43,7 +43,7 @@ from svc_kit.errors import (
 )
 from tests.support.control import RunningControl, run_control
 from tests.support.examples import examples
-from tests.support.threads import ThreadClient, make_new_message, text_of
+from tests.support.threads import ThreadClient, make_new_message, message_text
 
 UNSPECIFIED = message_pb2.ATTACHMENT_TOOL_UNSPECIFIED
 FILE_SEARCH = message_pb2.ATTACHMENT_TOOL_FILE_SEARCH
@@ -63,15 +63,15 @@ def client(running: RunningControl) -> ThreadClient:
 async def test_an_update_changes_the_fields_of_its_mask(client: ThreadClient) -> None:
     """A nested path changes one option; an unset field is cleared; other fields stay."""
     options = generation_pb2.GenerationOptions(sampling=SAMPLING)
-    created = await client.new_assistant(name="Ada", options=options, metadata={"k": "v"})
+    created = await client.create_assistant(name="Ada", options=options, metadata={"k": "v"})
     path = "options.sampling.temperature"
     colder = generation_pb2.GenerationOptions(
         sampling=sampling_pb2.SamplingParams(temperature=0.25)
     )
 
-    changed = await client.change_assistant(created.id, path, "name", options=colder)
-    cleared = await client.change_assistant(created.id, path)
-    replaced = await client.change_assistant(created.id, "*", model="other")
+    changed = await client.update_assistant(created.id, path, "name", options=colder)
+    cleared = await client.update_assistant(created.id, path)
+    replaced = await client.update_assistant(created.id, "*", model="other")
 
     assert (changed.options.sampling.temperature, changed.options.sampling.top_k) == (0.25, 3)
     assert (changed.name, dict(changed.metadata)) == ("", {"k": "v"})
@@ -83,20 +83,20 @@ async def test_an_update_changes_the_fields_of_its_mask(client: ThreadClient) ->
 
 async def test_an_update_without_a_mask_changes_the_set_fields(client: ThreadClient) -> None:
     """As AIP-134 specifies."""
-    created = await client.new_assistant(name="Ada", description="d")
+    created = await client.create_assistant(name="Ada", description="d")
 
-    changed = await client.change_assistant(created.id, name="Bob")
+    changed = await client.update_assistant(created.id, name="Bob")
 
     assert (changed.name, changed.description, changed.model) == ("Bob", "d", "demo")
 
 
 async def test_an_update_with_an_old_etag_is_refused(client: ThreadClient) -> None:
     """The second of two concurrent updates fails."""
-    created = await client.new_assistant(name="Ada")
-    await client.change_assistant(created.id, name="Bob", etag=created.etag)
+    created = await client.create_assistant(name="Ada")
+    await client.update_assistant(created.id, name="Bob", etag=created.etag)
 
     with pytest.raises(StaleGeneration):
-        await client.change_assistant(created.id, name="Cid", etag=created.etag)
+        await client.update_assistant(created.id, name="Cid", etag=created.etag)
     assert (await client.get_assistant(created.id)).name == "Bob"
 
 
@@ -131,8 +131,8 @@ async def test_an_invalid_assistant_is_refused(
 ) -> None:
     """The error names the field, and nothing is created."""
     with pytest.raises(error) as refused:
-        await client.new_assistant(**fields)
-    listed = await client.ask(
+        await client.create_assistant(**fields)
+    listed = await client.call(
         client.assistants.ListAssistants, assistant_service_pb2.ListAssistantsRequest()
     )
 
@@ -143,10 +143,10 @@ async def test_an_invalid_assistant_is_refused(
 @pytest.mark.parametrize("path", ["id", "etag", "nothing", "tools.function", "metadata.k"])
 async def test_an_invalid_mask_is_refused(client: ThreadClient, path: str) -> None:
     """Fields that cannot be changed, and parts of lists and maps."""
-    created = await client.new_assistant()
+    created = await client.create_assistant()
 
     with pytest.raises(InvalidField, match="update_mask"):
-        await client.change_assistant(created.id, path, name="x")
+        await client.update_assistant(created.id, path, name="x")
 
 
 # ---- idempotency
@@ -154,22 +154,24 @@ async def test_an_invalid_mask_is_refused(client: ThreadClient, path: str) -> No
 
 async def test_a_repeated_request_creates_one_object(client: ThreadClient) -> None:
     """Also if both arrive concurrently; a request with other content is refused."""
-    thread = await client.new_thread()
+    thread = await client.create_thread()
     assistants = await asyncio.gather(
-        *(client.new_assistant("one", name="Ada", metadata={"a": "1", "b": "2"}) for _ in "12")
+        *(client.create_assistant("one", name="Ada", metadata={"a": "1", "b": "2"}) for _ in "12")
     )
     threads = await asyncio.gather(
-        *(client.new_thread(make_new_message("hi"), request_id="one") for _ in "12")
+        *(client.create_thread(make_new_message("hi"), request_id="one") for _ in "12")
     )
-    messages = await asyncio.gather(*(client.say(thread.id, "hi", request_id="one") for _ in "12"))
+    messages = await asyncio.gather(
+        *(client.add_message(thread.id, "hi", request_id="one") for _ in "12")
+    )
 
     for first, second in (assistants, threads, messages):
         assert first == second
     assert len((await client.page(thread.id)).messages) == 1
     for again in (
-        client.new_assistant("one", name="Bob"),
-        client.new_thread(request_id="one"),
-        client.say(thread.id, "other", request_id="one"),
+        client.create_assistant("one", name="Bob"),
+        client.create_thread(request_id="one"),
+        client.add_message(thread.id, "other", request_id="one"),
     ):
         with pytest.raises(RequestIdReused):
             await again
@@ -182,13 +184,13 @@ async def test_a_thread_is_created_with_messages(client: ThreadClient) -> None:
     """In order, with their metadata and attachments."""
     file = await client.client.create()
     attached = message_pb2.Attachment(file_id=file.id)
-    thread = await client.new_thread(
+    thread = await client.create_thread(
         make_new_message("one", metadata={"k": "v"}),
         make_new_message("two", role=item_pb2.ITEM_ROLE_ASSISTANT, attachments=[attached]),
     )
     messages = (await client.page(thread.id, order=OLDEST)).messages
 
-    assert [text_of(message) for message in messages] == ["one", "two"]
+    assert [message_text(message) for message in messages] == ["one", "two"]
     assert dict(messages[0].metadata) == {"k": "v"}
     assert list(messages[1].attachments) == [attached]
     assert all(message.state == message_pb2.Message.STATE_COMPLETED for message in messages)
@@ -197,7 +199,7 @@ async def test_a_thread_is_created_with_messages(client: ThreadClient) -> None:
 async def test_server_fields_of_text_are_ignored(client: ThreadClient) -> None:
     """A caller cannot add citations or log probabilities."""
     text = item_pb2.TextPart(text="hi", citations=[item_pb2.FileCitation(file_id="file-1")])
-    thread = await client.new_thread(make_new_message("", parts=[item_pb2.ItemPart(text=text)]))
+    thread = await client.create_thread(make_new_message("", parts=[item_pb2.ItemPart(text=text)]))
     (message,) = (await client.page(thread.id)).messages
 
     assert list(message.parts) == [item_pb2.ItemPart(text=item_pb2.TextPart(text="hi"))]
@@ -246,13 +248,13 @@ async def test_an_invalid_message_is_refused(
     client: ThreadClient, message: message_pb2.NewMessage, error: type[DomainError], field: str
 ) -> None:
     """Alone and with a new thread, which is not created."""
-    thread = await client.new_thread()
+    thread = await client.create_thread()
     request = message_service_pb2.CreateMessageRequest(thread_id=thread.id, message=message)
     with pytest.raises(error) as refused:
-        await client.ask(client.messages.CreateMessage, request)
+        await client.call(client.messages.CreateMessage, request)
     with pytest.raises(error) as with_thread:
-        await client.new_thread(make_new_message("good"), message)
-    threads = await client.ask(client.threads.ListThreads, thread_service_pb2.ListThreadsRequest())
+        await client.create_thread(make_new_message("good"), message)
+    threads = await client.call(client.threads.ListThreads, thread_service_pb2.ListThreadsRequest())
 
     assert refused.value.field == field
     assert with_thread.value.field == f"messages[1].{field}"
@@ -261,12 +263,12 @@ async def test_an_invalid_message_is_refused(
 
 async def test_a_message_of_another_thread_is_not_found(client: ThreadClient) -> None:
     """It cannot be read or deleted; neither can an assistant with a malformed id."""
-    thread, other = await client.new_thread(make_new_message("hi")), await client.new_thread()
+    thread, other = await client.create_thread(make_new_message("hi")), await client.create_thread()
     (message,) = (await client.page(thread.id)).messages
     request = message_service_pb2.GetMessageRequest(thread_id=other.id, message_id=message.id)
 
     with pytest.raises(MessageNotFound):
-        await client.ask(client.messages.GetMessage, request)
+        await client.call(client.messages.GetMessage, request)
     with pytest.raises(MessageNotFound):
         await client.delete_message(other.id, message.id)
     with pytest.raises(AssistantNotFound):
@@ -287,9 +289,9 @@ async def test_message_pages_equal_slices_of_a_list(
 ) -> None:
     """For every cursor, order and limit; the cursor message may be deleted."""
     texts = [str(number) for number in range(count)]
-    thread = await client.new_thread(*map(make_new_message, texts))
+    thread = await client.create_thread(*map(make_new_message, texts))
     page = await client.page(thread.id, order=OLDEST, page_size=100)
-    ids = {text_of(message): message.id for message in page.messages}
+    ids = {message_text(message): message.id for message in page.messages}
     deleted = data.draw(st.sets(st.sampled_from(texts)))
     for text in deleted:
         await client.delete_message(thread.id, ids[text])
@@ -303,17 +305,17 @@ async def test_message_pages_equal_slices_of_a_list(
         after = await client.page(thread.id, order=order, after=ids[text], page_size=limit)
         before = await client.page(thread.id, order=order, before=ids[text], page_size=limit)
 
-        assert [text_of(each) for each in after.messages] == later[:limit]
+        assert [message_text(each) for each in after.messages] == later[:limit]
         assert bool(after.next_page_token) == (len(later) > limit)
-        assert [text_of(each) for each in before.messages] == earlier[-limit:]
+        assert [message_text(each) for each in before.messages] == earlier[-limit:]
 
 
 async def test_assistants_and_threads_are_listed_in_both_directions(
     client: ThreadClient,
 ) -> None:
     """By page tokens, and by the cursors of OpenAI's lists."""
-    assistants = [(await client.new_assistant()).id for _ in range(5)]
-    threads = [(await client.new_thread()).id for _ in range(5)]
+    assistants = [(await client.create_assistant()).id for _ in range(5)]
+    threads = [(await client.create_thread()).id for _ in range(5)]
     for ids, method, request, field in (
         (
             assistants,
@@ -325,15 +327,15 @@ async def test_assistants_and_threads_are_listed_in_both_directions(
     ):
         listed, token = list[str](), ""
         while True:
-            page: Any = await client.ask(
+            page: Any = await client.call(
                 method, request(page_size=2, page_token=token, order=OLDEST)
             )
             listed += [each.id for each in getattr(page, field)]
             token = page.next_page_token
             if not token:
                 break
-        before = await client.ask(method, request(page_size=2, before=ids[3], order=OLDEST))
-        newest = await client.ask(method, request(after=ids[2]))
+        before = await client.call(method, request(page_size=2, before=ids[3], order=OLDEST))
+        newest = await client.call(method, request(after=ids[2]))
 
         assert listed == ids
         assert [each.id for each in getattr(before, field)] == ids[1:3]
@@ -343,7 +345,7 @@ async def test_assistants_and_threads_are_listed_in_both_directions(
 @pytest.mark.parametrize("cursor", ["after", "before"])
 async def test_a_cursor_of_another_kind_is_refused(client: ThreadClient, cursor: str) -> None:
     """The id of a thread is not a position among messages."""
-    thread = await client.new_thread()
+    thread = await client.create_thread()
 
     with pytest.raises(InvalidField, match=cursor):
         await client.page(thread.id, **{cursor: thread.id})
@@ -365,14 +367,14 @@ async def test_attached_files_are_added_to_the_store_of_the_thread(client: Threa
     """The first one creates the store, which expires after a week; later ones join it."""
     one, two = [await client.client.create(filename=name) for name in ("a.txt", "b.txt")]
     attached = [message_pb2.Attachment(file_id=one.id, tools=[FILE_SEARCH])]
-    thread = await client.new_thread(make_new_message("x", attachments=attached))
+    thread = await client.create_thread(make_new_message("x", attachments=attached))
     attached = [message_pb2.Attachment(file_id=two.id, tools=[FILE_SEARCH])]
-    await client.say(thread.id, "y", attachments=attached)
+    await client.add_message(thread.id, "y", attachments=attached)
     later = await client.get_thread(thread.id)
     (store_id,) = thread.tool_resources.vector_store_ids
     stores = VectorStoreServiceStub(client.client.channel)
     request = vector_store_service_pb2.GetVectorStoreRequest(vector_store_id=store_id)
-    store = (await client.ask(stores.GetVectorStore, request)).vector_store
+    store = (await client.call(stores.GetVectorStore, request)).vector_store
 
     assert list(later.tool_resources.vector_store_ids) == [store_id]
     assert store.file_counts.total == 2
@@ -385,24 +387,24 @@ async def test_file_search_needs_an_embedding_model(
     """The error names the option that adds one. A file without tools can be attached."""
     client = client_without_embeddings
     file = await client.client.create()
-    thread = await client.new_thread()
+    thread = await client.create_thread()
     attached = [message_pb2.Attachment(file_id=file.id, tools=[FILE_SEARCH])]
 
     with pytest.raises(EmbeddingModelMissing, match="--embedding-model"):
-        await client.say(thread.id, "x", attachments=attached)
+        await client.add_message(thread.id, "x", attachments=attached)
     assert not (await client.page(thread.id)).messages
-    await client.say(thread.id, "x", attachments=[message_pb2.Attachment(file_id=file.id)])
+    await client.add_message(thread.id, "x", attachments=[message_pb2.Attachment(file_id=file.id)])
 
 
 async def test_an_unknown_store_is_refused(client: ThreadClient) -> None:
     """When assistants and threads are created or updated."""
     unknown = tool_pb2.ToolResources(vector_store_ids=["vs_nowhere"])
-    assistant = await client.new_assistant()
+    assistant = await client.create_assistant()
 
     for forbidden in (
-        client.new_assistant(tool_resources=unknown),
-        client.new_thread(tool_resources=unknown),
-        client.change_assistant(assistant.id, tool_resources=unknown),
+        client.create_assistant(tool_resources=unknown),
+        client.create_thread(tool_resources=unknown),
+        client.update_assistant(assistant.id, tool_resources=unknown),
     ):
         with pytest.raises(VectorStoreNotFound) as refused:
             await forbidden
@@ -419,17 +421,17 @@ async def test_a_store_is_created_with_an_assistant_or_a_thread(client: ThreadCl
         request = assistant_service_pb2.CreateAssistantRequest(
             assistant=assistant_pb2.Assistant(model="demo", **fields), new_vector_stores=stores
         )
-        return (await client.ask(client.assistants.CreateAssistant, request)).assistant
+        return (await client.call(client.assistants.CreateAssistant, request)).assistant
 
     async def create_thread(store: Any) -> thread_pb2.Thread:
         request = thread_service_pb2.CreateThreadRequest(new_vector_stores=[store])
-        return (await client.ask(client.threads.CreateThread, request)).thread
+        return (await client.call(client.threads.CreateThread, request)).thread
 
     async def create_thread_and_run(store: Any) -> thread_pb2.Thread:
         options = run_service_pb2.RunOptions(assistant_id=assistant.id)
         request = run_service_pb2.CreateThreadAndRunRequest(run=options, new_vector_stores=[store])
         runs = RunServiceStub(client.client.channel)
-        run = (await client.ask(runs.CreateThreadAndRun, request)).run
+        run = (await client.call(runs.CreateThreadAndRun, request)).run
         return await client.get_thread(run.thread_id)
 
     assistant = await create_assistant(new)
@@ -446,7 +448,7 @@ async def test_a_store_is_created_with_an_assistant_or_a_thread(client: ThreadCl
         await create_thread_and_run(invalid)
     run_thread = await create_thread_and_run(new)
     stores = VectorStoreServiceStub(client.client.channel)
-    listed = await client.ask(
+    listed = await client.call(
         stores.ListVectorStores, vector_store_service_pb2.ListVectorStoresRequest()
     )
 

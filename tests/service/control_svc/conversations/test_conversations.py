@@ -27,7 +27,7 @@ from svc_kit.errors import (
 )
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import RunningControl, SetClock
-from tests.support.conversation_client import ConversationClient, make_message, text_of
+from tests.support.conversation_client import ConversationClient, get_item_text, make_message
 from tests.support.rows import count_rows
 
 OLDEST_FIRST = listing_pb2.LIST_ORDER_OLDEST_FIRST
@@ -77,7 +77,7 @@ async def test_a_conversation_keeps_its_items_in_order(conversations: Conversati
 
     found = await conversations.items(created.id, order=OLDEST_FIRST)
 
-    assert [text_of(item) for item in found] == ["one", "two", "three"]
+    assert [get_item_text(item) for item in found] == ["one", "two", "three"]
     assert found[-1:] == added
     assert found == list(reversed(await conversations.items(created.id)))
     assert await conversations.item(created.id, found[0].id) == found[0]
@@ -93,7 +93,7 @@ async def test_pages_continue_after_a_removed_item(conversations: ConversationCl
     second = await conversations.items(created.id, page_token=first.next_page_token, page_size=3)
     by_cursor = await conversations.items(created.id, after=first.items[-1].id, page_size=3)
 
-    assert [text_of(item) for item in second] == ["3", "2", "1"]
+    assert [get_item_text(item) for item in second] == ["3", "2", "1"]
     assert by_cursor == second
 
 
@@ -118,7 +118,7 @@ async def test_an_item_is_shared_by_its_id(conversations: ConversationClient) ->
     await conversations.delete(first.id)
 
     remaining = await conversations.items(second.id, order=OLDEST_FIRST)
-    assert [text_of(each) for each in remaining] == ["before", "shared", "after"]
+    assert [get_item_text(each) for each in remaining] == ["before", "shared", "after"]
     assert remaining[1] == item
     with pytest.raises(InvalidField, match="already in the conversation"):
         await conversations.add(second.id, item_pb2.Item(id=item.id))

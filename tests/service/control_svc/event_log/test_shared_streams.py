@@ -63,15 +63,15 @@ async def test_notifications_wake_followers_in_another_process(
     async with (
         open_test_database(tmp_path, postgres_url) as one,
         open_test_database(tmp_path, postgres_url) as two,
-        make_process(one).running() as here,
-        make_process(two, "b").running() as there,
+        make_process(one).run() as here,
+        make_process(two, "b").run() as there,
     ):
         await create_stream(Jobs(one, IdSource(utc_now)), "run_1")
         follower = there.follow("run_1")
         async with here.committer.writer(await claim(here), "run_1") as writer:
             for number in range(20):
                 await writer.add(numbered_events(1, number))
-                assert await follower.until(number + 1) == numbered_events(number + 1)
+                assert await follower.wait_for(number + 1) == numbered_events(number + 1)
             await writer.finish(no_change)
         await follower.task
 
@@ -83,16 +83,16 @@ async def test_polling_replaces_lost_notifications(postgres_url: str, tmp_path: 
     async with (
         open_test_database(tmp_path, postgres_url) as one,
         open_test_database(tmp_path, postgres_url) as two,
-        make_process(one).running() as here,
+        make_process(one).run() as here,
         make_process(
             two._replace(notifications=LocalNotifications()), "b", poll_s=0.05
-        ).running() as there,
+        ).run() as there,
     ):
         await create_stream(Jobs(one, IdSource(utc_now)), "run_1")
         follower = there.follow("run_1")
         async with here.committer.writer(await claim(here), "run_1") as writer:
             await writer.add(numbered_events(1))
-            await follower.until(1)
+            await follower.wait_for(1)
             await writer.finish(no_change)
         await follower.task
 
@@ -107,11 +107,11 @@ async def test_followers_continue_after_the_writer_is_killed(
         await create_stream(Jobs(database, IdSource(utc_now)), "run_1")
     async with (
         open_test_database(tmp_path, postgres_url, one_hour_later) as database,
-        make_process(database).running() as process,
+        make_process(database).run() as process,
     ):
         with talking_worker(tmp_path, postgres_url) as program:
             attached = process.follow("run_1")
-            await attached.until(100)
+            await attached.wait_for(100)
             program.signal(signal.SIGKILL)
             program.wait()
         num_before = len(attached.events)
@@ -134,7 +134,7 @@ async def test_a_stream_on_sqlite_continues_after_a_kill(tmp_path: Path) -> None
         program.wait()
     async with (
         open_test_database(tmp_path, clock=one_hour_later) as database,
-        make_process(database).running() as process,
+        make_process(database).run() as process,
     ):
         await take_over_and_finish(process, "run_1")
         follower = process.follow("run_1")

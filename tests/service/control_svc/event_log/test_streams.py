@@ -52,14 +52,14 @@ def jobs(database: Database) -> Jobs:
 @pytest.fixture
 async def here(database: Database) -> AsyncIterator[StreamProcess]:
     """The process whose writers are tested."""
-    async with make_process(database).running() as process:
+    async with make_process(database).run() as process:
         yield process
 
 
 @pytest.fixture
 async def elsewhere(database: Database) -> AsyncIterator[StreamProcess]:
     """Another process, which reads streams from the database."""
-    async with make_process(database, "b").running() as process:
+    async with make_process(database, "b").run() as process:
         yield process
 
 
@@ -69,7 +69,7 @@ async def test_a_follower_reads_until_the_end(here: StreamProcess, jobs: Jobs) -
     follower = here.follow("run_1")
     async with here.committer.writer(await claim(here), "run_1") as writer:
         await writer.add([b"a", b"b"], [1, 2], turn=1)
-        assert await follower.until(3) == [b"created", b"a", b"b"]
+        assert await follower.wait_for(3) == [b"created", b"a", b"b"]
         assert writer.next_number == 3
         await writer.add([b"c"], [3], turn=1)
         await writer.finish(no_change)
@@ -97,7 +97,7 @@ async def test_uncommitted_events_are_invisible(here: StreamProcess, jobs: Jobs)
         await writer.add([b"too"])
         with pytest.raises(InvalidField):
             await writer.commit(fail)
-        assert await follower.until(1) == [b"kept"]
+        assert await follower.wait_for(1) == [b"kept"]
         await writer.finish(no_change)
     await follower.task
 
@@ -114,7 +114,7 @@ async def test_followers_in_other_processes_are_notified(
         for event in numbered_events(20):
             await writer.add([event])
             await writer.flush()
-        assert await follower.until(20) == numbered_events(20)
+        assert await follower.wait_for(20) == numbered_events(20)
         await writer.finish(no_change)
     await follower.task
 
@@ -183,17 +183,17 @@ async def test_one_of_two_writers_in_a_process_is_valid(database: Database, jobs
             await process.leases.end(lost.claim, AttemptResult(Outcome.RELEASED))
             opened = process.committer.writer(await claim(process), "run_1")
             writer = await stack.enter_async_context(opened)
-            await stack.enter_async_context(process.running())
+            await stack.enter_async_context(process.run())
             follower = process.follow("run_1")
             await late.add([b"never", b"ever"])
             await writer.add([b"a"])
             with pytest.raises(LeaseLost):
                 await late.flush()
-            assert await follower.until(1) == [b"a"]
+            assert await follower.wait_for(1) == [b"a"]
         before = process.transactions.num_read
         await writer.add([b"b"])
         await writer.flush()
-        assert await follower.until(2) == [b"a", b"b"]
+        assert await follower.wait_for(2) == [b"a", b"b"]
         assert process.transactions.num_read == before  # closing `late` keeps the tail
         await writer.finish(no_change)
         await asyncio.wait_for(follower.task, 20)
@@ -230,7 +230,7 @@ async def test_an_invalid_stream_id_fails_alone(here: StreamProcess, jobs: Jobs)
 
     with pytest.raises(BatchNotFound):
         await other.task
-    assert await follower.until(1) == [b"a"]
+    assert await follower.wait_for(1) == [b"a"]
     await follower.cancel()
 
 
@@ -265,7 +265,7 @@ async def test_the_events_of_ended_streams_expire(here: StreamProcess, jobs: Job
     assert num_swept == [0, 1, 1, 0]
     with pytest.raises(StreamExpired):
         await here.follow("run_1").task
-    assert await here.follow("run_3").until(3) == numbered_events(3)
+    assert await here.follow("run_3").wait_for(3) == numbered_events(3)
 
 
 async def test_a_change_is_committed_once_with_the_events_before_it(
@@ -283,7 +283,7 @@ async def test_a_change_is_committed_once_with_the_events_before_it(
         await writer.add([b"a"])
         here.transactions.faults = [Fault.UNAVAILABLE, Fault.RESPONSE_LOST, Fault.UNAVAILABLE]
         assert await writer.commit(mark) == "done"
-        assert await here.follow("run_1").until(1) == [b"a"]
+        assert await here.follow("run_1").wait_for(1) == [b"a"]
         here.transactions.faults = [Fault.RESPONSE_LOST]
         await writer.add([b"b"])
         await writer.flush()
@@ -369,11 +369,11 @@ async def test_many_streams_share_commits_and_reads(
         local = [here.follow(name) for name in names]
         remote = [elsewhere.follow(name) for name in names]
         await add_to_all(writers, b"first")
-        await asyncio.gather(*(follower.until(1) for follower in (*local, *remote)))
+        await asyncio.gather(*(follower.wait_for(1) for follower in (*local, *remote)))
         before = (here.transactions.num_written, here.transactions.num_read)
         for _ in range(5):
             await add_to_all(writers, b"next")
-        await asyncio.gather(*(follower.until(6) for follower in (*local, *remote)))
+        await asyncio.gather(*(follower.wait_for(6) for follower in (*local, *remote)))
 
         written = here.transactions.num_written - before[0]
         assert written == 5

@@ -120,7 +120,7 @@ async def test_what_is_deleted_is_forgotten(world: World) -> None:
     engine is there."""
     threads, client = ThreadClient(world.client), ResponseClient(world.client)
     conversations = ConversationClient(world.client)
-    thread = await threads.new_thread()
+    thread = await threads.create_thread()
     conversation = await conversations.create(make_message("Hi"))
     first = await client.create("One")
     second = await client.create("Two", previous_response_id=first.id)
@@ -128,7 +128,7 @@ async def test_what_is_deleted_is_forgotten(world: World) -> None:
 
     forgotten = []
     delete_thread = thread_service_pb2.DeleteThreadRequest(thread_id=thread.id)
-    await threads.ask(threads.threads.DeleteThread, delete_thread)
+    await threads.call(threads.threads.DeleteThread, delete_thread)
     forgotten.append(await world.engine.forgotten.get())
     delete = conversation_service_pb2.DeleteConversationRequest(conversation_id=conversation.id)
     await conversations.stub.DeleteConversation(delete)
@@ -155,7 +155,7 @@ async def test_a_chain_whose_time_has_come_is_forgotten_once(world: World) -> No
 async def test_what_could_not_be_forgotten_is_when_its_job_begins_again(world: World) -> None:
     """An engine that refuses is not asked again by itself."""
     threads, operator = ThreadClient(world.client), Operator.of(world.running)
-    thread = await threads.new_thread()
+    thread = await threads.create_thread()
     world.engine.refusals = [ScopeMissing(scope="admin", method="DropSnapshots")]
     await threads.delete_thread(thread.id)
     while not (dead := (await operator.list_jobs(state=JobPb.STATE_DEAD)).jobs):

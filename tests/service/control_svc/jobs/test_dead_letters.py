@@ -117,7 +117,7 @@ async def test_failed_runs_and_responses_are_not_retried(
     tmp_path: Path, database_url: str | None
 ) -> None:
     """Their readers have received the failure."""
-    model = ScriptedTurns(lambda _: text_script("Hello"), troubles=[0] * 6)
+    model = ScriptedTurns(lambda _: text_script("Hello"), failures=[0] * 6)
     jobs = {"poll_interval_s": 0.05}
     async with run_control(
         tmp_path, database_url, model=make_model_parts(model), jobs=jobs
@@ -126,7 +126,7 @@ async def test_failed_runs_and_responses_are_not_retried(
         operator, responses = Operator.of(control), ResponseClient(control.client)
         response = await responses.create("Hi", background=True)
         last = [event async for event in responses.watch(response.id)][-1]
-        assistant = await ThreadClient(control.client).new_assistant()
+        assistant = await ThreadClient(control.client).create_assistant()
         stub = RunServiceStub(control.client.channel)
         with translate_errors():
             asked = run_service_pb2.CreateThreadAndRunRequest(
@@ -165,7 +165,7 @@ async def test_the_expiry_of_a_run_can_be_retried(
         world = RunWorld(database, turns, clock)
         thread = await world.thread("Hi")
         assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
-        async with world.process().working() as process:
+        async with world.process().run_jobs() as process:
             run = await create_run(process, assistant, thread)
             await read_events(process, run)
         clock.advance(minutes=11)
@@ -177,7 +177,7 @@ async def test_the_expiry_of_a_run_can_be_retried(
                 await operators.retry(dead.id)
         else:
             await operators.retry(dead.id)
-            async with world.process("b").working() as another:
+            async with world.process("b").run_jobs() as another:
                 await another.next_end()
         ended = await get_run(process, run)
 

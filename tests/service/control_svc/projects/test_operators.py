@@ -27,7 +27,7 @@ from svc_kit.errors import (
 )
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl, run_control
-from tests.support.operators import ADMIN, INFERENCE, Operator, stamp
+from tests.support.operators import ADMIN, INFERENCE, Operator, make_timestamp
 
 ARCHIVED = project_service_pb2.Project.STATE_ARCHIVED
 
@@ -128,7 +128,7 @@ async def test_keys_are_verified(running: RunningControl, operator: Operator) ->
     """Each verdict."""
     await operator.create_project("red")
     await operator.create_project("closed")
-    in_five_minutes = stamp(running.clock() + timedelta(minutes=5))
+    in_five_minutes = make_timestamp(running.clock() + timedelta(minutes=5))
     valid = await operator.create_key("red", priority=generation_pb2.PRIORITY_BATCH)
     expiring = await operator.create_key(expire_time=in_five_minutes)
     revoked = await operator.create_key()
@@ -287,7 +287,9 @@ async def test_invalid_keys_raise_the_reason(running: RunningControl, operator: 
     """Expired, of an archived project, or unknown."""
     await operator.create_project("red")
     red = await operator.create_key("red")
-    expiring = await operator.create_key(expire_time=stamp(running.clock() + timedelta(hours=1)))
+    expiring = await operator.create_key(
+        expire_time=make_timestamp(running.clock() + timedelta(hours=1))
+    )
     running.clock.advance(hours=1)
     await operator.archive("red")
     cases: list[tuple[str, type[DomainError]]] = [

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from svc_kit.errors import DomainError, InvalidField, MissingField, OutOfRange, TooLong
 from tests.support.control import RunningControl
 from tests.support.examples import examples
-from tests.support.operators import Operator, make_usage_delta, stamp
+from tests.support.operators import Operator, make_timestamp, make_usage_delta
 
 HOURS, DAYS = pb.ListUsageRequest.PERIOD_HOUR, pb.ListUsageRequest.PERIOD_DAY
 Sums = dict[tuple[str, str, datetime], tuple[int, int, int, int]]
@@ -176,8 +176,8 @@ async def test_sums_are_filtered(running: RunningControl, service: Operator) -> 
     assert await query(project="red") == [("red", 2), ("red", 1), ("red", 0)]
     assert await query(model="other") == [("blue", 9)] * 3
     one_hour = {
-        "start_time": stamp(noon - timedelta(hours=1) + timedelta(minutes=59)),
-        "end_time": stamp(noon + timedelta(minutes=1)),
+        "start_time": make_timestamp(noon - timedelta(hours=1) + timedelta(minutes=59)),
+        "end_time": make_timestamp(noon + timedelta(minutes=1)),
     }
     assert await query(project="red", **one_hour) == [("red", 1)]
     assert await query(project="nobody") == []
@@ -190,8 +190,8 @@ async def test_sums_are_filtered(running: RunningControl, service: Operator) -> 
         ("project", "a\x00", InvalidField),
         ("model", "", MissingField),
         ("model", "m" * 256, TooLong),
-        ("hour", stamp(datetime(2020, 1, 1, tzinfo=UTC)), InvalidField),
-        ("hour", stamp(datetime(2120, 1, 1, tzinfo=UTC)), InvalidField),
+        ("hour", make_timestamp(datetime(2020, 1, 1, tzinfo=UTC)), InvalidField),
+        ("hour", make_timestamp(datetime(2120, 1, 1, tzinfo=UTC)), InvalidField),
         ("hour", Timestamp(seconds=2**60), InvalidField),
         ("counts", pb.UsageCounts(requests=-1), OutOfRange),
         ("counts", pb.UsageCounts(completion_tokens=2**60), OutOfRange),
@@ -231,7 +231,10 @@ async def test_the_size_of_reports_is_limited(running: RunningControl, service: 
 async def test_invalid_queries_are_refused(running: RunningControl, service: Operator) -> None:
     """Each with its error."""
     now = running.clock()
-    backwards = {"start_time": stamp(now), "end_time": stamp(now - timedelta(hours=2))}
+    backwards = {
+        "start_time": make_timestamp(now),
+        "end_time": make_timestamp(now - timedelta(hours=2)),
+    }
     cases: list[tuple[type[DomainError], dict[str, Any]]] = [
         (InvalidField, {"period": 99}),
         (InvalidField, {"project": "a\x00"}),

@@ -181,7 +181,7 @@ async def test_a_summary_without_words_stands_for_nothing(
     """A model may spend all its tokens on thoughts; the past stays as it is."""
     model.window = 10_000
     first = await client.create("a " * 1100)
-    model.script = text_script("", thinks="Much was said")
+    model.script = text_script("", reasoning="Much was said")
     made = await client.create("b", previous_response_id=first.id, compact_threshold=1000)
 
     assert not any(item.HasField("compaction") for item in made.output)

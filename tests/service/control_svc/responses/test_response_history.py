@@ -24,7 +24,7 @@ from svc_kit.errors import (
 )
 from tests.support.control import RunningControl, SetClock, run_control
 from tests.support.conversation_client import ConversationClient, make_message
-from tests.support.conversation_client import text_of as item_text
+from tests.support.conversation_client import get_item_text as item_text
 from tests.support.jobs import open_test_database
 from tests.support.response_client import ResponseClient, event_names, make_model_parts, output_text
 from tests.support.rows import count_rows

@@ -8,8 +8,8 @@ from corral.control.v1 import item_pb2, response_pb2
 from control_svc.inference.turns import TurnRequest
 from svc_kit.errors import SealInvalid
 from tests.support.control import RunningControl
+from tests.support.conversation_client import get_item_text as item_text
 from tests.support.conversation_client import make_message
-from tests.support.conversation_client import text_of as item_text
 from tests.support.response_client import ResponseClient, output_text
 from tests.support.scripted_turns import text_script
 from tests.support.small_window import SmallWindow
@@ -76,7 +76,7 @@ async def test_a_thought_that_was_sealed_is_read_again(
     running: RunningControl, client: ResponseClient, model: SmallWindow
 ) -> None:
     """By its own project alone, and only as it was."""
-    model.script = text_script("Fine", thinks="deep thought")
+    model.script = text_script("Fine", reasoning="deep thought")
     made = await client.create("one", store=False, include=[SEALED])
     sealed = made.output[0].reasoning.sealed
     thought = item_pb2.Item(reasoning=item_pb2.ReasoningItem(sealed=sealed))

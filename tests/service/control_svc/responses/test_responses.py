@@ -134,7 +134,7 @@ async def test_a_function_call_waits_for_its_output(client: ResponseClient, mode
 
 async def test_a_thought_is_told_as_a_summary(client: ResponseClient, model: Model) -> None:
     """A thought comes before the answer, and is shown as its summary."""
-    model.script = text_script("Four", thinks="two and two")
+    model.script = text_script("Four", reasoning="two and two")
     events = await told(client, "What is 2 + 2?")
 
     assert event_names(events)[2:8] == [
@@ -158,7 +158,7 @@ async def test_a_prompt_is_read_and_not_answered(client: ResponseClient, model: 
     assert read.input_tokens == 10
     assert asked.max_tokens == 0
     assert asked.messages == model.requests[-1].messages
-    model.troubles = [ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=5)]
+    model.failures = [ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=5)]
     with pytest.raises(ContextLengthExceeded):
         await client.prepare("Much")
 
@@ -190,7 +190,7 @@ async def test_a_request_that_the_model_refuses_is_an_error(
 ) -> None:
     """Also for a stream, which tells nothing then; in the background the response has failed."""
     refusal = ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=5)
-    model.troubles = [refusal, refusal, refusal]
+    model.failures = [refusal, refusal, refusal]
     with pytest.raises(ContextLengthExceeded):
         await client.create("Much")
     with pytest.raises(ContextLengthExceeded):
@@ -208,7 +208,7 @@ async def test_an_engine_that_dies_costs_no_word(
 ) -> None:
     """The turn goes on behind the tokens that were told."""
     running.clock.step_s = 1  # so that the waits between two attempts pass
-    model.troubles = [2, 1]
+    model.failures = [2, 1]
     events = await told(client, "What is 2 + 2?")
 
     assert event_names(events) == TEXT_TURN
@@ -272,4 +272,4 @@ async def test_a_caller_who_leaves_ends_what_is_not_stored(
     await anext(stream)
     await stream.aclose()
     async with asyncio.timeout(10):
-        await model.left.wait()
+        await model.ended.wait()

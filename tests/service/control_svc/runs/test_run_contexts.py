@@ -54,9 +54,9 @@ async def test_a_long_thread_is_rarely_truncated(make_world: Worlds) -> None:
     world = make_world(ScriptedTurns(model))
     assistant = await world.assistant(instructions="You are kind")
     thread = await world.thread()
-    async with world.process(counter=WordCounter()).working() as process:
+    async with world.process(counter=WordCounter()).run_jobs() as process:
         for number in range(TURNS):
-            await world.say(thread.id, f"question {number} of many more")
+            await world.add_messages(thread.id, f"question {number} of many more")
             ended, _ = await execute_run(process, assistant, thread)
             assert ended.state is RunState.COMPLETED
 
@@ -75,7 +75,7 @@ async def test_a_message_that_exceeds_the_context_fails_its_run(make_world: Worl
     """Nothing can be truncated if the last message alone is too long."""
     world = make_world(ScriptedTurns(NarrowModel()))
     thread = await world.thread("word " * (WINDOW + 1))
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         ended, _ = await execute_run(process, await world.assistant(), thread)
 
     assert ended.state is RunState.FAILED
@@ -88,7 +88,7 @@ async def test_a_prompt_over_the_limit_makes_the_run_incomplete(make_world: Worl
     script = replace(text_script("Hi"), prompt_tokens=MIN_TOKEN_LIMIT + 1)
     world = make_world(ScriptedTurns(lambda _: script))
     thread = await world.thread("one", "two")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         ended, _ = await execute_run(
             process, await world.assistant(), thread, max_prompt_tokens=MIN_TOKEN_LIMIT
         )
@@ -115,7 +115,7 @@ async def test_a_prompt_limit_does_not_truncate_for_other_runs(
     assistant = await world.assistant()
     thread = await world.thread(*("word " * 100 for _ in range(num_messages)))
     num_words = []
-    async with world.process(counter=WordCounter()).working() as process:
+    async with world.process(counter=WordCounter()).run_jobs() as process:
         for options in ({"max_prompt_tokens": MIN_TOKEN_LIMIT}, {}):
             ended, _ = await execute_run(process, assistant, thread, **options)
             assert ended.state is RunState.COMPLETED
@@ -132,9 +132,9 @@ async def test_runs_with_the_same_limit_are_rarely_truncated(make_world: Worlds)
     world = make_world(turns)
     assistant, thread = await world.assistant(), await world.thread()
     prompts: list[list[str]] = []
-    async with world.process(counter=WordCounter()).working() as process:
+    async with world.process(counter=WordCounter()).run_jobs() as process:
         for number in range(20):
-            await world.say(thread.id, f"question {number} " + "word " * 28)
+            await world.add_messages(thread.id, f"question {number} " + "word " * 28)
             ended, _ = await execute_run(
                 process, assistant, thread, max_prompt_tokens=MIN_TOKEN_LIMIT
             )
@@ -182,7 +182,7 @@ async def test_last_messages_read_only_what_they_need(make_world: Worlds, count:
     short_and_long: list[Reads] = []
     for length in (10, 1000):
         thread = await world.thread(*(f"number {number}" for number in range(length)))
-        async with world.process(f"of {length}").working() as process:
+        async with world.process(f"of {length}").run_jobs() as process:
             with count_reads() as reads:
                 truncation = Truncation(last_messages=count)
                 await execute_run(process, assistant, thread, truncation=truncation)

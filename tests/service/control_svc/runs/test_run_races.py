@@ -62,7 +62,7 @@ async def test_a_run_that_resumes_during_cancellation_is_cancelled_by_its_worker
         world = RunWorld(database, turns, clock)
         thread = await world.thread("Hi")
         assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
-        async with world.process().working() as process:
+        async with world.process().run_jobs() as process:
             run = await create_run(process, assistant, thread)
             await read_events(process, run)
 
@@ -75,7 +75,7 @@ async def test_a_run_that_resumes_during_cancellation_is_cancelled_by_its_worker
         cancelling = await other.runs.cancel(PROJECT, thread.id, run.id)
         assert cancelling.state is RunState.CANCELLING
 
-        async with world.process("c").working() as process:
+        async with world.process("c").run_jobs() as process:
             await read_events(process, run)
             assert (await get_run(process, run)).state is RunState.CANCELLED
 

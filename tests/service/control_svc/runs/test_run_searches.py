@@ -69,7 +69,7 @@ async def test_citations_refer_to_passages_in_the_prompt(world: RunWorld) -> Non
         tools=(FileSearchTool(),), resources=ToolResources(vector_store_ids=("vs_library",))
     )
     thread = await world.thread("what do animals do?")
-    async with world.process(search=Library()).working() as process:
+    async with world.process(search=Library()).run_jobs() as process:
         ended, events = await execute_run(process, assistant, thread)
         steps = await list_steps(process, ended)
     (message,) = await world.messages(ended)

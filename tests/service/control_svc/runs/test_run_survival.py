@@ -45,7 +45,7 @@ class Gate:
 @asynccontextmanager
 async def dying(process: RunProcess) -> AsyncIterator[None]:
     """A process that starts the next job, and dies at the end of the context."""
-    async with process.streams.running():
+    async with process.streams.run():
         job = await process.leases.claim([process.handler.kind])
         assert job is not None
         work = process.handler.run(job.claim, JobContext(job, process.leases))
@@ -64,7 +64,7 @@ async def test_another_process_resumes_where_one_died(make_world: Worlds, at: in
     world = make_world(turns)
     thread = await world.thread("Hi")
     reader = world.process("reader")
-    async with reader.streams.running():
+    async with reader.streams.run():
         async with asyncio.timeout(25):
             run = await create_run(reader, await world.assistant(), thread)
             before = asyncio.create_task(read_events(reader, run))
@@ -74,7 +74,7 @@ async def test_another_process_resumes_where_one_died(make_world: Worlds, at: in
             # A write in progress would renew the lease with the advanced clock.
             await world.database.transactions.close()
             world.clock.advance(seconds=LEASE.total_seconds() + 1)
-            async with world.process("b").working() as second:
+            async with world.process("b").run_jobs() as second:
                 events = await read_events(second, run)
                 ended = await get_run(second, run)
             assert await before == events
@@ -94,7 +94,7 @@ async def test_cancelling_races_completion(make_world: Worlds, at: int) -> None:
     gate = Gate(at)
     world = make_world(ScriptedTurns(lambda _: text_script(TEXT), before_token=gate))
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(), thread)
         if at < 4:
             await gate.reached.wait()
@@ -114,7 +114,7 @@ async def test_cancelling_races_completion(make_world: Worlds, at: int) -> None:
     else:
         assert ended.state is RunState.CANCELLED
         assert message is None or message.item.status is not ItemStatus.IN_PROGRESS
-    assert not (await world.thread_now(thread.id)).active_run_id
+    assert not (await world.get_thread(thread.id)).active_run_id
 
 
 async def test_a_run_that_waits_too_long_expires(make_world: Worlds) -> None:
@@ -125,7 +125,7 @@ async def test_a_run_that_waits_too_long_expires(make_world: Worlds) -> None:
     world = make_world(turns)
     assistant = await world.assistant(tools=(FunctionTool(name=FUNCTION),))
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, assistant, thread)
         first = await read_events(process, run)
         world.clock.advance(minutes=9)
@@ -146,7 +146,7 @@ async def test_a_run_that_waits_too_long_expires(make_world: Worlds) -> None:
     assert still.state is RunState.REQUIRES_ACTION
     assert expired.state is RunState.EXPIRED
     assert event_names(rest) == ["step.expired", "run.expired"]
-    assert not (await world.thread_now(thread.id)).active_run_id
+    assert not (await world.get_thread(thread.id)).active_run_id
 
 
 @pytest.mark.timeout(120)  # slow on a busy machine
@@ -155,7 +155,7 @@ async def test_two_hundred_concurrent_runs_complete_once_each(make_world: Worlds
     turns = ScriptedTurns(lambda _: text_script("Hello"))
     world = make_world(turns)
     assistant = await world.assistant()
-    async with world.process("a", concurrency=32).working(patience_s=100) as process:
+    async with world.process("a", concurrency=32).run_jobs(patience_s=100) as process:
         threads = [await world.thread("Hi") for _ in range(NUM_RUNS)]
         runs = [await create_run(process, assistant, thread) for thread in threads]
         streams = await asyncio.gather(*(read_events(process, run) for run in runs))
@@ -167,10 +167,10 @@ async def test_two_hundred_concurrent_runs_complete_once_each(make_world: Worlds
 
 async def test_a_run_fails_if_its_engine_dies_repeatedly(make_world: Worlds) -> None:
     """It keeps the text and usage so far."""
-    turns = ScriptedTurns(lambda _: text_script(TEXT), troubles=[2, 0, 0, 0])
+    turns = ScriptedTurns(lambda _: text_script(TEXT), failures=[2, 0, 0, 0])
     world = make_world(turns)
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(), thread)
         following = asyncio.create_task(read_events(process, run))
         for _ in range(3):

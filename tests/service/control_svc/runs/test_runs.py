@@ -61,7 +61,7 @@ async def test_an_answer_is_streamed_and_stored(make_world: Worlds) -> None:
     """Events have OpenAI's order; the message, its step and the usage are stored once."""
     world = make_world(ScriptedTurns(lambda _: text_script("Hello there")))
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         ended, events = await execute_run(
             process, await world.assistant(instructions="Be kind"), thread
         )
@@ -77,14 +77,14 @@ async def test_an_answer_is_streamed_and_stored(make_world: Worlds) -> None:
     assert [step.state for step in steps] == [StepState.COMPLETED]
     assert steps[0].details == MessageCreation(message_id=message.id)
     assert steps[0].usage == ended.usage
-    assert not (await world.thread_now(thread.id)).active_run_id
+    assert not (await world.get_thread(thread.id)).active_run_id
 
 
 async def test_reasoning_is_stored_before_its_answer(make_world: Worlds) -> None:
     """The timeline contains the items in the order of the output."""
-    world = make_world(ScriptedTurns(lambda _: text_script("Yes", thinks="let me see")))
+    world = make_world(ScriptedTurns(lambda _: text_script("Yes", reasoning="let me see")))
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(), thread)
         events = await read_events(process, run)
 
@@ -100,7 +100,7 @@ async def test_a_model_may_reuse_the_id_of_an_answered_call(make_world: Worlds) 
     world = make_world(ScriptedTurns(in_order(*scripts, text_script("Both sunny"))))
     thread = await world.thread("Weather?")
     arguments = []
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(tools=(WEATHER,)), thread)
         events = await read_events(process, run)
         for _ in cities:
@@ -118,7 +118,7 @@ async def test_a_run_waits_for_outputs_and_resumes(make_world: Worlds) -> None:
     turns = ScriptedTurns(in_order(call_script(FUNCTION, '{"city":"Rome"}'), text_script("Sunny")))
     world = make_world(turns)
     thread = await world.thread("Weather?")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(tools=(WEATHER,)), thread)
         first = await read_events(process, run)
         waiting = await get_run(process, run)
@@ -174,7 +174,7 @@ async def test_a_choice_of_an_unknown_tool_is_refused(make_world: Worlds) -> Non
     with pytest.raises(InvalidField, match="'get_time' is not among 'tools'"):
         await create_run(process, assistant, thread, choice=choice)
 
-    assert not (await world.thread_now(thread.id)).active_run_id
+    assert not (await world.get_thread(thread.id)).active_run_id
 
 
 async def test_a_queued_run_is_cancelled_by_its_worker(make_world: Worlds) -> None:
@@ -183,14 +183,14 @@ async def test_a_queued_run_is_cancelled_by_its_worker(make_world: Worlds) -> No
     process, thread = world.process(), await world.thread("Hi")
     run = await create_run(process, await world.assistant(), thread)
     cancelling = await process.runs.cancel(PROJECT, thread.id, run.id)
-    async with process.working():
+    async with process.run_jobs():
         events = await read_events(process, run)
     ended = await get_run(process, run)
 
     assert cancelling.state is RunState.CANCELLING
     assert event_names(events) == ["run.created", "run.queued", "run.cancelling", "run.cancelled"]
     assert ended.state is RunState.CANCELLED
-    assert not (await world.thread_now(thread.id)).active_run_id
+    assert not (await world.get_thread(thread.id)).active_run_id
     with pytest.raises(RunNotCancellable, match="Cannot cancel run with status 'cancelled'"):
         await process.runs.cancel(PROJECT, thread.id, run.id)
 
@@ -206,7 +206,7 @@ async def test_a_cancelled_run_keeps_its_text(make_world: Worlds) -> None:
 
     world = make_world(ScriptedTurns(lambda _: text_script("one two three"), before_token=hold))
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(), thread)
         await reached.wait()
         await process.runs.cancel(PROJECT, thread.id, run.id)
@@ -232,7 +232,7 @@ async def test_a_waiting_run_is_cancelled_at_once(make_world: Worlds) -> None:
     """No worker executes a waiting run, so the caller's transaction ends it."""
     world = make_world(ScriptedTurns(lambda _: call_script(FUNCTION, "{}")))
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(tools=(WEATHER,)), thread)
         first = await read_events(process, run)
         cancelled = await process.runs.cancel(PROJECT, thread.id, run.id)
@@ -244,16 +244,16 @@ async def test_a_waiting_run_is_cancelled_at_once(make_world: Worlds) -> None:
 
 async def test_a_permanent_error_fails_the_run(make_world: Worlds) -> None:
     """The run has the message of the error, and its thread is unlocked."""
-    turns = ScriptedTurns(lambda _: text_script("Hello"), troubles=[ModelNotFound(model="m")])
+    turns = ScriptedTurns(lambda _: text_script("Hello"), failures=[ModelNotFound(model="m")])
     world = make_world(turns)
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         ended, events = await execute_run(process, await world.assistant(), thread)
 
     assert event_names(events)[-1] == "run.failed"
     assert ended.error is not None
     assert "'m' does not exist" in ended.error.message
-    assert not (await world.thread_now(thread.id)).active_run_id
+    assert not (await world.get_thread(thread.id)).active_run_id
 
 
 async def test_the_tokens_of_a_failed_turn_are_counted(make_world: Worlds) -> None:
@@ -265,7 +265,7 @@ async def test_the_tokens_of_a_failed_turn_are_counted(make_world: Worlds) -> No
 
     world = make_world(ScriptedTurns(lambda _: text_script("one two three"), before_token=fail))
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         ended, _ = await execute_run(process, await world.assistant(), thread)
         [step] = await list_steps(process, ended)
 
@@ -277,10 +277,10 @@ async def test_the_tokens_of_a_failed_turn_are_counted(make_world: Worlds) -> No
 @pytest.mark.parametrize("after", [0, 1, 2])
 async def test_a_run_survives_the_death_of_the_engine(make_world: Worlds, after: int) -> None:
     """The next attempt resumes at the token: one message, and usage is counted once."""
-    turns = ScriptedTurns(lambda _: text_script("one two three"), troubles=[after])
+    turns = ScriptedTurns(lambda _: text_script("one two three"), failures=[after])
     world = make_world(turns)
     thread = await world.thread("Hi")
-    async with world.process().working() as process:
+    async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(), thread)
         following = asyncio.create_task(read_events(process, run))
         await process.next_end()
@@ -313,7 +313,7 @@ async def test_a_search_is_executed_and_cited(make_world: Worlds) -> None:
         file_id="file-1", filename="a.txt", score=0.5, attributes={}, texts=("It is 42.",)
     )
     search = FixedSearch(hit)
-    async with world.process(search=search).working() as process:
+    async with world.process(search=search).run_jobs() as process:
         ended, events = await execute_run(process, assistant, thread)
         steps = await list_steps(process, ended)
     [message] = await world.messages(ended)
@@ -344,13 +344,13 @@ async def test_a_search_is_executed_and_cited(make_world: Worlds) -> None:
 async def test_a_search_survives_the_death_of_the_engine(make_world: Worlds, after: int) -> None:
     """A call with incomplete arguments is resumed, and the search is executed once."""
     script = in_order(call_script("file_search", '{"queries":["answer"]}'), text_script("Nothing"))
-    turns = ScriptedTurns(script, troubles=[after])
+    turns = ScriptedTurns(script, failures=[after])
     world = make_world(turns)
     tools, stores = (FileSearchTool(),), ToolResources(vector_store_ids=("vs_1",))
     assistant = await world.assistant(tools=tools, resources=stores)
     thread = await world.thread("What is the answer?")
     search = FixedSearch()
-    async with world.process(search=search).working() as process:
+    async with world.process(search=search).run_jobs() as process:
         run = await create_run(process, assistant, thread)
         following = asyncio.create_task(read_events(process, run))
         await process.next_end()

@@ -24,7 +24,7 @@ from tests.support.llama_engines import (
     select_events,
 )
 from tests.support.sequences import make_request
-from tests.support.snapshots import AN_ID, save_prefix, saved_output, through_file
+from tests.support.snapshots import SNAPSHOT_ID, save_prefix, saved_output, write_and_read
 
 PROMPT = random.Random(1).choices(range(3, 259), k=90)
 CUT = 9
@@ -66,7 +66,7 @@ def _save_and_continue(backend: LlamaBackend, until: int, **changes: Any) -> Sav
     engine = _engine(backend)
     engine.submit(_request(**changes))
     events = _run(engine, until)
-    prefix = through_file(save_prefix(engine, "r0"))
+    prefix = write_and_read(save_prefix(engine, "r0"))
     return Saved(prefix, output_tokens(events + run_engine(engine)))
 
 
@@ -91,7 +91,7 @@ def test_a_sequence_continues_in_another_context(model_path: Path, slots: tuple[
             engine.pause(1, paused=True)
         engine.submit(_request(**changes))
         _run(engine, until=CUT)
-        prefix = through_file(save_prefix(engine, "r0"))
+        prefix = write_and_read(save_prefix(engine, "r0"))
     with _open(model_path, slots[1]) as backend:
         events = _restore_and_run(backend, prefix, **{**changes, "reuse": True})
 
@@ -116,7 +116,9 @@ def test_a_snapshot_has_the_hidden_state_of_samplers(name: str) -> None:
     """It cannot be derived from the tokens."""
     with _open(BUNDLED_PATH, 2) as backend:
         saved = _save_and_continue(backend, CUT, sampling=HIDDEN[name])
-        events = _restore_and_run(backend, saved.prefix, sampling=HIDDEN[name], snapshot_id=AN_ID)
+        events = _restore_and_run(
+            backend, saved.prefix, sampling=HIDDEN[name], snapshot_id=SNAPSHOT_ID
+        )
 
     assert select_events(events, Failed) == []
     assert [*saved_output(saved.prefix), *output_tokens(events)] == saved.tokens

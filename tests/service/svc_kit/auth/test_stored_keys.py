@@ -30,7 +30,7 @@ from svc_kit.errors import (
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.rpc.server import RpcServer, Service
 from tests.support.control import RunningControl, run_control
-from tests.support.operators import ADMIN, INFERENCE, Operator, stamp
+from tests.support.operators import ADMIN, INFERENCE, Operator, make_timestamp
 
 CHAT = "/corral.inference.v1.InferenceService/Chat"
 NO_MESSAGE = b"\xff\xff"
@@ -121,7 +121,7 @@ class Keys:
         operator = Operator.of(running)
         both: dict[str, Any] = {"scopes": [ADMIN, INFERENCE]}
         await operator.create_project("closed")
-        end = stamp(running.clock() + timedelta(minutes=1))
+        end = make_timestamp(running.clock() + timedelta(minutes=1))
         user = await operator.create_key()
         admin = await operator.create_key(scopes=[ADMIN])
         expired = await operator.create_key(expire_time=end, **both)

@@ -32,7 +32,7 @@ from tests.support.rpc_servers import (
     Context,
     EndlessStream,
     ScriptedInference,
-    everybody,
+    allow_all,
     run_rpc_server,
     stub_on,
     two_tokens,
@@ -486,7 +486,7 @@ def a_server(listen: str = "127.0.0.1:0", **options: Any) -> RpcServer:
     return RpcServer(
         [service],
         listen=listen,
-        authenticator=everybody(),
+        authenticator=allow_all(),
         registry=CollectorRegistry(),
         **options,
     )

@@ -13,7 +13,7 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.server import RpcServer
 from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
-from tests.support.rpc_servers import Running, everybody, run_rpc_server
+from tests.support.rpc_servers import Running, allow_all, run_rpc_server
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="the openssl command makes the certificates"
@@ -107,7 +107,7 @@ async def test_a_key_that_is_not_the_certificates_does_not_start(certificates: P
     server = RpcServer(
         [],
         listen="127.0.0.1:0",
-        authenticator=everybody(),
+        authenticator=allow_all(),
         registry=CollectorRegistry(),
         tls=tls,
     )

@@ -59,7 +59,7 @@ def test_a_causal_model_takes_a_long_input_in_parts(averages: bool) -> None:
     assert long[0] == pytest.approx(sum(LONG) / 40 if averages else sum(LONG[32:]) / 8)
     assert averages or long[1] == LONG[-1]
     assert short[0] == 6
-    assert bench.backend.held == {}
+    assert bench.backend.slot_tokens == {}
 
 
 def test_projects_take_turns() -> None:
@@ -97,7 +97,7 @@ def test_a_failed_decode_spoils_its_own_request_only() -> None:
     assert failures(bench) == {1: DecodeFailed}
     assert bench.vectors(0) == [[1.5, 2], [3.5, 4]]
     assert bench.vectors(2) == [[6.5, 7]]
-    assert bench.backend.held == {}
+    assert bench.backend.slot_tokens == {}
 
 
 def test_a_failed_part_begins_the_input_again() -> None:
@@ -170,7 +170,7 @@ def test_a_cancelled_request_leaves_nothing_behind() -> None:
     assert [e for e in bench.events if isinstance(e, Cancelled)] == [Cancelled(0, "prefill", 1, 2)]
     assert bench.embedded(0) == []
     assert bench.vectors(1)[0][1] == LONG[-1]
-    assert backend.held == {}
+    assert backend.slot_tokens == {}
 
 
 def test_a_deadline_ends_a_request_wherever_it_is() -> None:

@@ -14,7 +14,7 @@ from inference_svc.engine.sampling_params import Mirostat, Sampling
 from inference_svc.engine.saved_state import SavedPrefix
 from svc_kit.errors import InvalidField, SnapshotNotFound
 from tests.support.sequences import EngineBench, make_request
-from tests.support.snapshots import AN_ID, save_prefix, saved_output, through_file
+from tests.support.snapshots import SNAPSHOT_ID, save_prefix, saved_output, write_and_read
 
 PROMPT = array("i", [65 + i % 26 for i in range(40)])
 ROOM = 10**6
@@ -41,7 +41,7 @@ def _snapshot(steps: int = 8, **changes: Any) -> SavedPrefix:
     """What one engine has after some steps, through a file."""
     bench = _bench()
     bench.submit(_ask(**changes))
-    return through_file(save_prefix(_stepped(bench, steps).engine, "r0"))
+    return write_and_read(save_prefix(_stepped(bench, steps).engine, "r0"))
 
 
 def _whole(**changes: Any) -> list[int]:
@@ -117,7 +117,7 @@ def test_a_preempted_sequence_can_be_saved() -> None:
     _stepped(bench, 6)
     bench.submit(_ask(1, priority=3, cache_key=b"other"))
     bench.step()
-    prefix = through_file(save_prefix(bench.engine, "r0"))
+    prefix = write_and_read(save_prefix(bench.engine, "r0"))
     other = _bench()
     other.engine.restore(prefix)
     _resume(other, prefix)
@@ -265,7 +265,12 @@ def test_a_sampler_knows_again_what_tokens_do_not_tell() -> None:
     other = _bench()
     other.engine.restore(prefix)
     other.submit(
-        _ask(resumed=array("i", saved_output(prefix)), snapshot_id=AN_ID, max_tokens=99, **HIDDEN)
+        _ask(
+            resumed=array("i", saved_output(prefix)),
+            snapshot_id=SNAPSHOT_ID,
+            max_tokens=99,
+            **HIDDEN,
+        )
     )
     other.step()
     sampler = other.engine.running[0].sampler
@@ -293,7 +298,7 @@ def test_a_snapshot_of_something_else_is_refused(
     prefix = _snapshot(**HIDDEN)
     other = _bench()
     other.engine.restore(prefix)
-    asked = _ask(3, resumed=array("i", saved_output(prefix)), snapshot_id=AN_ID, **HIDDEN)
+    asked = _ask(3, resumed=array("i", saved_output(prefix)), snapshot_id=SNAPSHOT_ID, **HIDDEN)
     other.submit(replace(asked, **changes), _ask(4))
     other.run()
 

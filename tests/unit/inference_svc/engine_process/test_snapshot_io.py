@@ -23,7 +23,7 @@ from svc_kit.errors import (
     StateNotFound,
 )
 from tests.support.sequences import EngineBench, make_request
-from tests.support.snapshots import AN_ID, FINGERPRINT
+from tests.support.snapshots import FINGERPRINT, SNAPSHOT_ID
 
 DIGEST = "d1"
 PROMPT = range(65, 85)
@@ -114,7 +114,7 @@ def test_commands_are_executed_in_order(bench: Bench) -> None:
         SaveSnapshot(1, "unknown", 0, DIGEST),
         RestoreSnapshot(2, snapshot.snapshot_id, DIGEST),
         SaveSnapshot(3, "r", 0, DIGEST),
-        RestoreSnapshot(4, AN_ID, DIGEST),
+        RestoreSnapshot(4, SNAPSHOT_ID, DIGEST),
     ]
     results = bench.execute(*commands)
 

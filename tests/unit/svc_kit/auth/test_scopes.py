@@ -5,12 +5,12 @@ from corral.inference.v1 import engine_service_pb2, inference_service_pb2
 
 from svc_kit.auth.scopes import GRANTABLE, METHOD_SCOPES, Scope, check_scopes_cover
 from svc_kit.lifecycle import StartupError
-from tests.support.tenancy import services
+from tests.support.tenancy import list_services
 
 INFERENCE = inference_service_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ENGINE = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
 
-CONTROL = [service.full_name for service in services()]
+CONTROL = [service.full_name for service in list_services()]
 
 
 @pytest.mark.parametrize("service", [INFERENCE, ENGINE, *CONTROL])
