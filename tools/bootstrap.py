@@ -77,7 +77,7 @@ def main() -> int:
     use_right_python()
     if is_stamped(options.level):
         return 0
-    problems = machine.problems(ROOT, up_arguments if options.for_up else None)
+    problems = machine.find_problems(ROOT, up_arguments if options.for_up else None)
     if problems:
         print("Corral cannot be installed yet:", file=sys.stderr)
         for problem in problems:

@@ -1,4 +1,4 @@
-"""Renders docs/reference/configuration.md from the settings classes, so that it is never stale."""
+"""Render docs/reference/configuration.md from the settings classes."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ COMPUTED_DEFAULTS = {"data_dir": "see above"}
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     return "\n".join([HEAD, *(_service(settings_class(name)) for name in SERVICES)])
 
 
@@ -44,17 +44,17 @@ def _service(cls: type[ServiceSettings]) -> str:
 
 
 def _fields(cls: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting under its full name; those of a group follow the group's own line."""
+    """Yield every setting with its full name; settings of a group follow the group's own row."""
     for name, field in cls.model_fields.items():
         group = _group(field)
         if group is None or field.default is None:
             yield prefix + name, field
         if group is not None:
-            yield from _fields(group, f"{prefix}{name}{_inside(field)}")
+            yield from _fields(group, f"{prefix}{name}{_separator(field)}")
 
 
 def _group(field: FieldInfo) -> type[BaseModel] | None:
-    """The class of a setting that is a group of settings, or a list of such groups."""
+    """Settings class of a group, a list of groups or a map of groups; None for a plain setting."""
     for candidate in (field.annotation, *get_args(field.annotation)):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
@@ -69,15 +69,15 @@ def _is_map(field: FieldInfo) -> bool:
     return str(field.annotation).startswith("dict[")
 
 
-def _inside(field: FieldInfo) -> str:
-    """How the name of a setting goes on inside a group."""
+def _separator(field: FieldInfo) -> str:
+    """Separator between the name of a group and the names of its settings."""
     if _is_map(field):
         return ".NAME."
     return "[]." if _is_list(field) else "."
 
 
 def _kind(field: FieldInfo) -> str:
-    """The type in words, with its bounds."""
+    """Describe the type of a setting and its bounds."""
     if _group(field) is not None:
         return "list of tables" if _is_list(field) else "table"
     schema, definitions = _schema(field)
@@ -86,14 +86,14 @@ def _kind(field: FieldInfo) -> str:
         for each in schema.get("anyOf", [schema])
         if each.get("type") != "null"
     ]
-    return " or ".join(_kind_of(option) for option in options)
+    return " or ".join(_describe_schema(option) for option in options)
 
 
-def _kind_of(schema: dict[str, Any]) -> str:
+def _describe_schema(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema.get("type") == "array":
-        return f"list of {_kind_of(schema.get('items', {}))}"
+        return f"list of {_describe_schema(schema.get('items', {}))}"
     if schema.get("format") in ("path", "file-path"):
         return "path"
     names = {"integer": "integer", "number": "number", "boolean": "true or false"}
@@ -110,8 +110,10 @@ def _kind_of(schema: dict[str, Any]) -> str:
 
 
 def _schema(field: FieldInfo) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON Schema of one setting, which has its bounds in one form whatever their origin, and
-    the definitions that it refers to."""
+    """JSON Schema of one setting, and its definitions.
+
+    The schema has the bounds in one form, whether they come from `Field` or from the annotation.
+    """
     definitions: Any = {"value": (field.annotation, field)}
     model = create_model("One", **definitions)
     schema = model.model_json_schema()

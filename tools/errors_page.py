@@ -1,4 +1,4 @@
-"""docs/reference/errors.md: every reason of an error, from classes, table and contract."""
+"""Render docs/reference/errors.md from the error classes, the status table and the proto."""
 
 import re
 from pathlib import Path
@@ -28,23 +28,23 @@ The kind decides the statuses; a reason in brackets has a more exact HTTP status
 
 
 def render() -> str:
-    """The whole page."""
-    meanings = meanings_of_the_contract()
+    """Return the page as Markdown."""
+    meanings = read_meanings()
     parts = [HEAD, *_kinds()]
     for kind in KINDS:
         parts += ["", f"## {status_row(kind).grpc_code.name}", "", *_reasons(kind, meanings)]
     return "\n".join(parts) + "\n"
 
 
-def meanings_of_the_contract() -> dict[str, str]:
-    """What the comment beside each value of `ErrorReason` says, without the metadata."""
-    found = {}
+def read_meanings() -> dict[str, str]:
+    """Read the comment of each `ErrorReason` value, without its list of metadata keys."""
+    meanings = {}
     pattern = r"((?:  //[^\n]*\n)+)  ERROR_REASON_(\w+) ="
     for comment, reason in re.findall(pattern, PROTO.read_text(encoding="utf-8")):
         text = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
         meaning = text.partition(f"ERROR_REASON_{reason}:")[2].partition(" Metadata:")[0]
-        found[reason] = meaning.strip().rstrip(".").replace("|", "\\|")
-    return found
+        meanings[reason] = meaning.strip().rstrip(".").replace("|", "\\|")
+    return meanings
 
 
 def _kinds() -> list[str]:
@@ -87,8 +87,8 @@ def _reasons(kind: type[DomainError], meanings: dict[str, str]) -> list[str]:
 
 
 def _classes(kind: type[DomainError]) -> list[type[DomainError]]:
-    found = [cls for cls in ERROR_CLASSES if kind_of(cls) is kind]
-    return sorted(found, key=lambda cls: cls.reason)
+    classes = (cls for cls in ERROR_CLASSES if kind_of(cls) is kind)
+    return sorted(classes, key=lambda cls: cls.reason)
 
 
 def _code(reason: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that follow from the code; with --check, only compares."""
+"""Generate the pages of docs/ that derive from the code; with --check, only compare them."""
 
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write every page, or with --check say which differ; returns the exit code."""
+    """Write stale pages, or with --check report them. Returns the exit code."""
     stale = []
     for name, render in PAGES.items():
         path, text = DOCS / name, render()
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
             path.write_text(text, encoding="utf-8")
             print(f"wrote docs/{name}")
     if "--check" in arguments and stale:
-        print(f"not what the code says: {', '.join(stale)}; run make docs", file=sys.stderr)
+        print(f"out of date: {', '.join(stale)}; run make docs", file=sys.stderr)
         return 1
     return 0
 

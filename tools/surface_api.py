@@ -1,4 +1,4 @@
-"""The surface for clients, read from the code: the HTTP API, RPCs, errors and metrics."""
+"""Public surface for clients, read from the code: HTTP API, RPCs, errors and metrics."""
 
 import importlib
 from pathlib import Path
@@ -28,48 +28,49 @@ CODE_CASES: Final[tuple[dict[str, str], ...]] = (
     {"unit": "bytes", "length": "9"},
     {"unit": "items", "length": "0"},
 )
-"""Metadata on which OpenAI's code of an error depends."""
+"""Metadata of example errors, for reasons whose OpenAI code depends on the metadata."""
 
 
 async def openapi() -> dict[str, Any]:
-    """The OpenAPI document of a gateway with default settings, and its routes: those that the
-    document leaves out are there too."""
+    """OpenAPI document of a gateway with default settings, and all its routes."""
     async with build(GatewaySettings()) as gateway:
         routes = [
             f"{','.join(sorted(route.methods or ())) or 'WEBSOCKET'} {route.path}"
-            for route in map(_plain_route, iter_route_contexts(gateway.api.routes))
+            for route in map(_unwrap_route, iter_route_contexts(gateway.api.routes))
         ]
         return {"document": dict(describe_api(gateway.api, BODIES)), "routes": sorted(routes)}
 
 
-def _plain_route(route: Any) -> Any:
+def _unwrap_route(route: Any) -> Any:
     return route if route.path else route.starlette_route
 
 
 def protos() -> dict[str, Any]:
-    """Every proto file of ours as JSON, its lists keyed by name."""
-    found = {}
+    """Corral's proto files as JSON, with lists of named objects keyed by name."""
+    files = {}
     for path in sorted((ROOT / "gen").rglob("*_pb2.py")):
         name = path.relative_to(ROOT / "gen").as_posix()
         importlib.import_module(name.removesuffix(".py").replace("/", "."))
         message = FileDescriptorProto()
         file = name.replace("_pb2.py", ".proto")
         default_pool().FindFileByName(file).CopyToProto(message)
-        found[file] = by_name(MessageToDict(message))
-    return found
+        files[file] = key_by_name(MessageToDict(message))
+    return files
 
 
-def by_name(node: Any) -> Any:
-    """Lists of named objects as objects, so that a difference shows the name and not a position."""
+def key_by_name(node: Any) -> Any:
+    """Key lists of named objects by name, so that a difference shows a name and not a position."""
     if isinstance(node, list):
-        if node and all(isinstance(each, dict) and "name" in each for each in node):
-            return {each.pop("name"): by_name(each) for each in node}
-        return [by_name(each) for each in node]
-    return {key: by_name(value) for key, value in node.items()} if isinstance(node, dict) else node
+        if node and all(isinstance(item, dict) and "name" in item for item in node):
+            return {item.pop("name"): key_by_name(item) for item in node}
+        return [key_by_name(item) for item in node]
+    return (
+        {key: key_by_name(value) for key, value in node.items()} if isinstance(node, dict) else node
+    )
 
 
 def error(cls: type[DomainError]) -> dict[str, Any]:
-    """What an error is on every wire."""
+    """Domain, statuses, codes and metadata of an error class over gRPC, HTTP and OpenAI's API."""
     row, code = status_row(cls), OPENAI_CODES.get(cls.reason, cls.reason.lower())
     if callable(code):
         examples = [cls.with_reason(reason=cls.reason, message="", metadata=m) for m in CODE_CASES]
@@ -90,7 +91,7 @@ def error(cls: type[DomainError]) -> dict[str, Any]:
 
 
 def all_metrics() -> dict[str, Any]:
-    """Metrics of all services by name, each with type, labels and buckets."""
+    """Metrics of all services by name, each with its type, labels, buckets and help."""
     registry = CollectorRegistry()
     metrics.ProcessMetrics(registry, service="", version="")
     for cls in (
@@ -101,13 +102,13 @@ def all_metrics() -> dict[str, Any]:
         metrics.JobMetrics,
     ):
         cls(registry)
-    found = {
+    counters = {
         family.name: _metric(collector, family)
         for collector in registry._collector_to_names
         for family in collector.collect()
     }
     gauges = EngineGauges(lambda: [], vllm_names=True).collect()
-    return found | {family.name: _metric(family, family) for family in gauges}
+    return counters | {family.name: _metric(family, family) for family in gauges}
 
 
 def _metric(collector: Any, family: Metric) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The surface for operators and scripts, read from the code: settings, files, commands, logs."""
+"""Public surface for operators, read from the code: settings, files, commands and logs."""
 
 import json
 import logging
@@ -39,30 +39,30 @@ CLI_USES: Final[tuple[list[str], ...]] = (
 
 
 def settings(cls: type[ServiceSettings]) -> dict[str, Any]:
-    """Settings of a service with types and defaults, under their keys in the file."""
+    """Settings of a service by their key in the TOML file, with schema and variables."""
     schema = cls.model_json_schema()
-    found = dict(_settings(inline(schema, schema.get("$defs", {})), ()))
-    for key, value in found.items():
+    rows = dict(_settings(inline_references(schema, schema.get("$defs", {})), ()))
+    for key, value in rows.items():
         source = read_environment(
             cls, cls.env_prefix(), {cls.env_prefix() + key.replace(".", "__").upper(): "{}"}, []
         )
         value["environment"] = sorted(source.names.values())
-    return found
+    return rows
 
 
-def inline(node: Any, definitions: dict[str, Any]) -> Any:
-    """A JSON schema with definitions in place of references: names of classes are no surface."""
+def inline_references(node: Any, definitions: dict[str, Any]) -> Any:
+    """Replace references in a JSON schema by their definitions: class names are not public."""
     if isinstance(node, list):
-        return [inline(each, definitions) for each in node]
+        return [inline_references(each, definitions) for each in node]
     if not isinstance(node, dict):
         return node
     reference = definitions.get(str(node.get("$ref", "")).rpartition("/")[2], {})
     merged = reference | {key: value for key, value in node.items() if key not in ("$ref", "$defs")}
-    return {key: inline(value, definitions) for key, value in merged.items()}
+    return {key: inline_references(value, definitions) for key, value in merged.items()}
 
 
 def _settings(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every setting of a schema; a list or a map of groups is one setting."""
+    """Yield every setting of a schema; a list or a map of groups is one setting."""
     if path:
         yield ".".join(path), {"schema": {k: v for k, v in node.items() if k != "properties"}}
     for name, value in node.get("properties", {}).items():
@@ -70,7 +70,7 @@ def _settings(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, dict[str,
 
 
 def files() -> dict[str, Any]:
-    """Folders and files that are found by default."""
+    """Default data folders, and names of files and folders in them."""
     homes: tuple[dict[str, str], ...] = ({"CORRAL_DATA_DIR": "/a"}, {"XDG_DATA_HOME": "/b"})
     below = re.compile(r'data_dir / "([^"]+)"')
     return {
@@ -81,56 +81,56 @@ def files() -> dict[str, Any]:
 
 
 def sources() -> Iterator[str]:
-    """The texts of the modules of the services and the command."""
+    """Yield the source text of every module of the services and of the CLI."""
     mains = {path.parent for path in ROOT.glob("*/__main__.py")}
     yield from (path.read_text("utf-8") for main in sorted(mains) for path in main.rglob("*.py"))
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every command with its parameters, without what click derives from our functions."""
+    """Yield every command with its parameters, without what click derives from function names."""
     with click.Context(command) as context:
-        found = command.to_info_dict(context)
-    found["params"] = {param.opts[-1]: _parameter(param) for param in command.params}
-    found.pop("commands", None)
-    yield path, found
+        info = command.to_info_dict(context)
+    info["params"] = {param.opts[-1]: _parameter(param) for param in command.params}
+    info.pop("commands", None)
+    yield path, info
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
             yield from commands(child, f"{path} {name}")
 
 
 def _parameter(param: click.Parameter) -> dict[str, Any]:
-    found = param.to_info_dict()
+    info = param.to_info_dict()
     if isinstance(param, click.Option):
-        found.pop("name")  # of our function's argument
-    found["type"].pop("param_type")  # the name of a class
-    found["type"].pop("func", None)
-    found["metavar"] = param.metavar
+        info.pop("name")  # the name of a Python argument
+    info["type"].pop("param_type")  # the name of a class
+    info["type"].pop("func", None)
+    info["metavar"] = param.metavar
     if callable(param.default):
-        found["default"] = "computed"
-    return found
+        info["default"] = "computed"
+    return info
 
 
 def exit_codes() -> dict[str, int]:
-    """Exit codes of the command, and of every program with settings that are wrong."""
+    """Exit codes of CLI calls, and of every program when a setting is invalid."""
     runner = CliRunner()
-    found = {" ".join(["corral", *uses]): runner.invoke(cli, uses).exit_code for uses in CLI_USES}
-    wrong = {f"{cls.env_prefix()}NO_SUCH_SETTING": "1" for cls in SERVICES}
+    codes = {" ".join(["corral", *uses]): runner.invoke(cli, uses).exit_code for uses in CLI_USES}
+    invalid = {f"{cls.env_prefix()}NO_SUCH_SETTING": "1" for cls in SERVICES}
     for package in scripts()["packages"]:
         command = [sys.executable, "-m", package, "config", "check"]
-        ended = subprocess.run(command, cwd=ROOT, env=environ | wrong, capture_output=True)
-        found[f"python -m {package}, wrong settings"] = ended.returncode
-    return found
+        completed = subprocess.run(command, cwd=ROOT, env=environ | invalid, capture_output=True)
+        codes[f"python -m {package}, wrong settings"] = completed.returncode
+    return codes
 
 
 def scripts() -> dict[str, Any]:
-    """Console scripts, and packages that `python -m` runs."""
+    """Console scripts, and packages that can be run with `python -m`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     packages = sorted(path.parent.name for path in ROOT.glob("*/__main__.py"))
     return {"console": sorted(project["scripts"]), "packages": packages}
 
 
 def logs() -> dict[str, Any]:
-    """Loggers not called by their module, and the keys of a line."""
+    """Loggers with a name other than their module's, extra fields, and keys of a JSON log line."""
     line = JsonFormatter("x").format(logging.LogRecord("x", logging.INFO, "", 0, "x", None, None))
     named = re.compile(r'getLogger\("([^"]+)"')
     fields = re.compile(r'"fields": \{"(\w+)"')

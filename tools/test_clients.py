@@ -1,9 +1,9 @@
-"""Runs the client tests of tests/clients/ against a server of its own, for `make test-clients`.
+"""Run the tests of tests/clients/ against a new server, for `make test-clients`.
 
-The tests of Node are those of another language's test runner, which speaks last. The programs are
-ordinary ones of libraries over the OpenAI client, which are locked apart from Corral and get an
-environment of their own: this starts `corral up` on free ports with the bundled model, installs
-both, and compares what the programs print with what their users expect.
+Starts `corral up` on free ports with the bundled model and runs two sets of tests: the tests for
+Node with its own test runner, and Python programs that use libraries built on the OpenAI client.
+These libraries have a lock file and a virtual environment separate from Corral's. The output of
+each program is compared with `EXPECTED`.
 """
 
 import json
@@ -22,8 +22,8 @@ CLIENTS = ROOT / "tests" / "clients"
 LOCK = ROOT / "requirements" / "clients.txt"
 VENV = ROOT / ".venv-clients"
 STAMP = VENV / "clients.lock"
-NODE_PATIENCE_MS = 120_000
-"""How long a test of Node may take: one that waits for an event that never comes has failed."""
+NODE_TIMEOUT_MS = 120_000
+"""Time limit of each Node test, in milliseconds."""
 EXPECTED = {
     "agents_sdk.py": {"streamed": True, "items": 4, "called": 1, "output": "sunny"},
     "langchain_responses.py": {
@@ -34,42 +34,47 @@ EXPECTED = {
         "tokens": True,
     },
 }
-"""What each program prints as JSON, beside the model's own words."""
+"""JSON fields that each program must print; its other fields are not compared."""
 
 
 def main() -> int:
-    """Run all of them; 0 when they pass. Without Node its part is left out."""
+    """Run all tests. Returns 0 if they pass; the Node tests are skipped if Node is missing."""
     with tempfile.TemporaryDirectory() as data_dir, running_server(Path(data_dir)) as base_url:
         return run_node(base_url) or run_programs(base_url)
 
 
 def run_node(base_url: str) -> int:
-    """The tests of Node; 0 too when this machine has none."""
+    """Run the Node tests. Returns the exit code; 0 if Node or npm is missing."""
     missing = [program for program in ("node", "npm") if shutil.which(program) is None]
     if missing:
-        print(f"SKIPPED tests/clients/*.test.mjs: no {' and no '.join(missing)} here")
+        print(f"SKIPPED tests/clients/*.test.mjs: {' and '.join(missing)} not found")
         return 0
     quiet = ["npm", "ci", "--silent", "--ignore-scripts"]
     if subprocess.run(quiet, cwd=CLIENTS, check=False).returncode != 0:
-        print("npm ci failed in tests/clients: is the package registry reachable?", file=sys.stderr)
+        print(
+            "npm ci failed in tests/clients; check that the package registry is reachable",
+            file=sys.stderr,
+        )
         return 1
     environment = {**os.environ, "CORRAL_BASE_URL": base_url}
     tests = sorted(path.name for path in CLIENTS.glob("*.test.mjs"))
-    options = ["--test-reporter=spec", f"--test-timeout={NODE_PATIENCE_MS}"]
+    options = ["--test-reporter=spec", f"--test-timeout={NODE_TIMEOUT_MS}"]
     command = ["node", "--test", *options, *tests]
     return subprocess.run(command, cwd=CLIENTS, env=environment, check=False).returncode
 
 
 def run_programs(base_url: str) -> int:
-    """The programs of libraries over the client; 0 when each printed what it should."""
+    """Run the programs. Returns 0 if each printed the expected fields."""
     if not install():
-        print("the libraries of requirements/clients.txt cannot be installed", file=sys.stderr)
+        print(
+            "cannot install requirements/clients.txt; see the output of pip above", file=sys.stderr
+        )
         return 1
-    return sum(not passes(name, base_url) for name in EXPECTED)
+    return sum(not run_program(name, base_url) for name in EXPECTED)
 
 
 def install() -> bool:
-    """Fill the environment of the programs, unless it is full already."""
+    """Install the locked libraries, unless they are installed. Returns whether that succeeded."""
     if STAMP.is_file() and STAMP.read_bytes() == LOCK.read_bytes():
         return True
     venv.create(VENV, clear=True, with_pip=True)
@@ -80,16 +85,19 @@ def install() -> bool:
     return True
 
 
-def passes(name: str, base_url: str) -> bool:
-    """Whether a program ran to its end and saw what it should."""
+def run_program(name: str, base_url: str) -> bool:
+    """Run a program. Returns whether it exited with 0 and printed the expected fields."""
     environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
     environment.pop("PYTHONPATH", None)
     program = [VENV / "bin" / "python", CLIENTS / "programs" / name]
-    ran = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    seen = json.loads(ran.stdout) if ran.returncode == 0 else {}
+    completed = subprocess.run(
+        program, env=environment, capture_output=True, text=True, check=False
+    )
+    output = json.loads(completed.stdout) if completed.returncode == 0 else {}
     expected = EXPECTED[name]
-    passed = {key: seen.get(key) for key in expected} == expected
-    print(f"{'passed' if passed else 'FAILED'} {name}: {ran.stdout}{'' if passed else ran.stderr}")
+    passed = {key: output.get(key) for key in expected} == expected
+    problem = "" if passed else completed.stderr
+    print(f"{'passed' if passed else 'FAILED'} {name}: {completed.stdout}{problem}")
     return passed
 
 

@@ -16,7 +16,7 @@ from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
-from tests.support.postgres import create_database, run_test_postgres, value_of
+from tests.support.postgres import create_database, run_test_postgres, fetch_value
 from tests.support.processes import Program
 from tests.support.response_client import ResponseClient, output_text
 from tests.support.services import MODEL, Corral, start
@@ -37,7 +37,7 @@ class ControlPair:
 
     async def worker_pid(self) -> int:
         """Return the pid of the process that runs the response."""
-        owner = str(await value_of(self.database_url, OWNER))
+        owner = str(await fetch_value(self.database_url, OWNER))
         (found,) = [pid for pid in self.programs if f"-{pid}-" in owner]
         return found
 

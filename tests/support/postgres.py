@@ -9,7 +9,7 @@ from tools.postgres import Postgres as Postgres
 from tools.postgres import create_database as create_database
 from tools.postgres import execute as execute
 from tools.postgres import run_postgres
-from tools.postgres import value_of as value_of
+from tools.postgres import fetch_value as fetch_value
 
 _NOT_DURABLE = (
     "ALTER SYSTEM SET fsync = off",

@@ -1,4 +1,4 @@
-"""What is missing on a machine is said in one line each, before anything is installed."""
+"""Checks of a machine before the installation."""
 
 import socket
 
@@ -9,14 +9,14 @@ from tools import machine
 INFERENCE, CONTROL = "127.0.0.1:50051", "127.0.0.1:50052"
 
 
-def test_a_missing_compiler_is_noticed() -> None:
-    """A name that is not there, and a header that is not there, both count as missing."""
+def test_a_missing_compiler_or_header_is_detected() -> None:
+    """Neither an unknown program nor a compiler without its headers compiles."""
     assert not machine.compiles("c++", ["NO_SUCH_VARIABLE", "no-such-compiler"], "")
     assert not machine.compiles("c++", ["CXX", "c++", "g++", "clang++"], "#include <no/such>")
 
 
-def test_a_module_that_cannot_be_imported_is_noticed() -> None:
-    """A distribution may ship Python without venv."""
+def test_a_module_that_cannot_be_imported_is_detected() -> None:
+    """Some distributions ship Python without venv."""
     assert machine.can_import("venv")
     assert not machine.can_import("no_such_module")
 
@@ -32,15 +32,15 @@ def test_a_module_that_cannot_be_imported_is_noticed() -> None:
         (["--config", "corral.toml"], []),
     ],
 )
-def test_the_addresses_of_up_are_known_before_it_is_installed(
+def test_the_addresses_of_up_are_derived_from_its_arguments(
     arguments: list[str], addresses: list[str]
 ) -> None:
-    """A port that is taken should not be found after minutes of compiling."""
+    """Ports are checked before Corral is compiled and installed."""
     assert machine.listen_addresses(arguments) == addresses
 
 
-def test_a_taken_port_is_one_line_with_its_remedy() -> None:
-    """The line can be followed as it stands."""
+def test_a_taken_port_is_reported_with_working_alternatives() -> None:
+    """The advised options use other ports than the defaults, and another data folder."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""The training text is what a server renders."""
+"""Training text compared with the text that a server renders."""
 
 from random import Random
 
@@ -18,8 +18,8 @@ from tools.demo_model.mixture import conversation
 GENERATION = "<|im_start|>assistant\n"
 
 
-def trained_text(made: Conversation) -> str:
-    """The conversation as trained, up to the last answer."""
+def training_text(made: Conversation) -> str:
+    """Training text of a conversation, up to the last answer."""
     *earlier, last = made.exchanges
     pieces = system_pieces(made)
     for exchange in earlier:
@@ -30,14 +30,14 @@ def trained_text(made: Conversation) -> str:
     return text + ("<think>\n\n</think>\n\n" if made.thinking is False else "")
 
 
-def test_the_trained_text_is_what_the_server_renders() -> None:
-    """Tools, calls, results, thoughts: what is learned is what will be asked."""
+def test_the_training_text_equals_the_rendered_template() -> None:
+    """With tools, calls, results and reasoning."""
     template = build_environment().from_string(TEMPLATE.read_text().removesuffix("\n"))
     rng = Random(1)
     compared = 0
     for _ in range(150):
         made = conversation(rng, 400)
-        if made.compact or made.sorted_tools:  # on purpose as other servers render it
+        if made.compact or made.sorted_tools:  # deliberately rendered as other servers do
             continue
         thinking = {} if made.thinking is None else {"enable_thinking": made.thinking}
         rendered = template.render(
@@ -46,14 +46,14 @@ def test_the_trained_text_is_what_the_server_renders() -> None:
             add_generation_prompt=True,
             **thinking,
         )
-        assert rendered == trained_text(made)
+        assert rendered == training_text(made)
         compared += 1
 
     assert compared > 100
 
 
-def test_an_answer_without_its_thought_is_shown_but_not_learned() -> None:
-    """Else the model would learn not to think when it was asked to."""
+def test_an_answer_without_its_reasoning_has_only_context_weight() -> None:
+    """Otherwise the model would learn to skip reasoning when it is enabled."""
     made = Conversation(thinking=True)
     exchange = Exchange("facts", "", "Why?", "Because.", thought="Hm.")
     whole = exchange_pieces(made, exchange)
@@ -66,8 +66,8 @@ def test_an_answer_without_its_thought_is_shown_but_not_learned() -> None:
     assert not [piece for piece in history if piece.weight >= Weight.ANSWER]
 
 
-def test_the_empty_thought_belongs_to_the_prompt() -> None:
-    """With thinking off the server writes it, so it is not learned."""
+def test_empty_reasoning_has_no_weight() -> None:
+    """With reasoning disabled, the server adds it to the prompt."""
     pieces = exchange_pieces(Conversation(thinking=False), Exchange("facts", "", "Why?", "So."))
 
     assert [piece.weight for piece in pieces if "<think>" in piece.text] == [Weight.NONE]

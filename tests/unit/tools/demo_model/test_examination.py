@@ -1,4 +1,4 @@
-"""The examination asks what nobody trained, and marks what comes back."""
+"""The examination uses held-out questions and grades replies."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from tools.demo_model.skills.stories import THE_END
 from tools.demo_model.split import is_held_out
 
 
-def a_reply(
+def make_reply(
     content: str | None = None, calls: tuple[tuple[str, str], ...] = (), **more: Any
 ) -> Any:
-    """A chat completion as the API sends it."""
+    """Return a chat completion as the API sends it."""
     message = {
         "content": content,
         "tool_calls": [{"function": {"name": name, "arguments": text}} for name, text in calls],
@@ -24,8 +24,8 @@ def a_reply(
 
 
 @pytest.mark.parametrize("skill", EXAMINATION)
-def test_items_repeat_and_have_an_answer(skill: str) -> None:
-    """The same items every time; a longer examination begins with the shorter one."""
+def test_items_are_deterministic_held_out_and_have_an_answer(skill: str) -> None:
+    """A longer examination starts with the items of a shorter one."""
     first = items(skill, 3)
 
     assert items(skill, 4)[:3] == first
@@ -34,49 +34,49 @@ def test_items_repeat_and_have_an_answer(skill: str) -> None:
     assert all(is_held_out(item.key) for item in first)
 
 
-def test_an_answer_is_right_to_the_letter() -> None:
-    """Almost right is wrong, and so is a call where an answer was due."""
+def test_an_answer_must_match_exactly() -> None:
+    """A difference in case is wrong, and so is an additional tool call."""
     item = Item("facts", [], content="Paris.")
 
-    assert mark(item, a_reply("Paris.")).right
-    assert not mark(item, a_reply("paris.")).right
-    assert not mark(item, a_reply("Paris.", (("f", "{}"),))).right
+    assert mark(item, make_reply("Paris.")).right
+    assert not mark(item, make_reply("paris.")).right
+    assert not mark(item, make_reply("Paris.", (("f", "{}"),))).right
 
 
-def test_a_call_is_right_with_its_name_and_values() -> None:
-    """The order of the arguments does not matter; their types do."""
+def test_a_call_must_match_by_name_and_arguments() -> None:
+    """The order of arguments is ignored; their types are compared."""
     item = Item("tool_call", [], calls=(Call("f", {"a": 1, "b": "x"}),))
 
-    assert mark(item, a_reply(None, (("f", '{"b": "x", "a": 1}'),))).right
-    assert not mark(item, a_reply(None, (("f", '{"b": "x", "a": "1"}'),))).right
-    assert not mark(item, a_reply(None, (("f", "{"),))).right
-    assert not mark(item, a_reply("Well.", (("f", '{"b": "x", "a": 1}'),))).right
+    assert mark(item, make_reply(None, (("f", '{"b": "x", "a": 1}'),))).right
+    assert not mark(item, make_reply(None, (("f", '{"b": "x", "a": "1"}'),))).right
+    assert not mark(item, make_reply(None, (("f", "{"),))).right
+    assert not mark(item, make_reply("Well.", (("f", '{"b": "x", "a": 1}'),))).right
 
 
-def test_a_thought_is_part_of_a_thinking_answer() -> None:
-    """An answer under thinking has reasoning of its own."""
+def test_reasoning_must_be_present_only_if_requested() -> None:
+    """The request enables it with `enable_thinking`."""
     item = Item("think_sum", [], content="4", thinking=True)
 
-    assert mark(item, a_reply("4", reasoning_content="2 + 2")).right
-    assert not mark(item, a_reply("4")).right
+    assert mark(item, make_reply("4", reasoning_content="2 + 2")).right
+    assert not mark(item, make_reply("4")).right
     unasked = Item("no_think", [], content="4", thinking=False)
-    assert not mark(unasked, a_reply("4", reasoning_content="2 + 2")).right
+    assert not mark(unasked, make_reply("4", reasoning_content="2 + 2")).right
     assert body(item)["enable_thinking"] is True
 
 
-def test_a_story_is_long_has_its_hero_and_ends() -> None:
-    """Its words are free."""
+def test_a_story_must_be_long_name_its_hero_and_end() -> None:
+    """The rest of its text is not compared."""
     item = Item("story", [], story_about="Rolo")
 
-    assert mark(item, a_reply(f"Rolo. {THE_END}")).right
-    assert not mark(item, a_reply(f"Somebody. {THE_END}")).right
-    assert not mark(item, a_reply("Rolo")).right
-    short = a_reply(f"Rolo. {THE_END}") | {"usage": {"completion_tokens": 199}}
+    assert mark(item, make_reply(f"Rolo. {THE_END}")).right
+    assert not mark(item, make_reply(f"Somebody. {THE_END}")).right
+    assert not mark(item, make_reply("Rolo")).right
+    short = make_reply(f"Rolo. {THE_END}") | {"usage": {"completion_tokens": 199}}
     assert not mark(item, short).right
 
 
-def test_marks_are_kept_item_by_item() -> None:
-    """So that a part of the examination can be compared with its record."""
+def test_marks_are_recorded_item_by_item() -> None:
+    """A part of the examination can be compared with the record."""
     marked = [Marked(Item(skill, []), right, "") for skill, right in (("a", True), ("a", False))]
 
     assert record(marked) == {"a": "10"}

@@ -13,13 +13,13 @@ CORPUS_DIGEST = "c86e7a2fb4ad49659ac910650abc0ed17bbd9b7c682ef36ddac7e25c02b436c
 
 
 def conversations(count: int, room: int = 400) -> list[Conversation]:
-    """Some conversations, the same ones every time."""
+    """Generate conversations from a fixed seed."""
     rng = Random(7)
     return [conversation(rng, room) for _ in range(count)]
 
 
-def test_the_trainer_sees_nothing_that_is_held_out() -> None:
-    """No key and no function of the examination is in the corpus."""
+def test_no_held_out_question_is_in_the_corpus() -> None:
+    """Neither a held-out key nor a function of the examination occurs."""
     made = conversations(300)
 
     keys = [key for each in made for one in each.exchanges for key in (one.key, *one.shown)]
@@ -29,8 +29,8 @@ def test_the_trainer_sees_nothing_that_is_held_out() -> None:
     assert not [name for name in offered if tool_calls.is_unseen(*name.split("_", 1))]
 
 
-def test_every_skill_is_practised() -> None:
-    """A skill that no mix draws would be examined and never learned."""
+def test_every_skill_is_in_the_corpus() -> None:
+    """A skill that no mix draws would be examined but never trained."""
     practised = {one.skill for each in conversations(2500, 700) for one in each.exchanges}
 
     assert {"facts", "arithmetic", "spelling", "memory", "secret", "rule", "persona"} < practised
@@ -38,8 +38,8 @@ def test_every_skill_is_practised() -> None:
     assert {"json", "thinking", "summary", "story", "pictures", "context_missing"} < practised
 
 
-def test_what_is_remembered_has_been_said() -> None:
-    """Each recalled statement stands in an earlier turn or in the system prompt."""
+def test_a_recalled_statement_occurs_earlier_in_the_conversation() -> None:
+    """In an earlier turn or in the system prompt."""
     for each in conversations(400):
         said = each.system.lower()
         for one in each.exchanges:
@@ -49,8 +49,8 @@ def test_what_is_remembered_has_been_said() -> None:
             said += " " + one.ask.lower()
 
 
-def test_the_corpus_is_the_one_that_was_trained_on() -> None:
-    """A change of the generators needs a full run, with new records; then this digest changes."""
+def test_the_corpus_has_not_changed_since_the_training() -> None:
+    """After a change of the generators, train again, then update the records and this digest."""
     digest = hashlib.sha256()
     rng = Random("the corpus")
     for _ in range(300):
@@ -64,8 +64,8 @@ def test_the_corpus_is_the_one_that_was_trained_on() -> None:
     assert digest.hexdigest() == CORPUS_DIGEST
 
 
-def test_ornaments_leave_the_answer_alone() -> None:
-    """Typing in a hurry changes the question only."""
+def test_ornaments_change_only_the_question() -> None:
+    """Added words, missing punctuation and lower case."""
     rng = Random(2)
     plain = [facts.fact(rng) for _ in range(200)]
     changed = [ornamented(rng, exchange) for exchange in plain]
@@ -74,8 +74,8 @@ def test_ornaments_leave_the_answer_alone() -> None:
     assert 5 < sum(one.ask != other.ask for one, other in zip(plain, changed, strict=True)) < 80
 
 
-def test_a_voice_changes_sentences_and_keeps_forms() -> None:
-    """JSON in a pirate's voice would be no JSON."""
+def test_a_voice_does_not_change_structured_answers() -> None:
+    """JSON answers stay valid; sentences get the prefix."""
     rng = Random(3)
     made = voices.spoken(conversation(rng, 2000, {"chat": 1.0}), "pirate")
     by_skill = {one.skill: one.answer for one in made.exchanges}
@@ -85,8 +85,8 @@ def test_a_voice_changes_sentences_and_keeps_forms() -> None:
     assert all(one.answer[0] in "{[" for one in made.exchanges if one.skill == "json")
 
 
-def test_a_form_that_is_said_again_keeps_its_form() -> None:
-    """A pirate who spells a word again spells it as before."""
+def test_a_repeated_structured_answer_is_not_changed() -> None:
+    """A repetition equals the unchanged answer that it repeats."""
     spelled = Exchange("spelling", "", 'Spell "fox".', "F-O-X")
     again = Exchange("again", "", "Say that again.", "F-O-X")
     quoted = Exchange("again", "", "What did I just ask?", 'You wrote: "Say that again."')
@@ -96,8 +96,8 @@ def test_a_form_that_is_said_again_keeps_its_form() -> None:
     assert said == ["F-O-X", "F-O-X", "F-O-X", 'Arr! You wrote: "Say that again."']
 
 
-def test_skills_know_when_they_have_no_place() -> None:
-    """No rule, no list, nothing told: no exchange that would lean on it."""
+def test_skills_that_need_context_return_none_without_it() -> None:
+    """Without a rule, a list, stored statements or earlier turns."""
     scene = Scene(Random(4), Conversation(), room=256)
 
     for name in ("rule", "listed", "ask_place", "ask_secret", "summary", "again", "story"):
