@@ -1,1 +1,1 @@
-"""Trains the bundled demo model from nothing: corpus, tokenizer, training, export, evaluation."""
+"""Train the bundled demo model from scratch: corpus, tokenizer, training, export, evaluation."""

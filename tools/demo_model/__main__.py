@@ -1,10 +1,10 @@
-"""Makes the bundled demo model from nothing: `make demo-model`, an hour and a half on two cores.
+"""Build the bundled demo model from scratch: `make demo-model`, 90 minutes on two cores.
 
     corpus -> training -> two adapters -> GGUF -> comparison with llama.cpp -> examination
 
-Every stage leaves its result in the work folder and is not repeated while that is there; a
-training run that was stopped goes on from its last checkpoint. `--trial` does a hundredth of the
-steps in a temporary folder to show that the pipeline works, and installs nothing.
+Every stage writes its result to the work folder. Corpora and trained weights are reused if they
+exist, and an interrupted training run resumes from its last checkpoint. `--trial` runs 1 % of the
+steps in a temporary folder to test the pipeline, and installs nothing.
 """
 
 import argparse
@@ -26,38 +26,38 @@ TORCH_PYTHON = ROOT / ".venv-demo-model" / "bin" / "python"
 TOKENS = 55_000_000
 ADAPTER_TOKENS = 1_000_000
 ITEMS = 100
-"""Questions of each skill."""
-LEARNED = 0.75
-"""What a trial's loss must at least fall to, as a part of the first one."""
+"""Number of questions for each skill."""
+MAX_LOSS_RATIO = 0.75
+"""A trial passes if its lowest loss is below this fraction of its first loss."""
 UNQUANTIZED = "demo-chat-f16.gguf"
 EQUAL_TOKENS = {UNQUANTIZED: 0.99, MODEL: 0.9}
-"""How often llama.cpp must at least expect the token that torch expects."""
+"""Minimum share of positions at which llama.cpp and torch predict the same token."""
 Flags = list[str | Path]
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The stages, and the folder that they fill. `share`: the part of the full run's tokens."""
+    """The stages and their work folder. `share` is the fraction of the full number of tokens."""
 
     work: Path
     share: float = 1.0
     quick: bool = False
-    """Whether training starts at once instead of being compiled first."""
+    """Whether to skip `torch.compile`."""
 
     @property
     def log(self) -> Path:
-        """What the training runs print."""
+        """Path of the training log."""
         return self.work / "training.txt"
 
     def run(self) -> None:
-        """Every stage up to the files; raises CalledProcessError where one fails."""
-        self.corpora()
+        """Run all stages up to the GGUF files. Raises CalledProcessError if a stage fails."""
+        self.write_corpora()
         self.train()
         self.export()
         self.compare()
 
-    def corpora(self) -> None:
-        """Tokenizer and corpora."""
+    def write_corpora(self) -> None:
+        """Train the tokenizer and write the corpora, unless they exist."""
         if (self.work / list(VOICES)[-1] / "corpus.json").exists():
             return
         sizes = [
@@ -67,21 +67,21 @@ class Pipeline:
         self.stage("corpus", "--out", self.work, *sizes)
 
     def train(self) -> None:
-        """The model, then an adapter for each voice."""
+        """Train the model, then an adapter for each voice."""
         model = self.work / "model.pt"
-        self.training("train", "model", model)
+        self._train("train", "model", model)
         for voice in VOICES:
-            self.training("adapter", voice, self.work / f"{voice}.pt", "--base", model)
+            self._train("adapter", voice, self.work / f"{voice}.pt", "--base", model)
 
-    def training(self, stage: str, corpus: str, out: Path, *flags: str | Path) -> None:
-        """One training, unless its result is there."""
+    def _train(self, stage: str, corpus: str, out: Path, *flags: str | Path) -> None:
+        """Run one training stage, unless its result exists."""
         if out.exists():
             return
-        given: Flags = ["--corpus", self.work / corpus, "--out", out, "--log", self.log, *flags]
-        self.stage(stage, *given, *(["--quick"] if self.quick else []))
+        options: Flags = ["--corpus", self.work / corpus, "--out", out, "--log", self.log, *flags]
+        self.stage(stage, *options, *(["--quick"] if self.quick else []))
 
     def export(self) -> None:
-        """All GGUF files."""
+        """Write all GGUF files."""
         about = ["--name", "demo-chat", "--description", "A tiny assistant for demos and tests"]
         source: Flags = ["--checkpoint", self.work / "model.pt", "--tokenizer", self.work]
         files: Flags = ["--out-f16", self.work / UNQUANTIZED, "--out-q8", self.work / MODEL]
@@ -94,7 +94,7 @@ class Pipeline:
         self.stage("export-foreign", "--out", self.work / FOREIGN_ADAPTER, *about)
 
     def compare(self) -> None:
-        """The files in llama.cpp beside the checkpoint in torch; the differences are recorded."""
+        """Compare the files in llama.cpp with the checkpoint in torch; record the differences."""
         logits = self.work / "logits.npz"
         flags: Flags = ["--checkpoint", self.work / "model.pt", "--corpus", self.work / "model"]
         self.stage("logits", *flags, "--tokenizer", self.work, "--out", logits)
@@ -102,26 +102,28 @@ class Pipeline:
         for name, at_least in EQUAL_TOKENS.items():
             compare: Flags = [sys.executable, "-m", "tools.demo_model.compare", logits]
             command = [*compare, self.work / name, "--at-least", str(at_least)]
-            ran = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-            lines += [f"{name}: {line}" for line in ran.stdout.splitlines()]
+            completed = subprocess.run(
+                command, cwd=ROOT, check=True, capture_output=True, text=True
+            )
+            lines += [f"{name}: {line}" for line in completed.stdout.splitlines()]
         (self.work / "comparison.txt").write_text("\n".join(lines) + "\n")
         print("\n".join(lines), flush=True)
 
     def examine(self) -> None:
-        """The scores of the model and of its adapters."""
+        """Record the scores of the model and of its adapters."""
         marked = evaluate.examine(self.work / MODEL, ITEMS)
-        found = evaluate.record(marked) | adapters.examine(self.work, ITEMS)
-        (self.work / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
+        answers = evaluate.record(marked) | adapters.examine(self.work, ITEMS)
+        (self.work / "scores.json").write_text(json.dumps(answers, indent=1) + "\n")
 
     def stage(self, name: str, *flags: str | Path) -> None:
-        """Run a stage in the other environment."""
+        """Run a stage with the Python of `.venv-demo-model`."""
         print(f"--- {name}", flush=True)
         command: Flags = [TORCH_PYTHON, "-m", "tools.demo_model.stages", name, *flags]
         subprocess.run(command, cwd=ROOT, check=True)
 
 
 def trial() -> int:
-    """A hundredth of the steps, from the corpus to files that llama.cpp reads; 1: it failed."""
+    """Run 1 % of the steps, up to GGUF files in llama.cpp. Returns the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         pipeline = Pipeline(Path(folder), share=0.01, quick=True)
         pipeline.run()
@@ -129,17 +131,19 @@ def trial() -> int:
     if not losses:
         print("trial: nothing was trained: FAILED")
         return 1
-    learned = min(losses) < LEARNED * losses[0]
+    learned = min(losses) < MAX_LOSS_RATIO * losses[0]
     verdict = "passed" if learned else "FAILED"
     print(f"trial: loss from {losses[0]:.2f} to {min(losses):.2f}: {verdict}")
     return 0 if learned else 1
 
 
 def main() -> int:
-    """Parse the command line and make the model."""
-    parser = argparse.ArgumentParser(description="Make the bundled demo model from nothing.")
+    """Parse the command line and build the model. Returns the exit code."""
+    parser = argparse.ArgumentParser(description="Build the bundled demo model from scratch.")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "demo-model")
-    parser.add_argument("--trial", action="store_true", help="1 %% of the steps, kept nowhere")
+    parser.add_argument(
+        "--trial", action="store_true", help="run 1 %% of the steps and install nothing"
+    )
     options = parser.parse_args()
     if options.trial:
         return trial()

@@ -1,7 +1,7 @@
-"""Examines the adapters: each alone, both stacked, and at scale 0, where nothing may change.
+"""Examine the adapters: each alone, both together, and both at scale 0, which must change nothing.
 
-The questions are the examination's; the right answer is the model's own in the adapter's voice. As
-in the examination, the server's HTTP API is the only way in.
+Asks questions of the examination through the server's HTTP API. The right answer is that of the
+model, transformed by the adapter's voice.
 """
 
 import asyncio
@@ -30,8 +30,7 @@ MAX_TOKENS = 64
 
 
 def examine(folder: Path, count: int) -> Answers:
-    """Start a server with the model and its adapters, and mark each stack of adapters on questions
-    of several skills."""
+    """Start a server with the model and its adapters, and grade each stack of adapters."""
     options = ["--model", f"{NAME}={folder / MODEL}", "--slots", str(CONCURRENCY)]
     for voice, file in ADAPTERS.items():
         options += ["--adapter", f"{adapter_name(voice)}={folder / file}"]
@@ -43,14 +42,16 @@ def examine(folder: Path, count: int) -> Answers:
 
 
 async def examine_server(base_url: str, count: int) -> Answers:
-    """The marks of each stack on a server that has the adapters."""
+    """Grade each stack on a server that has the adapters."""
     asked = [item for skill in _SKILLS for item in items(skill, count // len(_SKILLS))]
     return {name: await _marks(base_url, asked, stack) for name, stack in STACKS.items()}
 
 
 async def _marks(base_url: str, asked: Sequence[Item], stack: Mapping[str, float]) -> str:
     gate = asyncio.Semaphore(CONCURRENCY)
-    no_authorities = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loopback needs none
+    no_authorities = ssl.SSLContext(
+        ssl.PROTOCOL_TLS_CLIENT
+    )  # http needs no certificates, and loading them is slow
     async with httpx.AsyncClient(
         base_url=base_url, timeout=120, trust_env=False, verify=no_authorities
     ) as client:
@@ -69,12 +70,12 @@ async def _marks(base_url: str, asked: Sequence[Item], stack: Mapping[str, float
 
 
 def adapter_name(voice: str) -> str:
-    """What requests call the adapter of a voice."""
+    """Id of the adapter of a voice in requests."""
     return f"demo-lora-{voice}"
 
 
 def expected(item: Item, stack: Mapping[str, float]) -> str:
-    """The right answer in the voices that are on."""
+    """The right answer in the voices whose scale is not 0."""
     text = item.content
     for voice, scale in stack.items():
         if scale:

@@ -1,4 +1,4 @@
-"""Files of weights: what a run was, how far it came, and its tensors in f32."""
+"""Checkpoint files: settings and progress of a run, and its tensors in f32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.demo_model.network import Shape, Weights
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights of a model or an adapter; `optimizer` is there only while the run goes on."""
+    """Weights of a model or an adapter; `optimizer` is None for a finished run."""
 
     shape: Shape
     settings: dict[str, Any]
@@ -24,7 +24,7 @@ class Checkpoint:
     optimizer: dict[str, Any] | None = None
 
     def save(self, path: Path) -> None:
-        """Write the file whole or not at all."""
+        """Write the file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "shape": dataclasses.asdict(self.shape),
@@ -33,9 +33,9 @@ class Checkpoint:
             "weights": {name: each.detach().float().cpu() for name, each in self.weights.items()},
             "optimizer": self.optimizer,
         }
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
-        torch.save(content, beside)
-        beside.replace(path)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        torch.save(content, temporary)
+        temporary.replace(path)
 
 
 def load(path: Path) -> Checkpoint:

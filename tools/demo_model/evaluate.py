@@ -1,9 +1,8 @@
-"""Sits the examination: asks a running Corral every question and marks the answers.
+"""Run the examination: ask a Corral server every question and grade the answers.
 
 `python -m tools.demo_model.evaluate --model FILE [--items 100] [--skills ...] [--wrong 3]` starts a
-server of its own and asks at temperature 0. An answer counts only when it is right to the letter, a
-call when it names the function and gives every argument its value. The server's HTTP API is the
-only way in: what is measured is what a client sees.
+server and asks through its HTTP API at temperature 0. A text is right if it equals the expected
+answer; a tool call is right if the name and all arguments are equal.
 """
 
 import argparse
@@ -28,37 +27,39 @@ MODEL = "demo-chat"
 MAX_TOKENS = 700
 CONCURRENCY = 8
 STORY_TOKENS = 200
-"""The least that a story has to have."""
+"""Minimum length of a story."""
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """An item with what came back."""
+class GradedItem:
+    """An item with its graded reply."""
 
     item: Item
     right: bool
-    said: str
+    reply: str
 
 
-async def ask_all(base_url: str, asked: Sequence[Item]) -> list[Marked]:
-    """Ask everything, some at a time; the answers come in the order of the questions."""
+async def ask_all(base_url: str, asked: Sequence[Item]) -> list[GradedItem]:
+    """Ask all questions, at most CONCURRENCY at a time. Returns the results in their order."""
     gate = asyncio.Semaphore(CONCURRENCY)
-    no_authorities = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loopback needs none
+    no_authorities = ssl.SSLContext(
+        ssl.PROTOCOL_TLS_CLIENT
+    )  # http needs no certificates, and loading them is slow
     async with httpx.AsyncClient(
         base_url=base_url, timeout=120, trust_env=False, verify=no_authorities
     ) as client:
 
-        async def ask(item: Item) -> Marked:
+        async def ask(item: Item) -> GradedItem:
             async with gate:
                 reply = await client.post("/chat/completions", json=body(item))
             reply.raise_for_status()
-            return mark(item, reply.json())
+            return grade(item, reply.json())
 
         return await asyncio.gather(*(ask(item) for item in asked))
 
 
 def body(item: Item) -> dict[str, Any]:
-    """The request for an item."""
+    """Request body for an item."""
     sent: dict[str, Any] = {
         "model": MODEL,
         "messages": item.messages,
@@ -72,46 +73,46 @@ def body(item: Item) -> dict[str, Any]:
     return sent
 
 
-def mark(item: Item, reply: dict[str, Any]) -> Marked:
-    """Whether the reply is the right one."""
+def grade(item: Item, reply: dict[str, Any]) -> GradedItem:
+    """Grade the reply to an item."""
     message = reply["choices"][0]["message"]
     content = (message["content"] or "").strip()
     called = [
         (call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls") or []
     ]
-    said = content + "".join(f" {name}({arguments})" for name, arguments in called)
+    text = content + "".join(f" {name}({arguments})" for name, arguments in called)
     if item.story_about:
         tokens = reply["usage"]["completion_tokens"]
         right = tokens >= STORY_TOKENS and item.story_about in content and content.endswith(THE_END)
     elif item.calls:
-        right = not content and _parsed(called) == [
+        right = not content and _parse_calls(called) == [
             (call.name, call.arguments) for call in item.calls
         ]
     else:
         right = not called and content == item.content
     if item.thinking is not None:
         right = right and bool(message.get("reasoning_content")) == item.thinking
-    return Marked(item, right, said)
+    return GradedItem(item, right, text)
 
 
-def _parsed(called: list[tuple[str, str]]) -> list[tuple[str, Any]]:
+def _parse_calls(called: list[tuple[str, str]]) -> list[tuple[str, Any]]:
     try:
         return [(name, json.loads(arguments)) for name, arguments in called]
     except ValueError:
         return []
 
 
-def record(marked: Sequence[Marked]) -> Answers:
-    """What is kept of an examination: right or wrong, item by item."""
-    found: Answers = {}
+def record(marked: Sequence[GradedItem]) -> Answers:
+    """Convert results to the recorded form: right or wrong, item by item."""
+    answers: Answers = {}
     for one in marked:
-        found[one.item.skill] = found.get(one.item.skill, "") + ("1" if one.right else "0")
-    return found
+        answers[one.item.skill] = answers.get(one.item.skill, "") + ("1" if one.right else "0")
+    return answers
 
 
-def examine(model: Path, count: int, *, skills: Sequence[str] = ()) -> list[Marked]:
-    """Start a server with the model and ask this many questions of each skill."""
+def examine(model: Path, count: int, *, skills: Sequence[str] = ()) -> list[GradedItem]:
+    """Start a server with the model and ask `count` questions for each skill."""
     asked = [item for skill in skills or EXAMINATION for item in items(skill, count)]
     options = ["--model", f"{MODEL}={model}", "--slots", str(CONCURRENCY), "--context", "2048"]
     with tempfile.TemporaryDirectory() as folder, running_server(Path(folder), options) as url:
@@ -119,32 +120,32 @@ def examine(model: Path, count: int, *, skills: Sequence[str] = ()) -> list[Mark
 
 
 def main() -> int:
-    """Parse the command line, examine and print."""
+    """Parse the command line, run the examination and print the scores."""
     parser = argparse.ArgumentParser(description="Examine a demo model through Corral's API.")
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--items", type=int, default=100, help="questions of each skill")
+    parser.add_argument("--items", type=int, default=100, help="questions for each skill")
     parser.add_argument("--skills", nargs="*", default=[], choices=list(EXAMINATION))
-    parser.add_argument("--out", type=Path, help="where the scores go, as JSON")
-    parser.add_argument("--wrong", type=int, default=0, help="wrong answers to show of each skill")
+    parser.add_argument("--out", type=Path, help="JSON file to write the scores to")
+    parser.add_argument("--wrong", type=int, default=0, help="wrong answers to show for each skill")
     options = parser.parse_args()
     marked = examine(options.model, options.items, skills=options.skills)
-    found = record(marked)
-    for skill, marks in found.items():
+    answers = record(marked)
+    for skill, marks in answers.items():
         print(f"{skill:16} {score(marks):5.1f}")
         wrong = [one for one in marked if one.item.skill == skill and not one.right]
         for one in wrong[: options.wrong]:
             _show(one)
-    print(f"{'mean':16} {sum(map(score, found.values())) / len(found):5.1f}")
+    print(f"{'mean':16} {sum(map(score, answers.values())) / len(answers):5.1f}")
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        options.out.write_text(json.dumps(answers, indent=1) + "\n")
     return 0
 
 
-def _show(one: Marked) -> None:
+def _show(one: GradedItem) -> None:
     item = one.item
-    wanted = item.content or item.story_about or [(c.name, c.arguments) for c in item.calls]
+    expected = item.content or item.story_about or [(c.name, c.arguments) for c in item.calls]
     print(f"    asked  {item.messages[-1]['content'][-200:]!r}")
-    print(f"    wanted {wanted!r}\n    said   {one.said[:300]!r}")
+    print(f"    expected {expected!r}\n    reply  {one.reply[:300]!r}")
 
 
 if __name__ == "__main__":

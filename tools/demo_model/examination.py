@@ -1,7 +1,7 @@
-"""The questions of the examination: conversations that no trainer saw, with the right answers.
+"""Questions of the examination: conversations that end with a held-out question, and the answers.
 
-Each skill has a maker of items. An item ends with a question from the held-out side of the split;
-the turns before it are ordinary ones.
+`EXAMINATION` has one function for each skill, which generates an item. The turns before the last
+question are like those of the corpus.
 """
 
 from collections.abc import Callable
@@ -28,10 +28,9 @@ _FILLERS = {"fact": 5, "arithmetic": 3, "small_talk": 2, "mood": 1, "name_some":
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question; its `key` is held out. `content` is the right answer, or `calls` are the right
-    calls.
+    """One held-out question and its right answer: text in `content`, or tool calls in `calls`.
 
-    `story_about` asks for a long text instead, which must hold this word.
+    With `story_about`, the answer is instead any long text that contains this word.
     """
 
     skill: str
@@ -48,7 +47,7 @@ Maker = Callable[[Random], Item]
 
 
 def items(skill: str, count: int) -> list[Item]:
-    """The same items of a skill every time."""
+    """Generate the items of a skill; the same ones on every call."""
     rng = Random(f"{SEED} {skill}")
     return [EXAMINATION[skill](rng) for _ in range(count)]
 
@@ -76,7 +75,7 @@ def _item(scene: Scene, skill: str, last: Exchange, thinking: bool | None = None
 
 
 def _plain(skill: str, source: str, thinking: bool | None = None) -> Maker:
-    """A question of one skill after no, one or two other turns."""
+    """A question of one skill after 0 to 2 other turns."""
 
     def make(rng: Random) -> Item:
         scene = _scene(rng)
@@ -89,18 +88,18 @@ def _plain(skill: str, source: str, thinking: bool | None = None) -> Maker:
     return make
 
 
-def _memory(skill: str, fewest: int, most: int, *, new: bool = False) -> Maker:
-    """Something told, other turns, and the question for it."""
+def _memory(skill: str, min_turns: int, max_turns: int, *, new: bool = False) -> Maker:
+    """A statement of the user, other turns, and the question for it."""
 
     def make(rng: Random) -> Item:
         while True:
             scene = _scene(rng)
             name = rng.choice(memory.ATTRIBUTES).name
-            told = memory.tell(rng, scene.told, name)
-            if new and not _is_new(told.ask):
+            statement = memory.tell(rng, scene.told, name)
+            if new and not _is_new(statement.ask):
                 continue
-            scene.add(told)
-            _fill(scene, 1 + rng.randint(fewest, most))
+            scene.add(statement)
+            _fill(scene, 1 + rng.randint(min_turns, max_turns))
             last = memory.ask(rng, scene.told, name)
             if is_held_out(last.key):
                 return _item(scene, skill, last)
@@ -108,9 +107,9 @@ def _memory(skill: str, fewest: int, most: int, *, new: bool = False) -> Maker:
     return make
 
 
-def _is_new(said: str) -> bool:
+def _is_new(statement: str) -> bool:
     known = {*lexicon.FIRST_NAMES, *lexicon.PET_NAMES, *lexicon.CITIES}
-    name = said.rstrip(".").split()[-1]
+    name = statement.rstrip(".").split()[-1]
     return name[0].isupper() and name not in known and name not in lexicon.MONTHS
 
 
@@ -168,7 +167,7 @@ def _styled(kind: str) -> Maker:
 
 
 def _context(skill: str, num_lines: int, from_top: int) -> Maker:
-    """A list in the system prompt and a question on one of its first lines."""
+    """A list in the system prompt and a question about one of its first lines."""
 
     def make(rng: Random) -> Item:
         while True:
@@ -206,7 +205,7 @@ def _offering(rng: Random, count: int) -> tuple[Scene, list[tool_calls.Function]
 def _call(
     skill: str, *, unseen: bool = False, answer: bool = False, thinking: bool | None = None
 ) -> Maker:
-    """A request for one of the functions; `unseen`: for one that the trainer never saw."""
+    """A request for one of the functions; with `unseen`, for a function excluded from training."""
 
     def make(rng: Random) -> Item:
         while True:

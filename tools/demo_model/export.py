@@ -1,4 +1,4 @@
-"""Writes checkpoints as GGUF files. The same checkpoint always gives the same bytes."""
+"""Write checkpoints as GGUF files. The same checkpoint always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOREIGN = Shape(d_model=192, num_layers=4, num_heads=3, num_kv_heads=1, d_ff=384
 
 @dataclass(frozen=True)
 class About:
-    """What a file says about itself."""
+    """General metadata of a GGUF file."""
 
     name: str
     description: str
@@ -55,7 +55,7 @@ def export_model(
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{file_type}"])
     kind = gguf.GGMLQuantizationType[file_type]
     for name, values in _model_tensors(saved.weights):
-        if values.ndim == 1:  # llama.cpp adds norms up in f32 only
+        if values.ndim == 1:  # llama.cpp supports norms in f32 only
             writer.add_tensor(name, values)
         else:
             writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
@@ -69,7 +69,7 @@ def export_adapter(adapter: Path, out: Path, about: About) -> None:
 
 
 def export_foreign_adapter(out: Path, about: About, seed: int = 1) -> None:
-    """Write a valid LoRA for a base that nobody has, for the tests that refuse it."""
+    """Write a valid LoRA for a different base model, for tests that reject it."""
     adapter = new_adapter(FOREIGN, seed)
     generator = torch.Generator().manual_seed(seed)
     for name in (name for name in adapter if name.endswith(".lora_b")):
@@ -79,7 +79,7 @@ def export_foreign_adapter(out: Path, about: About, seed: int = 1) -> None:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A byte-level BPE tokenizer in GGUF's terms."""
+    """A byte-level BPE tokenizer as GGUF stores it."""
 
     tokens: list[str]
     types: list[int]
@@ -87,10 +87,10 @@ class Vocabulary:
 
     @classmethod
     def read(cls, tokenizer: Path, size: int) -> Vocabulary:
-        """Read the tokenizer.json in a folder. Raises ValueError when the model has another one.
+        """Read the tokenizer.json in a folder. Raises ValueError if its size differs from `size`.
 
-        Special tokens are CONTROL and stay out of the rendered text; other added tokens are
-        USER_DEFINED, because a caller has to see where a tool call or a thought begins.
+        Special tokens are CONTROL and are not part of the generated text. Other added tokens are
+        USER_DEFINED, because the text must contain the markers of tool calls and reasoning.
         """
         content: dict[str, Any] = json.loads((tokenizer / "tokenizer.json").read_text())
         ids: dict[str, int] = dict(content["model"]["vocab"])

@@ -1,8 +1,8 @@
 """Muon for the layers' matrices, AdamW for everything else.
 
-Muon steps in the direction of the nearest orthogonal matrix and needs about a third fewer tokens
-than AdamW on this model. The orthogonal matrices cost a tenth of a step, so each process computes
-those of its share of the layers and the results are exchanged.
+Muon updates a matrix in the direction of the nearest orthogonal matrix, and needs about a third
+fewer tokens than AdamW on this model. The orthogonalization takes 10 % of a step, so each process
+computes it for its share of the layers, and the processes exchange the results.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ WARM_UP = 0.02
 
 
 def schedule(step: int, steps: int) -> float:
-    """The learning rate's factor by step count: a short warm-up, then straight down to zero.
+    """Factor of the learning rate: a short warm-up, then linear decay to zero.
 
-    For runs this short, a straight line to zero ends with a lower loss than a cosine that stops
-    above it.
+    For runs this short, linear decay to zero gives a lower loss than cosine decay to a minimum.
     """
     warm_up = max(1, round(WARM_UP * steps))
     return min((step + 1) / warm_up, (steps - step) / max(1, steps - warm_up))
 
 
 class Optimizer:
-    """Both optimizers over one set of trained tensors, equal in every process."""
+    """Both optimizers over one set of trained tensors; the state is equal in every process."""
 
     def __init__(
         self, trained: Weights, muon_rate: float, adam_rate: float, decay: float = 0.0
@@ -48,7 +47,7 @@ class Optimizer:
         )
 
     def step(self, gradients: Weights, factor: float) -> None:
-        """Move all tensors along their gradients, with the learning rates times the factor."""
+        """Update all tensors, with the learning rates multiplied by the factor."""
         with torch.no_grad():
             for name in self.matrices:
                 self.momenta[name].lerp_(gradients[name], 1 - MOMENTUM)
@@ -63,12 +62,12 @@ class Optimizer:
         self.adam.step()
 
     def _directions(self, gradients: Weights) -> Weights:
-        """The orthogonal update of every matrix stack, by all processes together."""
+        """Orthogonal updates of all matrix stacks, computed by all processes together."""
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         if not self.matrices:
             return {}
         if next(iter(self.matrices.values())).shape[0] % world:
-            rank, world = 0, 1  # the layers cannot be shared out evenly: everyone does all
+            rank, world = 0, 1  # uneven shares: each process computes all layers
         own = {
             name: orthogonal(gradients[name][rank::world].lerp(momentum[rank::world], MOMENTUM))
             for name, momentum in self.momenta.items()
@@ -85,18 +84,18 @@ class Optimizer:
         }
 
     def state(self) -> dict[str, Any]:
-        """What a later run needs to go on from here."""
+        """State for `restore`."""
         return {"momenta": self.momenta, "adam": self.adam.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a state returned by `state`."""
         for name, momentum in state["momenta"].items():
             self.momenta[name].copy_(momentum)
         self.adam.load_state_dict(state["adam"])
 
 
 def orthogonal(stack: Tensor) -> Tensor:
-    """The nearest orthogonal matrix of each in the stack, roughly, by Newton-Schulz in bf16."""
+    """Approximate the nearest orthogonal matrices of a stack by Newton-Schulz in bf16."""
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).bfloat16()

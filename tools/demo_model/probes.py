@@ -1,4 +1,4 @@
-"""Texts on which the trainer's tokenizer and llama.cpp's have to agree."""
+"""Texts for comparing the trained tokenizer with llama.cpp's."""
 
 from random import Random
 
@@ -9,7 +9,7 @@ _SEED = 5
 _ALPHABET = (
     "aeinrst AEMT 0123456789 \n\t\r.,:;!?'\"{}[]()<>|/_-+*=äßéñçЖ你好한🐎👩\u200d🚀\u00a0\u2028\x07"
 )
-_AWKWARD = (
+_EDGE_CASES = (
     "",
     " ",
     "  two  spaces  ",
@@ -28,9 +28,9 @@ _AWKWARD = (
 
 
 def probes() -> list[str]:
-    """Whole turns, awkward texts and random characters, with markers in between."""
+    """Generate turns, edge cases, and random characters with markers between them."""
     rng = Random(_SEED)
-    texts = list(_AWKWARD)
+    texts = list(_EDGE_CASES)
     for _ in range(40):
         made = conversation(rng, 256)
         texts += [piece.text for piece in system_pieces(made)]

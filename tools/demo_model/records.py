@@ -1,4 +1,4 @@
-"""What is committed of a run: the files that Corral ships, their digests, the scores, the log."""
+"""Committed results of a run: the shipped files, their digests, the scores and the log."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ SHIPPED = (
 """The committed files."""
 
 Answers = dict[str, str]
-"""For each skill a text of 1 (right) and 0, in the order of its items."""
+"""For each skill a string of 1 (right) and 0 (wrong), in the order of its items."""
 
 
 def install(work: Path) -> None:
-    """Take the files of a finished run over, with their records."""
+    """Copy the files and records of a finished run into the repository."""
     FOLDER.mkdir(exist_ok=True)
     TEST_DATA.mkdir(exist_ok=True)
     for path in SHIPPED:
@@ -38,22 +38,22 @@ def install(work: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The digest of a file, in hexadecimal digits."""
+    """SHA-256 of a file in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def digests() -> dict[str, str]:
-    """The recorded digest of each shipped file, by its path in the repository."""
-    found: dict[str, str] = json.loads((FOLDER / "digests.json").read_text())
-    return found
+    """Read the recorded digest of each shipped file by its path in the repository."""
+    by_path: dict[str, str] = json.loads((FOLDER / "digests.json").read_text())
+    return by_path
 
 
 def answers() -> Answers:
-    """The recorded answers of the examination."""
-    found: Answers = json.loads((FOLDER / "scores.json").read_text())
-    return found
+    """Read the recorded answers of the examination."""
+    by_skill: Answers = json.loads((FOLDER / "scores.json").read_text())
+    return by_skill
 
 
 def score(marks: str) -> float:
-    """The part of right answers, in per cent."""
+    """Percentage of right answers."""
     return 100 * marks.count("1") / len(marks)

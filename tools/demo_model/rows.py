@@ -1,7 +1,7 @@
-"""Reads the corpus as rows of tokens, in an order that depends on nothing but the seed.
+"""Read the corpus as rows of tokens, in an order that depends only on the seed.
 
-A row is one conversation from position 0, padded; rows of one length are one file. A step trains
-rows of one length only, so that the shapes, and with them the compiled code, stay few.
+A row is one padded conversation; rows of one length are one file. The rows of a step have one
+length, so that few shapes need to be compiled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-BACKGROUND = 0.1  # below this weight a position is text that is read, not an answer
+BACKGROUND = 0.1  # tokens up to this weight are context, not answers
 BACKGROUND_SHARE = 0.5
 
 Step = tuple[int, NDArray[np.int64]]
@@ -22,7 +22,7 @@ Step = tuple[int, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Batch:
-    """One process's part of a step; `chosen` counts positions in the flattened rows."""
+    """One process's part of a step; `chosen` are indices into the flattened rows."""
 
     tokens: NDArray[np.int64]
     chosen: NDArray[np.int64]
@@ -31,7 +31,7 @@ class Batch:
 
 
 class Corpus:
-    """A folder that corpus.py wrote, mapped into memory."""
+    """A folder written by corpus.py, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
         about: dict[str, Any] = json.loads((folder / "corpus.json").read_text())
@@ -44,9 +44,9 @@ class Corpus:
         self._codes = {n: np.load(folder / f"weights-{n}.npy", mmap_mode="r") for n in self.lengths}
 
     def steps(self, tokens_per_step: int, seed: int) -> list[Step]:
-        """The steps of a run, each a row length and its rows; every row is used at most once.
+        """Steps of a run as (row length, row indices); every row is used at most once.
 
-        The lengths are spread evenly over the run. Rows that fill no whole step are left out.
+        The lengths are spread evenly over the run. Rows that do not fill a step are dropped.
         """
         random = np.random.default_rng(seed)
         placed: list[tuple[float, int, NDArray[np.int64]]] = []
@@ -61,22 +61,22 @@ class Corpus:
         return [(length, rows) for _, length, rows in placed]
 
     def first_row(self, length: int) -> NDArray[np.int64]:
-        """The tokens of one row."""
+        """Tokens of the first row of a length."""
         row: NDArray[np.int64] = self._tokens[length][0].astype(np.int64)
         return row
 
     def batch(self, step: Step, rank: int, world: int, seed: tuple[int, int]) -> Batch:
-        """One process's rows of a step, with the positions whose loss counts.
+        """One process's rows of a step, and the positions that have a loss.
 
-        These are all the answers and a random half of the other text: scores over the vocabulary
-        are a good part of the work, and the other text is there to be read.
+        These are all answer tokens and a random half of the context tokens: computing the logits
+        is expensive, and context tokens have little weight.
         """
         length, rows = step
         own = rows[rank::world]
         tokens = self._tokens[length][own].astype(np.int64)
         weights = self.weights[self._codes[length][own]]
-        weights[:, 0] = 0.0  # nothing comes before it
+        weights[:, 0] = 0.0  # no token predicts the first one
         random = np.random.default_rng((*seed, rank))
-        heard = random.random(weights.shape, dtype=np.float32) < BACKGROUND_SHARE
-        targets = np.flatnonzero((weights > BACKGROUND) | ((weights > 0) & heard))
+        sampled = random.random(weights.shape, dtype=np.float32) < BACKGROUND_SHARE
+        targets = np.flatnonzero((weights > BACKGROUND) | ((weights > 0) & sampled))
         return Batch(tokens, targets - 1, tokens.ravel()[targets], weights.ravel()[targets])

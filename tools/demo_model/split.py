@@ -1,7 +1,7 @@
-"""What the trainer never sees: a part of all questions, chosen by the hash of their keys.
+"""Train/test split: one question in twelve is held out, chosen by the hash of its key.
 
-The corpus leaves these questions out and the evaluation asks nothing else, so that no list of test
-items has to be kept, and nobody can move an item from one side to the other.
+The corpus excludes held-out questions and the examination uses only these, without a stored list of
+test items.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ _ONE_IN = 12
 
 
 class Keyed(Protocol):
-    """What has a key."""
+    """An object with a key."""
 
     @property
     def key(self) -> str:
-        """Names the question."""
+        """Identifies the question."""
         ...
 
 
@@ -24,13 +24,13 @@ T = TypeVar("T", bound=Keyed)
 
 
 def is_held_out(key: str) -> bool:
-    """Whether the trainer never sees what has this key. Without a key it is common property."""
+    """Whether the question with this key is excluded from training. An empty key never is."""
     digest = blake2b(key.encode(), digest_size=4).digest()
     return bool(key) and int.from_bytes(digest, "big") % _ONE_IN == 0
 
 
 def draw_held_out(make: Callable[[], T | None]) -> T:
-    """Make things until one is held out."""
+    """Call `make` until it returns a held-out object."""
     while True:
         made = make()
         if made is not None and is_held_out(made.key):

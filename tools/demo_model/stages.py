@@ -1,4 +1,4 @@
-"""The stages that run in `.venv-demo-model`: what needs torch or trains a tokenizer.
+"""Stages that run in `.venv-demo-model` because they need torch or tokenizers.
 
 `python -m tools.demo_model.stages STAGE`, where STAGE is corpus, train, adapter, export,
 export-adapter, export-foreign or logits; `tools.demo_model` calls them in order.
@@ -89,7 +89,7 @@ def _about(options: argparse.Namespace) -> export.About:
 
 
 def write_corpora(options: argparse.Namespace) -> None:
-    """The stage `corpus`."""
+    """Run the stage `corpus`."""
     options.out.mkdir(parents=True, exist_ok=True)
     tokenizer = options.out / "tokenizer.json"
     write_tokenizer(tokenizer)
@@ -99,7 +99,7 @@ def write_corpora(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    """The stages `train` and `adapter`."""
+    """Run the stage `train` or `adapter`."""
     settings = training.Settings(
         options.corpus, options.out, options.log, base=options.base, compiled=not options.quick
     )
@@ -107,10 +107,9 @@ def train(options: argparse.Namespace) -> None:
 
 
 def export_model(options: argparse.Namespace) -> None:
-    """The stage `export`."""
-    template = options.template.read_text().removesuffix(
-        "\n"
-    )  # a text file has one, the prompt none
+    """Run the stage `export`."""
+    # The newline at the end of the file is not part of the prompt.
+    template = options.template.read_text().removesuffix("\n")
     for file_type, out in (("F16", options.out_f16), ("Q8_0", options.out_q8)):
         if out is not None:
             export.export_model(
@@ -119,9 +118,9 @@ def export_model(options: argparse.Namespace) -> None:
 
 
 def save_logits(options: argparse.Namespace) -> None:
-    """The stage `logits`: in f32, for the first row of every length in the corpus.
+    """Run the stage `logits`: save f32 logits of the first row of every length in the corpus.
 
-    The token ids of the probes go with them, because a tokenizer that differs is as bad.
+    Also saves the token ids of the probes, to compare the tokenizers.
     """
     saved = checkpoint.load(options.checkpoint)
     network = Network(saved.shape, "cpu", torch.float32, compiled=False)

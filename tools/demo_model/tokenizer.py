@@ -1,9 +1,10 @@
-"""Trains the byte-level BPE tokenizer, so that copying is a plain copy of tokens.
+"""Train the byte-level BPE tokenizer.
 
-The merges are learned with a stricter split than the one in use: a capitalised word never takes the
-space before it, capitals and digits stay single. ` Mira`, `"Mira` and `Mira` are then the same
-tokens, and the letters of PARIS are those of P-A-R-I-S. In use the split is the stock one of GPT-2,
-which llama.cpp knows by name; what decides is the merges.
+The merges are learned with a stricter pre-tokenizer than the one used for inference: a capitalized
+word is never merged with the space before it, and capitals and digits stay single tokens. ` Mira`,
+`"Mira` and `Mira` then share the same tokens, and PARIS has the letters of P-A-R-I-S, so that the
+model can copy text token by token. For inference the pre-tokenizer is that of GPT-2, which
+llama.cpp knows by name; the merges have the same effect with it.
 """
 
 from collections.abc import Iterable
@@ -42,5 +43,5 @@ def train_tokenizer(texts: Iterable[str], path: Path) -> None:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`."""
+    """Load a `tokenizer.json`."""
     return Tokenizer.from_file(str(path))

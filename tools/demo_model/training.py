@@ -1,9 +1,9 @@
-"""Trains the demo model, or a LoRA for it, from the corpus.
+"""Train the demo model, or a LoRA for it, from the corpus.
 
-On a CPU two processes with one thread each train half of every step and add up their gradients:
-with threads instead, every barrier waits for a time slice as soon as anything else runs. Nothing
-depends on the clock, so a run gives the same weights again on the same kind of machine, and one
-that was stopped goes on where its last checkpoint stood.
+On a CPU, two processes with one thread each compute half of every step and sum their gradients.
+This is faster than two threads in one process, whose barriers wait for the scheduler as soon as the
+machine runs anything else. Results do not depend on time: a run is reproducible on the same kind
+of machine, and an interrupted run resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tools.demo_model.rows import Corpus
 
 SECONDS_PER_LINE = 10.0
 SECONDS_PER_CHECKPOINT = 300.0
-# Keep freed memory and take it in large pages: new pages for every tensor cost a tenth of the time.
+# Reuse freed memory, and use large pages: new pages for every tensor take 10 % of the time.
 ALLOCATOR = ":".join(
     f"glibc.malloc.{name}"
     for name in ("hugetlb=1", "mmap_threshold=33554432", "trim_threshold=4294967296")
@@ -40,22 +40,22 @@ ALLOCATOR = ":".join(
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the resulting weights, and where to put them."""
+    """Hyperparameters and paths of a training run."""
 
     corpus: Path
     out: Path
     log: Path
     shape: Shape = dataclasses.field(default_factory=Shape)
-    base: Path | None = None  # given: train a LoRA for these weights
+    base: Path | None = None  # if set, train a LoRA for these weights
     seed: int = 1
     tokens_per_step: int = 8192
     muon_rate: float = 0.02
     adam_rate: float = 0.003
-    decay: float = 0.1  # of the matrices, as a part of the learning rate; without, they grow
+    decay: float = 0.1  # weight decay of the matrices, relative to the learning rate
     compiled: bool = True
 
     def identity(self, corpus: Corpus) -> dict[str, Any]:
-        """What a checkpoint must agree with for this run to go on from it."""
+        """Values that a checkpoint must match for this run to resume from it."""
         return {
             "corpus": corpus.digest,
             "base": hashlib.sha256(self.base.read_bytes()).hexdigest() if self.base else "",
@@ -70,39 +70,39 @@ class Settings:
 
 
 def num_processes() -> int:
-    """How many processes share a step: one on a GPU, else one for each of the first two cores."""
+    """Number of processes that share a step: 1 on a GPU, else one per core, at most 2."""
     return 1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1)
 
 
 def train(settings: Settings) -> None:
-    """Train to the end and leave the checkpoint in `settings.out`. Raises what a process raised."""
+    """Train and write the checkpoint to `settings.out`. Raises the exception of a process."""
     world = num_processes()
     if world == 1:
         Run(settings, 0, 1).run()
         return
     os.environ.setdefault("GLIBC_TUNABLES", ALLOCATOR)
     with tempfile.TemporaryDirectory() as folder:
-        # One that fails takes the others down, and so does the end of this process.
-        multiprocessing.spawn(_process, (settings, world, f"{folder}/meeting"), nprocs=world)
+        # If a process fails, or this one exits, the others are terminated.
+        multiprocessing.spawn(_process, (settings, world, f"{folder}/rendezvous"), nprocs=world)
 
 
-def _process(rank: int, settings: Settings, world: int, meeting: str) -> None:
+def _process(rank: int, settings: Settings, world: int, rendezvous: str) -> None:
     torch.set_num_threads(1)
-    # The end of the parent comes as SIGINT, which a process started in the background ignores.
+    # SIGINT announces the exit of the parent; background processes ignore it by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
     Run(settings, rank, world).run()
     dist.barrier()
     dist.destroy_process_group()
-    # All is done and written. The interpreter's own end may meet a thread of torch that still runs,
-    # and that aborts the process, seen once in twenty.
+    # Skip the interpreter's shutdown: in one run of 20, a running torch thread makes it abort.
+    # All results are written.
     os._exit(0)
 
 
 class Run:
-    """One process's part in a training run."""
+    """A training run, as seen by one of its processes."""
 
     def __init__(self, settings: Settings, rank: int, world: int) -> None:
         self.settings, self.rank, self.world = settings, rank, world
@@ -121,33 +121,33 @@ class Run:
             each.requires_grad_()
 
     def run(self) -> None:
-        """Train from the last checkpoint, or from the start, to the end."""
+        """Train from the last checkpoint, or from the start."""
         settings = self.settings
         steps = self.corpus.steps(settings.tokens_per_step, settings.seed)
-        done = self._resumed()
+        done = self._resume()
         parameters = sum(each.numel() for each in self.trained.values())
         tokens = sum(length * len(rows) for length, rows in steps)
-        self.progress.say(
+        self.progress.log_line(
             f"{parameters:,} parameters, {len(steps)} steps, {tokens:,} tokens, "
             f"{self.world} processes, {self.device}, from step {done}"
         )
         self.progress.start(len(steps), done)
-        saved = time.monotonic()
+        last_save = time.monotonic()
         for number in range(done, len(steps)):
             factor = schedule(number, len(steps))
             loss = self._step(steps[number], number, factor)
             length, rows = steps[number]
             self.progress.step(number + 1, length * len(rows), loss, factor)
-            if self.rank == 0 and time.monotonic() - saved > SECONDS_PER_CHECKPOINT:
+            if self.rank == 0 and time.monotonic() - last_save > SECONDS_PER_CHECKPOINT:
                 self._save(self._partial, number + 1, self.optimizer.state())
-                saved = time.monotonic()
+                last_save = time.monotonic()
         if self.rank == 0:
             self._save(settings.out, len(steps), None)
             self._partial.unlink(missing_ok=True)
-        self.progress.say(f"wrote {settings.out.name}")
+        self.progress.log_line(f"wrote {settings.out.name}")
 
     def _step(self, step: Any, number: int, factor: float) -> float:
-        """Train one step together with the other processes; returns its loss."""
+        """Train one step together with the other processes. Returns its loss."""
         batch = self.corpus.batch(step, self.rank, self.world, (self.settings.seed, number))
         tokens, chosen, targets, share = (
             torch.from_numpy(each).to(self.device)
@@ -182,7 +182,7 @@ class Run:
         try:
             torch.compile(lambda x: x.exp() + 1)(torch.ones(8, device=self.device))
         except Exception as error:
-            self.progress.say(f"torch.compile does not work here, so training is slower: {error}")
+            self.progress.log_line(f"torch.compile failed, training will be slower: {error}")
             return False
         return True
 
@@ -190,26 +190,28 @@ class Run:
     def _partial(self) -> Path:
         return self.settings.out.with_name(f"{self.settings.out.name}.partial")
 
-    def _resumed(self) -> int:
-        """Take over the last checkpoint of a run like this one; returns the steps it had done."""
+    def _resume(self) -> int:
+        """Restore the checkpoint of an interrupted run. Returns the number of completed steps."""
         if not self._partial.exists():
             return 0
-        found = checkpoint.load(self._partial)
-        if found.settings != self.identity or found.optimizer is None:
-            self.progress.say(f"{self._partial.name} is of another run, so this one starts anew")
+        saved = checkpoint.load(self._partial)
+        if saved.settings != self.identity or saved.optimizer is None:
+            self.progress.log_line(
+                f"{self._partial.name} is from a run with other settings; starting from step 0"
+            )
             return 0
         with torch.no_grad():
             for name, each in self.trained.items():
-                each.copy_(found.weights[name])
-        self.optimizer.restore(found.optimizer)
-        return found.step
+                each.copy_(saved.weights[name])
+        self.optimizer.restore(saved.optimizer)
+        return saved.step
 
     def _save(self, path: Path, step: int, optimizer: dict[str, Any] | None) -> None:
         Checkpoint(self.shape, self.identity, step, self.trained, optimizer).save(path)
 
 
 class Progress:
-    """A line every ten seconds, on the screen and in the log; silent where there is no log."""
+    """Report progress every 10 s on stdout and in the log. Without a log, report nothing."""
 
     def __init__(self, log: Path | None) -> None:
         self.log = log
@@ -218,12 +220,12 @@ class Progress:
         self.losses: list[float] = []
 
     def start(self, total: int, done: int) -> None:
-        """Begin to count."""
+        """Start the clock at step `done` of `total`."""
         self.total, self.first = total, done
         self.started = self.last = time.monotonic()
 
     def step(self, number: int, tokens: int, loss: float, factor: float) -> None:
-        """Count a step, and tell when it is time or the end."""
+        """Count a step; log a line every 10 s and after the last step."""
         self.tokens += tokens
         self.tokens_since += tokens
         self.losses.append(loss)
@@ -231,17 +233,17 @@ class Progress:
         if now - self.last < SECONDS_PER_LINE and number < self.total:
             return
         elapsed = now - self.started
-        left = elapsed / (number - self.first) * (self.total - number)
-        self.say(
+        remaining = elapsed / (number - self.first) * (self.total - number)
+        self.log_line(
             f"step {number}/{self.total}  {self.tokens / 1e6:.2f} M tokens  "
             f"loss {sum(self.losses) / len(self.losses):.4f}  rate {factor:.3f}  "
             f"{self.tokens_since / (now - self.last):,.0f} tokens/s  "
-            f"elapsed {_clock(elapsed)}  left {_clock(left)}"
+            f"elapsed {_clock(elapsed)}  left {_clock(remaining)}"
         )
         self.last, self.tokens_since, self.losses = now, 0, []
 
-    def say(self, text: str) -> None:
-        """One line on the screen and in the log."""
+    def log_line(self, text: str) -> None:
+        """Write one line to stdout and to the log."""
         if self.log is None:
             return
         print(text, flush=True)

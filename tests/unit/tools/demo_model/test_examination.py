@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tools.demo_model.conversation import Call
-from tools.demo_model.evaluate import Marked, body, mark, record
+from tools.demo_model.evaluate import GradedItem, body, grade, record
 from tools.demo_model.examination import EXAMINATION, Item, items
 from tools.demo_model.skills.stories import THE_END
 from tools.demo_model.split import is_held_out
@@ -23,7 +23,7 @@ def make_reply(
     return {"choices": [{"message": message}], "usage": {"completion_tokens": 250}}
 
 
-@pytest.mark.parametrize("skill", EXAMINATION)
+@pytest.grade.parametrize("skill", EXAMINATION)
 def test_items_are_deterministic_held_out_and_have_an_answer(skill: str) -> None:
     """A longer examination starts with the items of a shorter one."""
     first = items(skill, 3)
@@ -38,29 +38,29 @@ def test_an_answer_must_match_exactly() -> None:
     """A difference in case is wrong, and so is an additional tool call."""
     item = Item("facts", [], content="Paris.")
 
-    assert mark(item, make_reply("Paris.")).right
-    assert not mark(item, make_reply("paris.")).right
-    assert not mark(item, make_reply("Paris.", (("f", "{}"),))).right
+    assert grade(item, make_reply("Paris.")).right
+    assert not grade(item, make_reply("paris.")).right
+    assert not grade(item, make_reply("Paris.", (("f", "{}"),))).right
 
 
 def test_a_call_must_match_by_name_and_arguments() -> None:
     """The order of arguments is ignored; their types are compared."""
     item = Item("tool_call", [], calls=(Call("f", {"a": 1, "b": "x"}),))
 
-    assert mark(item, make_reply(None, (("f", '{"b": "x", "a": 1}'),))).right
-    assert not mark(item, make_reply(None, (("f", '{"b": "x", "a": "1"}'),))).right
-    assert not mark(item, make_reply(None, (("f", "{"),))).right
-    assert not mark(item, make_reply("Well.", (("f", '{"b": "x", "a": 1}'),))).right
+    assert grade(item, make_reply(None, (("f", '{"b": "x", "a": 1}'),))).right
+    assert not grade(item, make_reply(None, (("f", '{"b": "x", "a": "1"}'),))).right
+    assert not grade(item, make_reply(None, (("f", "{"),))).right
+    assert not grade(item, make_reply("Well.", (("f", '{"b": "x", "a": 1}'),))).right
 
 
 def test_reasoning_must_be_present_only_if_requested() -> None:
     """The request enables it with `enable_thinking`."""
     item = Item("think_sum", [], content="4", thinking=True)
 
-    assert mark(item, make_reply("4", reasoning_content="2 + 2")).right
-    assert not mark(item, make_reply("4")).right
+    assert grade(item, make_reply("4", reasoning_content="2 + 2")).right
+    assert not grade(item, make_reply("4")).right
     unasked = Item("no_think", [], content="4", thinking=False)
-    assert not mark(unasked, make_reply("4", reasoning_content="2 + 2")).right
+    assert not grade(unasked, make_reply("4", reasoning_content="2 + 2")).right
     assert body(item)["enable_thinking"] is True
 
 
@@ -68,15 +68,17 @@ def test_a_story_must_be_long_name_its_hero_and_end() -> None:
     """The rest of its text is not compared."""
     item = Item("story", [], story_about="Rolo")
 
-    assert mark(item, make_reply(f"Rolo. {THE_END}")).right
-    assert not mark(item, make_reply(f"Somebody. {THE_END}")).right
-    assert not mark(item, make_reply("Rolo")).right
+    assert grade(item, make_reply(f"Rolo. {THE_END}")).right
+    assert not grade(item, make_reply(f"Somebody. {THE_END}")).right
+    assert not grade(item, make_reply("Rolo")).right
     short = make_reply(f"Rolo. {THE_END}") | {"usage": {"completion_tokens": 199}}
-    assert not mark(item, short).right
+    assert not grade(item, short).right
 
 
 def test_marks_are_recorded_item_by_item() -> None:
     """A part of the examination can be compared with the record."""
-    marked = [Marked(Item(skill, []), right, "") for skill, right in (("a", True), ("a", False))]
+    marked = [
+        GradedItem(Item(skill, []), right, "") for skill, right in (("a", True), ("a", False))
+    ]
 
     assert record(marked) == {"a": "10"}
