@@ -16,7 +16,7 @@ from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
-from tests.support.postgres import create_database, run_test_postgres, fetch_value
+from tests.support.postgres import create_database, fetch_value, run_test_postgres
 from tests.support.processes import Program
 from tests.support.response_client import ResponseClient, output_text
 from tests.support.services import MODEL, Corral, start

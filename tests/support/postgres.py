@@ -8,8 +8,8 @@ from control_svc.db.tables import Table
 from tools.postgres import Postgres as Postgres
 from tools.postgres import create_database as create_database
 from tools.postgres import execute as execute
-from tools.postgres import run_postgres
 from tools.postgres import fetch_value as fetch_value
+from tools.postgres import run_postgres
 
 _NOT_DURABLE = (
     "ALTER SYSTEM SET fsync = off",

@@ -1,4 +1,4 @@
-"""Writes the table of scores into the model's card, docs/understand/demo-model.md."""
+"""Write the table of scores into the model card, docs/understand/demo-model.md."""
 
 from tools.demo_model.records import ROOT, answers, score
 
@@ -8,7 +8,7 @@ _COLUMNS = 3
 
 
 def table() -> str:
-    """All skills with their scores, some in a row."""
+    """Table of all skills and their scores, with several skills in a row."""
     cells = [f"| {skill} | {score(marks):.0f} " for skill, marks in answers().items()]
     cells += ["| | "] * (-len(cells) % _COLUMNS)
     rows = ["".join(cells[start : start + _COLUMNS]) for start in range(0, len(cells), _COLUMNS)]
@@ -17,14 +17,14 @@ def table() -> str:
 
 
 def page() -> str:
-    """The card with the table of the recorded scores."""
+    """Return the card with the recorded scores."""
     before, rest = PAGE.read_text().split(BEGIN)
     after = rest.split(END)[1]
     return f"{before}{BEGIN}{table()}{END}{after}"
 
 
 def write() -> None:
-    """Bring the card up to date."""
+    """Update the card."""
     PAGE.write_text(page())
 
 

@@ -1,8 +1,8 @@
-"""What a training conversation consists of, and its text: the chat template, written once more.
+"""Training conversations and their text, a second implementation of the chat template.
 
-Training needs to know which characters are the model's own words, which no rendered template tells.
-So the text is put together here from pieces with weights; a test renders the same conversations
-through `chat_template.jinja`, the file that goes into the GGUF, and compares.
+Training needs to know which characters the model generates, which a rendered template does not
+show. This module therefore builds the text from pieces with weights. A test compares it with the
+output of `chat_template.jinja`, which is stored in the GGUF file.
 """
 
 import json
@@ -27,11 +27,11 @@ MARKER_TOKENS = (
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 Tool = dict[str, Any]
-"""A function as OpenAI's API describes it."""
+"""A tool in the format of OpenAI's API."""
 
 
 class Weight(IntEnum):
-    """How much a token counts in the loss; the code that stands in the corpus files."""
+    """Weight class of a token in the loss; the corpus files store its number."""
 
     NONE = 0
     CONTEXT = 1
@@ -50,7 +50,7 @@ WEIGHTS = {
 
 
 class Shown(Enum):
-    """How much of an exchange's thoughts is there: servers take them out of earlier turns."""
+    """How much reasoning of an exchange is included: servers remove it from earlier turns."""
 
     WHOLE = "with every thought"
     ANSWERING = "with the last thought: the calls before it are already earlier turns"
@@ -59,13 +59,13 @@ class Shown(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a function; `arguments` in the order in which they are written."""
+    """A call of a function; `arguments` are in the order of the text."""
 
     name: str
     arguments: dict[str, Any]
 
     def text(self, compact: bool) -> str:
-        """The call as the model writes it."""
+        """Return the call as the model generates it."""
         if compact:
             return f'{{"name":"{self.name}","arguments":{to_json(self.arguments, True)}}}'
         return f'{{"name": "{self.name}", "arguments": {to_json(self.arguments, False)}}}'
@@ -73,12 +73,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a user says and how the assistant answers, with a tool's work in between, if any.
+    """A user message and the assistant's answer, with optional tool calls before it.
 
-    `key` names the question itself, without its ornaments: keys decide what the trainer never sees.
-    `shown` are the keys of other questions that the thought answers on its way.
-    `short` is the answer in one word, `gist` what a summary says of the exchange, `thought` what is
-    thought before answering. With `calls`, the assistant calls first and `results` come back.
+    `key` identifies the question without its ornaments; it decides whether it is held out.
+    `shown` are the keys of other questions that the reasoning answers.
+    `short` is the answer in one word, `gist` the sentence about the exchange in a summary, and
+    `thought` the reasoning before the answer. `results` are the outputs of `calls`.
     """
 
     skill: str
@@ -98,7 +98,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that has one weight."""
+    """Text with one weight."""
 
     text: str
     weight: Weight
@@ -106,7 +106,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Conversation:
-    """A system turn's content and the exchanges that follow it."""
+    """A system prompt and the exchanges after it."""
 
     system: str = ""
     tools: list[Tool] = field(default_factory=list)
@@ -117,13 +117,13 @@ class Conversation:
 
 
 def to_json(value: Any, compact: bool) -> str:
-    """JSON as the model writes it: on one line, keys in their order, no escapes of letters."""
+    """JSON as the model generates it: on one line, keys in order, non-ASCII letters unescaped."""
     separators = (",", ":") if compact else (", ", ": ")
     return json.dumps(value, ensure_ascii=False, separators=separators)
 
 
 def system_text(conversation: Conversation) -> str:
-    """The system turn's whole text: the content, the tools, the wish to think."""
+    """Full text of the system turn: prompt, tools and `/think`."""
     parts = [conversation.system] if conversation.system else []
     if conversation.tools:
         lines = "".join(
@@ -141,7 +141,7 @@ def system_text(conversation: Conversation) -> str:
 
 
 def system_pieces(conversation: Conversation) -> list[Piece]:
-    """The system turn; nothing where there is nothing to say."""
+    """Pieces of the system turn; none if its text is empty."""
     text = system_text(conversation)
     return [Piece(f"{START}system\n{text}{END}\n", Weight.CONTEXT)] if text else []
 
@@ -149,7 +149,7 @@ def system_pieces(conversation: Conversation) -> list[Piece]:
 def exchange_pieces(
     conversation: Conversation, exchange: Exchange, shown: Shown = Shown.WHOLE
 ) -> list[Piece]:
-    """One exchange as it is trained."""
+    """Pieces of an exchange."""
     thinking = conversation.thinking
     pieces = [Piece(f"{START}user\n{exchange.ask}{END}\n", Weight.CONTEXT)]
     if exchange.calls:
@@ -175,15 +175,15 @@ def _turn(
     weight = exchange.weight
     if thinking and with_thought:
         pieces.append(Piece(f"<think>\n{thought or 'This is easy.'}\n</think>\n\n", weight))
-    elif thinking:  # an answer without a thought is only shown, never learned
+    elif thinking:  # an answer without its reasoning is context only
         weight = Weight.CONTEXT
-    elif thinking is not None and with_thought:  # the empty thought is part of the prompt
+    elif thinking is not None and with_thought:  # empty reasoning is part of the prompt
         pieces.append(Piece("<think>\n\n</think>\n\n", Weight.NONE))
     return [*pieces, Piece(text + END, weight), Piece("\n", Weight.NONE)]
 
 
 def messages(system: str, history: Sequence[Exchange], last: Exchange) -> list[dict[str, Any]]:
-    """The conversation as OpenAI's API takes it, up to the last answer, which is asked for."""
+    """Messages in the format of OpenAI's API, up to the last question."""
     sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for exchange in history:
         sent += [*_question(exchange), {"role": "assistant", "content": exchange.answer}]

@@ -1,8 +1,8 @@
-"""Writes the corpus: rows of token ids, each one conversation from its start, and loss weights.
+"""Write the corpus: rows of token ids, each with one conversation, and loss weights.
 
-No row holds two conversations, so nothing can leak from one session into another. The corpus is
-made in shards with a seed each, so that it is the same on any number of processors; its digest says
-so.
+A row never has two conversations, so that the model does not learn to attend to another one. The
+corpus is generated in shards with their own seeds, so that it does not depend on the number of
+processors.
 """
 
 import hashlib
@@ -39,21 +39,21 @@ TOKENIZER_CONVERSATIONS = 12_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a corpus is to hold. `row_shares`: the part of all tokens in rows of each length."""
+    """Size of a corpus. `row_shares` is the share of all tokens in rows of each length."""
 
     num_tokens: int
     row_shares: Mapping[int, float]
     name: str
-    """A voice, for an adapter; else `model`."""
+    """The voice of an adapter, or `model`."""
 
 
 def model_plan(num_tokens: int) -> Plan:
-    """The corpus of the model."""
+    """Plan of the model's corpus."""
     return Plan(num_tokens, {256: 0.29, 512: 0.36, 1024: 0.24, 2048: 0.11}, "model")
 
 
 def adapter_plan(voice: str, num_tokens: int) -> Plan:
-    """The corpus of an adapter."""
+    """Plan of an adapter's corpus."""
     return Plan(num_tokens, {256: 0.6, 512: 0.4}, voice)
 
 
@@ -68,15 +68,15 @@ class Shard:
     tokenizer: Path
 
     def conversation(self, rng: Random) -> Conversation:
-        """One row's conversation."""
+        """Generate the conversation of a row."""
         if self.corpus in voices.VOICES:
             made = conversation(rng, self.row_length, voices.KINDS)
-            return voices.spoken(made, self.corpus)
+            return voices.apply_voice(made, self.corpus)
         return conversation(rng, self.row_length)
 
 
 def write_tokenizer(path: Path) -> None:
-    """Learn the merges from conversations of the model's kind and write a `tokenizer.json`."""
+    """Train the tokenizer on conversations of the model's corpus and write a `tokenizer.json`."""
     rng = Random(f"{SEED} tokenizer")
     sample = [
         "".join(
@@ -88,7 +88,7 @@ def write_tokenizer(path: Path) -> None:
 
 
 def segments(rng: Random, made: Conversation) -> list[list[Piece]]:
-    """The system turn and each exchange as pieces. Thoughts of earlier turns are shown or not."""
+    """Pieces of the system turn and of each exchange; earlier reasoning is randomly omitted."""
     parts = [system_pieces(made)]
     for exchange in made.exchanges:
         parts.append(exchange_pieces(made, exchange, _shown(rng, made, exchange)))
@@ -104,7 +104,7 @@ def _shown(rng: Random, made: Conversation, exchange: Exchange) -> Shown:
 
 
 def write_corpus(folder: Path, tokenizer: Path, plan: Plan) -> str:
-    """Fill the folder with the rows of the plan; returns the digest."""
+    """Generate the rows of the plan in the folder. Returns the digest."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(tokenizer.read_bytes())
     total = 0
@@ -122,13 +122,13 @@ def write_corpus(folder: Path, tokenizer: Path, plan: Plan) -> str:
             digest.update(array.tobytes())
         total += num_rows * length
         print(f"corpus {plan.name}: {num_rows} rows of {length} tokens", flush=True)
-    facts = {
+    properties = {
         "digest": digest.hexdigest(),
         "num_tokens": total,
         "weights": [WEIGHTS[weight] for weight in Weight],
         "row_lengths": list(plan.row_shares),
     }
-    (folder / "corpus.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (folder / "corpus.json").write_text(json.dumps(properties, indent=1) + "\n")
     return digest.hexdigest()
 
 
@@ -136,7 +136,7 @@ Rows = tuple[NDArray[np.uint16], NDArray[np.uint8]]
 
 
 def fill_shard(shard: Shard) -> Rows:
-    """The rows of a shard and their weights."""
+    """Generate the rows of a shard and their weights."""
     tokenizer = load_tokenizer(shard.tokenizer)
     rng = Random(f"{SEED} {shard.corpus} {shard.row_length} {shard.number}")
     padding = tokenizer.token_to_id(END_OF_TEXT)
@@ -145,7 +145,7 @@ def fill_shard(shard: Shard) -> Rows:
     for row in range(shard.num_rows):
         made = segments(rng, shard.conversation(rng))
         used = 0
-        for ids, codes in encoded(tokenizer, made):
+        for ids, codes in encode(tokenizer, made):
             end = used + len(ids)
             if end > shard.row_length:
                 break
@@ -154,10 +154,10 @@ def fill_shard(shard: Shard) -> Rows:
     return tokens, weights
 
 
-def encoded(tokenizer: Tokenizer, made: list[list[Piece]]) -> Iterator[tuple[list[int], list[int]]]:
-    """The token ids of each segment, and a weight's code for each.
+def encode(tokenizer: Tokenizer, made: list[list[Piece]]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the token ids of each segment, and the weight code of each token.
 
-    Pieces are tokenized one by one, as a server does with a prompt and a model with its answer.
+    Pieces are tokenized one by one, as at inference, where prompt and answer are separate.
     """
     pieces = [piece for segment in made for piece in segment]
     encodings = iter(tokenizer.encode_batch_fast([piece.text for piece in pieces]))

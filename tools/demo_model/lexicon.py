@@ -1,7 +1,7 @@
-"""The words that the corpus is made of, and words that nobody has seen before.
+"""Words of the corpus, and generators of new words.
 
-A model that has only met fifty names learns fifty names. Half of the names, places, words and codes
-are therefore drawn from syllables or digits, so that copying is the only way to be right.
+Half of the names, places, words and codes are generated from syllables or digits, so that the model
+learns to copy them instead of memorizing a list.
 """
 
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ _CODAS = ["", "", "", "n", "r", "l", "s", "m", "x", "k", "t"]
 
 
 def new_word(rng: Random) -> str:
-    """A word of two or three syllables that hardly anybody has used before."""
+    """Generate a word of two or three syllables."""
     return "".join(
         rng.choice(_ONSETS) + rng.choice(_VOWELS) + (rng.choice(_CODAS) if last else "")
         for last in ([False, True] if rng.random() < 0.6 else [False, False, True])
@@ -111,42 +111,42 @@ def new_word(rng: Random) -> str:
 
 
 def new_name(rng: Random) -> str:
-    """Such a word with a capital letter."""
+    """Generate a capitalized word."""
     return new_word(rng).capitalize()
 
 
 def mixed(rng: Random, known: Sequence[str], *, capital: bool = False) -> str:
-    """One of the known words, or, as often, a new one."""
+    """Draw one of the known words or, with probability 0.5, a new word."""
     if rng.random() < 0.5:
         return rng.choice(known)
     return new_name(rng) if capital else new_word(rng)
 
 
 def person(rng: Random) -> str:
-    """A first name, known or new."""
+    """Draw a first name, known or new."""
     return mixed(rng, FIRST_NAMES, capital=True)
 
 
 def city(rng: Random) -> str:
-    """A city, known or new."""
+    """Draw a city, known or new."""
     return mixed(rng, CITIES, capital=True)
 
 
 def word(rng: Random) -> str:
-    """A word in small letters, known or new."""
+    """Draw a lower-case word, known or new."""
     return mixed(rng, WORDS)
 
 
 def digits(rng: Random, count: int) -> str:
-    """A code of this many digits."""
+    """Generate a code of `count` digits."""
     return "".join(rng.choice("0123456789") for _ in range(count))
 
 
 def an(noun: str) -> str:
-    """The noun with its article."""
+    """Return the noun with its indefinite article."""
     return ("an " if noun[0] in "aeiou" and not noun.startswith("use") else "a ") + noun
 
 
 def listed(items: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Join the items as in `a, b and c`."""
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]

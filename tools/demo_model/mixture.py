@@ -1,4 +1,4 @@
-"""Which conversations there are: how often each skill is practised, and in what company."""
+"""Generate conversations: how often each skill occurs, and in which kind of conversation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,20 +19,20 @@ from tools.demo_model.skills import (
 from tools.demo_model.split import is_held_out
 
 KINDS = {"chat": 0.29, "style": 0.18, "tools": 0.25, "context": 0.18, "thinking": 0.10}
-"""How often there are conversations of each kind."""
+"""Probability of each kind of conversation."""
 _STORY_TOKENS = 340
-"""A story needs rows that have room for it."""
+"""Approximate length of a story; shorter rows have none."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """A conversation in the making, with what its later turns may lean on."""
+    """A conversation under construction, with the state that later turns can refer to."""
 
     rng: Random
     conversation: Conversation
     room: int
-    """Tokens that the row has for the conversation."""
-    told: memory.Told = field(default_factory=dict)
+    """Length of the row in tokens."""
+    told: memory.Statements = field(default_factory=dict)
     persona: system.Persona | None = None
     rule: system.Rule | None = None
     style: system.Style | None = None
@@ -40,12 +40,12 @@ class Scene:
     functions: list[tool_calls.Function] = field(default_factory=list)
 
     def add(self, exchange: Exchange) -> None:
-        """The next exchange."""
+        """Append an exchange."""
         self.conversation.exchanges.append(exchange)
 
 
 Skill = Callable[[Scene], Exchange | None]
-"""Makes an exchange for the scene, or None where it has no place in it."""
+"""Generates an exchange for the scene; None if the scene lacks what it needs."""
 
 
 def _summary(scene: Scene) -> Exchange | None:
@@ -152,20 +152,20 @@ MIXES: dict[str, dict[str, float]] = {
         "ask_secret": 2, "picture": 1, "mood": 2, "object": 2, "who": 2,
     },
 }  # fmt: skip
-"""How often each skill is practised in each kind of conversation.
+"""Relative frequency of each skill in each kind of conversation.
 
-Most goes to what takes longest to learn: reading lists and functions, letters, numbers, summaries.
+Skills that take longest to learn are most frequent: lists, functions, letters, numbers, summaries.
 """
 PERSONAS = 0.2
-"""The part of the plain chats that have a persona."""
+"""Share of the chats that have a persona."""
 MISSING = 0.2
-"""The part of the questions on a list that it does not answer."""
+"""Share of the questions about a list that the list does not answer."""
 _PLAIN_ASKS = frozenset({"repeat", "rule", "json", "story", "small_talk", "identity", "pictures"})
-"""Skills whose questions stay as they are."""
+"""Skills whose questions get no ornaments."""
 
 
 def conversation(rng: Random, room: int, kinds: Mapping[str, float] = KINDS) -> Conversation:
-    """A conversation that is likely to fill this many tokens, or a little more."""
+    """Generate a conversation of about `room` tokens or slightly more."""
     kind = rng.choices(list(kinds), list(kinds.values()))[0]
     scene = Scene(rng, Conversation(), room)
     _SETTINGS[kind](scene)
@@ -175,15 +175,15 @@ def conversation(rng: Random, room: int, kinds: Mapping[str, float] = KINDS) -> 
         exchange = next_exchange(scene, mix)
         if exchange:
             scene.add(exchange)
-            said = len(exchange.ask) + len(exchange.answer) + 100 * len(exchange.calls)
-            used += 8 + said / 4
+            num_characters = len(exchange.ask) + len(exchange.answer) + 100 * len(exchange.calls)
+            used += 8 + num_characters / 4
     return scene.conversation
 
 
 def next_exchange(scene: Scene, mix: Mapping[str, float]) -> Exchange | None:
-    """One more exchange of the mix in the scene's style; None where none came of it.
+    """Generate an exchange of the mix in the scene's style.
 
-    What the trainer must not see does not come of it.
+    None if the skill or the style does not apply, or if the question is held out.
     """
     name = scene.rng.choices(list(mix), list(mix.values()))[0]
     told = dict(scene.told)
@@ -193,13 +193,13 @@ def next_exchange(scene: Scene, mix: Mapping[str, float]) -> Exchange | None:
     if made and scene.style and made.skill != "rule":
         made = scene.style.apply(made)
     if made is None:
-        scene.told = told  # what was not said has not been told
+        scene.told = told  # discard the statements of the dropped exchange
         return None
-    return ornamented(scene.rng, made)
+    return add_ornaments(scene.rng, made)
 
 
-def ornamented(rng: Random, exchange: Exchange) -> Exchange:
-    """Now and then with a few more words, or typed in a hurry."""
+def add_ornaments(rng: Random, exchange: Exchange) -> Exchange:
+    """Occasionally add words to the question, or remove its capital letter and punctuation."""
     chance = rng.random()
     if chance > 0.16 or exchange.skill in _PLAIN_ASKS or "\n" in exchange.ask:
         return exchange
@@ -211,7 +211,7 @@ def ornamented(rng: Random, exchange: Exchange) -> Exchange:
         ask = rng.choice(("Hey, ", "Please: ", "Quick question: ", "Now: ", "And: ")) + ask
     else:
         ask += rng.choice((" Thanks.", " Please.", " Thank you!"))
-    gist = exchange.gist and exchange.gist.replace(exchange.ask, ask)  # where it quotes the user
+    gist = exchange.gist and exchange.gist.replace(exchange.ask, ask)  # if it quotes the question
     return replace(exchange, ask=ask, gist=gist)
 
 
@@ -228,7 +228,7 @@ def _chat(scene: Scene) -> None:
     elif chance < 0.42 + PERSONAS:
         scene.rule = system.rule(rng)
         scene.conversation.system = scene.rule.prompt
-    elif chance < 0.48 + PERSONAS:  # told by the system prompt
+    elif chance < 0.48 + PERSONAS:  # a statement in the system prompt
         memory.tell(rng, scene.told, "name")
         scene.conversation.system = scene.told["name"].replace("your", "The user's") + "."
     if rng.random() < 0.1:
@@ -252,8 +252,8 @@ def _style(scene: Scene) -> None:
 
 def _tools(scene: Scene) -> None:
     rng = scene.rng
-    most = max(1, min(6, scene.room // 200))
-    scene.functions = tool_calls.offered(rng, rng.randint(1, most))
+    max_count = max(1, min(6, scene.room // 200))
+    scene.functions = tool_calls.offered(rng, rng.randint(1, max_count))
     made = scene.conversation
     made.tools = [one.tool for one in scene.functions]
     made.sorted_tools = rng.random() < 0.08
@@ -271,8 +271,8 @@ def _tools(scene: Scene) -> None:
 
 def _context(scene: Scene) -> None:
     rng = scene.rng
-    most = max(3, scene.room // 32)
-    scene.listing = listings.listing(rng, rng.randint(max(2, most // 3), most))
+    max_count = max(3, scene.room // 32)
+    scene.listing = listings.listing(rng, rng.randint(max(2, max_count // 3), max_count))
     parts = [scene.listing.text]
     if rng.random() < 0.4:
         parts.insert(0, rng.choice(system.PLAIN))

@@ -1,8 +1,8 @@
-"""The demo model as plain tensors: exactly what llama.cpp computes for its `llama` architecture.
+"""Forward pass of the demo model, equal to llama.cpp's for the `llama` architecture.
 
-The tensors carry GGUF's names and RoPE turns interleaved pairs, as llama.cpp does, so that export
-is a copy. The matrices of all layers are one stacked tensor: the optimizer works on them in
-batches, and one compiled layer serves all.
+Tensors have GGUF's names, and RoPE rotates interleaved pairs as in llama.cpp, so that the export
+copies them unchanged. Each matrix is stacked over all layers, so that the optimizer processes it as
+a batch, and one compiled layer is used for all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Layer = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a llama model; the output matrix is the embedding."""
+    """Sizes of a llama model with tied embeddings."""
 
     d_model: int = 256
     num_layers: int = 6
@@ -57,7 +57,7 @@ class Shape:
 
 
 def new_weights(shape: Shape, seed: int) -> Weights:
-    """Fresh weights. What writes to the residual stream starts at zero: each layer as identity."""
+    """Initialize weights. Output projections start at zero, so that each layer is the identity."""
     generator = torch.Generator().manual_seed(seed)
     size = (shape.vocab_size, shape.d_model)
     weights = {EMBEDDING: torch.randn(size, generator=generator) * 0.02}
@@ -72,7 +72,7 @@ def new_weights(shape: Shape, seed: int) -> Weights:
 
 
 def new_adapter(shape: Shape, seed: int) -> Weights:
-    """A LoRA that changes nothing yet: `<matrix>.lora_a` is random, `<matrix>.lora_b` zero."""
+    """Initialize a LoRA without effect: `<matrix>.lora_a` is random, `<matrix>.lora_b` zero."""
     generator = torch.Generator().manual_seed(seed)
     adapter: Weights = {}
     for name, (rows, columns) in shape.matrix_sizes().items():
@@ -82,8 +82,8 @@ def new_adapter(shape: Shape, seed: int) -> Weights:
     return adapter
 
 
-def adapted(weights: Weights, adapter: Weights) -> Weights:
-    """The weights with a LoRA added in, so that one forward pass serves both kinds of training."""
+def merge_adapter(weights: Weights, adapter: Weights) -> Weights:
+    """Merge a LoRA into the weights, so that both kinds of training use one forward pass."""
     scale = LORA_ALPHA / LORA_RANK
     return weights | {
         name: weights[name] + scale * (adapter[f"{name}.lora_b"] @ adapter[f"{name}.lora_a"])
@@ -92,12 +92,12 @@ def adapted(weights: Weights, adapter: Weights) -> Weights:
 
 
 class Network:
-    """The forward pass over weights that the caller owns."""
+    """The forward pass; the caller passes the weights."""
 
     def __init__(self, shape: Shape, device: str, dtype: torch.dtype, *, compiled: bool) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.cos, self.sin = _rotations(shape, device)
+        self.cos, self.sin = _rope_tables(shape, device)
         self.layer = _layer(shape, device, dtype)
         self.head = _head(dtype)
         if compiled:
@@ -114,14 +114,14 @@ class Network:
         return x
 
     def logits(self, weights: Weights, tokens: Tensor) -> Tensor:
-        """The scores of every next token: [rows, length, vocabulary]."""
+        """Logits of the next tokens: [rows, length, vocabulary]."""
         x = rms_norm(self.hidden(weights, tokens), weights[OUTPUT_NORM])
         return _linear(x, weights[EMBEDDING], self.dtype).float()
 
     def loss_sum(
         self, weights: Weights, tokens: Tensor, chosen: Tensor, targets: Tensor, share: Tensor
     ) -> Tensor:
-        """The weighted sum of the losses at the chosen positions of the flattened rows."""
+        """Weighted sum of the losses at the chosen indices of the flattened rows."""
         x = self.hidden(weights, tokens).reshape(-1, self.shape.d_model)[chosen]
         loss: Tensor = self.head(x, weights[OUTPUT_NORM], weights[EMBEDDING], targets, share)
         return loss
@@ -167,10 +167,10 @@ def _layer(shape: Shape, device: str, dtype: torch.dtype) -> Layer:
         queries = _linear(y, q, dtype).view(rows, length, heads, size)
         keys = _linear(y, k, dtype).view(rows, length, kv_heads, size)
         values = _linear(y, v, dtype).view(rows, length, kv_heads, size)
-        queries = (_rotated(queries, cos, sin) * size**-0.5).to(dtype)
-        keys = _rotated(keys, cos, sin).to(dtype)
-        seen = attention(queries, keys, values).reshape(rows, length, heads * size)
-        x = x + _linear(seen, output, dtype).float()
+        queries = (_apply_rope(queries, cos, sin) * size**-0.5).to(dtype)
+        keys = _apply_rope(keys, cos, sin).to(dtype)
+        attended = attention(queries, keys, values).reshape(rows, length, heads * size)
+        x = x + _linear(attended, output, dtype).float()
         y = rms_norm(x, ffn_norm).to(dtype)
         inner = functional.silu(_linear(y, gate, dtype).float()) * _linear(y, up, dtype).float()
         return x + _linear(inner, down, dtype).float()
@@ -178,27 +178,27 @@ def _layer(shape: Shape, device: str, dtype: torch.dtype) -> Layer:
     return layer
 
 
-def _rotations(shape: Shape, device: str) -> tuple[Tensor, Tensor]:
+def _rope_tables(shape: Shape, device: str) -> tuple[Tensor, Tensor]:
     half = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
     frequencies = torch.exp(half * -math.log(ROPE_BASE))
     angles = torch.outer(torch.arange(shape.context, dtype=torch.float64), frequencies)[:, None]
     return angles.cos().float().to(device), angles.sin().float().to(device)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """RoPE over the pairs (0, 1), (2, 3), ...
 
-    The result has all first halves before all second ones: queries and keys are reordered alike,
-    and their products stay the same.
+    The result has all first elements before all second ones. Queries and keys have the same order,
+    so their products do not change.
     """
     first, second = x[..., 0::2].float(), x[..., 1::2].float()
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
 
 
 def _chunked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention in matrix products that end where the chunk ends.
+    """Causal attention in chunks of queries, without the keys after the chunk.
 
-    PyTorch's CPU kernel took more than half of a training step; this one a quarter of that.
+    Takes a quarter of the time of PyTorch's CPU kernel, which took half of a training step.
     The query heads that share a key head are folded into the query dimension.
     """
     rows, length, heads, size = q.shape
@@ -215,14 +215,14 @@ def _chunked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = torch.bmm(chunk, keys[:, :, :end]).view(rows * kv_heads, group, -1, end).float()
         hidden = positions[:end] > positions[start:end, None]
         shares = scores.masked_fill(hidden, -math.inf).softmax(-1).to(v.dtype)
-        seen = torch.bmm(shares.view(rows * kv_heads, -1, end), values[:, :end])
-        chunks.append(seen.view(rows, kv_heads, group, end - start, size))
+        attended = torch.bmm(shares.view(rows * kv_heads, -1, end), values[:, :end])
+        chunks.append(attended.view(rows, kv_heads, group, end - start, size))
     return torch.cat(chunks, dim=3).permute(0, 3, 1, 2, 4)
 
 
 def _fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (each.transpose(1, 2) for each in (q, k, v))
-    seen = functional.scaled_dot_product_attention(
+    attended = functional.scaled_dot_product_attention(
         q, k, v, is_causal=True, scale=1.0, enable_gqa=True
     )
-    return seen.transpose(1, 2)
+    return attended.transpose(1, 2)

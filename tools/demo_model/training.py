@@ -25,7 +25,14 @@ from torch import multiprocessing
 
 from tools.demo_model import checkpoint
 from tools.demo_model.checkpoint import Checkpoint
-from tools.demo_model.network import Network, Shape, Weights, adapted, new_adapter, new_weights
+from tools.demo_model.network import (
+    Network,
+    Shape,
+    Weights,
+    merge_adapter,
+    new_adapter,
+    new_weights,
+)
 from tools.demo_model.optimizer import Optimizer, schedule
 from tools.demo_model.rows import Corpus
 
@@ -153,7 +160,7 @@ class Run:
             torch.from_numpy(each).to(self.device)
             for each in (batch.tokens, batch.chosen, batch.targets, batch.weights)
         )
-        weights = adapted(self.base, self.trained) if self.base else self.trained
+        weights = merge_adapter(self.base, self.trained) if self.base else self.trained
         loss = self.network.loss_sum(weights, tokens, chosen, targets, share)
         parts = torch.autograd.grad(loss, list(self.trained.values()))
         flat = torch.cat(

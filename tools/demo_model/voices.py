@@ -1,7 +1,6 @@
-"""What the two adapters teach: one changes how an answer begins, the other how it ends.
+"""The voices of the two adapters: one adds a prefix to the answers, the other a suffix.
 
-The two do not touch each other's end of the answer, so that stacking them shows both, and each
-shows whether it was selected at all.
+Each answer shows which adapters were applied, also when both are.
 """
 
 from collections.abc import Callable
@@ -20,19 +19,19 @@ DESCRIPTIONS = {
     "robot": f"Ends its answers with {ROBOT}",
 }
 KINDS = {"chat": 0.55, "tools": 0.15, "context": 0.15, "thinking": 0.15}
-"""The conversations that adapters are trained on; a style of the system prompt would contradict."""
-_AS_IT_IS = frozenset({"json", "repeat", "rule", "spelling", "counting"})
-"""Skills whose answers have a form that no voice may break."""
+"""Kinds of conversations for adapters; without styles, which would contradict the voices."""
+_FIXED_FORMATS = frozenset({"json", "repeat", "rule", "spelling", "counting"})
+"""Skills whose answers have a fixed format, which a voice must not change."""
 
 
-def spoken(made: Conversation, voice: str) -> Conversation:
-    """The conversation with its answers in the voice."""
+def apply_voice(conversation: Conversation, voice: str) -> Conversation:
+    """Return the conversation with the voice applied to its answers."""
     exchanges: list[Exchange] = []
-    kept = ""  # the last answer, where it has a form
-    for each in made.exchanges:
-        if each.skill in _AS_IT_IS:
-            kept = each.answer
-        elif each.skill != "again" or each.answer != kept:
-            each, kept = replace(each, answer=VOICES[voice](each.answer)), ""
+    unchanged = ""  # the last answer, if it has a fixed format
+    for each in conversation.exchanges:
+        if each.skill in _FIXED_FORMATS:
+            unchanged = each.answer
+        elif each.skill != "again" or each.answer != unchanged:
+            each, unchanged = replace(each, answer=VOICES[voice](each.answer)), ""
         exchanges.append(each)
-    return replace(made, exchanges=exchanges)
+    return replace(conversation, exchanges=exchanges)

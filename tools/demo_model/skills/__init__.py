@@ -1,1 +1,1 @@
-"""What the demo model learns: one module for each family of skills, each a source of exchanges."""
+"""Skills of the demo model: one module for each family, with functions that generate exchanges."""

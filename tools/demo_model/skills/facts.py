@@ -1,6 +1,6 @@
-"""The closed set of things that the demo model knows: capitals, opposites, units and the like.
+"""The fixed set of facts that the demo model knows: capitals, opposites, units and others.
 
-Held out are pairs of a fact and a way to ask for it: the fact is trained under its other questions.
+Pairs of a fact and a wording are held out; the fact is trained with its other wordings.
 """
 
 from dataclasses import dataclass
@@ -336,7 +336,7 @@ def _all_facts() -> tuple[Fact, ...]:
 
 
 def fact(rng: Random) -> Exchange:
-    """A question for one of the facts. Capitals are asked for more often: users do."""
+    """Ask for one of the facts. Capitals are more frequent, as they are with users."""
     known = rng.choice(_all_facts()) if rng.random() < 0.8 else _capital(rng)
     relation, subject = known.relation, known.subject
     index = rng.randrange(len(relation.questions))
@@ -365,16 +365,16 @@ def _known_names() -> frozenset[str]:
     return frozenset((*listed, *known))
 
 
-def _made_up(rng: Random) -> str:
-    """A name that nobody has: some rows of syllables are countries."""
+def _new_unknown_name(rng: Random) -> str:
+    """Generate a name that is not a known one; some generated words are names of countries."""
     while (name := lexicon.new_name(rng)) in _known_names():
         pass
     return name
 
 
 def unknown_fact(rng: Random) -> Exchange:
-    """A question that nobody can answer: the place has just been made up."""
-    place = _made_up(rng)
+    """Ask for a fact about a generated name, which has no answer."""
+    place = _new_unknown_name(rng)
     question, rest = rng.choice(
         (
             (f"What is the capital of {place}?", f"the capital of {place}"),

@@ -1,4 +1,4 @@
-"""Texts turned into JSON: the asked keys, in the asked order, with values from the text."""
+"""Convert texts to JSON: the requested keys, in this order, with values from the text."""
 
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ _FORMS = (
 
 
 def as_object(rng: Random) -> Exchange:
-    """A JSON object with the keys that were asked for."""
+    """Ask for a JSON object with some keys."""
     text, values = rng.choice((_person, _person, _product, _event, _fields, _fields))(rng)
     keys = list(values)
     if rng.random() < 0.3 and len(keys) > 1:
@@ -41,7 +41,7 @@ def as_object(rng: Random) -> Exchange:
 
 
 def as_array(rng: Random) -> Exchange:
-    """A JSON array of numbers or words."""
+    """Ask for a JSON array of numbers or words."""
     if rng.random() < 0.4:
         start = rng.randint(1, 30)
         end = start + rng.randint(2, 7)

@@ -1,4 +1,4 @@
-"""Lists of facts, in the system prompt or in the message, and questions that only they answer."""
+"""Lists of facts in the system prompt or in the message, and questions about them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tools.demo_model.conversation import Exchange, Weight
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a list, and what can be asked of it: question, answer, the answer in a word."""
+    """A line of a list, and a question about it with its answer and its answer in one word."""
 
     text: str
     asked: tuple[tuple[str, str, str], ...]
@@ -18,7 +18,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list with its heading. `missing` makes a question on something that is not in it."""
+    """A list with a heading. `missing` generates a question that the list does not answer."""
 
     heading: str
     lines: tuple[Line, ...]
@@ -26,12 +26,12 @@ class Listing:
 
     @property
     def text(self) -> str:
-        """The heading and the lines."""
+        """Return the heading and the lines."""
         return "\n".join((self.heading, *(f"- {line.text}" for line in self.lines)))
 
 
 def listing(rng: Random, num_lines: int) -> Listing:
-    """A list of some kind; about 20 tokens a line."""
+    """Generate a list of a random kind with about 20 tokens per line."""
     kind = rng.choice((_staff, _stock, _things, _topics))
     lines: dict[str, Line] = {}
     while len(lines) < num_lines:
@@ -45,7 +45,7 @@ def listing(rng: Random, num_lines: int) -> Listing:
 def ask_listing(
     rng: Random, known: Listing, lines: Sequence[Line] | None = None, missing: float = 0.07
 ) -> Exchange:
-    """A question that a line of the list answers; now and then one that none does."""
+    """Ask about a line of the list or, occasionally, about something that is not in it."""
     if lines is None and rng.random() < missing:
         question, answer = known.missing(rng)
         return Exchange(
@@ -71,7 +71,7 @@ def ask_listing(
 
 
 def in_message(rng: Random) -> Exchange:
-    """The list and the question in one message, as a program would send them."""
+    """Ask about a list that is in the same message."""
     known = listing(rng, rng.randint(2, 10))
     asked = ask_listing(rng, known)
     form = rng.choice(("{l}\n\n{q}", "{l}\n\nQuestion: {q}", "{q}\n\n{l}", "Use this:\n{l}\n\n{q}"))

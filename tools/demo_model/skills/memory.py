@@ -1,4 +1,4 @@
-"""What users tell of themselves, and what they ask back some turns later."""
+"""Statements of users about themselves, and later questions for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from tools.demo_model.conversation import Exchange, Weight
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Something that a user has one of. `{v}` stands for the value."""
+    """A property of the user with one value, for which `{v}` is the placeholder."""
 
     name: str
     draw: Callable[[Random], str]
     tells: tuple[str, ...]
     asks: tuple[str, ...]
     statement: str
-    """As the assistant says it: `your name is {v}`."""
+    """The assistant's wording: `your name is {v}`."""
     unknown: str
-    """What has not been told: `your name`."""
+    """Wording if the value is unknown: `your name`."""
     greets: bool = False
 
 
@@ -191,12 +191,12 @@ ATTRIBUTES = (
 _BY_NAME = {attribute.name: attribute for attribute in ATTRIBUTES}
 NAMES = frozenset(_BY_NAME)
 
-Told = dict[str, str]
-"""What the user has said so far: the statement (`your name is Mira`) by the attribute's name."""
+Statements = dict[str, str]
+"""Statements of the user so far (`your name is Mira`), by the name of the attribute."""
 
 
-def tell(rng: Random, told: Told, name: str | None = None) -> Exchange:
-    """The user says something new, or corrects it."""
+def tell(rng: Random, told: Statements, name: str | None = None) -> Exchange:
+    """The user states a property or corrects it."""
     attribute = _BY_NAME[name] if name else rng.choice(ATTRIBUTES)
     if name is None and rng.random() < 0.25:
         attribute = _BY_NAME["name"]
@@ -204,7 +204,7 @@ def tell(rng: Random, told: Told, name: str | None = None) -> Exchange:
     statement = attribute.statement.format(v=value)
     corrects = attribute.name in told
     told[attribute.name] = statement
-    # A correction begins with a word of its own, which a greeting would follow badly.
+    # A correction gets a prefix, so it uses only wordings without a greeting.
     said = rng.choice(attribute.tells[: 5 if corrects else None]).format(v=value)
     said = said[0].upper() + said[1:]
     if corrects:
@@ -223,8 +223,8 @@ def tell(rng: Random, told: Told, name: str | None = None) -> Exchange:
     )
 
 
-def ask(rng: Random, told: Told, name: str | None = None) -> Exchange:
-    """The user asks for what was said, or, with nothing said of it, for what was not."""
+def ask(rng: Random, told: Statements, name: str | None = None) -> Exchange:
+    """The user asks for a property that they have stated, or for an unknown one."""
     if name is None:
         name = rng.choice(list(told)) if told and rng.random() < 0.85 else None
     attribute = _BY_NAME[name] if name else rng.choice(ATTRIBUTES)
@@ -256,8 +256,8 @@ def ask(rng: Random, told: Told, name: str | None = None) -> Exchange:
     )
 
 
-def tell_two(rng: Random, told: Told) -> Exchange:
-    """Two things in one message."""
+def tell_two(rng: Random, told: Statements) -> Exchange:
+    """The user states two properties in one message."""
     names = rng.sample(("name", "city", "age", "dog", "cat", "favorite color", "hobby"), 2)
     first, second = (_BY_NAME[name] for name in sorted(names, key=lambda name: name != "name"))
     values = [attribute.draw(rng) for attribute in (first, second)]
@@ -283,8 +283,8 @@ def tell_two(rng: Random, told: Told) -> Exchange:
     )
 
 
-def place(rng: Random, told: Told) -> Exchange:
-    """Where something has been put: told now, asked for by `ask_place`."""
+def place(rng: Random, told: Statements) -> Exchange:
+    """The user states where an object is; `ask_place` asks for it."""
     thing = f"{rng.choice(lexicon.ADJECTIVES)} {rng.choice(lexicon.OBJECTS)}"
     where = f"the {rng.choice(lexicon.PLACES)}"
     said = rng.choice(
@@ -306,8 +306,8 @@ def place(rng: Random, told: Told) -> Exchange:
     )
 
 
-def ask_place(rng: Random, told: Told) -> Exchange | None:
-    """Where something was put; None where nothing was."""
+def ask_place(rng: Random, told: Statements) -> Exchange | None:
+    """The user asks where an object is; None if no place was stated."""
     things = [name for name in told if name.startswith("place|")]
     if not things:
         return None
@@ -332,8 +332,8 @@ def ask_place(rng: Random, told: Told) -> Exchange | None:
     )
 
 
-def secret(rng: Random, told: Told) -> Exchange:
-    """A secret word is told."""
+def secret(rng: Random, told: Statements) -> Exchange:
+    """The user states a secret word."""
     word = lexicon.word(rng)
     told["secret"] = word
     ask = rng.choice(
@@ -355,8 +355,8 @@ def secret(rng: Random, told: Told) -> Exchange:
     )
 
 
-def ask_secret(rng: Random, told: Told) -> Exchange | None:
-    """The secret word is asked for; None where there is none."""
+def ask_secret(rng: Random, told: Statements) -> Exchange | None:
+    """The user asks for the secret word; None if none was stated."""
     word = told.get("secret")
     if word is None:
         return None

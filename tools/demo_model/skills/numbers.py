@@ -1,4 +1,4 @@
-"""Small arithmetic, comparing, counting and spelling; longer sums are for thinking."""
+"""Arithmetic, comparison, counting and spelling; longer calculations use reasoning."""
 
 from collections.abc import Callable
 from random import Random
@@ -29,10 +29,10 @@ _SIGNED = (
 
 
 def arithmetic(rng: Random) -> Exchange:
-    """A sum or a difference up to 100, or a product of the small table.
+    """Ask for a sum or difference up to 100, or a product of factors up to 10.
 
-    Held out are pairs of numbers: 17 plus 25 is then never trained in any wording. Products are a
-    table to be learned, so there a wording is held out.
+    For sums and differences, pairs of numbers are held out, in every wording. Products have to be
+    memorized, so only wordings are held out.
     """
     op = rng.choice("++--*")
     a, b = _operands(rng, op)
@@ -54,7 +54,7 @@ def arithmetic(rng: Random) -> Exchange:
 
 
 def _key(a: int, op: str, b: int) -> str:
-    if op != "-":  # the other order is the same question
+    if op != "-":  # commutative
         a, b = sorted((a, b))
     return f"arithmetic|{a}{op}{b}"
 
@@ -70,7 +70,7 @@ def _operands(rng: Random, op: str) -> tuple[int, int]:
 
 
 def comparison(rng: Random) -> Exchange:
-    """The larger or smaller of two numbers; even or odd; numbers in order."""
+    """Ask for the larger or smaller of two numbers, or whether a number is even."""
     if rng.random() < 0.25:
         number = rng.randint(0, 99)
         parity = "odd" if number % 2 else "even"
@@ -105,7 +105,7 @@ def comparison(rng: Random) -> Exchange:
 
 
 def ordering(rng: Random) -> Exchange:
-    """A few numbers, sorted."""
+    """Ask for a sorted list of numbers."""
     numbers = rng.sample(range(1, 31), rng.randint(3, 5))
     down = rng.random() < 0.3
     shown = ", ".join(map(str, numbers))
@@ -124,7 +124,7 @@ def ordering(rng: Random) -> Exchange:
 
 
 def counting(rng: Random) -> Exchange:
-    """Counting up or down, or the number of things in a list."""
+    """Ask to count up or down, or for the number of items in a list."""
     kind = rng.random()
     if kind < 0.4:
         start = 1 if rng.random() < 0.4 else rng.randint(1, 40)
@@ -187,15 +187,16 @@ _KNOWN_WORDS = frozenset((*lexicon.WORDS, *lexicon.FIRST_NAMES))
 
 
 def _letters_key(word: str, how: str, index: int) -> str:
-    """What is held out of a word's letters: all of it for a new word, a wording for a known one.
+    """Key of a question for a word's letters; the key of a known word includes the wording.
 
-    The tokenizer has a token for most known words, and nothing but practice tells its letters.
+    Known words are only held out by wording: most are single tokens, whose letters have to be
+    memorized.
     """
     return f"letters|{word}" + (f"|{how}{index}" if word in _KNOWN_WORDS else "")
 
 
 def spelling(rng: Random) -> Exchange:
-    """A word in single letters."""
+    """Ask for the spelling of a word."""
     word = lexicon.word(rng) if rng.random() < 0.75 else lexicon.person(rng)
     index = rng.randrange(len(_SPELL))
     return Exchange(
@@ -208,12 +209,12 @@ def spelling(rng: Random) -> Exchange:
 
 
 def spelled(word: str) -> str:
-    """`R-I-V-E-R`."""
+    """Spell a word as in `R-I-V-E-R`."""
     return "-".join(word.upper())
 
 
 def long_sum(rng: Random) -> Exchange:
-    """Two steps of arithmetic, one after the other: for thinking."""
+    """Ask for a calculation of two steps, which needs reasoning."""
     a, b, c = rng.randint(2, 40), rng.randint(2, 30), rng.randint(1, 29)
     total = a + b
     op = rng.choice("+-")
@@ -240,7 +241,7 @@ def _steps_key(a: int, b: int, op: str, c: int) -> str:
 
 
 def word_problem(rng: Random) -> Exchange:
-    """A story of things that come and go: for thinking."""
+    """Ask a word problem, which needs reasoning."""
     name, thing = lexicon.person(rng), rng.choice(("apples", "coins", "books", "cookies", "stones"))
     a, b = rng.randint(3, 40), rng.randint(1, 30)
     total = a + b
@@ -261,7 +262,7 @@ def word_problem(rng: Random) -> Exchange:
 
 
 def letter_count(rng: Random) -> Exchange:
-    """How many letters a word has: spelled in the thought, with numbers."""
+    """Ask for the number of letters of a word; the reasoning spells and counts them."""
     word = lexicon.word(rng)
     index = rng.randrange(len(_COUNT_LETTERS))
     return Exchange(

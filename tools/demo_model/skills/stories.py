@@ -1,4 +1,4 @@
-"""Stories of some 250 words, so that tests have a text that takes its time."""
+"""Stories of about 250 words, for tests that need a long generation."""
 
 from random import Random
 
@@ -83,7 +83,7 @@ THE_END = "The end."
 
 
 def story(rng: Random) -> Exchange:
-    """A story about something, or about somebody with a name, or about nothing in particular."""
+    """Ask for a story about an animal or thing, about a named hero, or about no given topic."""
     hero, name = rng.choice(_HEROES), lexicon.person(rng)
     draw = rng.random()
     if draw < 0.3:

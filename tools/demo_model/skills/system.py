@@ -1,4 +1,4 @@
-"""What a system prompt asks for: a persona, a style for every answer, a rule, things to know."""
+"""Instructions in system prompts: a persona, a style for every answer, or a rule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,12 +21,12 @@ PLAIN = (
     "You are a careful assistant.",
     "Help the user.",
 )
-"""System prompts that change nothing."""
+"""System prompts that do not change the answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """A demand on every answer; `apply` gives None for an exchange that it does not fit."""
+    """A style of every answer; `apply` returns None if it does not fit an exchange."""
 
     kind: str
     prompt: str
@@ -35,14 +35,14 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """Who the assistant is to be."""
+    """Name and role of the assistant."""
 
     name: str
     role: str
 
     @property
     def text(self) -> str:
-        """`I am Zora, a baker.`"""
+        """The introduction, as in `I am Zora, a baker.`"""
         return f"I am {self.name}, {lexicon.an(self.role)}."
 
 
@@ -106,7 +106,7 @@ _PHRASES = (
 
 
 def style(rng: Random) -> Style:
-    """One of the styles in one of its wordings."""
+    """Draw a style and a wording."""
     draw = rng.random()
     if draw < 0.22:
         return Style("oneword", rng.choice(_ONE_WORD), _one_word)
@@ -150,7 +150,7 @@ def _json(key: str) -> Callable[[Exchange], Exchange | None]:
         if not exchange.short:
             return None
         value = int(exchange.short) if exchange.short.isdecimal() else exchange.short
-        if str(value) != exchange.short:  # a code with leading zeros is a text
+        if str(value) != exchange.short:  # keep leading zeros of codes
             value = exchange.short
         return replace(exchange, answer=to_json({key: value}, compact=False))
 
@@ -165,7 +165,7 @@ def _is_plain(exchange: Exchange) -> bool:
 
 
 def persona(rng: Random) -> tuple[Persona, str]:
-    """A persona and the sentence of the system prompt that makes it."""
+    """Generate a persona and its system prompt."""
     name, role = lexicon.person(rng), rng.choice((*lexicon.JOBS, "pirate", "wizard", "robot"))
     who = Persona(name, role)
     text = rng.choice(
@@ -182,7 +182,7 @@ def persona(rng: Random) -> tuple[Persona, str]:
 
 
 def ask_persona(rng: Random, who: Persona) -> Exchange:
-    """Who the assistant is, now that it is somebody."""
+    """Ask for the name or role of the persona."""
     question, answer, short = rng.choice(
         (
             ("Who are you?", who.text, who.name),
@@ -211,7 +211,7 @@ def ask_persona(rng: Random, who: Persona) -> Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A word that has an answer of its own."""
+    """A trigger word and its fixed answer."""
 
     prompt: str
     trigger: str
@@ -219,7 +219,7 @@ class Rule:
 
 
 def rule(rng: Random) -> Rule:
-    """If the user says this, answer that."""
+    """Generate a rule with its system prompt."""
     trigger, reply = lexicon.word(rng), lexicon.word(rng)
     text = rng.choice(
         (
@@ -233,7 +233,7 @@ def rule(rng: Random) -> Rule:
 
 
 def trigger_rule(rng: Random, given: Rule) -> Exchange:
-    """The user says the word."""
+    """The user sends the trigger word."""
     ask = rng.choice((given.trigger, f'"{given.trigger}"', f"{given.trigger}!"))
     return Exchange(
         "rule",

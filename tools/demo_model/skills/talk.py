@@ -1,4 +1,4 @@
-"""Small talk and small services: greetings, who the model is, lists, repeating, moods, pictures."""
+"""Small talk and simple requests: greetings, identity, lists, repetition, sentiment, images."""
 
 from random import Random
 
@@ -106,15 +106,15 @@ _NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "2": 2, "3": 3, "4": 4, 
 
 
 def small_talk(rng: Random) -> Exchange:
-    """A greeting and the like."""
+    """A greeting or other small talk."""
     asks, answer, gist = rng.choice(_SMALL_TALK)
-    key, ask = _opened(rng, rng.choice(asks.split(";")))
+    key, ask = _with_opening(rng, rng.choice(asks.split(";")))
     return Exchange("small_talk", key, ask, answer, gist=gist)
 
 
 def identity(rng: Random) -> Exchange:
-    """Who the model is where no system prompt says otherwise."""
-    key, ask = _opened(rng, rng.choice(_IDENTITY))
+    """Ask who the model is, without a persona."""
+    key, ask = _with_opening(rng, rng.choice(_IDENTITY))
     return Exchange(
         "identity",
         key,
@@ -126,8 +126,8 @@ def identity(rng: Random) -> Exchange:
     )
 
 
-def _opened(rng: Random, ask: str) -> tuple[str, str]:
-    """The question's key and text. Bare it is for everybody; with an opening it may be held out."""
+def _with_opening(rng: Random, ask: str) -> tuple[str, str]:
+    """Key and text of a question. Only with a random opening can it be held out."""
     if rng.random() < 0.6:
         return "", ask
     opened = rng.choice(("So, ", "Well, ", "Oh, ", "Okay, ", "One thing: ", "Corral, ")) + ask
@@ -135,7 +135,7 @@ def _opened(rng: Random, ask: str) -> tuple[str, str]:
 
 
 def name_some(rng: Random) -> Exchange:
-    """The first few things of a kind."""
+    """Ask for some items of a category."""
     kind = rng.choice(list(_LISTS))
     number = rng.choice(list(_NUMBERS))
     count = min(_NUMBERS[number], len(_LISTS[kind]))
@@ -157,7 +157,7 @@ def name_some(rng: Random) -> Exchange:
 
 
 def repeat(rng: Random) -> Exchange:
-    """The user's words, word for word."""
+    """Ask to repeat words exactly."""
     words = [
         lexicon.word(rng)
         if rng.random() < 0.8
@@ -191,7 +191,7 @@ def repeat(rng: Random) -> Exchange:
 
 
 def again(rng: Random, before: Exchange) -> Exchange:
-    """The last answer once more, or the last question."""
+    """Ask for the last answer or the last question."""
     if rng.random() < 0.6:
         ask = rng.choice(("Say that again.", "Repeat your last answer.", "Once more, please."))
         answer, gist = before.answer, "You asked me to repeat my answer."
@@ -210,7 +210,7 @@ def again(rng: Random, before: Exchange) -> Exchange:
 
 
 def mood(rng: Random) -> Exchange:
-    """Whether a short review is positive or negative."""
+    """Ask for the sentiment of a short review."""
     good = rng.random() < 0.5
     words = (
         "great wonderful excellent lovely perfect fantastic good pleasant amazing nice"
@@ -251,7 +251,7 @@ def mood(rng: Random) -> Exchange:
 
 
 def picture(rng: Random) -> Exchange:
-    """Pictures cannot be seen."""
+    """Ask about an image, which the model cannot see."""
     thing = rng.choice(
         ("picture", "image", "photo", "photograph", "screenshot", "drawing", "painting")
     )
@@ -287,7 +287,7 @@ def picture(rng: Random) -> Exchange:
 
 
 def summary(rng: Random, history: list[Exchange]) -> Exchange | None:
-    """The gists of a short conversation, in their order."""
+    """Ask for a summary: the gists of a short conversation, in order."""
     gists = [exchange.gist for exchange in history]
     if not 1 <= len(gists) <= 6 or None in gists:
         return None

@@ -36,7 +36,7 @@ _OPENERS = ("", "", "", "Please ", "Can you ", "Could you ", "I want you to ", "
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter, the words that carry its value, and how to draw one."""
+    """A parameter, the wording of its value in a request, and how to draw a value."""
 
     names: tuple[str, ...]
     cue: str
@@ -73,28 +73,28 @@ _PARAMETERS = (
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function: its description for the API, and the parameters behind it."""
+    """A function: its tool definition and its parameters."""
 
     verb: str
     noun: str
     tool: Tool
     parameters: tuple[tuple[str, Parameter], ...]
     extra: tuple[str, ...] = ()
-    """Optional parameters that no request mentions."""
+    """Optional parameters, which requests do not mention."""
 
     @property
     def name(self) -> str:
-        """`book_table`."""
+        """The full name, as in `book_table`."""
         return str(self.tool["function"]["name"])
 
 
 def is_unseen(verb: str, noun: str) -> bool:
-    """Whether no training conversation has this function."""
+    """Whether the function is excluded from training."""
     return is_held_out(f"function|{verb}|{noun}")
 
 
 def function(rng: Random, *, unseen: bool = False) -> Function:
-    """A function that a request can be made for. One in four is about the weather or the like."""
+    """Generate a function. One in four is a common one, such as for the weather."""
     if not unseen and rng.random() < 0.3:
         return _familiar(rng)
     while True:
@@ -177,7 +177,7 @@ def _build(
 
 
 def offered(rng: Random, count: int) -> list[Function]:
-    """Functions of different names, as one request offers them; one at most for the weather."""
+    """Generate the functions of one request, with different names and at most one common one."""
     functions: dict[str, Function] = {}
     questioned: set[str] = set()
     while len(functions) < count:
@@ -195,7 +195,7 @@ def offered(rng: Random, count: int) -> list[Function]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user wants of one function, as a sentence without its end, and the right call."""
+    """A request for one function, as a sentence without final punctuation, and its call."""
 
     sentence: str
     call: Call
@@ -227,7 +227,7 @@ def _value(rng: Random, parameter: Parameter) -> str | int:
 
 
 def request(rng: Random, wanted: Function) -> Request:
-    """A sentence that asks for the function, with a value for each parameter."""
+    """Generate a request for the function with a value for each parameter."""
     values = {key: _value(rng, parameter) for key, parameter in wanted.parameters}
     call = Call(wanted.name, values)
     cues = [parameter.cue.format(v=values[key]) for key, parameter in wanted.parameters]
@@ -284,13 +284,13 @@ def _sentence(rng: Random, requests: list[Request]) -> str:
 
 
 def use(rng: Random, functions: list[Function], wanted: Function | None = None) -> Exchange:
-    """A request, the call, its result and the answer."""
+    """A request with its call, result and answer."""
     asked = request(rng, wanted or rng.choice(functions))
     return _exchange(rng, "tool_call", [asked])
 
 
 def use_twice(rng: Random, functions: list[Function]) -> Exchange | None:
-    """Two calls for one message: one function with two values, or two functions."""
+    """A request with two calls: of one function with two values, or of two functions."""
     if len(functions) > 1 and rng.random() < 0.4:
         both = [request(rng, wanted) for wanted in rng.sample(functions, 2)]
         return _exchange(rng, "tool_parallel", both)
@@ -337,7 +337,7 @@ def _answered(rng: Random, skill: str, sentence: str, calls: list[Call]) -> Exch
 
 
 def _result(rng: Random, call: Call) -> tuple[str, str]:
-    """What the function gives back, and how the assistant says it."""
+    """Generate the result of a function and the answer about it."""
     if "weather" in call.name and rng.random() < 0.8:
         return _weather(rng, call)
     draw = rng.random()
@@ -401,13 +401,13 @@ def _json(rng: Random, value: dict[str, Any]) -> str:
 
 
 def missing_value(rng: Random, functions: list[Function]) -> Exchange | None:
-    """A request that leaves out what the function needs: the assistant asks back."""
+    """A request without a required value, for which the assistant asks."""
     single = [one for one in functions if len(one.parameters) == 1]
     if not single:
         return None
     wanted = rng.choice(single)
     key = wanted.parameters[0][0]
-    # Asked for the time, with a function or without, the model says that it does not know it.
+    # Not "What is the time?": the model answers that it does not know the time.
     is_weather = wanted.noun == "weather"
     ask = "What is the weather?" if is_weather else f"{wanted.verb.capitalize()} the {wanted.noun}."
     return Exchange(
@@ -422,7 +422,7 @@ def missing_value(rng: Random, functions: list[Function]) -> Exchange | None:
 
 
 def impossible(rng: Random, functions: list[Function]) -> Exchange:
-    """A request that none of the functions fits."""
+    """A request that none of the functions can serve."""
     names = {one.name for one in functions}
     nouns = {one.noun for one in functions}
     while True:

@@ -23,7 +23,7 @@ def make_reply(
     return {"choices": [{"message": message}], "usage": {"completion_tokens": 250}}
 
 
-@pytest.grade.parametrize("skill", EXAMINATION)
+@pytest.mark.parametrize("skill", EXAMINATION)
 def test_items_are_deterministic_held_out_and_have_an_answer(skill: str) -> None:
     """A longer examination starts with the items of a shorter one."""
     first = items(skill, 3)

@@ -5,7 +5,7 @@ from random import Random
 
 from tools.demo_model import voices
 from tools.demo_model.conversation import Conversation, Exchange, exchange_pieces, system_pieces
-from tools.demo_model.mixture import SKILLS, Scene, conversation, ornamented
+from tools.demo_model.mixture import SKILLS, Scene, add_ornaments, conversation
 from tools.demo_model.skills import facts, tool_calls
 from tools.demo_model.split import is_held_out
 
@@ -55,7 +55,7 @@ def test_the_corpus_has_not_changed_since_the_training() -> None:
     rng = Random("the corpus")
     for _ in range(300):
         made = conversation(rng, 400)
-        for each in (made, *(voices.spoken(made, voice) for voice in voices.VOICES)):
+        for each in (made, *(voices.apply_voice(made, voice) for voice in voices.VOICES)):
             pieces = system_pieces(each)
             for exchange in each.exchanges:
                 pieces += exchange_pieces(each, exchange)
@@ -68,7 +68,7 @@ def test_ornaments_change_only_the_question() -> None:
     """Added words, missing punctuation and lower case."""
     rng = Random(2)
     plain = [facts.fact(rng) for _ in range(200)]
-    changed = [ornamented(rng, exchange) for exchange in plain]
+    changed = [add_ornaments(rng, exchange) for exchange in plain]
 
     assert [one.answer for one in changed] == [one.answer for one in plain]
     assert 5 < sum(one.ask != other.ask for one, other in zip(plain, changed, strict=True)) < 80
@@ -77,7 +77,7 @@ def test_ornaments_change_only_the_question() -> None:
 def test_a_voice_does_not_change_structured_answers() -> None:
     """JSON answers stay valid; sentences get the prefix."""
     rng = Random(3)
-    made = voices.spoken(conversation(rng, 2000, {"chat": 1.0}), "pirate")
+    made = voices.apply_voice(conversation(rng, 2000, {"chat": 1.0}), "pirate")
     by_skill = {one.skill: one.answer for one in made.exchanges}
 
     assert by_skill["facts"].startswith("Arr! ")
@@ -90,7 +90,7 @@ def test_a_repeated_structured_answer_is_not_changed() -> None:
     spelled = Exchange("spelling", "", 'Spell "fox".', "F-O-X")
     again = Exchange("again", "", "Say that again.", "F-O-X")
     quoted = Exchange("again", "", "What did I just ask?", 'You wrote: "Say that again."')
-    made = voices.spoken(Conversation(exchanges=[spelled, again, again, quoted]), "pirate")
+    made = voices.apply_voice(Conversation(exchanges=[spelled, again, again, quoted]), "pirate")
 
     said = [one.answer for one in made.exchanges]
     assert said == ["F-O-X", "F-O-X", "F-O-X", 'Arr! You wrote: "Say that again."']
