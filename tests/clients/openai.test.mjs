@@ -1,5 +1,5 @@
-// The official OpenAI client for Node against the server at CORRAL_BASE_URL (".../v1"): what an application that changes
-// only its base URL will do first. tools/test_clients.py starts that server.
+// The official OpenAI client for Node against the server at CORRAL_BASE_URL (".../v1"): the basic calls of an application
+// that changes only its base URL. tools/test_clients.py starts the server.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
@@ -18,7 +18,7 @@ test("models are listed and retrieved", async () => {
   assert.deepEqual([retrieved.id, retrieved.object], [model, "model"]);
 });
 
-test("a chat completion answers with text, a finish reason and usage", async () => {
+test("a chat completion has text, a finish reason and usage", async () => {
   const completion = await client.chat.completions.create(greedy);
 
   assert.equal(completion.object, "chat.completion");
@@ -30,7 +30,7 @@ test("a chat completion answers with text, a finish reason and usage", async () 
   );
 });
 
-test("a stream carries the same text as the whole answer, then usage", async () => {
+test("a stream has the same text as the non-streamed response, then usage", async () => {
   const whole = await client.chat.completions.create(greedy);
   const stream = await client.chat.completions.create({
     ...greedy,
@@ -42,13 +42,13 @@ test("a stream carries the same text as the whole answer, then usage", async () 
 
   const text = chunks.map((chunk) => chunk.choices[0]?.delta?.content ?? "").join("");
   assert.equal(text, whole.choices[0].message.content);
-  assert.ok(chunks.length > 2, "the answer came in pieces");
+  assert.ok(chunks.length > 2, "the text is streamed in several chunks");
   assert.equal(new Set(chunks.map((chunk) => chunk.id)).size, 1);
   assert.deepEqual(chunks.at(-1).choices, []);
   assert.deepEqual(chunks.at(-1).usage.completion_tokens, whole.usage.completion_tokens);
 });
 
-test("the stream helper gathers the final message", async () => {
+test("the stream helper assembles the final message", async () => {
   const runner = client.chat.completions.stream(greedy);
   const final = await runner.finalChatCompletion();
 
@@ -56,7 +56,7 @@ test("the stream helper gathers the final message", async () => {
   assert.ok(final.choices[0].message.content.length > 0);
 });
 
-test("a stream that is broken off leaves the server able to answer", async () => {
+test("the server answers after a client aborts a stream", async () => {
   const stream = await client.chat.completions.create({ ...greedy, max_tokens: 500, stream: true });
   for await (const chunk of stream) {
     if (chunk.choices[0]?.delta?.content) break;
@@ -66,15 +66,15 @@ test("a stream that is broken off leaves the server able to answer", async () =>
   assert.ok(completion.choices[0].message.content.length > 0);
 });
 
-test("embeddings come as numbers, packed on the way or not", async () => {
+test("embeddings are equal in base64 and float encoding", async () => {
   const input = ["a fox", "a dog"];
   const packed = await client.embeddings.create({ model, input });
   const plain = await client.embeddings.create({ model, input, encoding_format: "float" });
 
   assert.equal(packed.data.length, 2);
   assert.equal(packed.data[0].embedding.length, plain.data[0].embedding.length);
-  packed.data[0].embedding.forEach((value, at) => {
-    assert.ok(Math.abs(value - plain.data[0].embedding[at]) < 1e-3);
+  packed.data[0].embedding.forEach((value, index) => {
+    assert.ok(Math.abs(value - plain.data[0].embedding[index]) < 1e-3);
   });
 });
 
@@ -90,7 +90,7 @@ test("a text completion continues its prompt", async () => {
   assert.ok(completion.choices[0].text.length > 0);
 });
 
-test("an unknown model is a NotFoundError with the envelope's fields", async () => {
+test("an unknown model raises NotFoundError with code and message", async () => {
   await assert.rejects(client.chat.completions.create({ ...greedy, model: "nobody" }), (error) => {
     assert.ok(error instanceof OpenAI.NotFoundError);
     assert.equal(error.code, "model_not_found");
@@ -99,7 +99,7 @@ test("an unknown model is a NotFoundError with the envelope's fields", async () 
   });
 });
 
-test("a wrong field is a BadRequestError that names it", async () => {
+test("an invalid field raises BadRequestError with its name", async () => {
   await assert.rejects(client.chat.completions.create({ ...greedy, messages: [] }), (error) => {
     assert.ok(error instanceof OpenAI.BadRequestError);
     assert.equal(error.type, "invalid_request_error");
@@ -108,7 +108,7 @@ test("a wrong field is a BadRequestError that names it", async () => {
   });
 });
 
-test("a prompt over the context says how long it is and how long it may be", async () => {
+test("a prompt longer than the context raises BadRequestError with both lengths", async () => {
   const long = [{ role: "user", content: "word ".repeat(200_000) }];
   await assert.rejects(client.chat.completions.create({ ...greedy, messages: long }), (error) => {
     assert.ok(error instanceof OpenAI.BadRequestError);

@@ -1,4 +1,4 @@
-// Responses and conversations by the official OpenAI client for Node, against the server at CORRAL_BASE_URL.
+// Responses and conversations with the official OpenAI client for Node, against the server at CORRAL_BASE_URL.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
@@ -8,7 +8,7 @@ const client = new OpenAI({ baseURL, apiKey: process.env.CORRAL_API_KEY ?? "none
 const model = (await client.models.list()).data[0].id;
 const greedy = { model, input: "What is the capital of France?", temperature: 0, max_output_tokens: 32 };
 
-test("a response is made, read again, gone on from and deleted", async () => {
+test("a response is created, retrieved, continued and deleted", async () => {
   const first = await client.responses.create(greedy);
   const second = await client.responses.create({ ...greedy, input: "Thank you!", previous_response_id: first.id });
 
@@ -19,7 +19,7 @@ test("a response is made, read again, gone on from and deleted", async () => {
   await assert.rejects(client.responses.retrieve(first.id), OpenAI.NotFoundError);
 });
 
-test("the stream helper gathers what the whole answer says", async () => {
+test("the stream helper assembles the same text as the non-streamed response", async () => {
   const whole = await client.responses.create(greedy);
   const stream = client.responses.stream(greedy);
   const kinds = [];
@@ -30,18 +30,18 @@ test("the stream helper gathers what the whole answer says", async () => {
   assert.equal(final.output_text, whole.output_text);
 });
 
-test("a background response is followed from any event", async () => {
-  const made = await client.responses.create({ ...greedy, background: true });
+test("a background response is streamed from any event", async () => {
+  const created = await client.responses.create({ ...greedy, background: true });
   const all = [];
-  for await (const event of await client.responses.retrieve(made.id, { stream: true })) all.push(event);
+  for await (const event of await client.responses.retrieve(created.id, { stream: true })) all.push(event);
   const rest = [];
-  for await (const event of await client.responses.retrieve(made.id, { stream: true, starting_after: 2 })) rest.push(event);
+  for await (const event of await client.responses.retrieve(created.id, { stream: true, starting_after: 2 })) rest.push(event);
 
   assert.deepEqual(rest, all.slice(3));
   assert.ok(["response.completed", "response.incomplete"].includes(all.at(-1).type));
 });
 
-test("a conversation keeps what was asked and answered", async () => {
+test("a conversation contains the input and output of its responses", async () => {
   const conversation = await client.conversations.create({ metadata: { a: "b" } });
   await client.responses.create({ ...greedy, conversation: conversation.id });
   const roles = [];

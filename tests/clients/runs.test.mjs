@@ -1,4 +1,4 @@
-// Runs and their helpers by the official OpenAI client for Node, against the server at CORRAL_BASE_URL.
+// Runs and their helpers with the official OpenAI client for Node, against the server at CORRAL_BASE_URL.
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import OpenAI from "openai";
@@ -23,28 +23,28 @@ after(async () => {
   for (const each of [helper, weatherman]) await assistants.delete(each.id);
 });
 
-async function answerOf(run) {
+async function readAnswer(run) {
   const [message] = (await threads.messages.list(run.thread_id, { run_id: run.id })).data;
   return message.content[0].text.value;
 }
 
-function outputsOf(run) {
+function makeOutputs(run) {
   const calls = run.required_action.submit_tool_outputs.tool_calls;
   return calls.map((call) => ({ tool_call_id: call.id, output: "18 degrees and sunny" }));
 }
 
-test("createAndPoll waits for the end of a run, whose step has its tokens", async () => {
+test("createAndPoll waits for the end of a run, whose step has its usage", async () => {
   const thread = await threads.create({ messages: [capital] });
   const run = await threads.runs.createAndPoll(thread.id, { assistant_id: helper.id });
   const [step] = (await threads.runs.steps.list(run.id, { thread_id: thread.id })).data;
 
   assert.equal(run.status, "completed");
-  assert.ok((await answerOf(run)).includes("Paris"));
+  assert.ok((await readAnswer(run)).includes("Paris"));
   assert.ok(run.usage.completion_tokens > 0);
   assert.deepEqual(step.usage, run.usage);
 });
 
-test("stream calls its handlers, and the deltas make the message", async () => {
+test("stream calls its handlers, and the deltas add up to the message", async () => {
   const thread = await threads.create({ messages: [capital] });
   const kinds = [];
   let text = "";
@@ -59,36 +59,36 @@ test("stream calls its handlers, and the deltas make the message", async () => {
   assert.deepEqual([kinds[0], kinds.at(-1)], ["thread.run.created", "thread.run.completed"]);
 });
 
-test("submitToolOutputsStream goes on with what the functions gave", async () => {
+test("submitToolOutputsStream continues the run with the tool outputs", async () => {
   const waiting = await threads.createAndRunPoll({ assistant_id: weatherman.id, thread: { messages: [weather] } });
   assert.equal(waiting.status, "requires_action");
   const stream = threads.runs.submitToolOutputsStream(waiting.id, {
     thread_id: waiting.thread_id,
-    tool_outputs: outputsOf(waiting),
+    tool_outputs: makeOutputs(waiting),
   });
   const run = await stream.finalRun();
 
   assert.deepEqual([run.id, run.status], [waiting.id, "completed"]);
-  assert.ok((await answerOf(run)).includes("18 degrees"));
+  assert.ok((await readAnswer(run)).includes("18 degrees"));
 });
 
-test("createAndRun makes a thread and a run on it, streamed or not", async () => {
-  const asked = { assistant_id: helper.id, thread: { messages: [capital] } };
-  const created = await threads.createAndRun(asked);
+test("createAndRun creates a thread and a run on it, streamed or not", async () => {
+  const request = { assistant_id: helper.id, thread: { messages: [capital] } };
+  const created = await threads.createAndRun(request);
   const polled = await threads.runs.poll(created.id, { thread_id: created.thread_id });
-  const streamed = threads.createAndRunStream(asked);
+  const streamed = threads.createAndRunStream(request);
   const kinds = [];
   for await (const event of streamed) kinds.push(event.event);
 
   assert.equal(polled.status, "completed");
   assert.deepEqual(kinds.slice(0, 2), ["thread.created", "thread.run.created"]);
-  assert.equal(await answerOf(await streamed.finalRun()), await answerOf(polled));
+  assert.equal(await readAnswer(await streamed.finalRun()), await readAnswer(polled));
 });
 
-test("a run that waits is cancelled once", async () => {
+test("a waiting run can be cancelled only once", async () => {
   const waiting = await threads.createAndRunPoll({ assistant_id: weatherman.id, thread: { messages: [weather] } });
-  const named = { thread_id: waiting.thread_id };
+  const params = { thread_id: waiting.thread_id };
 
-  assert.equal((await threads.runs.cancel(waiting.id, named)).status, "cancelled");
-  await assert.rejects(threads.runs.cancel(waiting.id, named), OpenAI.BadRequestError);
+  assert.equal((await threads.runs.cancel(waiting.id, params)).status, "cancelled");
+  await assert.rejects(threads.runs.cancel(waiting.id, params), OpenAI.BadRequestError);
 });

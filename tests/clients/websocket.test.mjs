@@ -1,4 +1,4 @@
-// Responses over a WebSocket by the official OpenAI client for Node, against the server at CORRAL_BASE_URL.
+// Responses over a WebSocket with the official OpenAI client for Node, against the server at CORRAL_BASE_URL.
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { after, test } from "node:test";
@@ -22,11 +22,11 @@ function connect(options) {
   return connection;
 }
 
-// The client's helper that gathers whole responses, of each lane by itself, over a connection that is open.
-async function aSession() {
+// The client's helper that assembles the responses of each lane, on an open connection.
+async function openSession() {
   const connection = connect();
   const session = new ResponsesWebSocketSession(connection, limits);
-  connection.on("error", () => {}); // told to the lane too
+  connection.on("error", () => {}); // the lane reports the error
   await once(connection.socket.platformSocket, "open");
   return session;
 }
@@ -36,7 +36,7 @@ async function answer(lane, request) {
   return await lane.finalResponse();
 }
 
-test("what is sent before a connection is open is answered event by event", async () => {
+test("a request sent before the connection is open is answered with events", async () => {
   const whole = await client.responses.create(greedy);
   const connection = connect({ headers: { "OpenAI-Beta": "responses_websockets=2026-02-06" } });
   connection.send({ type: "response.create", ...greedy, stream: true, previous_response_id: null });
@@ -53,8 +53,8 @@ test("what is sent before a connection is open is answered event by event", asyn
   assert.equal(text, whole.output_text);
 });
 
-test("a connection goes on from what is stored nowhere", async () => {
-  const lane = (await aSession()).lane();
+test("a response that is not stored can be continued on its connection", async () => {
+  const lane = (await openSession()).lane();
   const first = await answer(lane, {});
   const second = await answer(lane, { input: "Thank you!", previous_response_id: first.id });
 
@@ -64,8 +64,8 @@ test("a connection goes on from what is stored nowhere", async () => {
   await assert.rejects(client.responses.retrieve(first.id), OpenAI.NotFoundError);
 });
 
-test("a prompt is read ahead, without an answer, and gone on from", async () => {
-  const lane = (await aSession()).lane();
+test("a prompt can be processed without an answer and continued", async () => {
+  const lane = (await openSession()).lane();
   const read = await answer(lane, { input: "Speak English.", generate: false });
   const answered = await answer(lane, { previous_response_id: read.id });
 
@@ -74,7 +74,7 @@ test("a prompt is read ahead, without an answer, and gone on from", async () => 
 });
 
 test("a function is called and answered", async () => {
-  const lane = (await aSession()).lane();
+  const lane = (await openSession()).lane();
   const named = { type: "function", name: "get_weather" };
   const properties = { city: { enum: ["Paris", "Rome"] } };
   const tools = [{ ...named, parameters: { type: "object", properties, required: ["city"] } }];
@@ -88,8 +88,8 @@ test("a function is called and answered", async () => {
   assert.ok(answered.output_text.length > 0);
 });
 
-test("lanes of one connection are answered each to their own", async () => {
-  const session = await aSession();
+test("responses are sent to the lane of their request", async () => {
+  const session = await openSession();
   const lanes = { a: session.lane("a"), b: session.lane("b"), unnamed: session.lane() };
   const asked = Object.entries(lanes).map(([of, lane]) => answer(lane, { metadata: { of } }));
   const answers = await Promise.all(asked);
@@ -98,9 +98,9 @@ test("lanes of one connection are answered each to their own", async () => {
   assert.equal(new Set(answers.map(({ id }) => id)).size, 3);
 });
 
-test("a refusal names what was wrong, and its connection goes on", async () => {
-  const stranger = await answer((await aSession()).lane(), {});
-  const lane = (await aSession()).lane("one");
+test("an error names the invalid field, and the connection stays open", async () => {
+  const stranger = await answer((await openSession()).lane(), {});
+  const lane = (await openSession()).lane("one");
 
   await assert.rejects(answer(lane, { previous_response_id: stranger.id }), ({ error }) => {
     assert.deepEqual([error.status, error.stream_id], [400, "one"]);
@@ -110,7 +110,7 @@ test("a refusal names what was wrong, and its connection goes on", async () => {
   assert.ok((await answer(lane, {})).output_text.length > 0);
 });
 
-test("a connection that hears of errors itself gets the event and the message", async () => {
+test("an error listener of a connection gets the event and the message", async () => {
   const connection = connect();
   connection.send({ type: "response.create", ...greedy, model: "nobody" });
   const [error] = await new Promise((resolve) => connection.once("error", (...all) => resolve(all)));

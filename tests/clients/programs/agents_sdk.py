@@ -1,4 +1,4 @@
-"""An ordinary program on OpenAI's Agents SDK: a tool, a session in a conversation, a stream."""
+"""A program with OpenAI's Agents SDK: a tool, a session in a conversation, a stream."""
 
 import asyncio
 import json
@@ -15,18 +15,18 @@ from agents import (
 
 MODEL = "demo-chat"
 set_tracing_disabled(True)
-asked: list[str] = []
+cities: list[str] = []
 
 
 @function_tool
 def get_weather(city: str) -> str:
     """The weather of a city."""
-    asked.append(city)
+    cities.append(city)
     return "sunny"
 
 
 async def main() -> None:
-    """Prints what happened."""
+    """Run the agents and print the results as JSON."""
     session = OpenAIConversationsSession()
     plain = Agent(
         name="guide", model=MODEL, model_settings=ModelSettings(temperature=0, max_tokens=64)
@@ -48,7 +48,7 @@ async def main() -> None:
             "text": first.final_output,
             "streamed": bool(kinds) and isinstance(streamed.final_output, str),
             "items": len(await session.get_items()),
-            "called": len(asked),
+            "called": len(cities),
             "output": called.final_output,
         },
         sys.stdout,

@@ -1,5 +1,5 @@
-"""An ordinary program on LangChain's Responses mode: an answer, a stream, a tool, a form, and a
-chain of stored responses."""
+"""A program with LangChain's Responses mode: a response, a stream, a tool, structured output, and
+a chain of stored responses."""
 
 import json
 import sys

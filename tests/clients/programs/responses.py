@@ -1,4 +1,4 @@
-"""An ordinary program on responses and conversations, for any release of the SDK that has them."""
+"""A program with responses and conversations, for every release of the SDK that has them."""
 
 import json
 import sys
