@@ -1,4 +1,4 @@
-"""The arrays of a decode call, and the check that stands before llama.cpp's aborts."""
+"""The arrays of a decode call, and the check of native limits."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from inference_svc.engine.batch import (
 LIMITS = NativeLimits(batch_tokens=8, output_rows=2, slots=4, slot_tokens=16, vocabulary_size=100)
 
 
-def test_rows_are_laid_out_one_after_the_other() -> None:
+def test_rows_are_concatenated() -> None:
     """Positions count up inside a row; only its last token has logits."""
     batch = TokenBatch.of([Row(0, 5, (1,), output=True), Row(2, 0, (7, 8, 9), output=True)])
 
@@ -26,7 +26,7 @@ def test_rows_are_laid_out_one_after_the_other() -> None:
 
 
 def test_a_drafted_row_has_logits_from_its_last_certain_token_on() -> None:
-    """Each guess is verified by the logits before it, and the last has some for what follows."""
+    """Each draft token is verified by the logits before it; the last one has logits too."""
     row = Row(1, 3, (4, 5, 6, 7), output=True, drafted=2)
     batch = TokenBatch.of([Row(0, 0, (1,), output=False), row])
 
@@ -34,8 +34,8 @@ def test_a_drafted_row_has_logits_from_its_last_certain_token_on() -> None:
     assert (row.num_outputs, row.certain) == (3, (4, 5))
 
 
-def test_single_token_rows_are_laid_out_the_same_way() -> None:
-    """The short way for decode-only steps gives the same arrays."""
+def test_single_token_rows_give_the_same_arrays() -> None:
+    """The fast path of steps without prompts."""
     batch = TokenBatch.of([Row(1, 3, (4,), output=True), Row(2, 0, (0,), output=False)])
 
     assert batch.tokens.tolist() == [4, 0]
@@ -45,7 +45,7 @@ def test_single_token_rows_are_laid_out_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([Row(0, 0, range(9), output=True)], "9 tokens"),
         ([Row(i, 0, (1,), output=True) for i in range(3)], "3 outputs"),
@@ -57,9 +57,9 @@ def test_single_token_rows_are_laid_out_the_same_way() -> None:
         ([Row(0, 0, (1,), output=False), Row(0, 2, (1,), output=True)], "not consecutive"),
     ],
 )
-def test_a_batch_over_a_native_limit_is_refused(rows: Sequence[Row], said: str) -> None:
+def test_a_batch_over_a_native_limit_is_refused(rows: Sequence[Row], message: str) -> None:
     """Each of these would end the engine process."""
-    with pytest.raises(BatchLimitExceeded, match=said):
+    with pytest.raises(BatchLimitExceeded, match=message):
         check_native_limits(TokenBatch.of(rows), LIMITS)
 
 

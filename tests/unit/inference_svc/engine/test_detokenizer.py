@@ -1,10 +1,10 @@
-"""Text that may be sent: whole characters, and nothing that may still become a stop text."""
+"""Incremental detokenization with stop strings."""
 
 from inference_svc.engine.detokenizer import Detokenizer, TextChunk
 
 
-def test_text_without_stops_passes_at_once() -> None:
-    """Nothing is held back where nothing can match."""
+def test_text_without_stop_strings_is_not_held_back() -> None:
+    """No part of it can match."""
     stream = Detokenizer()
 
     assert stream.push(b"hello") == TextChunk("hello", None)
@@ -34,7 +34,7 @@ def test_a_stop_text_over_token_boundaries_is_never_sent() -> None:
     assert stream.push(b"D.") == TextChunk("", "END")
 
 
-def test_what_only_looked_like_a_stop_text_is_sent_later() -> None:
+def test_a_partial_match_is_sent_once_it_cannot_match() -> None:
     """Held-back text is released as soon as it cannot match any more."""
     stream = Detokenizer(["END"])
     stream.push(b"EN")
@@ -42,14 +42,14 @@ def test_what_only_looked_like_a_stop_text_is_sent_later() -> None:
     assert stream.push(b"Z") == TextChunk("ENZ", None)
 
 
-def test_the_first_complete_stop_text_wins_and_the_longest_where_several_are() -> None:
-    """Stop texts that overlap end the text at the earliest complete one."""
+def test_overlapping_stop_strings_end_the_text_at_the_first_complete_one() -> None:
+    """The longest one, if several end at the same position."""
     assert Detokenizer(["bc", "abcd"]).push(b"xabcd") == TextChunk("xa", "bc")
     assert Detokenizer(["bc", "abc"]).push(b"xabcd") == TextChunk("x", "abc")
 
 
-def test_the_stop_text_is_sent_where_asked_for() -> None:
-    """`include_stop` keeps the matched text and nothing behind it."""
+def test_the_stop_string_is_included_on_request() -> None:
+    """`include_stop` includes the matched text and nothing after it."""
     assert Detokenizer(["END"], include_stop=True).push(b"xENDy") == TextChunk("xEND", "END")
 
 

@@ -1,4 +1,4 @@
-"""Prefixes compared."""
+"""Common prefixes."""
 
 from array import array
 
@@ -6,7 +6,7 @@ from inference_svc.engine.slots import common_prefix
 
 
 def test_common_prefix_stops_at_the_first_difference() -> None:
-    """The halving search finds the exact place."""
+    """The binary search finds the exact position."""
     left = array("i", [1, 2, 3, 4, 5, 9, 7])
 
     assert common_prefix(left, array("i", [1, 2, 3, 4, 5, 6, 7]), limit=7) == 5

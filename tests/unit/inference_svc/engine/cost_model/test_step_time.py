@@ -1,4 +1,4 @@
-"""What steps are expected to take."""
+"""Predictions of step times."""
 
 import pytest
 
@@ -12,8 +12,8 @@ def _cost(
     return StepTimeModel(step_times, NativeLimits(64, slots + 16, slots, 160, 257), token_times)
 
 
-def test_nothing_measured_promises_nothing() -> None:
-    """No estimate is better than a wrong one."""
+def test_there_is_no_prediction_without_measurements() -> None:
+    """No prediction is better than a wrong one."""
     cost = _cost({}, 4)
 
     assert cost.prefill_s(100) == 0
@@ -21,7 +21,7 @@ def test_nothing_measured_promises_nothing() -> None:
 
 
 def test_the_warm_up_gives_a_first_estimate() -> None:
-    """A prompt token costs at most what a row among many does."""
+    """A prompt token takes at most as long as a row of a full batch."""
     cost = _cost({1: 0.01, 4: 0.04}, 4)
 
     assert cost.prefill_s(100) == pytest.approx(1.0)
@@ -30,8 +30,8 @@ def test_the_warm_up_gives_a_first_estimate() -> None:
 
 
 def test_steps_correct_the_estimate() -> None:
-    """It moves towards what prompt tokens take now, decoding rows taken off; tiny chunks say
-    nothing."""
+    """The estimate approaches the measured time without the decoding rows; tiny chunks are
+    ignored."""
     cost = _cost({1: 0.01, 4: 0.04}, 4)
     cost.observe_prefill(num_decoding=0, prompt_tokens=1, seconds=9.0)
     assert cost.prefill_s(1) == pytest.approx(0.01)
@@ -41,9 +41,8 @@ def test_steps_correct_the_estimate() -> None:
     assert cost.prefill_s(1) == pytest.approx(0.002, rel=0.05)
 
 
-def test_rows_of_several_tokens_cost_what_was_measured() -> None:
-    """In proportion beyond the last measurement, never less than rows of one, and nothing where
-    nothing is known."""
+def test_the_slowdown_of_longer_rows_is_the_measured_one() -> None:
+    """Linear beyond the last measurement, at least 1, and 1 without measurements."""
     cost = _cost({1: 0.01, 2: 0.015}, 2, {1: 0.008, 4: 0.03})
 
     assert cost.slowdown(1, 1) == 1
@@ -54,9 +53,8 @@ def test_rows_of_several_tokens_cost_what_was_measured() -> None:
     assert _cost({}, 2, {1: 0.01}).slowdown(1, 8) == 1
 
 
-def test_drafts_that_take_less_than_believed_correct_the_measurement() -> None:
-    """Those of several rows as well: it is the tokens of a step that count. Slower ones say only
-    that a text is long."""
+def test_drafts_that_are_faster_than_predicted_correct_the_prediction() -> None:
+    """By the tokens of all rows. Slower steps are ignored: they may have long contexts."""
     cost = _cost({1: 0.01, 2: 0.01}, 2, {1: 0.01, 2: 0.04, 4: 0.08, 8: 0.16})
     assert cost.observe_decode(rows=1, drafted=3, seconds=0.02)
     assert cost.observe_decode(rows=2, drafted=3, seconds=0.03)
@@ -67,8 +65,8 @@ def test_drafts_that_take_less_than_believed_correct_the_measurement() -> None:
     assert cost.slowdown(1, 2) == pytest.approx(4.0)
 
 
-def test_what_was_never_measured_follows_its_neighbours() -> None:
-    """Six tokens lie between four and eight, and sixteen beyond, after a correction too."""
+def test_unmeasured_token_counts_are_interpolated() -> None:
+    """Also after a correction: six between four and eight, and sixteen beyond."""
     cost = _cost({1: 0.01, 2: 0.01}, 2, {1: 0.01, 4: 0.08, 8: 0.16})
     cost.observe_decode(rows=1, drafted=7, seconds=0.02)
     cost.observe_decode(rows=1, drafted=3, seconds=0.01)
@@ -77,8 +75,8 @@ def test_what_was_never_measured_follows_its_neighbours() -> None:
     assert cost.slowdown(1, 16) == pytest.approx(4.0)
 
 
-def test_a_step_without_drafts_that_is_faster_makes_drafts_dearer() -> None:
-    """They are weighed against it."""
+def test_a_faster_step_without_drafts_raises_the_slowdown_of_drafts() -> None:
+    """The slowdown is relative to a step without drafts."""
     cost = _cost({1: 0.02}, 1, {1: 0.02, 2: 0.02})
     assert cost.slowdown(1, 2) == 1
     assert cost.observe_decode(rows=1, drafted=0, seconds=0.01)

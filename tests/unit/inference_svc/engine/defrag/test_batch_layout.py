@@ -1,4 +1,4 @@
-"""Which idle slots get a filler row."""
+"""Choice of filler rows."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from inference_svc.engine.defrag.batch_layout import BatchLayout
 
 
 def test_nothing_is_filled_without_measurements() -> None:
-    """An unmeasured model runs as it is."""
+    """No layout is known to be faster."""
     assert BatchLayout({}, 8).fillers([0, 2], [1, 3]) == ()
 
 
@@ -33,7 +33,7 @@ def test_rows_are_padded_to_a_cheaper_count() -> None:
 
 
 def test_a_slot_that_cannot_take_a_filler_keeps_the_hole() -> None:
-    """A full idle slot has no room for a row."""
+    """The idle slot is full."""
     layout = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0}, 3)
 
     assert layout.fillers([0, 2], []) == ()
@@ -46,15 +46,15 @@ def test_rows_beyond_the_measured_ones_are_extrapolated() -> None:
     assert layout.fillers([0, 3], [1, 2]) == ()
 
 
-def test_who_runs_alone_is_never_padded() -> None:
-    """Whatever a busy machine made of the measurement: its tokens depend on the layout."""
+def test_a_single_sequence_is_never_padded() -> None:
+    """Even if it was measured on a busy machine: its tokens depend on the layout."""
     layout = BatchLayout({1: 50.0, 2: 12.0, 4: 13.0}, 4)
 
     assert {layout.fillers([0], [1, 2, 3]) for _ in range(2 * TRIAL_INTERVAL)} == {()}
 
 
-def test_a_wrong_measurement_is_corrected_by_what_steps_take() -> None:
-    """Two rows looked slower than four; one step in so many shows that they are not."""
+def test_a_wrong_measurement_is_corrected_by_a_trial() -> None:
+    """Two rows were measured as slower than four."""
     layout = BatchLayout({1: 10.0, 2: 22.0, 3: 30.0, 4: 20.0}, 4)
     for _ in range(TRIAL_INTERVAL - 1):
         assert layout.fillers([0, 1], [2, 3]) == (2, 3)
@@ -67,15 +67,15 @@ def test_a_wrong_measurement_is_corrected_by_what_steps_take() -> None:
     assert layout.seconds([0, 1]) < 20.0
 
 
-def test_rows_of_no_whole_block_are_filled_where_they_were_never_measured() -> None:
-    """A warm-up of a large model has no time for all counts; what is left of a block is slow."""
+def test_unmeasured_incomplete_blocks_are_filled() -> None:
+    """The warm-up of a large model measures few row counts; incomplete blocks are slow."""
     layout = BatchLayout({1: 14.0, 12: 85.0, 16: 90.0}, 16)
 
     assert layout.fillers(range(15), [15]) == (15,)
 
 
-def test_fillers_that_are_not_believed_to_pay_are_tried() -> None:
-    """Four rows looked slower than three; now and then a step shows whether they are."""
+def test_fillers_that_are_predicted_to_be_slower_are_tried() -> None:
+    """Four rows were measured as slower than three."""
     layout = BatchLayout({1: 10.0, 2: 20.0, 3: 28.0, 4: 30.0}, 4)
     for _ in range(TRIAL_INTERVAL - 1):
         assert layout.fillers([0, 1, 2], [3]) == ()
@@ -88,30 +88,30 @@ def test_fillers_that_are_not_believed_to_pay_are_tried() -> None:
     assert layout.fillers([0, 1, 2], [3]) == (3,)
 
 
-def test_what_would_teach_nothing_is_not_tried() -> None:
-    """Of runs of one and of two rows nobody knows which took how long."""
+def test_runs_of_different_lengths_are_not_tried() -> None:
+    """Their measurement would be ignored."""
     layout = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0, 4: 12.0}, 4)
 
     assert {layout.fillers([0, 2, 3], [1]) for _ in range(2 * TRIAL_INTERVAL)} == {(1,)}
 
 
 def test_other_fillers_are_tried_as_well_as_none() -> None:
-    """Ten rows are filled up to eleven; twelve and ten have their turns."""
+    """Ten rows are filled up to eleven; ten and twelve are tried in turn."""
     layout = BatchLayout({1: 20.0, 10: 45.0, 11: 40.0, 12: 42.0}, 12)
     filled = [layout.fillers(range(10), [10, 11]) for _ in range(2 * TRIAL_INTERVAL)]
 
     assert Counter(filled) == {(10,): 2 * TRIAL_INTERVAL - 2, (10, 11): 1, (): 1}
 
 
-def test_fillers_that_surely_do_not_pay_are_not_tried() -> None:
-    """A step that takes twice as long is dear."""
+def test_fillers_that_double_the_step_time_are_not_tried() -> None:
+    """The trial would cost more than it can gain."""
     layout = BatchLayout({1: 10.0, 2: 20.0, 3: 30.0, 4: 60.0}, 4)
 
     assert {layout.fillers([0, 1, 2], [3]) for _ in range(2 * TRIAL_INTERVAL)} == {()}
 
 
-def test_a_right_measurement_stays() -> None:
-    """The step that went without fillers was as slow as believed."""
+def test_a_correct_measurement_is_unchanged_by_trials() -> None:
+    """The steps without fillers are as slow as predicted."""
     layout = BatchLayout({1: 10.0, 2: 40.0, 3: 40.0, 4: 20.0}, 4)
     for _ in range(3 * TRIAL_INTERVAL):
         rows = sorted((0, 1, *layout.fillers([0, 1], [2, 3])))
@@ -121,8 +121,8 @@ def test_a_right_measurement_stays() -> None:
     assert layout.fillers([0, 1], [2, 3]) == (2, 3)
 
 
-def test_only_runs_of_one_length_teach() -> None:
-    """Which of two was faster nobody knows; of two that are alike each takes half."""
+def test_only_runs_of_equal_length_are_measured() -> None:
+    """Each of two equal runs takes half of the time."""
     layout = BatchLayout({1: 10.0, 2: 20.0, 3: 30.0}, 6)
     layout.observe([0, 2, 3], 15.0)
     assert layout.seconds([0]) == 10.0

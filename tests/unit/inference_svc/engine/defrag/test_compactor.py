@@ -1,4 +1,4 @@
-"""Running sequences close the holes that others leave, where that is worth it."""
+"""Defragmentation of the slots of running sequences."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ LONG = 200
 NEVER = 10**6
 
 
-def a_bench(*, can_trim: bool = True, **options: Any) -> EngineBench:
-    """Eight slots whose holes cost a second for each filler."""
+def make_bench(*, can_trim: bool = True, **options: Any) -> EngineBench:
+    """An engine with eight slots in which each filler costs a second."""
     limits = NativeLimits(256, SLOTS, SLOTS, 512, VOCABULARY_SIZE)
     return EngineBench(
         FakeBackend(limits, end_after=NEVER, can_trim=can_trim),
@@ -34,8 +34,8 @@ def _prompt(i: int, tokens: int = 20) -> list[int]:
     return [65 + i] * tokens
 
 
-def _every_second_ends(bench: EngineBench, *, tokens: int = 20, **changes: Any) -> None:
-    """Start a sequence in each slot, and end those in odd ones once all have begun to speak."""
+def _leave_holes(bench: EngineBench, *, tokens: int = 20, **changes: Any) -> None:
+    """Start a sequence in each slot, and end those in odd slots once all are decoding."""
     for i in range(SLOTS):
         options = {"max_tokens": LONG, "ignore_eos": True, "cache_key": b"%d" % i, **changes}
         bench.submit(make_request(i, _prompt(i, tokens), **options))
@@ -55,9 +55,9 @@ def _moves(bench: EngineBench) -> list[Moved]:
 
 @pytest.mark.parametrize("can_trim", [True, False], ids=["attention", "recurrent"])
 def test_holes_that_stay_are_closed(*, can_trim: bool) -> None:
-    """The highest sequences take the lowest free slots, and say on what they would have said."""
-    bench = a_bench(can_trim=can_trim)
-    _every_second_ends(bench)
+    """Sequences in the highest slots move to the lowest free ones; their output is unchanged."""
+    bench = make_bench(can_trim=can_trim)
+    _leave_holes(bench)
     for _ in range(PATIENCE_STEPS - 1):
         bench.step()
     assert _slots(bench) == [0, 2, 4, 6]
@@ -70,10 +70,10 @@ def test_holes_that_stay_are_closed(*, can_trim: bool) -> None:
         assert bench.tokens(i) == expected_tokens(_prompt(i), LONG, end_after=NEVER)
 
 
-def test_whoever_comes_soon_fills_the_hole_instead() -> None:
-    """Nobody makes room for a request that is on its way."""
-    bench = a_bench()
-    _every_second_ends(bench)
+def test_a_new_request_fills_a_hole_first() -> None:
+    """Nothing moves if requests arrive within the patience."""
+    bench = make_bench()
+    _leave_holes(bench)
     bench.step()
     for i in range(1, SLOTS, 2):
         bench.submit(make_request(10 + i, [97], max_tokens=LONG, ignore_eos=True))
@@ -87,20 +87,20 @@ def test_whoever_comes_soon_fills_the_hole_instead() -> None:
 @pytest.mark.parametrize(
     ("stream_s", "moves"), [(1.0, 2), (30.0, 0)], ids=["cheap copies", "dear copies"]
 )
-def test_a_move_must_pay(stream_s: float, moves: int) -> None:
-    """Three seconds a step for sixteen steps or more are worth two short copies, not two long."""
-    bench = a_bench(copy_costs=CopyCosts(stream_s, state_s=1e9))
-    _every_second_ends(bench)
+def test_a_move_must_save_time(stream_s: float, moves: int) -> None:
+    """Three seconds per step for 16 steps are worth two short copies, but not two long ones."""
+    bench = make_bench(copy_costs=CopyCosts(stream_s, state_s=1e9))
+    _leave_holes(bench)
     for _ in range(2 * PATIENCE_STEPS):
         bench.step()
 
     assert len(_moves(bench)) == moves
 
 
-def test_a_step_that_goes_without_fillers_moves_nobody() -> None:
-    """It is an exception: what moves save is told from steps with fillers."""
-    bench = a_bench(copy_costs=CopyCosts(300.0, state_s=1e9))
-    _every_second_ends(bench)
+def test_a_trial_step_without_fillers_moves_nothing() -> None:
+    """The benefit of moves is computed from steps with fillers."""
+    bench = make_bench(copy_costs=CopyCosts(300.0, state_s=1e9))
+    _leave_holes(bench)
     decoded = len(bench.backend.batches)
     bench.run()
 
@@ -109,29 +109,29 @@ def test_a_step_that_goes_without_fillers_moves_nobody() -> None:
     assert _moves(bench) == []
 
 
-def test_sequences_that_have_said_much_are_worth_more() -> None:
-    """What did not pay at first pays for a text that turns out to be long."""
-    bench = a_bench(copy_costs=CopyCosts(30.0, state_s=1e9))
-    _every_second_ends(bench)
+def test_long_outputs_justify_longer_moves() -> None:
+    """A move that was not worth it at first is made later."""
+    bench = make_bench(copy_costs=CopyCosts(30.0, state_s=1e9))
+    _leave_holes(bench)
     bench.run()
 
     assert bench.finished(6).num_output_tokens == LONG
     assert len(_moves(bench)) == 2
 
 
-def test_nobody_moves_shortly_before_the_end() -> None:
-    """The steps that are left bound what a move can save."""
-    bench = a_bench(copy_costs=CopyCosts(3.0, state_s=1e9))
-    _every_second_ends(bench, max_tokens=7)
+def test_nothing_moves_shortly_before_the_end() -> None:
+    """The remaining steps limit what a move can save."""
+    bench = make_bench(copy_costs=CopyCosts(3.0, state_s=1e9))
+    _leave_holes(bench, max_tokens=7)
     bench.run()
 
     assert _moves(bench) == []
 
 
-def test_the_moves_of_a_step_are_bounded() -> None:
-    """Copies that take long do not hold up everybody for all of them at once."""
-    bench = a_bench(copy_costs=CopyCosts(5.0, state_s=1e9))
-    _every_second_ends(bench)
+def test_the_moves_before_a_step_are_limited() -> None:
+    """Slow copies are distributed over several steps."""
+    bench = make_bench(copy_costs=CopyCosts(5.0, state_s=1e9))
+    _leave_holes(bench)
     for _ in range(PATIENCE_STEPS):
         bench.step()
     assert _moves(bench) == [Moved(6, 1)]
@@ -140,10 +140,10 @@ def test_the_moves_of_a_step_are_bounded() -> None:
     assert _moves(bench) == [Moved(6, 1), Moved(4, 3)]
 
 
-def test_what_an_idle_slot_remembers_changes_places() -> None:
-    """The next turn of the conversation that ended finds it where the sequence was."""
-    bench = a_bench(copy_costs=CopyCosts(0.1, 0.0, 0.001))
-    _every_second_ends(bench, tokens=70)
+def test_the_cached_prefix_of_the_target_slot_is_swapped() -> None:
+    """The next turn of the ended conversation reuses it from the source slot."""
+    bench = make_bench(copy_costs=CopyCosts(0.1, 0.0, 0.001))
+    _leave_holes(bench, tokens=70)
     while not _moves(bench):
         bench.step()
     said = bench.tokens(1)
@@ -155,10 +155,10 @@ def test_what_an_idle_slot_remembers_changes_places() -> None:
     assert bench.tokens(21) == expected_tokens([*_prompt(1, 70), *said, 97], 4, end_after=NEVER)
 
 
-def test_a_state_that_is_refused_leaves_the_sequence_where_it_was() -> None:
-    """It goes on as if nobody had tried."""
-    bench = a_bench(can_trim=False)
-    _every_second_ends(bench)
+def test_a_failed_restore_leaves_the_sequence_in_its_slot() -> None:
+    """Its output is unchanged."""
+    bench = make_bench(can_trim=False)
+    _leave_holes(bench)
     bench.backend.refuses_states = True
     for _ in range(3 * PATIENCE_STEPS):
         bench.step()
@@ -169,9 +169,9 @@ def test_a_state_that_is_refused_leaves_the_sequence_where_it_was() -> None:
     assert bench.tokens(6) == expected_tokens(_prompt(6), LONG, end_after=NEVER)
 
 
-def test_a_deterministic_sequence_in_between_stays() -> None:
-    """It is computed alone, so a hole beside it is nobody's."""
-    bench = a_bench()
+def test_a_deterministic_sequence_does_not_move() -> None:
+    """It is computed alone, so holes do not matter."""
+    bench = make_bench()
     for i in (0, 1, 2):
         alone = {"deterministic": True, "reuse": False} if i == 1 else {}
         bench.submit(
@@ -183,9 +183,9 @@ def test_a_deterministic_sequence_in_between_stays() -> None:
 
 
 def test_the_load_counts_moves() -> None:
-    """Since the engine started."""
-    bench = a_bench()
-    _every_second_ends(bench)
+    """`num_moves` counts since the start of the engine."""
+    bench = make_bench()
+    _leave_holes(bench)
     bench.run()
 
     assert bench.engine._load().num_moves == 2

@@ -1,4 +1,4 @@
-"""What steps take decides how later ones are filled."""
+"""Filler rows of an engine whose steps correct wrong measurements."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ STACK: AdapterStack = (AppliedAdapter("a", 1.0),)
 
 
 class _Timed(FakeBackend):
-    """A step takes what `seconds` says of its rows, and three times that with adapters."""
+    """A backend whose step takes `seconds` by rows, three times as long with adapters."""
 
     def __init__(self, slots: int, seconds: Mapping[int, float]) -> None:
         super().__init__(NativeLimits(64, slots, slots, 4096, VOCABULARY_SIZE), end_after=10**6)
@@ -22,21 +22,21 @@ class _Timed(FakeBackend):
         self._seconds = seconds
 
     def decode(self, batch: TokenBatch) -> None:
-        """Let the time pass."""
+        """Decode and advance the clock."""
         super().decode(batch)
         rows = len(set(batch.slots.tolist()))
         self.clock.now += self._seconds[rows] * (3 if self.stacks[-1] else 1)
 
 
-def _bench(backend: _Timed, believed: dict[int, float]) -> EngineBench:
-    bench = EngineBench(backend, step_times=believed, adapter_wait_s=1.0)
+def _bench(backend: _Timed, measured: dict[int, float]) -> EngineBench:
+    bench = EngineBench(backend, step_times=measured, adapter_wait_s=1.0)
     backend.clock = bench.clock
     bench.engine.adapters.load("a", Path("a.gguf"))
     return bench
 
 
 def _decode(bench: EngineBench, steps: int) -> Counter[tuple[AdapterStack, int]]:
-    """How often so many rows of a stack were computed in the next steps."""
+    """Run steps and count their decodes by adapter stack and rows."""
     before = len(bench.backend.batches)
     for _ in range(steps):
         bench.step()
@@ -44,8 +44,8 @@ def _decode(bench: EngineBench, steps: int) -> Counter[tuple[AdapterStack, int]]
     return Counter((stack, len(batch.slots)) for stack, batch in decoded)
 
 
-def test_fillers_that_turn_out_to_pay_are_used() -> None:
-    """Believed were three rows to be the faster."""
+def test_fillers_that_turn_out_to_be_faster_are_used() -> None:
+    """Three rows were measured as faster."""
     true = {1: 10.0, 2: 20.0, 3: 26.0, 4: 20.0}
     bench = _bench(_Timed(4, true), true | {4: 27.0})
     bench.submit(*(make_request(i, max_tokens=4000) for i in range(3)))
@@ -57,8 +57,8 @@ def test_fillers_that_turn_out_to_pay_are_used() -> None:
     assert last[NO_ADAPTERS, 4] == TRIAL_INTERVAL - 1
 
 
-def test_what_adapters_take_is_not_taken_for_the_rows() -> None:
-    """Three rows with an adapter take longer than four without, and are not filled for it."""
+def test_the_cost_of_adapters_is_not_attributed_to_rows() -> None:
+    """Three rows with an adapter take longer than four without, but are not filled."""
     times = {1: 10.0, 2: 20.0, 3: 30.0, 4: 47.0, 7: 80.0, 8: 81.0}
     bench = _bench(_Timed(8, times), times)
     bench.submit(*(make_request(i, max_tokens=4000) for i in range(4)))

@@ -1,4 +1,4 @@
-"""Batch work that gives way to interactive work."""
+"""Preemption of batch work by interactive work."""
 
 import pytest
 
@@ -22,8 +22,8 @@ def _preempted(bench: EngineBench) -> list[int]:
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_batch_work_waits_for_interactive_work_and_goes_on(steps: int) -> None:
-    """In the middle of its prompt or its text; every token comes once, in the right place."""
+def test_batch_work_is_preempted_and_resumes(steps: int) -> None:
+    """During prefill or decode; every token is emitted and computed once."""
     prompt = [70 + i % 9 for i in range(30)]
     bench = _bench()
     bench.submit(make_request(0, prompt=prompt, priority=1, max_tokens=10))
@@ -42,8 +42,8 @@ def test_batch_work_waits_for_interactive_work_and_goes_on(steps: int) -> None:
     assert computed == 30 + 9 + 3 + 2
 
 
-def test_the_youngest_of_the_batch_work_gives_way_and_others_run_on() -> None:
-    """One slot is needed, so one sequence waits."""
+def test_only_the_newest_batch_work_is_preempted() -> None:
+    """One slot is needed, so one sequence is preempted."""
     bench = _bench(3)
     bench.submit(*(make_request(i, priority=priority) for i, priority in enumerate([1, 2, 1])))
     bench.step()
@@ -56,8 +56,8 @@ def test_the_youngest_of_the_batch_work_gives_way_and_others_run_on() -> None:
 
 
 @pytest.mark.parametrize(("running", "waiting"), [(2, 3), (1, 2), (3, 3)])
-def test_only_batch_work_gives_way_and_only_to_interactive_work(running: int, waiting: int) -> None:
-    """Everything else waits its turn."""
+def test_only_interactive_work_preempts_and_only_batch_work(running: int, waiting: int) -> None:
+    """All other combinations wait in the queue."""
     bench = _bench()
     bench.submit(make_request(0, priority=running))
     bench.step()
@@ -67,8 +67,8 @@ def test_only_batch_work_gives_way_and_only_to_interactive_work(running: int, wa
     assert _preempted(bench) == []
 
 
-def test_without_memory_nobody_is_preempted() -> None:
-    """Work that could not be kept is not interrupted."""
+def test_there_is_no_preemption_without_memory() -> None:
+    """The cells of the preempted sequence could not be saved."""
     bench = _bench(saved_bytes=0)
     bench.submit(make_request(0, priority=1))
     bench.step()
@@ -79,8 +79,8 @@ def test_without_memory_nobody_is_preempted() -> None:
     assert len(bench.tokens(0)) == 8
 
 
-def test_who_waited_itself_up_is_not_preempted_again() -> None:
-    """Under a stream of interactive work batch work still comes to its end."""
+def test_promoted_batch_work_is_not_preempted() -> None:
+    """Batch work completes even under a constant load of interactive work."""
     bench = _bench()
     bench.submit(make_request(0, priority=1, max_tokens=6))
     bench.step()
@@ -105,7 +105,7 @@ def test_who_waited_itself_up_is_not_preempted_again() -> None:
 
 
 def test_interactive_work_preempts_past_aged_work() -> None:
-    """Who aged to the head of the queue may not preempt, and does not stop one who may."""
+    """Batch work at the head of the queue may not preempt, and does not block the next one."""
     bench = _bench()
     bench.submit(
         make_request(0, priority=1, max_tokens=6), make_request(1, priority=1, max_tokens=6)
@@ -122,8 +122,8 @@ def test_interactive_work_preempts_past_aged_work() -> None:
     assert [len(bench.tokens(i)) for i in range(3)] == [6, 6, 2]
 
 
-def test_the_next_youngest_gives_way_where_the_youngest_cannot() -> None:
-    """Its cells are being copied in this step; an older one's are not."""
+def test_the_next_newest_is_preempted_if_the_newest_cannot_be() -> None:
+    """The cells of the newest are being copied in this step."""
     system = [65 + i % 26 for i in range(60)]
     bench = _bench(3)
     bench.submit(make_request(0, priority=1, max_tokens=20))
@@ -141,7 +141,7 @@ def test_the_next_youngest_gives_way_where_the_youngest_cannot() -> None:
 
 
 def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
-    """What it computes is needed by the one that waits."""
+    """The waiting sequence needs the prefix that it computes."""
     system = [65 + i % 26 for i in range(90)]
     bench = _bench(2, batch_tokens=16)
     bench.submit(make_request(0, prompt=[*system, 1], priority=1, max_tokens=2))
@@ -157,7 +157,7 @@ def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
 
 
 def test_a_preempted_sequence_can_be_cancelled() -> None:
-    """Its memory is free again."""
+    """Its saved cells are freed."""
     bench = _bench()
     bench.submit(make_request(0, priority=1, max_tokens=50))
     bench.step()
@@ -171,8 +171,8 @@ def test_a_preempted_sequence_can_be_cancelled() -> None:
     assert len(bench.tokens(1)) == 3
 
 
-def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() -> None:
-    """One interactive request takes its prefix over, the next one preempts it only then."""
+def test_a_sequence_is_not_preempted_while_its_cells_are_copied() -> None:
+    """One interactive request reuses its prefix; the next one preempts it a step later."""
     system = [65 + i % 26 for i in range(60)]
     bench = _bench(2)
     bench.submit(make_request(0, prompt=system, priority=1, max_tokens=20))
@@ -191,8 +191,8 @@ def test_a_sequence_whose_cells_are_being_copied_keeps_its_slot_for_that_step() 
     assert bench.tokens(0) == expected_tokens(system, 20)
 
 
-def test_the_load_counts_those_who_gave_way() -> None:
-    """While one waits it is a gauge, afterwards a sum."""
+def test_the_load_counts_preemptions() -> None:
+    """`num_preempted` is a gauge, `num_preemptions` a counter."""
     bench = _bench()
     bench.submit(make_request(0, priority=1, max_tokens=10))
     bench.step()

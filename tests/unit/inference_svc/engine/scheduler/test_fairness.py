@@ -1,4 +1,4 @@
-"""Who comes next is who was served least."""
+"""Fair queuing between clients."""
 
 from collections import Counter
 
@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 from inference_svc.engine.scheduler.fairness import FairShare, FairTurns
 
 
-def test_equal_takers_get_equal_cost_whatever_a_turn_costs() -> None:
-    """One with turns ten times as dear gets a tenth of the turns."""
+def test_clients_get_equal_service_whatever_a_turn_costs() -> None:
+    """A client whose turns cost ten times as much gets a tenth of the turns."""
     turns: FairTurns[str] = FairTurns()
-    costs = {"dear": 10.0, "cheap": 1.0}
-    served: Counter[str] = Counter()
+    costs = {"expensive": 10.0, "cheap": 1.0}
+    num_turns: Counter[str] = Counter()
     for _ in range(1100):
-        taker = turns.next(costs)
-        turns.charge(taker, costs[taker])
-        served[taker] += 1
+        client = turns.next(costs)
+        turns.charge(client, costs[client])
+        num_turns[client] += 1
 
-    assert served == {"dear": 100, "cheap": 1000}
+    assert num_turns == {"expensive": 100, "cheap": 1000}
 
 
-def test_rest_is_no_credit() -> None:
-    """Who comes back after others were served for long does not get everything."""
+def test_an_idle_client_earns_no_credit() -> None:
+    """After a pause it shares turns equally, instead of catching up."""
     turns: FairTurns[str] = FairTurns()
     for _ in range(100):
         turns.charge(turns.next(["a"]), 1)
@@ -34,8 +34,8 @@ def test_rest_is_no_credit() -> None:
     assert sorted(order) == ["a", "a", "a", "b", "b", "b"]
 
 
-def test_a_debt_stays_over_a_pause() -> None:
-    """Who took a dear turn and left does not come back as one that took nothing."""
+def test_a_pause_does_not_clear_earlier_service() -> None:
+    """A client that returns after an expensive turn is not treated as a new one."""
     turns: FairTurns[str] = FairTurns()
     turns.charge(turns.next(["a", "b"]), 5)
     turns.charge(turns.next(["b"]), 1)
@@ -48,19 +48,21 @@ def test_a_debt_stays_over_a_pause() -> None:
         st.tuples(st.sets(st.sampled_from("abcd"), min_size=1), st.floats(0.1, 10)), max_size=200
     )
 )
-def test_nobody_who_keeps_asking_falls_behind(rounds: list[tuple[set[str], float]]) -> None:
-    """Beside whoever comes and goes, one that always asks waits for at most one turn of each."""
+def test_a_client_that_is_always_ready_is_not_starved(
+    rounds: list[tuple[set[str], float]],
+) -> None:
+    """While others come and go, it waits for a bounded cost."""
     turns: FairTurns[str] = FairTurns()
     waited = 0.0
     for others, cost in rounds:
-        taker = turns.next(["always", *sorted(others)])
-        turns.charge(taker, cost)
-        waited = 0.0 if taker == "always" else waited + cost
+        client = turns.next(["always", *sorted(others)])
+        turns.charge(client, cost)
+        waited = 0.0 if client == "always" else waited + cost
         assert waited <= 4 * 10 * 2
 
 
-def test_being_away_earns_nothing_and_a_debt_stays() -> None:
-    """Who comes back stands where the least served one does, or where it stood."""
+def test_a_returning_client_has_at_least_the_minimum_service() -> None:
+    """The minimum of the active clients, or its own earlier service if that is higher."""
     shares = FairShare[str]()
     shares.enter("steady")
     shares.charge("steady", 100)
