@@ -18,7 +18,7 @@ CONTENT = st.binary(max_size=200) | st.sampled_from([b"\r\n--frontier", b"--fron
 
 
 def make_request(chunks: Sequence[bytes]) -> Request:
-    """A request whose body arrives in these chunks."""
+    """Build a request whose body arrives in these chunks."""
     waiting = [*chunks]
 
     async def receive() -> dict[str, Any]:
@@ -29,7 +29,7 @@ def make_request(chunks: Sequence[bytes]) -> Request:
 
 
 def make_form(content: bytes) -> bytes:
-    """A purpose, then a file with these bytes."""
+    """Build a form of a purpose and a file with these bytes."""
     return (
         b'--frontier\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         b'--frontier\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n'
@@ -38,7 +38,7 @@ def make_form(content: bytes) -> bytes:
 
 
 def read(chunks: Sequence[bytes]) -> list[FormPiece]:
-    """All pieces of a form."""
+    """Parse a form into its pieces."""
 
     async def gather(pieces: AsyncIterator[FormPiece]) -> list[FormPiece]:
         return [piece async for piece in pieces]
@@ -46,29 +46,29 @@ def read(chunks: Sequence[bytes]) -> list[FormPiece]:
     return asyncio.run(gather(read_form(make_request(chunks), 5)))
 
 
-def split(raw: bytes, places: Sequence[int]) -> list[bytes]:
-    """The bytes in chunks."""
-    ends = sorted({place % len(raw) for place in places})
+def split(raw: bytes, positions: Sequence[int]) -> list[bytes]:
+    """Split bytes into chunks at these positions."""
+    ends = sorted({place % len(raw) for place in positions})
     starts = [0, *ends]
     return [raw[start:end] for start, end in zip(starts, [*ends, len(raw)], strict=True)]
 
 
 @given(CONTENT, st.lists(st.integers(0, 10_000), max_size=12))
-def test_forms_can_be_split_anywhere(content: bytes, places: list[int]) -> None:
+def test_forms_can_be_split_anywhere(content: bytes, positions: list[int]) -> None:
     """Files are unchanged, also with a boundary inside a line."""
     if b"\r\n--frontier" in b"\r\n" + content:
         return
-    pieces = read(split(make_form(content), places))
+    pieces = read(split(make_form(content), positions))
 
     assert pieces[:2] == [FormField("purpose", "batch"), FormFile("file", "a")]
     assert b"".join(piece for piece in pieces[2:] if isinstance(piece, bytes)) == content
 
 
 @given(st.binary(min_size=1, max_size=300), st.lists(st.integers(0, 10_000), max_size=5))
-def test_arbitrary_bytes_raise_only_domain_errors(raw: bytes, places: list[int]) -> None:
+def test_arbitrary_bytes_raise_only_domain_errors(raw: bytes, positions: list[int]) -> None:
     """Or are parsed."""
     with contextlib.suppress(DomainError):
-        read(split(raw, places))
+        read(split(raw, positions))
 
 
 @given(

@@ -1,4 +1,4 @@
-"""The chunks of a stream add up to the object of the response."""
+"""The chunks of a stream accumulate to the object of the response."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ tokens = st.lists(
 
 @st.composite
 def tool_call_deltas(draw: st.DrawFn) -> list[chat_pb2.ToolCallDelta]:
-    """Pieces of calls; the first piece of each names it, as the proto demands."""
+    """Generate pieces of calls. The first piece of each has its name, as the proto requires."""
     number = draw(st.integers(0, 2))
     head = chat_pb2.ToolCallDelta(
         index=number, id=f"c{number}", name=f"f{number}", arguments_json=draw(texts)
@@ -59,7 +59,7 @@ text_deltas = st.lists(
 
 
 @given(chat_deltas)
-def test_the_chunks_of_a_chat_add_up_to_its_object(deltas: list[ChatEvent]) -> None:
+def test_the_chunks_of_a_chat_accumulate_to_its_object(deltas: list[ChatEvent]) -> None:
     """For all deltas."""
     ends = [ChatEvent(finished=finished(index)) for index in range(NUM_CHOICES)]
     events = [chat_accepted(), *deltas, *ends, ChatEvent(done=done())]
@@ -69,7 +69,7 @@ def test_the_chunks_of_a_chat_add_up_to_its_object(deltas: list[ChatEvent]) -> N
     for event in events:
         whole.add(event)
         payloads.extend(chunks.payloads(event))
-    added = add_up([*payloads, *chunks.final_payloads()])
+    added = accumulate([*payloads, *chunks.final_payloads()])
 
     answer: Any = whole.as_object()
     for choice, sums in zip(answer["choices"], added["choices"], strict=True):
@@ -83,7 +83,7 @@ def test_the_chunks_of_a_chat_add_up_to_its_object(deltas: list[ChatEvent]) -> N
 
 
 @given(text_deltas)
-def test_the_chunks_of_a_completion_add_up_to_its_object(
+def test_the_chunks_of_a_completion_accumulate_to_its_object(
     deltas: list[tuple[int, TextEvent]],
 ) -> None:
     """For several prompts with several choices."""
@@ -115,8 +115,8 @@ def test_the_chunks_of_a_completion_add_up_to_its_object(
             assert choice["logprobs"][key] == [item for each in lists for item in each[key]]
 
 
-def add_up(payloads: Sequence[bytes]) -> Any:
-    """What a client has after reading all chunks."""
+def accumulate(payloads: Sequence[bytes]) -> Any:
+    """Accumulate chunks as a client does."""
     choices: list[dict[str, Any]] = [
         {"content": "", "reasoning": "", "calls": {}, "logprobs": [], "finish_reason": None}
         for _ in range(NUM_CHOICES)
@@ -127,14 +127,14 @@ def add_up(payloads: Sequence[bytes]) -> Any:
         chunk = orjson.loads(payload)
         usage = chunk["usage"] or usage
         for choice in chunk["choices"]:
-            add_choice(choices[choice["index"]], choice)
+            accumulate_choice(choices[choice["index"]], choice)
     for sums in choices:
         sums["calls"] = [call for _, call in sorted(sums["calls"].items())]
     return {"choices": choices, "usage": usage}
 
 
-def add_choice(sums: dict[str, Any], choice: Any) -> None:
-    """Adds one chunk's choice as OpenAI's SDK does."""
+def accumulate_choice(sums: dict[str, Any], choice: Any) -> None:
+    """Add the choice of one chunk, as OpenAI's SDK does."""
     delta = choice["delta"]
     sums["content"] += delta.get("content") or ""
     sums["reasoning"] += delta.get("reasoning_content") or ""

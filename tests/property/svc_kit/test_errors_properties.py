@@ -1,4 +1,4 @@
-"""Whatever an error says, the client hears exactly that."""
+"""Errors are unchanged after encoding, for all values."""
 
 import pickle
 import types
@@ -19,10 +19,10 @@ NUMBERS = st.integers(-(2**63), 2**63)
 RETRY_AFTER = st.none() | st.floats(0, 1e6)
 
 
-def values_of(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values for one metadata key."""
+def metadata_values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Generate values for a metadata key of this type."""
     if isinstance(annotation, types.UnionType):
-        return st.one_of([values_of(option) for option in typing.get_args(annotation)])
+        return st.one_of([metadata_values(option) for option in typing.get_args(annotation)])
     strategies: dict[Any, st.SearchStrategy[Any]] = {
         str: TEXTS,
         int: NUMBERS,
@@ -32,16 +32,16 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     return strategies[annotation]
 
 
-def errors_of(cls: type[DomainError]) -> st.SearchStrategy[DomainError]:
-    """Errors of one class with any metadata."""
-    keys = {key: values_of(annotation) for key, annotation in cls._keys.items()}
+def errors_of_class(cls: type[DomainError]) -> st.SearchStrategy[DomainError]:
+    """Generate errors of one class with any metadata."""
+    keys = {key: metadata_values(annotation) for key, annotation in cls._keys.items()}
     if "retry_after" in keys:
         keys["retry_after"] = RETRY_AFTER
     return st.builds(cls, **keys)
 
 
 def foreign_errors() -> st.SearchStrategy[DomainError]:
-    """Errors whose reason no class here has."""
+    """Generate errors with unknown reasons, as from another release."""
     make = st.sampled_from([kind.with_reason for kind in KINDS])
     reason = st.text("ABCDEFGHIJ_", min_size=1, max_size=60).map("NEW_".__add__)
     metadata = st.dictionaries(st.text("abc_", min_size=1), TEXTS, max_size=4)
@@ -55,8 +55,8 @@ def foreign_errors() -> st.SearchStrategy[DomainError]:
     )
 
 
-def decoded(error: DomainError) -> DomainError:
-    """The error after a journey over gRPC."""
+def send_over_grpc(error: DomainError) -> DomainError:
+    """Encode an error as gRPC status and trailers, and decode it."""
     code, details, trailers = to_status(error, "req_1")
     received = grpc.aio.Metadata(*trailers)
     return from_rpc_error(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), received, details))
@@ -65,12 +65,10 @@ def decoded(error: DomainError) -> DomainError:
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
 @settings(max_examples=examples(40))
 @given(data=st.data())
-def test_decoding_an_encoded_error_gives_it_back(
-    cls: type[DomainError], data: st.DataObject
-) -> None:
-    """decode(encode(error)) is the error, with its message and its OpenAI form."""
-    error = data.draw(errors_of(cls))
-    received = decoded(error)
+def test_an_error_is_unchanged_over_grpc(cls: type[DomainError], data: st.DataObject) -> None:
+    """Including its message and its OpenAI form."""
+    error = data.draw(errors_of_class(cls))
+    received = send_over_grpc(error)
 
     assert received == error
     assert received.message == error.message
@@ -78,26 +76,26 @@ def test_decoding_an_encoded_error_gives_it_back(
 
 
 @given(foreign_errors())
-def test_a_foreign_error_survives_too(error: DomainError) -> None:
-    """A reason of another release goes through this one unchanged."""
-    received = decoded(error)
+def test_an_error_of_another_release_is_unchanged_over_grpc(error: DomainError) -> None:
+    """Including its unknown reason."""
+    received = send_over_grpc(error)
 
     assert received == error
     assert received.message == error.message
 
 
-@given(st.sampled_from(ERROR_CLASSES).flatmap(errors_of) | foreign_errors())
-def test_an_error_survives_the_pipe(error: DomainError) -> None:
-    """pickle is how it crosses from the engine process."""
+@given(st.sampled_from(ERROR_CLASSES).flatmap(errors_of_class) | foreign_errors())
+def test_an_error_can_be_pickled(error: DomainError) -> None:
+    """As for transfer from the engine process."""
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
 
     assert copy == error
     assert (copy.message, vars(copy)) == (error.message, vars(error))
 
 
-@given(st.sampled_from(ERROR_CLASSES).flatmap(errors_of) | foreign_errors())
-def test_the_trailers_of_any_error_fit(error: DomainError) -> None:
-    """Peers accept 8 KiB of them, the message counted with its percent-encoding."""
+@given(st.sampled_from(ERROR_CLASSES).flatmap(errors_of_class) | foreign_errors())
+def test_trailers_are_below_8_kib(error: DomainError) -> None:
+    """The default limit of peers, which includes the percent-encoded message."""
     _, message, trailers = to_status(error, "req_" + "0" * 24)
     encoded = "".join(
         c if " " <= c <= "~" and c != "%" else "%XX" * len(c.encode()) for c in message

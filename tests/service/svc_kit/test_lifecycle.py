@@ -1,4 +1,4 @@
-"""Signals as an event, in a process of its own."""
+"""Signal handling in a separate process."""
 
 import asyncio
 import signal
@@ -22,8 +22,8 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_the_first_signal_drains_and_the_second_ends(number: signal.Signals) -> None:
-    """An operator who loses patience need not reach for SIGKILL."""
+async def test_the_first_signal_drains_and_the_second_exits(number: signal.Signals) -> None:
+    """So that a slow drain can be interrupted without SIGKILL."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",

@@ -1,4 +1,4 @@
-"""The management listener: metrics and probes over plain HTTP."""
+"""The management server: metrics and probes over HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from svc_kit.management import ManagementServer
 
 
 @asynccontextmanager
-async def listening(*, is_ready: bool = True) -> AsyncIterator[ManagementServer]:
-    """A listener on a free port with one counter."""
+async def run_management_server(*, is_ready: bool = True) -> AsyncIterator[ManagementServer]:
+    """Run a management server on a free port with one counter."""
     registry = CollectorRegistry()
     Counter("pots", "Pots fired.", registry=registry).inc(3)
     server = ManagementServer(listen="127.0.0.1:0", registry=registry, is_ready=lambda: is_ready)
@@ -25,7 +25,7 @@ async def listening(*, is_ready: bool = True) -> AsyncIterator[ManagementServer]
 
 
 async def exchange(server: ManagementServer, request: bytes) -> tuple[int, str]:
-    """Send bytes, read the answer to its end: status and body."""
+    """Send bytes and return status and body of the response."""
     reader, writer = await asyncio.open_connection(*server.address)
     writer.write(request)
     writer.write_eof()
@@ -39,13 +39,13 @@ async def exchange(server: ManagementServer, request: bytes) -> tuple[int, str]:
 
 
 async def get(server: ManagementServer, path: str) -> tuple[int, str]:
-    """GET a path."""
+    """Send a GET request."""
     return await exchange(server, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 
-async def test_metrics_are_prometheus_text() -> None:
-    """Also with a query, which scrapers add."""
-    async with listening() as server:
+async def test_metrics_are_in_prometheus_text_format() -> None:
+    """Also with a query string, as scrapers send."""
+    async with run_management_server() as server:
         status, body = await get(server, "/metrics?name[]=pots")
 
     assert status == 200
@@ -54,16 +54,16 @@ async def test_metrics_are_prometheus_text() -> None:
 
 @pytest.mark.parametrize(("is_ready", "expected"), [(True, 200), (False, 503)])
 async def test_readiness_follows_the_service(is_ready: bool, expected: int) -> None:
-    """Liveness does not: a loading service is alive."""
-    async with listening(is_ready=is_ready) as server:
+    """Liveness does not: a service that is loading is alive."""
+    async with run_management_server(is_ready=is_ready) as server:
         ready, alive = await get(server, "/readyz"), await get(server, "/healthz")
 
     assert (ready[0], alive[0]) == (expected, 200)
 
 
 async def test_head_has_no_body() -> None:
-    """Some probes ask that way."""
-    async with listening() as server:
+    """Some probes use HEAD."""
+    async with run_management_server() as server:
         assert await exchange(server, b"HEAD /metrics HTTP/1.1\r\n\r\n") == (200, "")
 
 
@@ -78,14 +78,14 @@ async def test_head_has_no_body() -> None:
     ],
 )
 async def test_other_requests_are_refused(request_line: bytes, status: int) -> None:
-    """Unknown paths, other methods, what is no HTTP, what never ends."""
-    async with listening() as server:
+    """Unknown paths, other methods, invalid or incomplete HTTP, and long requests."""
+    async with run_management_server() as server:
         assert (await exchange(server, request_line))[0] == status
 
 
-async def test_a_taken_port_is_one_clear_line() -> None:
-    """As for the service's own port."""
-    async with listening() as server:
+async def test_a_port_in_use_is_refused() -> None:
+    """As for the gRPC port."""
+    async with run_management_server() as server:
         second = ManagementServer(
             listen=str(server.address), registry=CollectorRegistry(), is_ready=lambda: True
         )
@@ -93,7 +93,7 @@ async def test_a_taken_port_is_one_clear_line() -> None:
             await second.start()
 
 
-async def test_closing_twice_is_closing_once() -> None:
-    """Whoever stops a service need not know how far it had started."""
-    async with listening() as server:
+async def test_a_server_can_be_closed_twice() -> None:
+    """As after a partial start."""
+    async with run_management_server() as server:
         await server.close()

@@ -45,16 +45,13 @@ def test_decode_rate_refuses_a_short_overlap() -> None:
         decode_rate([make_stream(0.0, 41, 0.1), make_stream(3.5, 41, 0.1)])
 
 
-def test_an_output_of_another_length_is_an_error() -> None:
-    """Different numbers of tokens are not comparable."""
-    with pytest.raises(LoadError, match="7 tokens instead of 8"):
-        check_streams([make_stream(0.0, 7, 0.1)], [8])
-
-
-def test_a_missing_response_is_an_error() -> None:
-    """A dropped request must not improve the figures."""
-    with pytest.raises(LoadError, match="1 of 2"):
-        check_streams([make_stream(0.0, 8, 0.1)], [8, 8])
+@pytest.mark.parametrize(
+    ("outputs", "problem"), [([8], "7 tokens instead of 8"), ([7, 7], "1 of 2 requests")]
+)
+def test_other_lengths_and_missing_responses_are_errors(outputs: list[int], problem: str) -> None:
+    """Figures of incomplete loads are not comparable."""
+    with pytest.raises(LoadError, match=problem):
+        check_streams([make_stream(0.0, 7, 0.1)], outputs)
 
 
 def test_figures_of_a_load() -> None:

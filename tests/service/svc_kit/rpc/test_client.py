@@ -1,4 +1,4 @@
-"""The client's channel: retries before admission, none after."""
+"""Retries and errors of client channels."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.support.rpc_servers import (
 )
 
 
-async def test_a_call_refused_before_admission_is_tried_again() -> None:
-    """UNAVAILABLE without initial metadata: nothing has been computed yet."""
+async def test_a_call_refused_before_admission_is_retried() -> None:
+    """UNAVAILABLE without initial metadata."""
     attempts = 0
 
     async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
@@ -37,8 +37,8 @@ async def test_a_call_refused_before_admission_is_tried_again() -> None:
     assert (list(answer.token_ids), attempts) == ([1, 2], 3)
 
 
-async def test_a_stream_that_broke_after_its_first_event_is_not_tried_again() -> None:
-    """Its tokens would come twice."""
+async def test_a_stream_is_not_retried_after_its_first_event() -> None:
+    """Its tokens would be repeated."""
     attempts = 0
 
     async def generate(
@@ -61,8 +61,8 @@ async def test_a_stream_that_broke_after_its_first_event_is_not_tried_again() ->
     assert attempts == 1
 
 
-async def test_other_errors_are_not_tried_again() -> None:
-    """A full queue does not empty within a tenth of a second."""
+async def test_other_errors_are_not_retried() -> None:
+    """Such as a full queue."""
     attempts = 0
 
     async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
@@ -77,8 +77,8 @@ async def test_other_errors_are_not_tried_again() -> None:
     assert attempts == 1
 
 
-async def test_a_service_that_is_not_there_is_named() -> None:
-    """The gateway tells its callers which one."""
+async def test_an_unreachable_service_is_named_in_the_error() -> None:
+    """The gateway passes the name to its callers."""
     async with run_rpc_server() as running:
         target = running.target
     async with open_channel(target) as channel:
@@ -88,8 +88,8 @@ async def test_a_service_that_is_not_there_is_named() -> None:
     assert raised.value == errors.UpstreamUnavailable(service="inference")
 
 
-async def test_options_of_the_caller_win() -> None:
-    """A caller that wants other limits says so."""
+async def test_channel_options_override_the_defaults() -> None:
+    """Such as the message size."""
     async with (
         run_rpc_server() as running,
         open_channel(running.target, options=[("grpc.max_send_message_length", 10)]) as channel,
@@ -98,8 +98,8 @@ async def test_options_of_the_caller_win() -> None:
             await stub_on(channel).Tokenize(pb.TokenizeRequest(text="x" * 11))
 
 
-async def test_a_certificate_that_cannot_be_read_is_an_os_error(tmp_path: Path) -> None:
-    """When the channel is opened, not at the first call."""
+async def test_an_unreadable_certificate_is_an_os_error(tmp_path: Path) -> None:
+    """When the channel is opened."""
     file = tmp_path / "ca.pem"
     file.touch()
     tls = UpstreamTlsSettings(ca_file=file)

@@ -1,4 +1,4 @@
-"""The standard health service on a real server."""
+"""The standard gRPC health service."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,39 +17,39 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
-def health_of(running: Running) -> Any:
-    """The health service as a prober sees it."""
+def health_stub(running: Running) -> Any:
+    """Return a stub of the health service."""
     return health_pb2_grpc.HealthStub(running.channel)
 
 
-def about(service: str) -> Any:
-    """A request about one service."""
+def check_request(service: str) -> Any:
+    """Build a request for one service."""
     return health_pb2.HealthCheckRequest(service=service)
 
 
 @pytest.mark.parametrize("service", ["", SERVICE, "grpc.health.v1.Health"])
-async def test_check_answers_for_the_server_and_each_service(service: str) -> None:
-    """The health service itself is not in its own list."""
+async def test_check_covers_the_server_and_each_service(service: str) -> None:
+    """The health service itself is unknown to Check."""
     async with run_rpc_server() as running:
         if service == "grpc.health.v1.Health":
             with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await health_of(running).Check(about(service))
+                await health_stub(running).Check(check_request(service))
             assert raised.value.code() is grpc.StatusCode.NOT_FOUND
             return
-        serving_now = (await health_of(running).Check(about(service))).status
+        before = (await health_stub(running).Check(check_request(service))).status
         running.server.set_serving(False)
-        not_any_more = (await health_of(running).Check(about(service))).status
+        after = (await health_stub(running).Check(check_request(service))).status
 
-    assert (serving_now, not_any_more) == (SERVING, NOT_SERVING)
+    assert (before, after) == (SERVING, NOT_SERVING)
 
 
-async def test_one_service_can_stop_serving_alone() -> None:
-    """A dead engine is not a dead server."""
+async def test_one_service_can_stop_serving() -> None:
+    """The server as a whole keeps serving."""
     async with run_rpc_server() as running:
         running.server.set_serving(False, SERVICE)
-        whole = (await health_of(running).Check(about(""))).status
-        part = (await health_of(running).Check(about(SERVICE))).status
-        every = (await health_of(running).List(health_pb2.HealthListRequest())).statuses
+        whole = (await health_stub(running).Check(check_request(""))).status
+        part = (await health_stub(running).Check(check_request(SERVICE))).status
+        every = (await health_stub(running).List(health_pb2.HealthListRequest())).statuses
 
     assert (whole, part) == (SERVING, NOT_SERVING)
     assert {name: value.status for name, value in every.items()} == {
@@ -58,53 +58,53 @@ async def test_one_service_can_stop_serving_alone() -> None:
     }
 
 
-async def test_watch_tells_every_change() -> None:
-    """Balancers take a server out without asking again."""
+async def test_watch_reports_every_change() -> None:
+    """Load balancers do not need to poll."""
     async with run_rpc_server() as running:
-        watch = health_of(running).Watch(about(SERVICE))
-        seen = [(await watch.read()).status]
+        watch = health_stub(running).Watch(check_request(SERVICE))
+        statuses = [(await watch.read()).status]
         for is_serving in (False, True):
             running.server.set_serving(is_serving)
-            seen.append((await watch.read()).status)
+            statuses.append((await watch.read()).status)
         watch.cancel()
 
-    assert seen == [SERVING, NOT_SERVING, SERVING]
+    assert statuses == [SERVING, NOT_SERVING, SERVING]
 
 
-async def test_watch_of_an_unknown_service_says_so() -> None:
-    """The protocol wants an answer here, not an error."""
+async def test_watch_of_an_unknown_service_reports_it() -> None:
+    """The protocol requires a status, not an error."""
     async with run_rpc_server() as running:
-        watch = health_of(running).Watch(about("no.Such"))
+        watch = health_stub(running).Watch(check_request("no.Such"))
         status = (await watch.read()).status
         watch.cancel()
 
     assert status == SERVICE_UNKNOWN
 
 
-async def test_a_drain_tells_watchers_and_ends_them() -> None:
-    """A watch never ends by itself; it must not hold up the drain."""
+async def test_a_drain_ends_watches() -> None:
+    """They do not delay the drain."""
     async with run_rpc_server() as running:
-        watch = health_of(running).Watch(about(""))
-        seen = [(await watch.read()).status]
+        watch = health_stub(running).Watch(check_request(""))
+        statuses = [(await watch.read()).status]
         await running.server.drain(60)
         with pytest.raises(errors.Draining), translate_errors():
-            seen += [event.status async for event in _rest_of(watch)]
+            statuses += [event.status async for event in _read_events(watch)]
 
-    assert seen[0] == SERVING
+    assert statuses[0] == SERVING
 
 
-async def _rest_of(watch: Any) -> AsyncIterator[Any]:
+async def _read_events(watch: Any) -> AsyncIterator[Any]:
     while (event := await watch.read()) is not grpc.aio.EOF:
         yield event
 
 
-async def test_a_watcher_that_does_not_read_holds_nobody_up() -> None:
-    """Others see changes, and the server can turn NOT_SERVING."""
+async def test_a_watcher_that_does_not_read_does_not_block_others() -> None:
+    """Other watchers receive changes."""
     async with run_rpc_server() as running:
-        stalled = health_of(running).Watch(about(SERVICE))
+        stalled = health_stub(running).Watch(check_request(SERVICE))
         for number in range(200):
             running.server.set_serving(bool(number % 2))
-        watch = health_of(running).Watch(about(SERVICE))
+        watch = health_stub(running).Watch(check_request(SERVICE))
         running.server.set_serving(False)
         while (await watch.read()).status is not NOT_SERVING:
             pass
@@ -112,9 +112,9 @@ async def test_a_watcher_that_does_not_read_holds_nobody_up() -> None:
         watch.cancel()
 
 
-async def test_health_asks_for_no_credential() -> None:
+async def test_health_requires_no_credential() -> None:
     """Probes have none."""
     async with run_rpc_server(authenticator=Authenticator()) as running:
-        answer = await health_of(running).Check(about(""))
+        answer = await health_stub(running).Check(check_request(""))
 
     assert answer.status == SERVING

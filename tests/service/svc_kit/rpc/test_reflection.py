@@ -1,4 +1,4 @@
-"""Reflection and channelz: what tools see of a server."""
+"""Server reflection and channelz."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,8 +21,8 @@ V1 = "grpc.reflection.v1.ServerReflection"
 V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 
-def ask(running: Running, version: str, requests: AsyncIterator[Any]) -> Any:
-    """A call of a reflection service."""
+def open_stream(running: Running, version: str, requests: AsyncIterator[Any]) -> Any:
+    """Call a reflection service."""
     method: Any = running.channel.stream_stream(
         f"/{version}/ServerReflectionInfo",
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
@@ -32,25 +32,25 @@ def ask(running: Running, version: str, requests: AsyncIterator[Any]) -> Any:
 
 
 async def reflect(running: Running, version: str, **request: str) -> Any:
-    """Ask one question of a reflection service."""
+    """Send one request to a reflection service and return its response."""
 
     async def requests() -> AsyncIterator[Any]:
         yield reflection_pb2.ServerReflectionRequest(**request)
 
     with translate_errors():
-        answers = [answer async for answer in ask(running, version, requests())]
+        answers = [answer async for answer in open_stream(running, version, requests())]
     return answers[0]
 
 
-async def silence() -> AsyncIterator[Any]:
-    """Nothing, ever: a write that meets the server's refusal would fail with INTERNAL."""
+async def no_requests() -> AsyncIterator[Any]:
+    """Send nothing: a write after the server refused the call would fail with INTERNAL."""
     await asyncio.Event().wait()
     yield
 
 
 @pytest.mark.parametrize("version", [V1, V1ALPHA])
 async def test_both_versions_list_the_services(version: str) -> None:
-    """grpcurl asks for v1 first, Postman for v1alpha, new clients for v1 only."""
+    """grpcurl tries v1 first, Postman uses v1alpha, newer clients only v1."""
     async with run_rpc_server() as running:
         answer = await reflect(running, version, list_services="*")
     names = {service.name for service in answer.list_services_response.service}
@@ -61,7 +61,7 @@ async def test_both_versions_list_the_services(version: str) -> None:
 @pytest.mark.parametrize("version", [V1, V1ALPHA])
 @pytest.mark.parametrize("symbol", [SERVICE, f"{SERVICE}.Chat", V1, V1ALPHA])
 async def test_both_versions_describe_every_service(version: str, symbol: str) -> None:
-    """A listed service that cannot be described breaks `grpcurl describe`."""
+    """As `grpcurl describe` requires."""
     async with run_rpc_server() as running:
         answer = await reflect(running, version, file_containing_symbol=symbol)
     packages = {
@@ -72,22 +72,22 @@ async def test_both_versions_describe_every_service(version: str, symbol: str) -
     assert any(symbol.startswith(f"{package}.") for package in packages)
 
 
-async def test_reflection_wants_a_credential_where_the_server_does() -> None:
-    """The schema is not secret, but who is not known learns nothing."""
+async def test_reflection_requires_a_credential_if_the_server_does() -> None:
+    """Without one it reveals nothing."""
     async with run_rpc_server(authenticator=Authenticator()) as running:
         with pytest.raises(errors.ApiKeyMissing), translate_errors():
-            _ = [answer async for answer in ask(running, V1, silence())]
+            _ = [answer async for answer in open_stream(running, V1, no_requests())]
 
 
-async def test_reflection_can_be_off() -> None:
-    """Then its methods do not exist."""
+async def test_reflection_can_be_disabled() -> None:
+    """Its methods are then unimplemented."""
     async with run_rpc_server(settings=ServerSettings(reflection=False)) as running:
         with pytest.raises(FeatureUnsupported), translate_errors():
-            _ = [answer async for answer in ask(running, V1, silence())]
+            _ = [answer async for answer in open_stream(running, V1, no_requests())]
 
 
-async def test_an_open_reflection_stream_does_not_hold_up_a_drain() -> None:
-    """Tools leave it open."""
+async def test_an_open_reflection_stream_does_not_delay_a_drain() -> None:
+    """Some tools leave it open."""
     async with run_rpc_server() as running:
         method: Any = running.channel.stream_stream(f"/{V1}/ServerReflectionInfo")
         call = method()
@@ -96,8 +96,8 @@ async def test_an_open_reflection_stream_does_not_hold_up_a_drain() -> None:
         await running.server.drain(60)
 
 
-async def test_what_is_not_there_is_not_found() -> None:
-    """An answer of the protocol, not an error of the call."""
+async def test_an_unknown_symbol_is_not_found() -> None:
+    """As an error response of the protocol; the call succeeds."""
     async with run_rpc_server() as running:
         answer = await reflect(running, V1, file_containing_symbol="no.Such")
 
@@ -107,32 +107,32 @@ async def test_what_is_not_there_is_not_found() -> None:
 # ---- channelz
 
 
-def servers_of(running: Running, key: str = "any") -> Any:
-    """Ask channelz for the servers of the process."""
+def get_servers(running: Running, key: str = "any") -> Any:
+    """Request the servers of the process from channelz."""
     stub: Any = channelz_pb2_grpc.ChannelzStub(running.channel)
     return stub.GetServers(
         channelz_pb2.GetServersRequest(), metadata=(("authorization", f"Bearer {key}"),)
     )
 
 
-async def test_channelz_shows_connections_to_operators() -> None:
-    """On the server's own port."""
+async def test_channelz_lists_servers_for_operators() -> None:
+    """On the port of the server."""
     async with run_rpc_server() as running:
-        answer = await servers_of(running)
+        answer = await get_servers(running)
 
     assert answer.server
 
 
-async def test_channelz_takes_the_scope_admin() -> None:
-    """Addresses of other callers are not everybody's business."""
+async def test_channelz_requires_the_scope_admin() -> None:
+    """It reveals addresses of other callers."""
     key = KeySettings.model_validate({"name": "ci", "sha256": hash_key("sk-ci")})
     async with run_rpc_server(authenticator=Authenticator(verifier=SettingsKeys([key]))) as running:
         with pytest.raises(errors.ScopeMissing), translate_errors():
-            await servers_of(running, "sk-ci")
+            await get_servers(running, "sk-ci")
 
 
-async def test_channelz_can_be_off() -> None:
-    """Then its methods do not exist."""
+async def test_channelz_can_be_disabled() -> None:
+    """Its methods are then unimplemented."""
     async with run_rpc_server(settings=ServerSettings(channelz=False)) as running:
         with pytest.raises(FeatureUnsupported), translate_errors():
-            await servers_of(running)
+            await get_servers(running)

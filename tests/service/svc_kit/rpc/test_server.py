@@ -1,4 +1,4 @@
-"""A real grpc.aio server with the whole stack: errors, deadlines, sizes, drain."""
+"""A grpc.aio server with all interceptors: errors, deadlines, message sizes, drain."""
 
 import asyncio
 import json
@@ -39,8 +39,8 @@ from tests.support.rpc_servers import (
 )
 
 
-async def failure_of(call: Any) -> grpc.aio.AioRpcError:
-    """What a call fails with; a stream is read to its end."""
+async def read_rpc_error(call: Any) -> grpc.aio.AioRpcError:
+    """Read a call or a stream to its end and return its gRPC error."""
     try:
         if isinstance(call, grpc.aio.UnaryStreamCall):
             while await call.read() is not grpc.aio.EOF:
@@ -52,24 +52,24 @@ async def failure_of(call: Any) -> grpc.aio.AioRpcError:
     pytest.fail("the call succeeded")
 
 
-async def numbers_of(call: Any) -> list[int]:
-    """The sequence numbers of a stream's events, to its end."""
+async def read_sequence_numbers(call: Any) -> list[int]:
+    """Read a stream to its end and return the sequence numbers of its events."""
     return [event.sequence_number async for event in call]
 
 
 def raw_call(channel: grpc.aio.Channel, name: str, request: bytes) -> Any:
-    """Call a method with bytes."""
+    """Call a method with serialized bytes."""
     call: Any = channel.unary_unary(name)
     return call(request)
 
 
-async def error_of(call: Any) -> DomainError:
-    """The domain error that a call fails with."""
-    return from_rpc_error(await failure_of(call))
+async def read_domain_error(call: Any) -> DomainError:
+    """Read a call to its end and return its domain error."""
+    return from_rpc_error(await read_rpc_error(call))
 
 
-def unary_that_raises(error: Exception) -> ScriptedInference:
-    """Tokenize fails with this."""
+def make_failing_unary(error: Exception) -> ScriptedInference:
+    """Build a service whose Tokenize raises an error."""
 
     async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         raise error
@@ -77,8 +77,8 @@ def unary_that_raises(error: Exception) -> ScriptedInference:
     return ScriptedInference(tokenize=tokenize)
 
 
-def stream_that_raises(error: Exception) -> ScriptedInference:
-    """Generate sends two events and then fails with this."""
+def make_failing_stream(error: Exception) -> ScriptedInference:
+    """Build a service whose Generate raises an error after two events."""
 
     async def generate(
         request: pb.GenerateRequest, context: Context
@@ -90,8 +90,8 @@ def stream_that_raises(error: Exception) -> ScriptedInference:
     return ScriptedInference(generate=generate)
 
 
-def unary_that_runs(work: Callable[[], Awaitable[None]]) -> ScriptedInference:
-    """Tokenize does this first."""
+def make_unary_after(work: Callable[[], Awaitable[None]]) -> ScriptedInference:
+    """Build a service whose Tokenize awaits `work` before it responds."""
 
     async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         await work()
@@ -100,11 +100,11 @@ def unary_that_runs(work: Callable[[], Awaitable[None]]) -> ScriptedInference:
     return ScriptedInference(tokenize=tokenize)
 
 
-# ---- calls that succeed
+# ---- successful calls
 
 
-async def test_a_unary_call_is_answered_with_a_request_id() -> None:
-    """The server makes it, whatever the caller calls the request."""
+async def test_a_unary_response_has_a_request_id() -> None:
+    """The server generates it, also if the caller sends one."""
     async with run_rpc_server() as running:
         call = running.stub.Tokenize(
             pb.TokenizeRequest(text="x"), metadata=(("x-request-id", "mine"),)
@@ -116,20 +116,20 @@ async def test_a_unary_call_is_answered_with_a_request_id() -> None:
     assert str(trailers["x-request-id"]).startswith("req_")
 
 
-async def test_a_stream_names_its_request_with_the_first_message() -> None:
-    """Whoever reads a stream can name it before it ends."""
+async def test_a_stream_sends_its_request_id_with_the_first_message() -> None:
+    """It is known before the stream ends."""
     async with run_rpc_server() as running:
         call = running.stub.Generate(pb.GenerateRequest())
         first = dict(await call.initial_metadata())
-        events = await numbers_of(call)
+        events = await read_sequence_numbers(call)
         last = dict(await call.trailing_metadata())
 
     assert events == [0, 1, 2]
     assert first["x-request-id"] == last["x-request-id"]
 
 
-async def test_no_metadata_before_the_first_message() -> None:
-    """A call that is refused at admission must stay retryable."""
+async def test_no_metadata_is_sent_before_the_first_message() -> None:
+    """A call that is refused at admission stays retryable."""
     admit = asyncio.Event()
 
     async def generate(
@@ -141,7 +141,7 @@ async def test_no_metadata_before_the_first_message() -> None:
     async with run_rpc_server(ScriptedInference(generate=generate)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         headers = asyncio.ensure_future(call.initial_metadata())
-        # A round trip of another call gives headers the time to arrive, were there any.
+        # Any headers would arrive during the round trip of another call.
         await running.stub.Tokenize(pb.TokenizeRequest())
         arrived_early = headers.done()
         admit.set()
@@ -151,8 +151,8 @@ async def test_no_metadata_before_the_first_message() -> None:
     assert not arrived_early
 
 
-async def test_a_servicer_may_send_metadata_itself() -> None:
-    """To say that a call is admitted, before its first message."""
+async def test_a_servicer_can_send_initial_metadata() -> None:
+    """Before its first message, as a sign of admission."""
 
     async def generate(
         request: pb.GenerateRequest, context: Context
@@ -163,64 +163,66 @@ async def test_a_servicer_may_send_metadata_itself() -> None:
     async with run_rpc_server(ScriptedInference(generate=generate)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         headers = dict(await call.initial_metadata())
-        events = await numbers_of(call)
+        events = await read_sequence_numbers(call)
 
     assert (headers["x-admitted"], events) == ("yes", [5])
 
 
-async def test_a_servicer_may_write_to_the_context() -> None:
-    """The other way of streaming that grpc.aio knows."""
+async def test_a_servicer_can_write_to_the_context() -> None:
+    """The alternative to async generators in grpc.aio."""
 
     class Writer(pb_grpc.InferenceServiceServicer):
         async def Generate(self, request: Any, context: Any) -> None:  # type: ignore[override]
             await context.write(pb.GenerateResponse(sequence_number=7))
 
     async with run_rpc_server(Writer()) as running:  # type: ignore[arg-type]
-        events = await numbers_of(running.stub.Generate(pb.GenerateRequest()))
+        events = await read_sequence_numbers(running.stub.Generate(pb.GenerateRequest()))
 
     assert events == [7]
 
 
-async def test_the_servicer_knows_request_principal_and_deadline() -> None:
-    """Context variables, so that nobody passes them along."""
-    seen: dict[str, Any] = {}
+async def test_context_variables_contain_request_id_principal_and_deadline() -> None:
+    """They are set while the servicer runs."""
+    values: dict[str, Any] = {}
 
-    async def look() -> None:
+    async def record_context() -> None:
         deadline = current_deadline()
-        seen["id"], seen["project"] = current_request_id(), current_principal().project
-        seen["left"] = None if deadline is None else deadline - asyncio.get_running_loop().time()
+        values["id"], values["project"] = current_request_id(), current_principal().project
+        values["remaining_s"] = (
+            None if deadline is None else deadline - asyncio.get_running_loop().time()
+        )
 
     settings = ServerSettings(default_deadline_s=50)
-    async with run_rpc_server(unary_that_runs(look), settings=settings) as running:
+    async with run_rpc_server(make_unary_after(record_context), settings=settings) as running:
         call = running.stub.Tokenize(pb.TokenizeRequest())
         await call
         trailers = dict(await call.trailing_metadata())
 
-    assert (seen["id"], seen["project"]) == (trailers["x-request-id"], "default")
-    assert 45 < seen["left"] <= 50
+    assert (values["id"], values["project"]) == (trailers["x-request-id"], "default")
+    assert 45 < values["remaining_s"] <= 50
 
 
 # ---- errors
 
 
-async def test_a_domain_error_arrives_as_itself() -> None:
-    """Class, metadata, message and advice."""
+async def test_a_domain_error_is_received_unchanged() -> None:
+    """Class, metadata, message and retry delay."""
     error = errors.QueueFull(bound="requests", depth=3, limit=3, retry_after=2.5)
-    async with run_rpc_server(unary_that_raises(error)) as running:
-        received = await error_of(running.stub.Tokenize(pb.TokenizeRequest()))
+    async with run_rpc_server(make_failing_unary(error)) as running:
+        received = await read_domain_error(running.stub.Tokenize(pb.TokenizeRequest()))
 
     assert received == error
     assert received.message == error.message
 
 
 async def test_an_error_after_tokens_has_its_details_in_the_trailers() -> None:
-    """The events before it arrive; ErrorInfo ends the stream."""
+    """After the events that were sent before it."""
     async with run_rpc_server(
-        stream_that_raises(errors.EngineRestarting(retry_after=3))
+        make_failing_stream(errors.EngineRestarting(retry_after=3))
     ) as running:
         call: Any = running.stub.Generate(pb.GenerateRequest())
         events = [(await call.read()).sequence_number for _ in range(2)]
-        failed = await failure_of(call)
+        failed = await read_rpc_error(call)
     status = status_pb2.Status.FromString(
         dict(failed.trailing_metadata())["grpc-status-details-bin"]
     )
@@ -232,16 +234,16 @@ async def test_an_error_after_tokens_has_its_details_in_the_trailers() -> None:
     assert from_rpc_error(failed) == errors.EngineRestarting(retry_after=3)
 
 
-@pytest.mark.parametrize("make", [unary_that_raises, stream_that_raises])
-async def test_a_defect_tells_the_caller_nothing_but_the_request_id(
+@pytest.mark.parametrize("make", [make_failing_unary, make_failing_stream])
+async def test_an_unexpected_exception_reveals_only_the_request_id(
     make: Callable[[Exception], ScriptedInference], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The exception's class and text stay in the log, under that id."""
+    """Class and text of the exception are logged only."""
     async with run_rpc_server(make(RuntimeError("the password is hunter2"))) as running:
         call: Any = running.stub.Tokenize(pb.TokenizeRequest())
-        if make is stream_that_raises:
+        if make is make_failing_stream:
             call = running.stub.Generate(pb.GenerateRequest())
-        failed = await failure_of(call)
+        failed = await read_rpc_error(call)
     request_id = request_id_of(failed)
     sent = repr(failed) + repr(tuple(failed.trailing_metadata()))
 
@@ -252,50 +254,56 @@ async def test_a_defect_tells_the_caller_nothing_but_the_request_id(
     assert "hunter2" in caplog.text
 
 
-async def test_a_timeout_of_the_servicers_own_is_a_defect() -> None:
-    """Only the call's deadline is DEADLINE_EXCEEDED."""
-    async with run_rpc_server(unary_that_raises(TimeoutError("a database"))) as running:
-        received = await error_of(running.stub.Tokenize(pb.TokenizeRequest()))
+async def test_a_timeout_error_of_the_servicer_is_an_internal_error() -> None:
+    """Only an expired deadline of the call is DEADLINE_EXCEEDED."""
+    async with run_rpc_server(make_failing_unary(TimeoutError("a database"))) as running:
+        received = await read_domain_error(running.stub.Tokenize(pb.TokenizeRequest()))
 
     assert type(received) is errors.InternalError
 
 
-async def test_a_method_that_is_not_written_yet_is_unimplemented() -> None:
-    """The generated method raises; callers learn its name, and the log stays quiet."""
+async def test_a_method_without_an_implementation_is_unimplemented() -> None:
+    """The error names the method."""
     async with run_rpc_server() as running:
-        unary = await error_of(running.stub.Embed(pb.EmbedRequest()))
-        stream = await error_of(running.stub.Chat(pb.ChatRequest()))
+        unary = await read_domain_error(running.stub.Embed(pb.EmbedRequest()))
+        stream = await read_domain_error(running.stub.Chat(pb.ChatRequest()))
 
     assert unary == errors.FeatureUnsupported(feature=f"{METHOD}Embed")
     assert stream == errors.FeatureUnsupported(feature=f"{METHOD}Chat")
 
 
-async def test_a_method_that_does_not_exist_is_unimplemented_with_details() -> None:
-    """All of them are one method in the metrics, or callers could add names without end."""
+async def test_an_unknown_method_is_unimplemented_with_details() -> None:
+    """Metrics count all unknown methods as one, to bound the number of labels."""
     async with run_rpc_server() as running:
         for name in ("/a.B/C", "/a.B/D"):
-            received = await error_of(raw_call(running.channel, name, b"x"))
+            received = await read_domain_error(raw_call(running.channel, name, b"x"))
             assert received == errors.FeatureUnsupported(feature=name)
-        counted = running.metrics()
+        samples = running.metrics()
 
     labels = 'code="UNIMPLEMENTED",method="unknown",reason="FEATURE_UNSUPPORTED"'
-    assert counted[f"corral_rpc_server_calls_total{{{labels}}}"] == 2
+    assert samples[f"corral_rpc_server_calls_total{{{labels}}}"] == 2
 
 
-async def test_bytes_that_are_no_request_are_an_invalid_argument() -> None:
-    """A client of another schema is told so, not that we are broken."""
+async def test_malformed_request_bytes_are_an_invalid_argument() -> None:
+    """Not an internal error."""
     async with run_rpc_server() as running:
-        received = await error_of(raw_call(running.channel, f"{METHOD}Tokenize", b"\xff\xff"))
+        received = await read_domain_error(
+            raw_call(running.channel, f"{METHOD}Tokenize", b"\xff\xff")
+        )
 
     assert (received.reason, received.field) == ("INVALID_FIELD", "request")
 
 
 @pytest.mark.parametrize(("size", "limit"), [(70_000, 65_536), (300_000, 131_072)])
-async def test_a_message_over_the_limit_is_refused_with_both_numbers(size: int, limit: int) -> None:
-    """By us with details, by gRPC itself where it is far too large: the client reads both."""
+async def test_a_message_over_the_limit_is_refused_with_size_and_limit(
+    size: int, limit: int
+) -> None:
+    """By an interceptor, or by gRPC if it is far too large."""
     settings = ServerSettings(max_message_bytes=65_536)
     async with run_rpc_server(settings=settings) as running:
-        received = await error_of(running.stub.Tokenize(pb.TokenizeRequest(text="x" * size)))
+        received = await read_domain_error(
+            running.stub.Tokenize(pb.TokenizeRequest(text="x" * size))
+        )
 
     assert isinstance(received, errors.RequestTooLarge)
     assert received.size > size
@@ -303,8 +311,8 @@ async def test_a_message_over_the_limit_is_refused_with_both_numbers(size: int, 
     assert str(limit) in received.message
 
 
-async def test_a_message_at_the_limit_is_taken() -> None:
-    """The limit itself is allowed."""
+async def test_a_message_at_the_limit_is_accepted() -> None:
+    """The limit is inclusive."""
     settings = ServerSettings(max_message_bytes=65_536)
     request = pb.TokenizeRequest(text="x" * (65_536 - 4))
     async with run_rpc_server(settings=settings) as running:
@@ -317,61 +325,61 @@ async def test_a_message_at_the_limit_is_taken() -> None:
 # ---- deadlines and cancellation
 
 
-async def test_the_servers_default_deadline_ends_a_call_without_one() -> None:
-    """With details, and the generation behind it is ended."""
+async def test_a_call_without_a_deadline_gets_the_default() -> None:
+    """The servicer is cancelled at the deadline."""
     endless = EndlessStream()
     settings = ServerSettings(default_deadline_s=0.05)
     async with run_rpc_server(ScriptedInference(generate=endless), settings=settings) as running:
-        received = await error_of(running.stub.Generate(pb.GenerateRequest()))
+        received = await read_domain_error(running.stub.Generate(pb.GenerateRequest()))
         await endless.ended.wait()
 
     assert received == errors.DeadlineExpired(phase="call")
 
 
-async def test_a_longer_deadline_is_capped() -> None:
-    """No caller can hold a slot for ever."""
+async def test_a_deadline_is_capped_at_the_maximum() -> None:
+    """A caller cannot occupy a slot longer."""
     endless = EndlessStream()
     settings = ServerSettings(default_deadline_s=100, max_deadline_s=0.05)
     async with run_rpc_server(ScriptedInference(generate=endless), settings=settings) as running:
         call = running.stub.Generate(pb.GenerateRequest(), timeout=100)
-        received = await error_of(call)
+        received = await read_domain_error(call)
         await endless.ended.wait()
 
     assert received == errors.DeadlineExpired(phase="call")
 
 
-async def test_a_callers_deadline_beyond_the_default_holds() -> None:
-    """The default is for those who set none."""
-    seen: list[float | None] = []
+async def test_a_deadline_may_exceed_the_default() -> None:
+    """The default applies only to calls without a deadline."""
+    deadlines: list[float | None] = []
 
-    async def look() -> None:
-        seen.append(current_deadline())
+    async def record_context() -> None:
+        deadlines.append(current_deadline())
 
     settings = ServerSettings(default_deadline_s=1, max_deadline_s=100)
-    async with run_rpc_server(unary_that_runs(look), settings=settings) as running:
+    async with run_rpc_server(make_unary_after(record_context), settings=settings) as running:
         await running.stub.Tokenize(pb.TokenizeRequest(), timeout=60)
-        left = (seen[0] or 0) - asyncio.get_running_loop().time()
+        remaining_s = (deadlines[0] or 0) - asyncio.get_running_loop().time()
 
-    assert 50 < left <= 62  # gRPC rounds a timeout up on its way
+    assert 50 < remaining_s <= 62  # gRPC rounds timeouts up
 
 
-async def test_a_callers_own_deadline_ends_the_work() -> None:
-    """A call that nobody waits for any more frees what it holds, and counts as late."""
+async def test_the_deadline_of_a_call_cancels_the_servicer() -> None:
+    """The call is counted as DEADLINE_EXCEEDED."""
     endless = EndlessStream()
     async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         call = running.stub.Generate(pb.GenerateRequest(), timeout=0.1)
-        received = await error_of(call)
+        received = await read_domain_error(call)
         await endless.ended.wait()
         await running.stub.Tokenize(pb.TokenizeRequest())
-        counted = running.metrics()
+        samples = running.metrics()
 
     assert received == errors.DeadlineExpired(phase="call")
     labels = f'code="DEADLINE_EXCEEDED",method="{METHOD}Generate",reason="DEADLINE_EXPIRED"'
-    assert counted[f"corral_rpc_server_calls_total{{{labels}}}"] == 1
+    assert samples[f"corral_rpc_server_calls_total{{{labels}}}"] == 1
 
 
-async def test_a_cancel_reaches_the_servicers_finally() -> None:
-    """That is where a sequence is taken off the engine."""
+async def test_a_cancelled_call_runs_the_finally_of_the_servicer() -> None:
+    """Where a sequence is removed from the engine."""
     endless = EndlessStream()
     async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
@@ -381,8 +389,8 @@ async def test_a_cancel_reaches_the_servicers_finally() -> None:
         await endless.ended.wait()
 
 
-async def test_a_cancel_reaches_a_servicer_whose_client_does_not_read() -> None:
-    """The servicer stands in its yield then, where nothing is raised into it."""
+async def test_a_cancelled_call_ends_a_servicer_blocked_by_flow_control() -> None:
+    """It is suspended in `yield`, where no exception is raised."""
     ended, number = asyncio.Event(), 0
 
     async def flood(
@@ -400,7 +408,7 @@ async def test_a_cancel_reaches_a_servicer_whose_client_does_not_read() -> None:
         call = running.stub.Generate(pb.GenerateRequest())
         await call.read()
         before = -1
-        # Until flow control stops the server: every round is a round trip of another call.
+        # Round trips of another call, until flow control stops the stream.
         while before != number:
             before = number
             for _ in range(5):
@@ -411,8 +419,8 @@ async def test_a_cancel_reaches_a_servicer_whose_client_does_not_read() -> None:
     assert number < 200
 
 
-async def test_a_client_that_goes_away_ends_its_call() -> None:
-    """Closing the channel is a cancel too."""
+async def test_closing_the_channel_cancels_its_calls() -> None:
+    """The servicer ends."""
     endless = EndlessStream()
     async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         channel = grpc.aio.insecure_channel(running.target)
@@ -422,13 +430,13 @@ async def test_a_client_that_goes_away_ends_its_call() -> None:
         await endless.ended.wait()
 
 
-# ---- the log and the metrics
+# ---- logs and metrics
 
 
 async def test_each_call_is_one_log_line_without_its_prompt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Method, outcome, who, and the caller's own label."""
+    """With method, code, key, peer and the caller's request id."""
     caplog.set_level(logging.INFO)
     labels = (("x-request-id", "mine" * 100), ("traceparent", "00-ab-cd-01"))
     async with run_rpc_server() as running:
@@ -444,21 +452,21 @@ async def test_each_call_is_one_log_line_without_its_prompt(
 
 
 async def test_calls_are_counted_by_method_code_and_reason() -> None:
-    """And none stays in flight."""
+    """After a call none is in flight."""
     error = errors.ModelNotFound(model="m")
-    async with run_rpc_server(unary_that_raises(error)) as running:
-        await error_of(running.stub.Tokenize(pb.TokenizeRequest()))
+    async with run_rpc_server(make_failing_unary(error)) as running:
+        await read_domain_error(running.stub.Tokenize(pb.TokenizeRequest()))
         async for _ in running.stub.Generate(pb.GenerateRequest()):
             pass
-        counted = running.metrics()
+        samples = running.metrics()
 
     failed = f'code="NOT_FOUND",method="{METHOD}Tokenize",reason="MODEL_NOT_FOUND"'
     done = f'code="OK",method="{METHOD}Generate",reason=""'
-    assert counted[f"corral_rpc_server_calls_total{{{failed}}}"] == 1
-    assert counted[f"corral_rpc_server_calls_total{{{done}}}"] == 1
-    assert counted[f'corral_rpc_server_in_flight{{method="{METHOD}Generate"}}'] == 0
+    assert samples[f"corral_rpc_server_calls_total{{{failed}}}"] == 1
+    assert samples[f"corral_rpc_server_calls_total{{{done}}}"] == 1
+    assert samples[f'corral_rpc_server_in_flight{{method="{METHOD}Generate"}}'] == 0
     timed = f'code="OK",method="{METHOD}Generate"'
-    assert counted[f"corral_rpc_server_duration_seconds_count{{{timed}}}"] == 1
+    assert samples[f"corral_rpc_server_duration_seconds_count{{{timed}}}"] == 1
 
 
 async def test_a_running_call_is_in_flight() -> None:
@@ -477,11 +485,11 @@ async def test_a_running_call_is_in_flight() -> None:
     assert (during, after) == (1, 0)
 
 
-# ---- starting
+# ---- start
 
 
-def a_server(listen: str = "127.0.0.1:0", **options: Any) -> RpcServer:
-    """A server that does not run yet."""
+def make_server(listen: str = "127.0.0.1:0", **options: Any) -> RpcServer:
+    """Build a server without starting it."""
     service = Service(pb_grpc.add_InferenceServiceServicer_to_server, ScriptedInference(), SERVICE)
     return RpcServer(
         [service],
@@ -492,15 +500,15 @@ def a_server(listen: str = "127.0.0.1:0", **options: Any) -> RpcServer:
     )
 
 
-async def test_a_taken_port_is_one_clear_line() -> None:
-    """Two servers would share the traffic in silence, did the second one start."""
+async def test_a_port_of_another_server_is_refused() -> None:
+    """gRPC would share the port between both servers."""
     async with run_rpc_server() as running:
         with pytest.raises(StartupError, match=f"{running.target}: the port is already in use"):
-            await a_server(running.target).start()
+            await make_server(running.target).start()
 
 
-async def test_nobody_can_share_the_servers_port() -> None:
-    """gRPC's default lets a second process take half of the calls in silence."""
+async def test_other_processes_cannot_share_the_port() -> None:
+    """gRPC enables SO_REUSEPORT by default."""
     async with run_rpc_server() as running:
         with socket.socket() as second:
             second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -508,50 +516,50 @@ async def test_nobody_can_share_the_servers_port() -> None:
                 second.bind(("127.0.0.1", running.server.port))
 
 
-async def test_a_port_taken_by_something_else_is_one_clear_line() -> None:
-    """Whatever listens there."""
+async def test_a_port_of_another_program_is_refused() -> None:
+    """The error says that it is in use."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(StartupError, match="the port is already in use"):
-            await a_server(address).start()
+            await make_server(address).start()
 
 
-async def test_an_address_of_another_machine_is_one_clear_line() -> None:
-    """192.0.2.1 is for documentation; nobody has it."""
+async def test_an_address_of_another_machine_is_refused() -> None:
+    """192.0.2.1 is reserved for documentation."""
     with pytest.raises(StartupError, match=r"Cannot listen on 192\.0\.2\.1:0"):
-        await a_server("192.0.2.1:0").start()
+        await make_server("192.0.2.1:0").start()
 
 
-async def test_a_method_without_a_scope_does_not_start() -> None:
-    """Nobody can forget to say who may call an RPC."""
+async def test_a_server_with_a_method_without_a_scope_does_not_start() -> None:
+    """The error names the method."""
     scopes = {name: scope for name, scope in METHOD_SCOPES.items() if name != f"{METHOD}Chat"}
 
     with pytest.raises(StartupError, match=f"{METHOD}Chat"):
-        await a_server(scopes=scopes).start()
+        await make_server(scopes=scopes).start()
 
 
-# ---- stopping
+# ---- drain
 
 
 async def test_a_drain_lets_running_calls_finish() -> None:
-    """And takes nothing new."""
-    go_on, began = asyncio.Event(), asyncio.Event()
+    """New calls are refused."""
+    resume, began = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         began.set()
-        await go_on.wait()
+        await resume.wait()
 
-    async with run_rpc_server(unary_that_runs(work)) as running:
+    async with run_rpc_server(make_unary_after(work)) as running:
         call = asyncio.ensure_future(running.stub.Tokenize(pb.TokenizeRequest()))
         await began.wait()
         watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest())
         await watch.read()
         drain = asyncio.create_task(running.server.drain(20))
-        await failure_of(watch)
+        await read_rpc_error(watch)
         channel = grpc.aio.insecure_channel(running.target)
-        refused = await failure_of(stub_on(channel).Tokenize(pb.TokenizeRequest()))
+        refused = await read_rpc_error(stub_on(channel).Tokenize(pb.TokenizeRequest()))
         await channel.close()
-        go_on.set()
+        resume.set()
         answer = await call
         await drain
 
@@ -559,22 +567,22 @@ async def test_a_drain_lets_running_calls_finish() -> None:
     assert refused.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_drain_cancels_what_outlives_the_grace() -> None:
-    """With details; the servicer's finally runs before drain returns."""
+async def test_a_drain_cancels_calls_after_the_grace_period() -> None:
+    """The servicer's finally runs before `drain` returns."""
     endless = EndlessStream()
     async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         call = running.stub.Generate(pb.GenerateRequest())
         await call.read()
         await endless.began.wait()
         await running.server.drain(0.05)
-        received = await error_of(call)
+        received = await read_domain_error(call)
 
     assert endless.ended.is_set()
     assert received == errors.Draining()
 
 
-async def test_balancers_are_told_before_calls_are_refused() -> None:
-    """In the delay the server is NOT_SERVING and serves."""
+async def test_health_is_not_serving_before_calls_are_refused() -> None:
+    """During the drain delay load balancers stop sending calls."""
     settings = ServerSettings(drain_delay_s=0.5)
     async with run_rpc_server(settings=settings) as running:
         drain = asyncio.create_task(running.server.drain(0))
@@ -587,16 +595,16 @@ async def test_balancers_are_told_before_calls_are_refused() -> None:
     assert list(answer.token_ids) == [1, 2]
 
 
-async def test_draining_a_server_that_never_started_is_nothing() -> None:
-    """A start that failed half-way is cleaned up the same way."""
-    await a_server().drain()
+async def test_a_server_that_did_not_start_can_be_drained() -> None:
+    """As cleanup after a failed start."""
+    await make_server().drain()
 
 
-async def test_a_servicer_that_ignores_its_end_cannot_stop_the_drain() -> None:
-    """gRPC drops the connection at last."""
+async def test_a_servicer_that_ignores_cancellation_does_not_block_the_drain() -> None:
+    """gRPC closes the connection after `abort_after_s`."""
     began, never = asyncio.Event(), asyncio.Event()
 
-    async def stubborn() -> None:
+    async def ignore_cancellation() -> None:
         began.set()
         for _ in range(2):
             try:
@@ -604,8 +612,8 @@ async def test_a_servicer_that_ignores_its_end_cannot_stop_the_drain() -> None:
             except asyncio.CancelledError:
                 continue
 
-    async with run_rpc_server(unary_that_runs(stubborn)) as running:
-        call = asyncio.ensure_future(failure_of(running.stub.Tokenize(pb.TokenizeRequest())))
+    async with run_rpc_server(make_unary_after(ignore_cancellation)) as running:
+        call = asyncio.ensure_future(read_rpc_error(running.stub.Tokenize(pb.TokenizeRequest())))
         await began.wait()
         await running.server.drain(0, abort_after_s=0.05)
         failed = await call
@@ -613,8 +621,8 @@ async def test_a_servicer_that_ignores_its_end_cannot_stop_the_drain() -> None:
     assert failed.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_errors_are_translated_around_a_whole_stream() -> None:
-    """One `with` serves unary calls and streams."""
+async def test_errors_of_a_stream_are_translated() -> None:
+    """By the same context manager as errors of unary calls."""
     sent = errors.SlowReader(unread_events=9, limit_s=60)
     events: list[int] = []
 
@@ -623,7 +631,7 @@ async def test_errors_are_translated_around_a_whole_stream() -> None:
             events.extend([(await call.read()).sequence_number for _ in range(2)])
             await call.read()
 
-    async with run_rpc_server(stream_that_raises(sent)) as running:
+    async with run_rpc_server(make_failing_stream(sent)) as running:
         with pytest.raises(errors.SlowReader):
             await read(running.stub.Generate(pb.GenerateRequest()))
 

@@ -1,4 +1,4 @@
-"""TLS and mTLS with certificates made for the test."""
+"""TLS and mTLS with generated certificates."""
 
 import shutil
 import subprocess
@@ -16,18 +16,18 @@ from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
 from tests.support.rpc_servers import Running, allow_all, run_rpc_server
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="the openssl command makes the certificates"
+    shutil.which("openssl") is None, reason="the openssl command is required"
 )
 
 
 def openssl(*arguments: object) -> None:
-    """Run openssl in silence."""
+    """Run openssl and discard its output."""
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca, server, client and stranger: NAME.crt and NAME.key."""
+    """Generate NAME.crt and NAME.key for ca, server, client and stranger."""
     folder = tmp_path_factory.mktemp("tls")
     new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     for name in ("ca", "stranger"):
@@ -43,15 +43,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def server_tls(folder: Path, **more: Any) -> TlsSettings:
-    """The server's certificate."""
+def server_tls(folder: Path, **options: Any) -> TlsSettings:
+    """Build the TLS settings of the server."""
     return TlsSettings(
-        certificate_file=folder / "server.crt", key_file=folder / "server.key", **more
+        certificate_file=folder / "server.crt", key_file=folder / "server.key", **options
     )
 
 
 def client_tls(folder: Path, name: str | None = None) -> UpstreamTlsSettings:
-    """A client that trusts the authority, with a certificate of its own where named."""
+    """Build the settings of a client that trusts the CA, with the certificate `name` if set."""
     return UpstreamTlsSettings(
         ca_file=folder / "ca.crt",
         certificate_file=None if name is None else folder / f"{name}.crt",
@@ -60,45 +60,47 @@ def client_tls(folder: Path, name: str | None = None) -> UpstreamTlsSettings:
     )
 
 
-async def tokens(running: Running) -> list[int]:
-    """One call."""
+async def tokenize(running: Running) -> list[int]:
+    """Make one call and return its tokens."""
     with translate_errors("inference"):
         return list((await running.stub.Tokenize(pb.TokenizeRequest())).token_ids)
 
 
-async def test_calls_travel_over_tls(certificates: Path) -> None:
-    """With the authority's certificate the client knows the server."""
+async def test_a_client_with_the_ca_connects_over_tls(certificates: Path) -> None:
+    """It verifies the server."""
     async with run_rpc_server(
         tls=server_tls(certificates), client_tls=client_tls(certificates)
     ) as r:
-        assert await tokens(r) == [1, 2]
+        assert await tokenize(r) == [1, 2]
 
 
-async def test_a_plain_client_is_not_served_over_tls(certificates: Path) -> None:
-    """It hears nothing but that it cannot connect."""
+async def test_a_client_without_tls_is_refused(certificates: Path) -> None:
+    """The server is unavailable for it."""
     async with run_rpc_server(tls=server_tls(certificates)) as running:
         with pytest.raises(errors.UpstreamUnavailable):
-            await tokens(running)
+            await tokenize(running)
 
 
 @pytest.mark.parametrize(
     ("name", "is_served"), [("client", True), (None, False), ("stranger", False)]
 )
-async def test_mtls_serves_certificates_of_its_authority_only(
+async def test_mtls_accepts_only_certificates_of_its_ca(
     certificates: Path, name: str | None, is_served: bool
 ) -> None:
-    """No certificate, or one that somebody else signed, does not connect."""
+    """Without a certificate, or with one of another CA, the client cannot connect."""
     tls = server_tls(certificates, client_ca_file=certificates / "ca.crt")
     async with run_rpc_server(tls=tls, client_tls=client_tls(certificates, name)) as running:
         if is_served:
-            assert await tokens(running) == [1, 2]
+            assert await tokenize(running) == [1, 2]
             return
         with pytest.raises(errors.UpstreamUnavailable):
-            await tokens(running)
+            await tokenize(running)
 
 
-async def test_a_key_that_is_not_the_certificates_does_not_start(certificates: Path) -> None:
-    """gRPC would start and then refuse every client without a word."""
+async def test_a_server_whose_key_does_not_match_its_certificate_does_not_start(
+    certificates: Path,
+) -> None:
+    """gRPC itself would start and refuse every client."""
     from prometheus_client import CollectorRegistry
 
     tls = TlsSettings(
