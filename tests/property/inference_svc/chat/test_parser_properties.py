@@ -1,4 +1,4 @@
-"""Turn parsers: cutting a text anywhere changes nothing, and no text breaks them."""
+"""Turn parsers on random texts, split at random positions."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed
 
-SCRAPS = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     [
         "<think>", "</think>", "<", "</", "[", "{", "}", "]", "(", ")", '"', "'", "\\", ",", ":",
         "=", ";", " ", "\n", "\n\n", "{}", '{"name": "get_time"}', '{"name": "f", "arguments": {',
@@ -22,25 +22,22 @@ SCRAPS = st.sampled_from(
 
 
 def without_frames(turn: Golden) -> str:
-    """The text, less what stands around its answers."""
+    """Remove the frame texts of the format from the text."""
     frames = turn.turn_format.frame_texts
     return re.sub("|".join(map(re.escape, frames)), "", turn.text) if frames else turn.text
 
 
-def as_written(turn: Golden) -> Golden:
-    """The turn with its thought left in place: with none where answers are framed, as what looks
-    like a frame stays in a thought."""
-    told = turn.turn_format
-    if told.frame_texts:
-        told = told._replace(reasoning=ReasoningFormat.OFF)
-    return turn._replace(turn_format=told, inline_reasoning=True)
+def with_inline_reasoning(turn: Golden) -> Golden:
+    """Return the turn with reasoning left in its content. Formats with frame texts parse no
+    reasoning, since frame texts inside reasoning are not removed."""
+    turn_format = turn.turn_format
+    if turn_format.frame_texts:
+        turn_format = turn_format._replace(reasoning=ReasoningFormat.OFF)
+    return turn._replace(turn_format=turn_format, inline_reasoning=True)
 
 
-def turns_of(family: str) -> st.SearchStrategy[Golden]:
-    """Turns put together from pieces of what the family writes.
-
-    Chance alone would hardly put a call together, so golden texts are cut and joined.
-    """
+def random_turns(family: str) -> st.SearchStrategy[Golden]:
+    """Turns joined from pieces of the family's golden texts, since random text rarely has calls."""
     goldens = GOLDEN[family]
     texts = st.sampled_from([golden.text[:400] for golden in goldens])
     cut = st.builds(
@@ -50,7 +47,7 @@ def turns_of(family: str) -> st.SearchStrategy[Golden]:
         st.integers(0, 400),
     )
     markers = st.sampled_from([text for text in goldens[0].turn_format.marker_texts if text])
-    parts = st.lists(texts | cut | cut | markers | SCRAPS | st.text(max_size=3), max_size=6)
+    parts = st.lists(texts | cut | cut | markers | FRAGMENTS | st.text(max_size=3), max_size=6)
     return st.builds(
         lambda golden, parts, tools, opens, inline: Golden(
             family, golden.turn_format, "".join(parts), Parsed(), tools, opens, inline
@@ -66,9 +63,11 @@ def turns_of(family: str) -> st.SearchStrategy[Golden]:
 @pytest.mark.parametrize("family", GOLDEN)
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
-def test_a_text_may_be_cut_anywhere(family: str, data: st.DataObject) -> None:
-    """Whole, in single characters, or cut at random: the sum is the same, and UTF-8 can hold it."""
-    turn = data.draw(turns_of(family))
+def test_the_result_does_not_depend_on_how_the_text_is_split(
+    family: str, data: st.DataObject
+) -> None:
+    """The result is also valid UTF-8."""
+    turn = data.draw(random_turns(family))
     text = turn.text
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
@@ -83,11 +82,8 @@ def test_a_text_may_be_cut_anywhere(family: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
-def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
-    family: str, data: st.DataObject
-) -> None:
-    """There is nothing to look for, so the text is the content, less what frames it."""
-    turn = as_written(data.draw(turns_of(family)))._replace(tools=NO_TOOLS)
+def test_text_without_tools_and_reasoning_is_content(family: str, data: st.DataObject) -> None:
+    turn = with_inline_reasoning(data.draw(random_turns(family)))._replace(tools=NO_TOOLS)
 
     assert turn.parse([turn.text]) == Parsed(without_frames(turn))
 
@@ -95,9 +91,9 @@ def test_without_tools_and_with_reasoning_inline_nothing_is_lost(
 @pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
-def test_text_without_calls_is_content_as_it_stands(family: str, data: st.DataObject) -> None:
-    """Whatever was held back on the way comes out again."""
-    turn = as_written(data.draw(turns_of(family)))
+def test_text_without_calls_is_unchanged_content(family: str, data: st.DataObject) -> None:
+    """Text that was held back while parsing is returned."""
+    turn = with_inline_reasoning(data.draw(random_turns(family)))
     parsed = turn.parse([turn.text])
 
     if not parsed.calls:
@@ -106,8 +102,7 @@ def test_text_without_calls_is_content_as_it_stands(family: str, data: st.DataOb
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.text())
-def test_a_plain_format_passes_everything_on_at_once(text: str) -> None:
-    """A model that marks nothing has nothing held back."""
+def test_a_plain_format_holds_nothing_back(text: str) -> None:
     parser = TurnParser(TurnFormat(), tools=TOOLS)
 
     assert parser.feed(text).content == text

@@ -1,4 +1,4 @@
-"""Commands between the decode calls of a step: whatever comes when, nobody's text changes."""
+"""Commands between the decode calls of a step do not change the output of other sequences."""
 
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from tests.support.sequences import EngineBench, make_request
 NEVER = 10**6
 SLOTS = 4
 STACKS: list[AdapterStack] = [NO_ADAPTERS, (AppliedAdapter("a", 1.0),), (AppliedAdapter("b", 1.0),)]
-BEGINNINGS = [[100 + i % 3 for i in range(70)], [97 + i % 5 for i in range(70)]]
+PREFIXES = [[100 + i % 3 for i in range(70)], [97 + i % 5 for i in range(70)]]
 LIMITS = NativeLimits(48, SLOTS, SLOTS, 160, VOCABULARY_SIZE)
 
 _sequences = st.fixed_dictionaries(
     {
         "prompt": st.builds(
-            lambda beginning, shared, own: [*beginning[:shared], *own],
-            st.sampled_from(BEGINNINGS),
+            lambda prefix, shared, own: [*prefix[:shared], *own],
+            st.sampled_from(PREFIXES),
             st.sampled_from([0, 0, 40, 70]),
             st.lists(st.integers(97, 99), min_size=1, max_size=14),
         ),
@@ -39,7 +39,7 @@ _sequences = st.fixed_dictionaries(
         "at": st.integers(0, 8),
     }
 )
-# So many calls after a sequence came, for it.
+# Decode calls after the arrival of a sequence, the command and the number of the sequence.
 _commands = st.tuples(
     st.integers(0, 12),
     st.sampled_from(["cancel", "pause", "unpause", "flush", "snapshot", "reload"]),
@@ -68,13 +68,13 @@ def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     )
 
 
-def _command(bench: EngineBench, what: str, i: int) -> None:
+def _run_command(bench: EngineBench, command: str, i: int) -> None:
     engine = bench.engine
-    match what:
+    match command:
         case "cancel":
             engine.cancel(i, arrived_in_step=1, step=2)
         case "pause" | "unpause":
-            engine.pause(i, paused=what == "pause")
+            engine.pause(i, paused=command == "pause")
         case "flush":
             engine.flush(i)
         case "snapshot":
@@ -84,7 +84,11 @@ def _command(bench: EngineBench, what: str, i: int) -> None:
         case "reload":
             digest = "ab"[i % 2]
             sequences = engine._sequences.by_id.values()
-            if all(used.digest != digest for one in sequences for used in one.request.adapters):
+            if all(
+                adapter.digest != digest
+                for sequence in sequences
+                for adapter in sequence.request.adapters
+            ):
                 engine.adapters.unload(digest)
                 engine.adapters.load(digest, Path(digest))
 
@@ -99,29 +103,30 @@ def _bench(limits: NativeLimits = LIMITS, **options: Any) -> EngineBench:
     return bench
 
 
-def _play(
+def _run(
     bench: EngineBench,
     plans: list[dict[str, Any]],
     commands: list[tuple[int, str, int]],
     step_s: float,
 ) -> None:
-    """Submit and command, each before its call, until nobody is left; none stays paused."""
-    timed = [(plans[i]["at"] + after, what, i) for after, what, i in commands if i < len(plans)]
+    """Submit the sequences and run the commands, until all sequences have ended. All sequences are
+    unpaused in the end."""
+    timed = [(plans[i]["at"] + after, name, i) for after, name, i in commands if i < len(plans)]
     timed += [(60, "unpause", i) for i in range(len(plans))]
     for call in range(4000):
         for i, plan in enumerate(plans):
             if plan["at"] == call:
                 _submit(bench, i, plan)
-        for at, what, i in timed:
+        for at, command, i in timed:
             if at == call:
-                _command(bench, what, i)
+                _run_command(bench, command, i)
         bench.call()
         bench.clock.now += step_s
         if call > 60 and not bench.engine.has_sequences:
             return
 
 
-def _said_alone(plan: dict[str, Any]) -> list[int]:
+def _tokens_alone(plan: dict[str, Any]) -> list[int]:
     bench = _bench()
     _submit(bench, 0, {**plan, "max_draft": 0})
     bench.run()
@@ -140,7 +145,7 @@ def _said_alone(plan: dict[str, Any]) -> list[int]:
     cells=st.sampled_from([None, None, 160, 400]),
     builds_after=st.integers(0, 5),
 )
-def test_commands_between_calls_change_nobody_elses_text(
+def test_commands_between_calls_do_not_change_other_sequences(
     plans: list[dict[str, Any]],
     commands: list[tuple[int, str, int]],
     can_trim: bool,
@@ -151,7 +156,6 @@ def test_commands_between_calls_change_nobody_elses_text(
     cells: int | None,
     builds_after: int,
 ) -> None:
-    """Everybody who is not cancelled says what it says alone, and ends once."""
     rows = SLOTS + 8 * drafts
     bench = _bench(
         NativeLimits(48, rows, SLOTS, 160, VOCABULARY_SIZE, cells=cells),
@@ -160,13 +164,13 @@ def test_commands_between_calls_change_nobody_elses_text(
         copy_costs=CopyCosts(stream_s, 0.0, 1.0),
         saved_bytes=saved_bytes,
     )
-    _play(bench, plans, commands, step_s)
+    _run(bench, plans, commands, step_s)
 
     assert not bench.engine.has_sequences
     assert bench.failures() == {}
-    cancelled = {i for _, what, i in commands if what == "cancel"}
+    cancelled = {i for _, command, i in commands if command == "cancel"}
     for i, plan in enumerate(plans):
-        whole, said = _said_alone(plan), bench.tokens(i)
-        assert said == (whole[: len(said)] if i in cancelled else whole)
+        expected, tokens = _tokens_alone(plan), bench.tokens(i)
+        assert tokens == (expected[: len(tokens)] if i in cancelled else expected)
         if i not in cancelled:
             bench.finished(i)

@@ -1,4 +1,4 @@
-"""Whatever comes, goes and fails: every request ends once, with its own vectors or error."""
+"""Embedding requests under random arrivals, cancellations and failed inputs."""
 
 from collections import Counter
 from typing import Any
@@ -27,8 +27,7 @@ def test_every_request_ends_once_and_with_its_own_vectors(
     kind: dict[str, Any],
     pack_tokens: int,
 ) -> None:
-    """Arrivals, cancels and failing inputs in any order: the fake refuses what a context would
-    abort on, nothing is lost, and nothing stays in a slot."""
+    """Slots are empty at the end. The fake fails on batches that would abort a real context."""
     bench = EmbeddingBench(FakeEmbedding(**kind), pack_tokens=pack_tokens)
     cancelled = set()
     for number, (inputs, project, priority, steps, is_cancelled) in enumerate(arrivals):
@@ -40,13 +39,13 @@ def test_every_request_ends_once_and_with_its_own_vectors(
             cancelled.add(number)
     bench.run()
     bench.step()
-    ends = Counter(
+    end_events = Counter(
         event.sequence_id
         for event in bench.events
         if isinstance(event, Failed | Cancelled) or (isinstance(event, Embedded) and event.is_last)
     )
 
-    assert ends == Counter(range(len(arrivals)))
+    assert end_events == Counter(range(len(arrivals)))
     assert bench.backend.slot_tokens == {}
     failed = {e.sequence_id for e in bench.events if isinstance(e, Failed)}
     for number, (inputs, *_) in enumerate(arrivals):
@@ -59,7 +58,7 @@ def test_every_request_ends_once_and_with_its_own_vectors(
 def check_vectors(
     bench: EmbeddingBench, number: int, inputs: list[list[int]], kind: dict[str, Any]
 ) -> None:
-    """The vectors belong to the inputs, in their order."""
+    """Check that there is one vector per input, in order."""
     vectors = bench.vectors(number)
     assert len(vectors) == len(inputs)
     for vector, tokens in zip(vectors, inputs, strict=True):

@@ -1,5 +1,5 @@
-"""Sequences that move under random arrivals, ends, pauses, preemptions, adapters, drafts and
-failing decodes: nobody may ever read another's cells, nor lose its own."""
+"""Sequences that move between slots under random arrivals, pauses, preemptions, adapters, drafts
+and failed decodes."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +7,16 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
+from tests.support.engine_plans import check_tokens, fail_joint_batches, run_plans
 from tests.support.examples import examples
 from tests.support.sequences import EngineBench, make_request
 
 SLOTS = 6
-# A filler costs less than a pass of its own, and clearly more than nothing.
+# A filler row costs less than a separate pass, but is not free.
 TIMES = {1: 10.0, SLOTS: 30.0}
 STACKS: list[AdapterStack] = [NO_ADAPTERS, (AppliedAdapter("a", 1.0),)]
 SHARED = [100 + i % 7 for i in range(90)]
@@ -61,7 +62,7 @@ def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     )
 
 
-def _alone(i: int, plan: dict[str, Any]) -> list[int]:
+def _tokens_alone(i: int, plan: dict[str, Any]) -> list[int]:
     bench = _bench()
     _submit(bench, i, plan)
     bench.run()
@@ -78,7 +79,7 @@ def _alone(i: int, plan: dict[str, Any]) -> list[int]:
     saved_bytes=st.sampled_from([0, 1200, 10**6]),
     stream_s=st.sampled_from([0.0, 20.0, 1e9]),
 )
-def test_moving_changes_no_text(
+def test_moves_change_no_tokens(
     plans: list[dict[str, Any]],
     failing: set[int],
     code: int,
@@ -87,41 +88,13 @@ def test_moving_changes_no_text(
     saved_bytes: int,
     stream_s: float,
 ) -> None:
-    """Everybody says what it says alone and ends once, wherever it was."""
-    calls = iter(range(10**6))
-
-    def fails(batch: TokenBatch) -> int:
-        joint = len(set(batch.slots.tolist())) > 1
-        return code if next(calls) in failing and joint and can_trim else 0
-
     bench = _bench(
         can_trim=can_trim,
-        fails=fails,
+        fails=fail_joint_batches(failing if can_trim else (), code),
         step_times=TIMES,
         saved_bytes=saved_bytes,
         copy_costs=CopyCosts(stream_s, 0.0, 0.01),
     )
-    for step in range(3000):
-        for i, plan in enumerate(plans):
-            if step == plan["at"]:
-                _submit(bench, i, plan)
-            if plan["cancel_after"] is not None and step == plan["at"] + plan["cancel_after"]:
-                bench.engine.cancel(i, arrived_in_step=step, step=step)
-            if plan["pause_after"] is not None:
-                since = step - plan["at"] - plan["pause_after"]
-                bench.engine.pause(i, paused=0 <= since < 4)
-        bench.backend.refuses_states = step in refused
-        bench.call()
-        if step > 20 and not bench.engine.has_sequences:
-            break
-
+    run_plans(bench, plans, _submit, refused_states=refused)
     event(f"moves: {min(bench.engine._compactor.num_moves, 5)}")
-    assert not bench.engine.has_sequences
-    assert bench.failures() == {}
-    for i, plan in enumerate(plans):
-        whole = _alone(i, plan)
-        if plan["cancel_after"] is None:
-            assert bench.tokens(i) == whole
-            bench.finished(i)
-        else:
-            assert bench.tokens(i) == whole[: len(bench.tokens(i))]
+    check_tokens(bench, plans, _tokens_alone)

@@ -1,15 +1,16 @@
-"""Drafts under random arrivals, options, cancels, pauses and failing decodes change no token."""
+"""Speculative decoding under random arrivals, options, cancellations and failed decodes."""
 
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Delta
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
+from tests.support.engine_plans import fail_joint_batches, run_plans
 from tests.support.examples import examples
 from tests.support.sequences import EngineBench, make_request
 
@@ -50,8 +51,8 @@ def _bench(*, spare: int, repeats: bool, **options: Any) -> EngineBench:
     return EngineBench(backend, chunk_cap=8, **options)
 
 
-def _deltas(bench: EngineBench, i: int) -> Delta:
-    """All that a sequence said, as one."""
+def _output(bench: EngineBench, i: int) -> Delta:
+    """All deltas of a sequence, joined."""
     deltas = bench.deltas(i)
     return Delta(
         i,
@@ -61,7 +62,7 @@ def _deltas(bench: EngineBench, i: int) -> Delta:
     )
 
 
-def _alone(request: SequenceRequest, *, repeats: bool) -> EngineBench:
+def _run_alone(request: SequenceRequest, *, repeats: bool) -> EngineBench:
     bench = _bench(spare=0, repeats=repeats)
     bench.submit(request)
     bench.run()
@@ -78,7 +79,7 @@ def _alone(request: SequenceRequest, *, repeats: bool) -> EngineBench:
     saved_bytes=st.sampled_from([0, 10**6]),
     token_times=st.sampled_from([{}, {1: 1.0, 4: 1.0, 32: 3.0}]),
 )
-def test_what_is_said_does_not_depend_on_drafts(
+def test_drafts_change_no_output(
     plans: list[dict[str, Any]],
     failing: set[int],
     code: int,
@@ -87,42 +88,22 @@ def test_what_is_said_does_not_depend_on_drafts(
     saved_bytes: int,
     token_times: dict[int, float],
 ) -> None:
-    """Each sequence says, and ends, as it does alone without drafts; one that is cancelled says a
-    beginning of that. The books are checked after every step."""
-    calls = iter(range(10**6))
-
-    def fails(batch: TokenBatch) -> int:
-        # Only joint batches fail, so that retrying in halves must succeed.
-        return code if next(calls) in failing and len(set(batch.slots.tolist())) > 1 else 0
-
+    """Every sequence has the output and the end that it has alone without drafts, or a prefix of
+    the output if it was cancelled."""
     bench = _bench(
         spare=spare,
         repeats=repeats,
-        fails=fails,
+        fails=fail_joint_batches(failing, code),
         saved_bytes=saved_bytes,
         measured={1: 1.0},
         token_times=token_times,
     )
-    for step in range(3000):
-        for i, plan in enumerate(plans):
-            if plan["at"] == step:
-                bench.submit(make_request(i, **plan["request"]))
-            if plan["cancel_after"] is not None and plan["at"] + plan["cancel_after"] == step:
-                bench.engine.cancel(i, arrived_in_step=step, step=step)
-            if plan["pause_after"] is not None:
-                since = step - plan["at"] - plan["pause_after"]
-                bench.engine.pause(i, paused=0 <= since < 4)
-        bench.call()
-        if step > 25 and not bench.engine.has_sequences:
-            break
-
-    assert not bench.engine.has_sequences
-    assert bench.failures() == {}
+    run_plans(bench, plans, lambda bench, i, plan: bench.submit(make_request(i, **plan["request"])))
     for i, plan in enumerate(plans):
-        alone = _alone(make_request(i, **plan["request"]), repeats=repeats)
-        said, whole = _deltas(bench, i), _deltas(alone, i)
+        alone = _run_alone(make_request(i, **plan["request"]), repeats=repeats)
+        output, expected = _output(bench, i), _output(alone, i)
         if plan["cancel_after"] is None:
-            assert said == whole
+            assert output == expected
             assert bench.finished(i)[1:5] == alone.finished(i)[1:5]
         else:
-            assert said.tokens == whole.tokens[: len(said.tokens)]
+            assert output.tokens == expected.tokens[: len(output.tokens)]

@@ -48,14 +48,14 @@ class Call:
             self.is_using = False
 
     def end(self) -> None:
-        """End the use."""
+        """Stop using the model."""
         self._ended.set()
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Drives a pool of six models, of which about two fit; one can never fit.
+    """A pool of six models, of which about two fit; one can never fit.
 
-    Two are on a GPU that can hold one of them, and one is half on it.
+    Two use a GPU that fits one of them, and one uses it for half of its layers.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def load(self, name: str) -> None:
-        """An operator loads a model in the background."""
+        """Load a model without waiting for it."""
 
         async def begin() -> None:
             try:
@@ -131,7 +131,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=names, force=st.booleans())
     def unload(self, name: str, force: bool) -> None:
-        """An operator unloads a model; a forced unload ends its calls."""
+        """Unload a model; a forced unload ends its calls."""
 
         async def begin() -> None:
             entry = self.harness[name]
@@ -144,7 +144,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def crash_or_recover_an_engine(self, name: str) -> None:
-        """A recovered engine uses its memory again."""
+        """Crash the running engines of a model, or recover those that crashed."""
 
         async def change() -> None:
             for engine in self.harness.loader.alive(name):
@@ -165,7 +165,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def loaded_models_fit(self) -> None:
-        """Into the budget and the GPU, with one load at a time."""
+        """Loaded models fit into the budget and the GPU, and one is loaded at a time."""
         used = sum((entry.resident.memory for entry in self.harness.catalog), DeviceBytes())
         assert used.total <= BUDGET
         assert used.devices.get("CUDA0", 0) <= FREE.devices["CUDA0"]
@@ -174,17 +174,17 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_loaded_model_has_exactly_one_engine(self) -> None:
-        """And a model that is not loaded has none."""
+        """A ready model has one engine; an available or failed one has none."""
         for entry in self.harness.catalog:
             alive = self.harness.loader.alive(entry.name)
             if entry.resident.state is ModelState.READY:
-                assert [id(each) for each in alive] == [id(entry.engine)]
+                assert [id(engine) for engine in alive] == [id(entry.engine)]
             if entry.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
                 assert alive == []
 
     @invariant()
     def a_waiting_call_has_a_transition_to_wait_for(self) -> None:
-        """A load or an unload."""
+        """A call waits only for a model that is loading or unloading."""
         for call in self.calls:
             if not call.task.done() and not call.is_using:
                 state = self.harness[call.name].resident.state
