@@ -83,6 +83,7 @@ def test_the_result_does_not_depend_on_how_the_text_is_split(
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_text_without_tools_and_reasoning_is_content(family: str, data: st.DataObject) -> None:
+    """Only the frame texts of the format are removed."""
     turn = with_inline_reasoning(data.draw(random_turns(family)))._replace(tools=NO_TOOLS)
 
     assert turn.parse([turn.text]) == Parsed(without_frames(turn))
@@ -103,6 +104,7 @@ def test_text_without_calls_is_unchanged_content(family: str, data: st.DataObjec
 @settings(max_examples=examples(100), deadline=None)
 @given(st.text())
 def test_a_plain_format_holds_nothing_back(text: str) -> None:
+    """A format without markers passes all text on at once."""
     parser = TurnParser(TurnFormat(), tools=TOOLS)
 
     assert parser.feed(text).content == text

@@ -156,6 +156,7 @@ def test_commands_between_calls_do_not_change_other_sequences(
     cells: int | None,
     builds_after: int,
 ) -> None:
+    """A sequence that is not cancelled emits the tokens that it emits alone, and ends once."""
     rows = SLOTS + 8 * drafts
     bench = _bench(
         NativeLimits(48, rows, SLOTS, 160, VOCABULARY_SIZE, cells=cells),

@@ -75,6 +75,7 @@ def test_sequences_do_not_affect_each_other(
     stream_s: float,
     cells: int | None,
 ) -> None:
+    """Every sequence emits the tokens that it emits alone, or a prefix if it was cancelled."""
     fails = fail_joint_batches(failing if can_trim else (), code)
     limits = NativeLimits(24, 3, 3, 80, VOCABULARY_SIZE, cells=cells)
     backend = FakeBackend(limits, end_after=20, can_trim=can_trim, fails=fails)
@@ -148,6 +149,7 @@ def test_only_short_prompts_overtake_the_highest_response_ratio(
 def test_text_does_not_depend_on_how_its_bytes_are_split(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
+    """Any split has the same text and the same stop text."""
     data = text.encode()
     whole = Detokenizer(stops)
     bytewise = [whole.push(data[i : i + 1]) for i in range(len(data))]
@@ -174,6 +176,7 @@ def _until_stop(pieces: list[Any]) -> tuple[str, str | None]:
     st.sets(st.integers(0, 7), max_size=8),
 )
 def test_fillers_are_idle_slots_that_can_be_filled(times: dict[int, float], used: set[int]) -> None:
+    """A slot with a row, or without space for a filler, is never used."""
     idle = [slot for slot in range(8) if slot not in used]
     fillers = BatchLayout(times, 8).fillers(sorted(used), idle[::2])
 

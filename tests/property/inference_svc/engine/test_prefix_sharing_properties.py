@@ -129,6 +129,7 @@ _prompts = st.fixed_dictionaries(
 def test_every_computed_prefix_stays_reusable_while_memory_is_free(
     plans: list[dict[str, Any]], stream_s: float
 ) -> None:
+    """Each prefix that a request computed is found by the next request."""
     limits = NativeLimits(3000, SLOTS, SLOTS, 700, VOCABULARY_SIZE)
     bench = EngineBench(
         FakeBackend(limits, end_after=NEVER),

@@ -88,6 +88,7 @@ def test_moves_change_no_tokens(
     saved_bytes: int,
     stream_s: float,
 ) -> None:
+    """Every sequence emits the tokens that it emits alone."""
     bench = _bench(
         can_trim=can_trim,
         fails=fail_joint_batches(failing if can_trim else (), code),

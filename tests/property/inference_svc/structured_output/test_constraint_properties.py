@@ -66,11 +66,11 @@ def _alone(plan: dict[str, Any]) -> list[int]:
     failing=st.sets(st.integers(0, 60), max_size=6),
     builds_after=st.integers(0, 4),
 )
-def test_everybody_says_what_he_says_alone(
+def test_constrained_sequences_emit_the_same_tokens_as_alone(
     plans: list[dict[str, Any]], failing: set[int], builds_after: int
 ) -> None:
-    """Company, cancels, pauses, resumption anywhere and failing decodes change no token, and every
-    guided text follows its pattern."""
+    """Other sequences, cancellations, pauses, resumption and failed decodes change no token, and
+    all constrained text matches its pattern."""
     calls = iter(range(10**6))
 
     def fails(batch: TokenBatch) -> int:
@@ -136,10 +136,10 @@ _SCRATCH = Candidates(_SIZE)
     seed=st.integers(0, 2**32 - 1),
     early=st.booleans(),
 )
-def test_what_is_chosen_is_allowed(
+def test_sampled_tokens_are_allowed(
     sampling: Sampling, share: float, seed: int, early: bool
 ) -> None:
-    """Whatever the settings forbid or prefer; and the row is left as it was."""
+    """For any sampling settings; the row of logits is not changed."""
     rng = np.random.default_rng(seed)
     row = rng.normal(0, 4, _SIZE).astype(np.float32)
     allowed = rng.random(_SIZE) < share
@@ -158,8 +158,8 @@ def test_what_is_chosen_is_allowed(
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0, 40]))
-def test_few_and_many_are_drawn_alike(seed: int, top_k: int) -> None:
-    """Looking at the allowed tokens alone gives the token that masking the row gives."""
+def test_small_and_large_masks_sample_the_same_token(seed: int, top_k: int) -> None:
+    """Sampling from the allowed tokens only equals sampling from the masked row."""
     rng = np.random.default_rng(seed)
     row = rng.normal(0, 2, _SIZE).astype(np.float32)
     allowed = rng.random(_SIZE) < 0.5
@@ -216,8 +216,8 @@ def guides() -> Iterator[GrammarGuides]:
 def test_walks_inside_a_schema_end_in_valid_json(
     guides: GrammarGuides, schema: dict[str, Any], seed: int
 ) -> None:
-    """Any allowed token at each place, forced runs included; replaying a prefix gives the same
-    mask, and what is forced is what the masks allow."""
+    """Tokens are any allowed ones and forced runs. Replaying a prefix results in the same mask, and
+    the masks allow exactly the forced tokens."""
     constraint = Constraint(document([schema_grammar(schema)]), "constraint")
     walk, stepwise = guides.new(constraint), guides.new(constraint)
     assert walk.wait(30)
@@ -251,8 +251,10 @@ def test_walks_inside_a_schema_end_in_valid_json(
 
 
 @given(schema=_schemas, data=st.data())
-def test_the_pointer_leads_to_the_fault(schema: dict[str, Any], data: st.DataObject) -> None:
-    """Wherever one subschema is broken, following the pointer finds it."""
+def test_the_pointer_of_an_error_finds_the_invalid_subschema(
+    schema: dict[str, Any], data: st.DataObject
+) -> None:
+    """One subschema is invalid, at any depth."""
     schema = json.loads(json.dumps(schema))  # equal parts become parts of their own
     places = list(_places(schema, "#"))
     pointer, broken = data.draw(st.sampled_from(places))

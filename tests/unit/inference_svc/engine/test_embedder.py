@@ -18,7 +18,7 @@ def failures(bench: EmbeddingBench) -> dict[int, type[Exception]]:
 
 
 def test_many_inputs_share_a_decode() -> None:
-    """Four inputs of four tokens fill one batch of sixteen."""
+    """Four inputs of four tokens fill a batch of sixteen."""
     bench = EmbeddingBench()
     bench.submit(make_embedding(7, *[(i, i, i, i) for i in range(1, 5)]))
     events = bench.step()
@@ -29,8 +29,8 @@ def test_many_inputs_share_a_decode() -> None:
     assert not bench.embedder.has_work
 
 
-def test_an_input_that_must_be_whole_waits_for_room() -> None:
-    """Encoders take an input in one decode: what does not fit comes with the next one."""
+def test_an_input_of_an_encoder_is_not_split() -> None:
+    """An input that does not fit waits for the next decode."""
     bench = EmbeddingBench()
     bench.submit(make_embedding(0, (1,) * 10, (2,) * 10, (3,) * 6))
     bench.run()
@@ -38,8 +38,8 @@ def test_an_input_that_must_be_whole_waits_for_room() -> None:
     assert bench.backend.batches == [[10], [10, 6]]
 
 
-def test_an_input_over_the_usual_step_goes_alone() -> None:
-    """A long input gets a decode of its own; short ones keep to the size of a step."""
+def test_an_input_longer_than_a_step_is_decoded_alone() -> None:
+    """Short inputs share steps of the usual size."""
     bench = EmbeddingBench(pack_tokens=8)
     bench.submit(make_embedding(0, (1,) * 4, (2,) * 16, (3,) * 4, (4,) * 4, (5,) * 4))
     bench.run()
@@ -48,8 +48,8 @@ def test_an_input_over_the_usual_step_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("averages", [False, True])
-def test_a_causal_model_takes_a_long_input_in_parts(averages: bool) -> None:
-    """Means of parts are weighed by their sizes; of last tokens the last one counts."""
+def test_a_causal_model_computes_a_long_input_in_parts(averages: bool) -> None:
+    """Means of parts are weighted by size; otherwise the last token counts."""
     backend = FakeEmbedding(input_tokens=40, cells=48, splits=True, averages=averages)
     bench = EmbeddingBench(backend)
     bench.submit(make_embedding(0, LONG, (5, 7)))
@@ -74,8 +74,8 @@ def test_projects_take_turns() -> None:
     assert len(bench.embedded(0)) == 3
 
 
-def test_a_higher_class_gets_twice_the_turns() -> None:
-    """Nobody starves, and the higher class has more."""
+def test_a_higher_priority_gets_twice_the_turns() -> None:
+    """The lower priority does not starve."""
     bench = EmbeddingBench()
     bench.submit(make_embedding(0, *[(1,) * 4] * 200, project="p", priority=1))
     bench.submit(make_embedding(1, *[(1,) * 4] * 200, project="p", priority=2))
@@ -86,8 +86,8 @@ def test_a_higher_class_gets_twice_the_turns() -> None:
     assert 75 <= len(bench.embedded(1)) <= 85
 
 
-def test_a_failed_decode_spoils_its_own_request_only() -> None:
-    """Each input of the batch is tried again alone; the others have their vectors."""
+def test_a_failed_decode_fails_only_its_own_request() -> None:
+    """Each input of the batch is retried alone."""
     bench = EmbeddingBench()
     bench.submit(
         make_embedding(0, (1, 2), (3, 4)), make_embedding(1, (5, POISON)), make_embedding(2, (6, 7))
@@ -100,8 +100,8 @@ def test_a_failed_decode_spoils_its_own_request_only() -> None:
     assert bench.backend.slot_tokens == {}
 
 
-def test_a_failed_part_begins_the_input_again() -> None:
-    """An input that was half computed when its batch failed is not taken up in the middle."""
+def test_an_input_with_a_failed_part_is_restarted() -> None:
+    """Parts computed before the failure are discarded."""
     backend = FakeEmbedding(input_tokens=40, cells=64, splits=True, averages=True)
     bench = EmbeddingBench(backend)
     bench.submit(make_embedding(0, LONG))
@@ -116,8 +116,8 @@ def test_a_failed_part_begins_the_input_again() -> None:
     assert bench.vectors(0)[0][0] == pytest.approx(sum(LONG) / 40)
 
 
-def test_a_vector_that_is_no_number_is_a_failure() -> None:
-    """A caller must never get NaN for an embedding."""
+def test_a_vector_with_nan_fails_the_request() -> None:
+    """An embedding never contains NaN."""
 
     class Broken(FakeEmbedding):
         def embed(self, batch: Any) -> Any:
@@ -130,8 +130,8 @@ def test_a_vector_that_is_no_number_is_a_failure() -> None:
     assert failures(bench) == {0: DecodeFailed}
 
 
-def test_no_memory_for_a_context_is_the_requests_own_error() -> None:
-    """What the backend refuses with reaches the caller as it is."""
+def test_a_context_without_memory_fails_the_request() -> None:
+    """The error of the backend is passed on."""
 
     class Full(FakeEmbedding):
         def embed(self, batch: Any) -> Any:
@@ -144,8 +144,8 @@ def test_no_memory_for_a_context_is_the_requests_own_error() -> None:
     assert failures(bench) == {0: ModelTooLarge}
 
 
-def test_an_input_that_can_never_fit_fails_alone_and_at_once() -> None:
-    """With both sizes, and without keeping others from their vectors."""
+def test_an_input_over_the_limit_fails_at_once() -> None:
+    """The error has both sizes; other requests go on."""
     bench = EmbeddingBench()
     bench.submit(make_embedding(0, (1,), (2,) * 17), make_embedding(1, (3,)))
     bench.run()
@@ -157,8 +157,8 @@ def test_an_input_that_can_never_fit_fails_alone_and_at_once() -> None:
     assert bench.vectors(1) == [[3, 3]]
 
 
-def test_a_cancelled_request_leaves_nothing_behind() -> None:
-    """Its slots are free at once, and what others asked for goes on."""
+def test_a_cancelled_request_frees_its_slots() -> None:
+    """Other requests go on."""
     backend = FakeEmbedding(input_tokens=40, cells=64, splits=True)
     bench = EmbeddingBench(backend)
     bench.submit(make_embedding(0, LONG), make_embedding(1, LONG))
@@ -173,8 +173,8 @@ def test_a_cancelled_request_leaves_nothing_behind() -> None:
     assert backend.slot_tokens == {}
 
 
-def test_a_deadline_ends_a_request_wherever_it_is() -> None:
-    """Queued or under way, it fails with the phase; the rest goes on."""
+def test_a_deadline_ends_queued_and_running_requests() -> None:
+    """The error has the phase of the request; others go on."""
     bench = EmbeddingBench(pack_tokens=8)
     bench.submit(make_embedding(0, *[(1,) * 8] * 3, deadline=5.0), make_embedding(1, (2,) * 8))
     bench.step()
@@ -185,8 +185,8 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     assert bench.vectors(1) == [[2, 2]]
 
 
-def test_vectors_are_cut_and_then_scaled() -> None:
-    """The first components, of length 1; a vector of zeros stays what it is."""
+def test_vectors_are_truncated_then_normalized() -> None:
+    """A zero vector is not changed."""
     import numpy as np
 
     vector = np.array([3, 4, 12], np.float32)

@@ -14,8 +14,8 @@ from svc_kit.errors import DeadlineExpired
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 
-def test_a_sequence_produces_what_the_model_says() -> None:
-    """Prompt, positions and draws are right: any mistake would change the hash."""
+def test_a_sequence_emits_the_tokens_of_the_model() -> None:
+    """The fake model hashes prompt, positions and draws, so any mistake changes the tokens."""
     bench = EngineBench()
     bench.submit(make_request(max_tokens=8))
     bench.run()
@@ -27,7 +27,7 @@ def test_a_sequence_produces_what_the_model_says() -> None:
 
 
 def test_a_sequence_joins_while_another_decodes() -> None:
-    """A late prompt is computed in the same step as a running decode, in a call of its own."""
+    """A new prompt is computed in the same step, in a separate call."""
     bench = EngineBench()
     bench.submit(make_request(0, max_tokens=8))
     bench.step()
@@ -39,7 +39,7 @@ def test_a_sequence_joins_while_another_decodes() -> None:
 
 
 def test_a_long_prompt_is_computed_in_chunks_beside_decoding_rows() -> None:
-    """The cap bounds what a decoding sequence has to wait for."""
+    """The cap bounds the delay of a decoding sequence."""
     bench = EngineBench(chunk_cap=16)
     bench.submit(make_request(0, max_tokens=20))
     bench.step()
@@ -54,8 +54,8 @@ def test_a_long_prompt_is_computed_in_chunks_beside_decoding_rows() -> None:
 @pytest.mark.parametrize(
     ("policy", "chunks"), [(Policy.BALANCED, [8, 8, 8, 6]), (Policy.THROUGHPUT_FIRST, [30])]
 )
-def test_prompts_alone_take_one_pass_a_step(policy: Policy, chunks: list[int]) -> None:
-    """Who comes meanwhile waits for a step, and two passes in one are no faster than two steps."""
+def test_prompts_alone_take_one_pass_per_step(policy: Policy, chunks: list[int]) -> None:
+    """Two passes per step would only delay new arrivals."""
     limits = NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE, ubatch_tokens=8)
     bench = EngineBench(FakeBackend(limits), chunk_cap=16, policy=policy)
     bench.submit(make_request(0, prompt=[70] * 30, max_tokens=1))
@@ -65,7 +65,7 @@ def test_prompts_alone_take_one_pass_a_step(policy: Policy, chunks: list[int]) -
 
 
 def test_a_short_prompt_is_computed_at_once_beside_long_ones() -> None:
-    """It needs no more than an equal part of the cap, of which a step is a half."""
+    """It needs no more than an equal share of the cap."""
     limits = NativeLimits(64, 5, 5, 128, VOCABULARY_SIZE, ubatch_tokens=8)
     bench = EngineBench(FakeBackend(limits), chunk_cap=16)
     bench.submit(*(make_request(i, prompt=[70 + i] * 30, max_tokens=1) for i in range(4)))
@@ -89,15 +89,15 @@ def _first_to_speak(first_at: int, arrives_at: float, length: int) -> int:
 
 
 @pytest.mark.parametrize(("arrives_at", "first"), [(0.5, 1), (3.0, 0)])
-def test_a_long_prompt_waits_only_for_shorter_ones_that_come_soon(
+def test_a_long_prompt_waits_only_for_shorter_ones_that_arrive_soon(
     arrives_at: float, first: int
 ) -> None:
-    """Then it has waited longer for its length than those that come."""
+    """Later, its response ratio is higher than that of new prompts."""
     assert _first_to_speak(32, arrives_at, 100) == first
 
 
-def test_what_a_prompt_has_left_counts_not_its_length() -> None:
-    """A shorter one that comes at its end is longer."""
+def test_prompts_are_ordered_by_remaining_tokens() -> None:
+    """A nearly finished long prompt comes before a shorter new one."""
     assert _first_to_speak(192, 0.0, 100) == 0
 
 
@@ -113,8 +113,10 @@ def test_equal_prompts_are_computed_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(("length", "joins"), [(200, 3), (20, 1), (16, 1)])
-def test_a_class_has_its_turn_whoever_joins_it_or_ends(length: int, joins: int) -> None:
-    """Beside short urgent prompts it has every fifth step, be its prompts long or done at once."""
+def test_a_priority_class_gets_every_fifth_step_beside_urgent_prompts(
+    length: int, joins: int
+) -> None:
+    """Whether its prompts are long, or complete in one step."""
     limits = NativeLimits(160, 32, 32, 256, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits), chunk_cap=160)
     bench.submit(make_request(500, prompt=[98] * 200, priority=1, max_tokens=99, reuse=False))
@@ -136,7 +138,7 @@ def test_a_class_has_its_turn_whoever_joins_it_or_ends(length: int, joins: int) 
 
 
 def test_a_follow_up_reuses_its_slot() -> None:
-    """The common beginning is not computed again and is reported as cached."""
+    """The common prefix is not computed again and is reported as cached."""
     bench = EngineBench()
     prompt = list(range(65, 105))
     bench.submit(make_request(0, prompt=prompt, max_tokens=4))
@@ -150,8 +152,8 @@ def test_a_follow_up_reuses_its_slot() -> None:
     assert bench.tokens(1) == expected_tokens(longer, 4)
 
 
-def test_another_projects_prefix_is_not_reused() -> None:
-    """The same prompt under another key is computed whole."""
+def test_the_prefix_of_another_cache_key_is_not_reused() -> None:
+    """The same prompt is computed in full."""
     bench = EngineBench()
     prompt = list(range(65, 105))
     bench.submit(make_request(0, prompt=prompt, cache_key=b"a"))
@@ -163,7 +165,7 @@ def test_another_projects_prefix_is_not_reused() -> None:
     assert started.cached_tokens == 0
 
 
-def test_a_model_that_cannot_trim_computes_again() -> None:
+def test_a_model_that_cannot_trim_recomputes_a_changed_prompt() -> None:
     """Recurrent models reuse whole prefixes only."""
     bench = EngineBench(FakeBackend(can_trim=False))
     prompt = list(range(65, 105))
@@ -177,7 +179,7 @@ def test_a_model_that_cannot_trim_computes_again() -> None:
 
 
 def test_cancelling_frees_the_slot_before_the_next_step() -> None:
-    """The waiting sequence gets it in that very step, and both step numbers are reported."""
+    """A queued sequence starts in that step; both step numbers are reported."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
     bench.submit(make_request(0, max_tokens=50), make_request(1, max_tokens=2))
     bench.step()
@@ -188,8 +190,8 @@ def test_cancelling_frees_the_slot_before_the_next_step() -> None:
     assert any(isinstance(event, Started) and event.sequence_id == 1 for event in events)
 
 
-def test_a_queued_sequence_can_be_cancelled_and_a_gone_one_too() -> None:
-    """Cancel works in every phase and an unknown id is no error."""
+def test_queued_and_unknown_sequences_can_be_cancelled() -> None:
+    """An unknown id is not an error."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
     bench.submit(make_request(0, max_tokens=3), make_request(1))
     bench.step()
@@ -201,8 +203,8 @@ def test_a_queued_sequence_can_be_cancelled_and_a_gone_one_too() -> None:
     assert bench.tokens(1) == []
 
 
-def test_a_paused_sequence_waits_while_others_go_on() -> None:
-    """A slow reader delays nobody else."""
+def test_a_paused_sequence_delays_no_others() -> None:
+    """A slow reader does not delay other sequences."""
     bench = EngineBench()
     bench.submit(make_request(0, max_tokens=5), make_request(1, max_tokens=5))
     bench.step()
@@ -216,8 +218,8 @@ def test_a_paused_sequence_waits_while_others_go_on() -> None:
     assert (before, len(bench.tokens(0)), len(bench.tokens(1))) == (1, 5, 5)
 
 
-def test_waiting_behind_a_paused_sequence_is_no_work_but_keeps_deadlines() -> None:
-    """The loop may sleep, and wakes to end what waited too long."""
+def test_waiting_behind_a_paused_sequence_is_not_work_but_deadlines_apply() -> None:
+    """The step loop may sleep until a deadline."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
     bench.submit(make_request(0, max_tokens=50), make_request(1, deadline=5.0))
     bench.step()
@@ -230,8 +232,8 @@ def test_waiting_behind_a_paused_sequence_is_no_work_but_keeps_deadlines() -> No
     assert bench.failures()[1].error == DeadlineExpired(phase="queued")
 
 
-def test_higher_classes_start_first_and_order_holds_inside_a_class() -> None:
-    """One slot, three waiting: the interactive one, then the others as they came."""
+def test_sequences_start_by_priority_then_arrival() -> None:
+    """One slot, four queued sequences."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
     bench.submit(
         make_request(0, priority=2),
@@ -246,7 +248,7 @@ def test_higher_classes_start_first_and_order_holds_inside_a_class() -> None:
 
 
 def test_a_deadline_ends_queued_and_running_sequences() -> None:
-    """Each with the phase it was in; the others go on."""
+    """The error has the phase of the sequence; others go on."""
     bench = EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)))
     bench.submit(make_request(0, max_tokens=50, deadline=5.0), make_request(1, queue_deadline=5.0))
     bench.submit(make_request(2, max_tokens=1))
@@ -261,7 +263,7 @@ def test_a_deadline_ends_queued_and_running_sequences() -> None:
 
 
 def test_the_load_is_reported() -> None:
-    """The last report after the work is done shows an idle engine with its cells."""
+    """The last report shows an idle engine and its cells."""
     bench = EngineBench()
     bench.submit(make_request(max_tokens=4))
     bench.run()
@@ -272,7 +274,7 @@ def test_the_load_is_reported() -> None:
 
 
 def test_the_engine_is_idle_without_sequences() -> None:
-    """Nothing to do, nothing computed."""
+    """A step emits no tokens."""
     engine: Engine = EngineBench().engine
 
     assert not engine.has_work

@@ -59,8 +59,8 @@ def _resume(bench: EngineBench, prefix: SavedPrefix, i: int = 7, **changes: Any)
 
 @pytest.mark.parametrize("can_trim", [True, False])
 @pytest.mark.parametrize("steps", [3, 4, 12])
-def test_another_engine_goes_on_where_the_first_stood(steps: int, can_trim: bool) -> None:
-    """From the end of the prompt on, computing one token more than there was."""
+def test_another_engine_continues_a_snapshot(steps: int, can_trim: bool) -> None:
+    """It computes one token more than the snapshot has."""
     prefix = _snapshot(steps)
     other = _bench(5, can_trim=can_trim)
     assert other.engine.restore(replace(prefix, whole=not can_trim))
@@ -72,8 +72,8 @@ def test_another_engine_goes_on_where_the_first_stood(steps: int, can_trim: bool
     assert len(first.tokens) == len(prefix.origin.tokens) - len(prefix.tokens) == 1  # type: ignore[union-attr]
 
 
-def test_half_a_prompt_can_be_saved() -> None:
-    """The other engine computes the rest of it."""
+def test_a_partly_computed_prompt_can_be_saved() -> None:
+    """The other engine computes the rest."""
     prefix = _snapshot(2)
     other = _bench()
     other.engine.restore(prefix)
@@ -83,8 +83,8 @@ def test_half_a_prompt_can_be_saved() -> None:
     assert other.tokens(7) == _whole()
 
 
-def test_saving_disturbs_nobody() -> None:
-    """In every step, while two run."""
+def test_saving_changes_no_output() -> None:
+    """Two sequences are saved in every step."""
     bench = _bench()
     bench.submit(_ask(), _ask(1, cache_key=b"other"))
     bench.step()
@@ -96,8 +96,8 @@ def test_saving_disturbs_nobody() -> None:
     assert bench.tokens(0) == bench.tokens(1) == _whole()
 
 
-def test_only_what_is_there_can_be_saved() -> None:
-    """Neither what waits, nor what has ended, nor what never was."""
+def test_only_running_sequences_can_be_saved() -> None:
+    """Queued, finished and unknown sequences have no state."""
     bench = _bench(1)
     bench.submit(_ask(), _ask(1, cache_key=b"other", max_tokens=2))
     bench.step()
@@ -128,7 +128,7 @@ def test_a_preempted_sequence_can_be_saved() -> None:
 
 @pytest.mark.parametrize("ending", ["finish", "cancel"])
 def test_a_kept_sequence_can_be_saved_after_its_end(ending: str) -> None:
-    """Whatever became of its slot: others take it, and go on from it."""
+    """Its slot may have been reused."""
     bench = _bench(1)
     bench.submit(_ask(keep=True))
     if ending == "cancel":
@@ -145,8 +145,8 @@ def test_a_kept_sequence_can_be_saved_after_its_end(ending: str) -> None:
     assert len(prefix.tokens) == len(PROMPT) + len(said) - 1
 
 
-def test_what_is_kept_of_a_drafting_sequence_ends_where_its_text_does() -> None:
-    """Tokens that were drafted behind the end leave no cells in the state."""
+def test_a_kept_state_has_no_cells_of_rejected_drafts() -> None:
+    """The state ends with the output."""
     limits = NativeLimits(64, 1 + 16, 1, 300, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits, repeats=True, end_after=NEVER), saved_bytes=ROOM)
     bench.submit(_ask(keep=True, max_tokens=40))
@@ -165,8 +165,8 @@ def test_what_is_kept_of_a_drafting_sequence_ends_where_its_text_does() -> None:
 
 @pytest.mark.parametrize("can_trim", [True, False])
 @pytest.mark.parametrize("cells", [-1, 1])
-def test_a_state_of_another_length_harms_nobody(cells: int, can_trim: bool) -> None:
-    """More cells than tokens are dropped; what cannot be made to fit is computed again."""
+def test_a_state_of_another_length_is_truncated_or_recomputed(cells: int, can_trim: bool) -> None:
+    """Extra cells are dropped; a state that cannot be truncated is computed again."""
     prefix = _snapshot()
     state = (prefix.state + bytes(4))[: len(prefix.state) + 4 * cells]
     other = _bench(can_trim=can_trim)
@@ -178,8 +178,8 @@ def test_a_state_of_another_length_harms_nobody(cells: int, can_trim: bool) -> N
 
 
 @pytest.mark.parametrize("ending", ["finish", "cancel", "expire"])
-def test_a_kept_sequence_that_was_preempted_is_saved_once_as_it_ended(ending: str) -> None:
-    """Where it ends while it waits, from what it waited with."""
+def test_a_kept_sequence_that_ends_while_preempted_is_saved_once(ending: str) -> None:
+    """The state is the one it was preempted with."""
     bench = _bench(1)
     bench.submit(_ask(keep=True, priority=1, deadline=50.0))
     _stepped(bench, 6)
@@ -198,8 +198,8 @@ def test_a_kept_sequence_that_was_preempted_is_saved_once_as_it_ended(ending: st
     assert bench.engine._load().saved.num_entries == 1
 
 
-def test_what_is_kept_makes_room_like_all_else() -> None:
-    """Memory stays bounded."""
+def test_kept_states_are_evicted() -> None:
+    """Kept states count towards the memory limit."""
     bench = _bench(1, saved_bytes=500)
     for i in range(4):
         bench.submit(_ask(i, keep=True, cache_key=bytes([i]), max_tokens=2))
@@ -209,8 +209,8 @@ def test_what_is_kept_makes_room_like_all_else() -> None:
     assert held == [False, True, True, True]
 
 
-def test_a_state_without_room_is_refused() -> None:
-    """And the engine says how much it would take."""
+def test_a_state_larger_than_the_memory_is_rejected() -> None:
+    """`restore_bytes` is the largest size that can be restored."""
     prefix = _snapshot()
     other = _bench(saved_bytes=len(prefix.state) - 1)
 
@@ -219,8 +219,8 @@ def test_a_state_without_room_is_refused() -> None:
     assert _bench(saved_bytes=len(prefix.state)).engine.restore(prefix)
 
 
-def test_restoring_twice_takes_room_once() -> None:
-    """The second one is in the place of the first."""
+def test_restoring_twice_stores_one_entry() -> None:
+    """The second state replaces the first."""
     prefix = _snapshot()
     other = _bench()
     for _ in range(3):
@@ -231,8 +231,8 @@ def test_restoring_twice_takes_room_once() -> None:
 
 
 @pytest.mark.parametrize("other_owner", [{"cache_key": b"theirs"}, {"reuse": False}])
-def test_nobody_else_goes_on_from_it(other_owner: dict[str, Any]) -> None:
-    """Another project's request, or another salt's, computes everything itself."""
+def test_a_snapshot_is_not_reused_by_other_owners(other_owner: dict[str, Any]) -> None:
+    """The cache key differs, or the request declines reuse."""
     prefix = _snapshot()
     other = _bench()
     other.engine.restore(prefix)
@@ -242,8 +242,8 @@ def test_nobody_else_goes_on_from_it(other_owner: dict[str, Any]) -> None:
     assert [*saved_output(prefix), *other.tokens(7)] == _whole()
 
 
-def test_an_ordinary_prompt_starts_from_it_too() -> None:
-    """It is a prefix like any other; behind it, the slot has it."""
+def test_an_ordinary_prompt_reuses_a_snapshot() -> None:
+    """After that, the slot has the prefix."""
     prefix = _snapshot()
     other = _bench()
     other.engine.restore(prefix)
@@ -259,8 +259,8 @@ def test_an_ordinary_prompt_starts_from_it_too() -> None:
 HIDDEN: dict[str, Any] = {"sampling": Sampling(mirostat=Mirostat(2))}
 
 
-def test_a_sampler_knows_again_what_tokens_do_not_tell() -> None:
-    """Where the request names the snapshot."""
+def test_hidden_sampler_state_is_restored() -> None:
+    """The request names the snapshot."""
     prefix = _snapshot(**HIDDEN)
     other = _bench()
     other.engine.restore(prefix)
@@ -291,10 +291,10 @@ def test_a_sampler_knows_again_what_tokens_do_not_tell() -> None:
     ],
     ids=["unknown", "another owner's", "seed", "sampling", "tokens", "rules"],
 )
-def test_a_snapshot_of_something_else_is_refused(
+def test_an_incompatible_snapshot_fails_only_its_own_sequence(
     changes: dict[str, Any], error: type[Exception]
 ) -> None:
-    """That sequence fails at once; nobody else does."""
+    """Other sequences go on."""
     prefix = _snapshot(**HIDDEN)
     other = _bench()
     other.engine.restore(prefix)

@@ -36,8 +36,8 @@ def _run_together(bench: EngineBench, first_id: int, *prompts: list[int]) -> Non
 
 
 @pytest.mark.parametrize("costs", [CopyCosts(), CopyCosts(stream_s=1.0)], ids=["stream", "state"])
-def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
-    """By either way of copying; both go on with the right text."""
+def test_the_prefix_of_a_running_sequence_is_copied(costs: CopyCosts) -> None:
+    """Both ways of copying leave both outputs correct."""
     bench = EngineBench(
         FakeBackend(NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)), chunk_cap=256, copy_costs=costs
     )
@@ -57,11 +57,10 @@ def test_a_running_sequence_lends_its_prefix(costs: CopyCosts) -> None:
     ("more", "source"),
     [(MIN_REUSED_TOKENS - 1, CacheSource.SLOT), (MIN_REUSED_TOKENS, CacheSource.LIVE)],
 )
-def test_an_idle_slot_is_taken_unless_another_has_clearly_more(
+def test_an_idle_slot_is_reused_unless_another_has_a_much_longer_prefix(
     more: int, source: CacheSource, idle_first: bool
 ) -> None:
-    """A few tokens beyond the system prompt that a running sequence has by chance are no reason to
-    copy its slot, and to save what the target has; whichever slot comes first."""
+    """A copy for a few more tokens is not worth its cost."""
     bench, own = _bench(), [*range(70, 70 + MIN_REUSED_TOKENS)]
     brief = make_request(0, prompt=[*SYSTEM, 1], max_tokens=2)
     lasting = make_request(1, prompt=[*SYSTEM, *own], max_tokens=50)
@@ -84,8 +83,10 @@ def test_an_idle_slot_is_taken_unless_another_has_clearly_more(
     [(SYSTEM[: MIN_REUSED_TOKENS - 1], 2 * MIN_REUSED_TOKENS - 3), ([*SYSTEM, *[97] * 64], 80)],
     ids=["has little", "would lose much"],
 )
-def test_an_idle_slot_is_not_always_better(idle: list[int], live: int) -> None:
-    """It has too little, or a conversation of its own; a running one has a bit more."""
+def test_a_running_sequence_is_preferred_to_a_short_or_much_longer_idle_slot(
+    idle: list[int], live: int
+) -> None:
+    """A short prefix saves little; a long one is a conversation that would be lost."""
     bench = _bench(saved_bytes=10**6)
     bench.submit(make_request(0, prompt=[*SYSTEM[:live], 1, 2], max_tokens=50))
     bench.step()
@@ -106,8 +107,10 @@ def test_an_idle_slot_is_not_always_better(idle: list[int], live: int) -> None:
     ("more", "source"),
     [(MIN_REUSED_TOKENS - 1, CacheSource.SLOT), (MIN_REUSED_TOKENS, CacheSource.MEMORY)],
 )
-def test_a_saved_prefix_must_have_clearly_more_too(more: int, source: CacheSource) -> None:
-    """Than an idle slot that can be taken as it is."""
+def test_a_saved_prefix_must_be_much_longer_than_that_of_an_idle_slot(
+    more: int, source: CacheSource
+) -> None:
+    """Otherwise the idle slot is used as it is."""
     bench, own = _bench(1, saved_bytes=10**6), [*range(70, 70 + MIN_SAVED_TOKENS)]
     for i, prompt in enumerate(([*SYSTEM, *own], [98] * 3, [*SYSTEM, 1])):
         bench.submit(make_request(i, prompt=prompt, max_tokens=2))
@@ -121,8 +124,8 @@ def test_a_saved_prefix_must_have_clearly_more_too(more: int, source: CacheSourc
     assert bench.tokens(3) == expected_tokens(prompt, 4)
 
 
-def test_generated_text_is_lent_too() -> None:
-    """A follow-up that quotes what another still says finds it there."""
+def test_generated_text_is_copied() -> None:
+    """A prompt that contains the output of a running sequence reuses it."""
     bench = _bench()
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=20))
     for _ in range(10):
@@ -135,8 +138,8 @@ def test_generated_text_is_lent_too() -> None:
     assert bench.tokens(1) == expected_tokens(prompt, 5)
 
 
-def test_another_projects_prefix_is_not_lent() -> None:
-    """Not from a running sequence, an idle slot or memory: 0 cached tokens."""
+def test_prefixes_are_not_shared_between_cache_keys() -> None:
+    """Neither from a running sequence, an idle slot nor memory."""
     bench = _bench(1, saved_bytes=10**6)
     for i, key in enumerate([b"a", b"b", b"a", b"c"]):
         bench.submit(make_request(i, prompt=[*SYSTEM, i], max_tokens=2, cache_key=key))
@@ -152,8 +155,8 @@ def test_another_projects_prefix_is_not_lent() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(False, True), (True, False)])
-def test_declining_reuse_works_both_ways(first: bool, second: bool) -> None:
-    """Neither does such a request take, nor does anybody take from it."""
+def test_requests_without_reuse_neither_copy_nor_are_copied(first: bool, second: bool) -> None:
+    """Either request may decline."""
     bench = _bench()
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=50, reuse=first))
     bench.step()

@@ -29,8 +29,8 @@ def _started(bench: EngineBench, i: int) -> Started:
     return event
 
 
-def test_a_shared_prefix_is_a_reference() -> None:
-    """Four sequences over one prompt run in less than twice its cells."""
+def test_a_shared_prefix_uses_its_cells_once() -> None:
+    """Four sequences with one prompt run in less than twice its cells."""
     bench = a_bench(280)
     bench.submit(_request(0, [*SYSTEM, 97], 30))
     bench.step()
@@ -45,8 +45,8 @@ def test_a_shared_prefix_is_a_reference() -> None:
         assert bench.tokens(i) == expected_tokens([*SYSTEM, 97 + i], 30, end_after=NEVER)
 
 
-def test_what_does_not_fit_waits() -> None:
-    """It has a slot, but no cells; it starts when somebody has ended."""
+def test_a_sequence_waits_for_free_cells() -> None:
+    """A slot is free, but cells are not until another sequence ends."""
     bench = a_bench(250)
     for i in range(3):
         bench.submit(_request(i, [65 + i] * 100, 10, cache_key=b"%d" % i))
@@ -58,8 +58,8 @@ def test_what_does_not_fit_waits() -> None:
         assert bench.tokens(i) == expected_tokens([65 + i] * 100, 10, end_after=NEVER)
 
 
-def test_idle_prefixes_give_way_and_go_to_memory() -> None:
-    """A conversation that ended is found there, whatever took its cells."""
+def test_evicted_idle_prefixes_are_saved_in_memory() -> None:
+    """A finished conversation is restored from there."""
     bench = a_bench(200, saved_bytes=10**6)
     bench.submit(_request(0, SYSTEM, 4, cache_key=b"a"))
     bench.run()
@@ -71,8 +71,8 @@ def test_idle_prefixes_give_way_and_go_to_memory() -> None:
     assert _started(bench, 2)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
 
 
-def test_a_prefix_that_is_in_its_own_way_is_dropped() -> None:
-    """Where nothing runs, the longest prompt starts, if only without what it shared."""
+def test_a_prefix_is_evicted_if_the_only_prompt_does_not_fit_beside_it() -> None:
+    """Nothing else runs, so the longest prompt must start."""
     bench = a_bench(200)
     bench.submit(_request(0, [*SYSTEM, *([65] * 110)], 4))
     bench.run()
@@ -82,8 +82,8 @@ def test_a_prefix_that_is_in_its_own_way_is_dropped() -> None:
     assert bench.tokens(1) == expected_tokens([*SYSTEM[:40], *([66] * 155)], 4, end_after=NEVER)
 
 
-def test_idle_prefixes_that_share_all_their_cells_give_way() -> None:
-    """Neither of two equal ones frees anything alone: they go together."""
+def test_idle_prefixes_that_share_all_cells_are_evicted_together() -> None:
+    """Evicting only one of them would free no cells."""
     limits = NativeLimits(256, SLOTS, SLOTS, 200, VOCABULARY_SIZE, cells=200)
     bench = EngineBench(FakeBackend(limits, builds_after=NEVER), chunk_cap=256)
     for i in (0, 1):
@@ -106,8 +106,8 @@ def _run_out(bench: EngineBench) -> list[int]:
     return [event.sequence_id for event in bench.events if isinstance(event, Preempted)]
 
 
-def test_the_one_that_frees_most_waits_and_resumes_exactly() -> None:
-    """With memory for its cells, which are as they were."""
+def test_the_sequence_that_frees_most_cells_is_preempted_and_resumes_exactly() -> None:
+    """Its cells are saved in memory."""
     bench = a_bench(330, saved_bytes=10**6)
     preempted = _run_out(bench)
 
@@ -116,8 +116,8 @@ def test_the_one_that_frees_most_waits_and_resumes_exactly() -> None:
         assert bench.tokens(i) == expected_tokens([65 + i] * size, 120, end_after=NEVER)
 
 
-def test_without_memory_its_cells_are_computed_again() -> None:
-    """Work is repeated, not lost: the same text."""
+def test_a_preempted_sequence_is_recomputed_without_memory() -> None:
+    """The output is the same."""
     bench = a_bench(330)
     preempted = _run_out(bench)
 
@@ -126,8 +126,8 @@ def test_without_memory_its_cells_are_computed_again() -> None:
         assert bench.tokens(i) == expected_tokens([65 + i] * size, 120, end_after=NEVER)
 
 
-def test_urgent_work_keeps_its_cells() -> None:
-    """The least urgent waits, though it frees less."""
+def test_the_lowest_priority_is_preempted_first() -> None:
+    """Although it frees fewer cells."""
     bench = a_bench(330, saved_bytes=10**6)
     bench.submit(_request(0, [65] * 20, 120, priority=1, cache_key=b"0"))
     bench.submit(_request(1, [66] * 100, 120, priority=3, cache_key=b"1"))
@@ -137,8 +137,8 @@ def test_urgent_work_keeps_its_cells() -> None:
     assert preempted == [0]
 
 
-def test_a_paused_sequence_does_not_keep_the_thread_busy() -> None:
-    """Who waits for its cells is looked at now and then, not all the time."""
+def test_waiting_for_the_cells_of_a_paused_sequence_is_not_work() -> None:
+    """The step loop checks from time to time."""
     bench = a_bench(300)
     bench.submit(_request(0, [65] * 150, 10), _request(1, [66] * 150, 10))
     bench.step()

@@ -12,8 +12,8 @@ def _entry(
     return SavedPrefix(key, array("i", tokens), bytearray(size), whole)
 
 
-def test_the_longest_prefix_under_the_key_is_found() -> None:
-    """Another owner's is not, however long."""
+def test_the_longest_prefix_of_the_key_is_found() -> None:
+    """Prefixes of other keys are ignored."""
     saved = PrefixCache(100)
     short, long = _entry([1, 2, 9]), _entry([1, 2, 3, 8])
     for entry in (short, long, _entry([1, 2, 3, 4], key=b"theirs")):
@@ -24,7 +24,7 @@ def test_the_longest_prefix_under_the_key_is_found() -> None:
 
 
 def test_a_whole_state_serves_only_prompts_that_continue_it() -> None:
-    """Recurrent states cannot be shortened."""
+    """Recurrent states cannot be truncated."""
     saved = PrefixCache(100)
     saved.put(_entry([1, 2, 3], whole=True))
 
@@ -36,8 +36,8 @@ def _gives(saved: PrefixCache, tokens: list[int]) -> bool:
     return saved.find(array("i", tokens), b"k", limit=len(tokens))[1] == len(tokens)
 
 
-def test_the_least_recently_used_goes_first() -> None:
-    """By bytes, and by entries."""
+def test_the_least_recently_used_entry_is_evicted() -> None:
+    """Limits apply to bytes and to entries."""
     saved = PrefixCache(25, max_entries=2)
     first, second, third = _entry([1, 2]), _entry([3, 4]), _entry([5, 6])
     saved.put(first)
@@ -51,8 +51,8 @@ def test_the_least_recently_used_goes_first() -> None:
     assert (len(saved), saved.num_bytes) == (1, 24)
 
 
-def test_a_longer_prefix_takes_the_place_of_its_beginning() -> None:
-    """A conversation is kept once."""
+def test_a_longer_prefix_replaces_its_beginning() -> None:
+    """A conversation is stored once."""
     saved = PrefixCache(100)
     saved.put(_entry([1, 2]))
     saved.put(_entry([1, 2, 3]))
@@ -61,8 +61,8 @@ def test_a_longer_prefix_takes_the_place_of_its_beginning() -> None:
     assert _gives(saved, [1, 2])
 
 
-def test_what_cannot_fit_is_not_kept() -> None:
-    """And drops nothing that does."""
+def test_an_entry_over_the_limit_evicts_nothing() -> None:
+    """Existing entries stay."""
     saved = PrefixCache(20)
     saved.put(_entry([1, 2]))
     saved.put(_entry([3, 4], size=21))
@@ -71,8 +71,8 @@ def test_what_cannot_fit_is_not_kept() -> None:
     assert not _gives(saved, [3, 4])
 
 
-def test_preempted_work_takes_room_from_prefixes_and_is_never_dropped() -> None:
-    """Reserved bytes stay until they are released, and are bounded too."""
+def test_reserved_bytes_evict_prefixes_and_are_bounded() -> None:
+    """They stay reserved until they are released."""
     saved = PrefixCache(25)
     saved.put(_entry([1, 2]))
 

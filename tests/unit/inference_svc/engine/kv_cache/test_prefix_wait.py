@@ -33,7 +33,7 @@ def _computed(bench: EngineBench) -> int:
 
 
 def test_a_common_prefix_is_computed_once() -> None:
-    """Eight at the same moment: one computes, seven take it over the moment it is there."""
+    """Eight sequences arrive together: one computes the prefix, seven reuse it."""
     bench = _bench()
     bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=1) for i in range(8)))
     bench.run()
@@ -47,8 +47,8 @@ def test_a_common_prefix_is_computed_once() -> None:
         assert bench.tokens(i) == expected_tokens(_prompt(i), 1)
 
 
-def test_followers_hold_nobody_else_back() -> None:
-    """Who shares nothing starts at once, from behind them in the queue."""
+def test_sequences_behind_a_follower_start_at_once() -> None:
+    """A sequence with another prompt does not wait behind the follower."""
     bench = _bench(2)
     bench.submit(make_request(0, prompt=_prompt(0)), make_request(1, prompt=_prompt(1)))
     bench.submit(make_request(2, prompt=[97, 98], max_tokens=1))
@@ -58,8 +58,8 @@ def test_followers_hold_nobody_else_back() -> None:
 
 
 @pytest.mark.parametrize("other", [{"cache_key": b"other"}, {"reuse": False}])
-def test_nobody_waits_for_what_it_may_not_use(other: dict[str, object]) -> None:
-    """Another project's prompt, or one that declined reuse."""
+def test_a_sequence_that_cannot_share_the_prefix_starts_at_once(other: dict[str, object]) -> None:
+    """The cache key differs, or the request declines reuse."""
     bench = _bench()
     bench.submit(make_request(0, prompt=_prompt(0)), make_request(1, prompt=_prompt(1), **other))
     bench.step()
@@ -68,8 +68,8 @@ def test_nobody_waits_for_what_it_may_not_use(other: dict[str, object]) -> None:
     assert _started(bench)[1].cached_tokens == 0
 
 
-def test_a_follower_takes_over_from_a_leader_that_is_cancelled() -> None:
-    """What was computed is not lost, and the others follow the new leader."""
+def test_a_follower_replaces_a_cancelled_leader() -> None:
+    """It reuses the computed part, and the others follow it."""
     bench = _bench()
     bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=2) for i in range(4)))
     bench.step()
@@ -85,8 +85,8 @@ def test_a_follower_takes_over_from_a_leader_that_is_cancelled() -> None:
         assert bench.tokens(i) == expected_tokens(_prompt(i), 2)
 
 
-def test_a_leader_that_is_paused_is_not_waited_for() -> None:
-    """Its reader may never come back; followers start from what is there."""
+def test_followers_do_not_wait_for_a_paused_leader() -> None:
+    """They start from the part of the prefix that is computed."""
     bench = _bench()
     bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=2) for i in range(3)))
     bench.step()
@@ -97,8 +97,8 @@ def test_a_leader_that_is_paused_is_not_waited_for() -> None:
     assert 2 not in _started(bench)
 
 
-def test_a_leader_that_gets_on_is_waited_for_however_slowly() -> None:
-    """What prompts took so far says little of a longer one; what it computes is not left over."""
+def test_followers_wait_for_a_slow_leader_that_makes_progress() -> None:
+    """Progress matters, not the time that earlier prompts took."""
     bench = _bench(measured={8: 0.8})
     bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=1) for i in range(4)))
     while bench.engine.has_work:
@@ -108,9 +108,8 @@ def test_a_leader_that_gets_on_is_waited_for_however_slowly() -> None:
     assert [_started(bench)[i].cached_tokens for i in range(4)] == [0, *[len(SYSTEM)] * 3]
 
 
-def test_a_leader_that_does_not_get_on_is_left() -> None:
-    """After twice the time that the rest should take, and as much again where adapters take turns.
-    What is there is used."""
+def test_followers_leave_a_leader_without_progress() -> None:
+    """They wait twice the estimated time of the rest, doubled again if adapters take turns."""
     bench = _bench(measured={8: 0.8}, adapter_wait_s=10.0**6)
     bench.engine.adapters.load("a", Path("a.gguf"))
     bench.submit(make_request(0, prompt=_prompt(0)))
@@ -130,8 +129,8 @@ def test_a_leader_that_does_not_get_on_is_left() -> None:
     assert _started(bench)[1].cached_tokens == CHUNK
 
 
-def test_a_leader_may_wait_for_all_who_run() -> None:
-    """Those that start after its follower came to wait as well: each is computed to its end."""
+def test_followers_wait_while_their_leader_waits_for_running_prompts() -> None:
+    """Prompts that start after the follower arrived count too."""
     bench = _bench(measured={8: 0.8})
     bench.submit(
         *(make_request(i, prompt=[*SYSTEM, *[98 + i] * 140], max_tokens=1) for i in range(2))
@@ -144,8 +143,8 @@ def test_a_leader_may_wait_for_all_who_run() -> None:
     assert _started(bench)[1].cached_tokens == len(SYSTEM)
 
 
-def test_a_leader_comes_when_its_followers_would() -> None:
-    """A short one does not wait behind all whom its long leader waits behind."""
+def test_a_leader_is_scheduled_with_the_response_ratio_of_its_follower() -> None:
+    """A short follower does not wait as long as its long leader alone would."""
     bench = _bench()
     bench.submit(make_request(0, prompt=[97] * 200), make_request(1, prompt=[*SYSTEM, *[98] * 130]))
     bench.step()
@@ -158,8 +157,8 @@ def test_a_leader_comes_when_its_followers_would() -> None:
     assert _slots(bench)[-1] == {1}
 
 
-def test_a_leader_comes_for_its_own_part_when_that_would() -> None:
-    """Once the prefix is there, its follower waits for a slot, not for the rest of its prompt."""
+def test_a_leader_inherits_no_ratio_once_the_prefix_is_computed() -> None:
+    """The follower then waits for a slot, not for the rest of the leader's prompt."""
     bench, prefix = _bench(3), SYSTEM[:CHUNK]
     bench.submit(make_request(0, prompt=[97] * 200), make_request(1, prompt=[*prefix, *[98] * 200]))
     bench.step()
@@ -175,8 +174,8 @@ def _slots(bench: EngineBench) -> list[set[int]]:
     return [set(batch.slots.tolist()) for batch in bench.backend.batches]
 
 
-def test_a_leader_is_as_urgent_as_its_followers() -> None:
-    """Class and response ratio are lent for as long as they follow."""
+def test_a_leader_inherits_the_priority_of_its_followers() -> None:
+    """Priority and response ratio are inherited while they follow."""
     bench = _bench()
     bench.submit(make_request(0, prompt=_prompt(0), priority=1))
     bench.step()
@@ -195,8 +194,8 @@ def test_a_leader_is_as_urgent_as_its_followers() -> None:
     assert leader.effective_priority == 2
 
 
-def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
-    """Not even to a stranger whose turn in the queue comes before its followers'."""
+def test_a_leader_of_interactive_work_is_not_preempted() -> None:
+    """Not even by a sequence that is ahead of its followers in the queue."""
     bench = _bench(1, saved_bytes=10**6)
     bench.submit(make_request(0, prompt=_prompt(0), priority=1, max_tokens=1, project="led"))
     bench.step()
@@ -210,7 +209,7 @@ def test_a_leader_of_urgent_work_gives_its_slot_to_nobody() -> None:
 
 
 def test_the_load_counts_followers() -> None:
-    """Two hold back while the first computes; nobody does when all are done."""
+    """Two followers wait while the leader computes; none at the end."""
     bench = _bench()
     bench.submit(*(make_request(i, prompt=_prompt(i)) for i in range(3)))
     bench.step()

@@ -61,8 +61,8 @@ def test_balanced_chunks_grow_with_the_prompts_per_decoding_row(
     assert balanced([LONG] * num_prompts, num_decoding=num_decoding) == budget
 
 
-def test_balanced_computes_two_short_prompts_together() -> None:
-    """If each of the next two prompts fits into the floor, but not both."""
+def test_the_balanced_budget_fits_two_short_prompts() -> None:
+    """If each fits into the minimum budget, but not both."""
     short, shorter = PendingPrompt(128, 1, ratio=2.0), PendingPrompt(100, 1, ratio=2.0)
     assert balanced([short] * 5) == 256
     assert balanced([short, shorter]) == 256
@@ -82,8 +82,8 @@ def test_balanced_computes_two_short_prompts_together() -> None:
     )
 
 
-def test_balanced_cuts_no_prompt_shortly_before_its_end() -> None:
-    """Single prompts, pairs, and the rest of long prompts: a few tokens would cost a step."""
+def test_the_balanced_budget_leaves_no_short_remainder() -> None:
+    """Alone, in a pair, and as the rest of a long prompt."""
     longer, longest = PendingPrompt(129, 1, ratio=2.0), PendingPrompt(160, 1, ratio=2.0)
     assert balanced([longest]) == 160
     assert balanced([PendingPrompt(161, 1)]) == 128
@@ -99,8 +99,8 @@ def test_balanced_cuts_no_prompt_shortly_before_its_end() -> None:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_decoding_rows_come_first(policy: Policy) -> None:
-    """Every policy is limited to the batch tokens that decoding rows leave available."""
+def test_decoding_rows_reduce_the_prompt_budget(policy: Policy) -> None:
+    """Their tokens count towards the batch limit."""
     args = {"available": 4, "cap": 512, "fitting": 100, "num_decoding": 8}
     assert prefill_budget(policy, [LONG] * 8, **args) == 4
 
@@ -127,9 +127,8 @@ def test_low_priority_prompts_are_not_starved() -> None:
     assert priority_chunks([PendingPrompt(1000, 1, 4), short], 160) == [20, 30]
 
 
-def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
-    """The number of waiting prompts does not change how often short high-priority prompts share a
-    step."""
+def test_turns_of_a_priority_class_do_not_depend_on_its_size() -> None:
+    """Most short urgent prompts are computed alone in a step."""
     skipped_steps, turns = [0] * 10, []
     for step in range(50):
         waiting = [PendingPrompt(1000, 1, steps) for steps in skipped_steps]
@@ -142,8 +141,8 @@ def test_a_class_of_many_has_no_more_turns_than_one_of_few() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 16])
 @pytest.mark.parametrize("budget", [1, 4, 16, 128])
-def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
-    """An eighth of an eighth may round to 0: a class that was skipped often gets one token."""
+def test_small_budgets_starve_no_priority_class(budget: int, steps: int) -> None:
+    """A share below one token is rounded up after several skipped steps."""
     skipped_steps, computed = [0, 0, 0], [0, 0, 0]
     for _ in range(40):
         prompts = [PendingPrompt(1000, 3 - i, waited) for i, waited in enumerate(skipped_steps)]
@@ -158,9 +157,8 @@ def test_small_budgets_starve_no_class(budget: int, steps: int) -> None:
     assert computed[0] == max(computed)
 
 
-def test_long_prompts_come_one_after_the_other() -> None:
-    """The highest response ratio first, in whole blocks; after a prompt that ends, the next one
-    gets the rest."""
+def test_long_prompts_are_computed_by_response_ratio() -> None:
+    """In whole blocks; the next prompt gets what a completed one leaves."""
     long = [
         PendingPrompt(1000, 1, ratio=1.0),
         PendingPrompt(1000, 1, ratio=3.0),
@@ -182,7 +180,7 @@ def test_equal_prompts_are_completed_one_after_the_other() -> None:
 
 
 def test_tiny_prompts_are_computed_together() -> None:
-    """Even if there are more prompts than tokens in the budget."""
+    """Also if there are more prompts than tokens."""
     assert fair_chunks([PendingPrompt(1, 1)] * 200, 128) == [1] * 128 + [0] * 72
 
 
@@ -194,8 +192,8 @@ def test_a_short_prompt_is_completed_and_others_get_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("num_long", "short"), [(4, 60), (8, 40), (15, 30)])
-def test_a_short_prompt_does_not_wait_because_steps_are_small(num_long: int, short: int) -> None:
-    """If a step is half of the cap, the share of two steps defines which prompts are short."""
+def test_a_short_prompt_does_not_wait_if_steps_are_small(num_long: int, short: int) -> None:
+    """Short is relative to two steps, as a step is half of the cap."""
     prompts = [PendingPrompt(1500, 0, skipped_steps=9)] * num_long + [PendingPrompt(short, 0)]
 
     assert fair_chunks(prompts, 256, steps=2)[-1] == short

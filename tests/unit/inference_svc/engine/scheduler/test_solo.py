@@ -45,8 +45,8 @@ def _shapes(bench: EngineBench, sequence_id: int) -> list[list[int]]:
     return [batch.positions.tolist() for batch in alone]
 
 
-def test_each_call_is_what_it_is_alone() -> None:
-    """Neither neighbours nor fillers nor their budget change the chunks of a prompt or the rows."""
+def test_calls_have_the_same_shape_as_alone() -> None:
+    """Neighbours, fillers and budgets change neither prompt chunks nor rows."""
     quiet = EngineBench(step_times=DEAR_HOLES, chunk_cap=8)
     quiet.submit(_alone(0))
     expected = _shapes(quiet, 0)
@@ -60,8 +60,8 @@ def test_each_call_is_what_it_is_alone() -> None:
     assert busy.tokens(0) == quiet.tokens(0)
 
 
-def test_one_of_their_prompts_computes_a_chunk_a_step() -> None:
-    """A step is bounded however many of them arrive; each gets its turn."""
+def test_one_deterministic_prompt_computes_a_chunk_per_step() -> None:
+    """Several deterministic prompts take turns, so the step time is bounded."""
     backend = FakeBackend(NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE))
     bench = EngineBench(backend, chunk_cap=8)
     bench.submit(*(_alone(i) for i in range(4)))
@@ -72,9 +72,8 @@ def test_one_of_their_prompts_computes_a_chunk_a_step() -> None:
     assert all(len(bench.tokens(i)) == 5 for i in range(4))
 
 
-def test_of_deterministic_prompts_none_waits_for_ever() -> None:
-    """Though it runs already, waiting raises its class; of equals the one is next that has waited
-    longest for its length."""
+def test_waiting_raises_the_priority_of_deterministic_sequences() -> None:
+    """Among equals, the highest response ratio is next."""
     now = 2 * AGING_S
     old = Sequence(_alone(0, priority=1, deadline=9000.0), arrived_at=0.0)
     urgent = Sequence(_alone(1, priority=3, deadline=100.0), arrived_at=now - 1)
@@ -84,7 +83,7 @@ def test_of_deterministic_prompts_none_waits_for_ever() -> None:
 
 
 def test_resumed_tokens_are_computed_one_by_one() -> None:
-    """As they were when they were sampled."""
+    """The calls have the shapes they had when the tokens were sampled."""
     bench = EngineBench(chunk_cap=8)
     bench.submit(_alone(0))
     bench.run()
@@ -96,8 +95,8 @@ def test_resumed_tokens_are_computed_one_by_one() -> None:
     assert resumed.tokens(0) == whole[3:]
 
 
-def test_a_grammar_that_comes_late_cuts_no_prompt_elsewhere() -> None:
-    """Others compute all but their last token meanwhile; these wait."""
+def test_a_late_grammar_does_not_change_the_chunks_of_a_prompt() -> None:
+    """A deterministic prompt waits for its grammar."""
     shapes = []
     for builds_after in (0, 3):
         bench = EngineBench(FakeBackend(builds_after=builds_after), chunk_cap=8)

@@ -58,7 +58,7 @@ def _logprobs(bench: EngineBench) -> list[ChosenLogprob]:
 
 
 def test_drafts_save_steps_and_change_no_token() -> None:
-    """A text that repeats itself takes a part of the steps; wrong guesses leave no cell behind."""
+    """Repetitive text takes fewer steps; rejected tokens leave no cells behind."""
     bench = _bench()
     bench.submit(_endless())
     bench.run()
@@ -71,9 +71,8 @@ def test_drafts_save_steps_and_change_no_token() -> None:
     assert bench.engine.num_steps == 1 + (LENGTH - 1) - finished.num_accepted
 
 
-def test_a_prediction_is_drafted_from_its_first_token_on() -> None:
-    """A text that repeats nothing of itself is said in a few steps where it was predicted, and goes
-    on without it where the prediction was wrong."""
+def test_a_prediction_is_drafted_from_its_first_token() -> None:
+    """A wrong part of the prediction does not end its use."""
     prompt, limits = list(range(65, 90)), NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
     request = make_request(prompt=prompt, max_tokens=LENGTH, ignore_eos=True)
     plain = EngineBench(FakeBackend(limits))
@@ -90,8 +89,8 @@ def test_a_prediction_is_drafted_from_its_first_token_on() -> None:
     assert bench.engine.num_steps < plain.engine.num_steps / 2
 
 
-def test_many_tokens_of_a_step_are_one_event() -> None:
-    """They must not look like many unread ones to a reader's limit."""
+def test_accepted_tokens_of_a_step_are_one_event() -> None:
+    """They count as one unread event of the reader."""
     bench = _bench()
     bench.submit(_endless())
     bench.run()
@@ -114,8 +113,8 @@ def test_many_tokens_of_a_step_are_one_event() -> None:
     ],
     ids=["stop", "logprobs", "end", "few", "full", "constraint", "forced", "resumed"],
 )
-def test_every_option_means_the_same_with_drafts(changes: dict[str, Any]) -> None:
-    """The same tokens, texts, log probabilities and end."""
+def test_options_have_the_same_result_with_drafts(changes: dict[str, Any]) -> None:
+    """Tokens, text, log probabilities and finish reason are equal."""
     request = _endless(**changes)
     bench, plain = _bench(), _alone(request)
     bench.submit(request)
@@ -127,8 +126,8 @@ def test_every_option_means_the_same_with_drafts(changes: dict[str, Any]) -> Non
     assert bench.finished(0)[1:5] == plain.finished(0)[1:5]
 
 
-def test_a_stop_text_inside_a_draft_ends_there() -> None:
-    """What was guessed behind it is neither said nor kept in the slot."""
+def test_a_stop_text_inside_a_draft_ends_the_output() -> None:
+    """Draft tokens after it are neither emitted nor left in the slot."""
     whole = _alone(_endless()).text(0)
     stop = whole[40:44]
     request = _endless(stop=(stop,))
@@ -140,8 +139,8 @@ def test_a_stop_text_inside_a_draft_ends_there() -> None:
     assert bench.finished(0).stop_text == stop
 
 
-def test_a_slot_with_a_dropped_draft_is_reused() -> None:
-    """The next request finds exactly what the one before has said."""
+def test_a_slot_with_a_rejected_draft_is_reused() -> None:
+    """The next request reuses exactly the emitted tokens."""
     bench = _bench()
     bench.submit(_endless())
     bench.run()
@@ -153,7 +152,7 @@ def test_a_slot_with_a_dropped_draft_is_reused() -> None:
 
 
 def test_several_sequences_draft_rows_of_one_length() -> None:
-    """Streams compute rows of different lengths one after the other, so there are none."""
+    """Streams compute rows of different lengths in separate passes."""
     bench = _bench(2)
     bench.submit(_endless(0), _endless(1, prompt=[70, 71], seed=5))
     bench.run()
@@ -167,8 +166,8 @@ def test_several_sequences_draft_rows_of_one_length() -> None:
         assert len(set(rows)) == 1
 
 
-def test_who_forbids_drafts_is_never_drafted_for() -> None:
-    """Its neighbour still is; the row beside is filled up and tells nothing."""
+def test_max_draft_0_disables_drafts_of_one_sequence() -> None:
+    """The other sequence of the batch still drafts."""
     bench = _bench(2)
     bench.submit(_endless(0, max_draft=0), _endless(1, prompt=[70, 71], seed=5))
     bench.run()
@@ -179,8 +178,8 @@ def test_who_forbids_drafts_is_never_drafted_for() -> None:
     assert bench.tokens(0) == _alone(_endless(0)).tokens(0)
 
 
-def test_a_request_may_bound_its_drafts() -> None:
-    """By tokens at once."""
+def test_a_request_may_limit_its_drafts() -> None:
+    """`max_draft` limits the tokens of a step."""
     bench = _bench()
     bench.submit(_endless(max_draft=2))
     bench.run()
@@ -189,7 +188,7 @@ def test_a_request_may_bound_its_drafts() -> None:
     assert bench.tokens(0) == _alone(_endless()).tokens(0)
 
 
-def test_prompts_are_not_mixed_with_drafts() -> None:
+def test_steps_with_prompts_have_no_drafts() -> None:
     """A step that computes a prompt is long enough."""
     bench = _bench(2, chunk_cap=4)
     bench.submit(_endless(0))
@@ -204,8 +203,8 @@ def test_prompts_are_not_mixed_with_drafts() -> None:
 
 
 @pytest.mark.parametrize("options", [{"spare": 0}, {"can_trim": False}])
-def test_nothing_is_drafted_where_that_is_off_or_cannot_be_undone(options: dict[str, Any]) -> None:
-    """No memory for it, or a state that cannot be shortened; nor is it tried."""
+def test_nothing_is_drafted_without_spare_rows_or_trim(options: dict[str, Any]) -> None:
+    """Rejected tokens could not be computed or removed; there are no trials either."""
     bench = _bench(measured={1: 1.0}, token_times=DEAR, **options)
     bench.submit(_endless())
     bench.run()
@@ -214,8 +213,8 @@ def test_nothing_is_drafted_where_that_is_off_or_cannot_be_undone(options: dict[
     assert bench.tokens(0) == _alone(_endless()).tokens(0)
 
 
-def test_dear_steps_are_not_made_dearer() -> None:
-    """Where a row of two tokens takes twice as long, a draft can only lose."""
+def test_nothing_is_drafted_if_tokens_cost_as_much_as_steps() -> None:
+    """A row of two tokens takes twice as long, so a draft cannot gain."""
     bench = _bench(measured={1: 1.0}, token_times=DEAR)
     bench.submit(_endless(max_tokens=TRIAL_INTERVAL - 1))
     bench.run()
@@ -223,8 +222,8 @@ def test_dear_steps_are_not_made_dearer() -> None:
     assert bench.finished(0).num_drafted == 0
 
 
-def test_drafts_that_were_believed_too_dear_are_tried_and_then_made() -> None:
-    """The machine was busy when they were measured; each length shows what it takes now."""
+def test_trials_correct_a_cost_that_was_measured_too_high() -> None:
+    """The machine was busy at warm-up; trials measure each length again."""
     bench = _timed(lambda tokens: 1.0 + 0.01 * tokens)
     for i in range(40):
         bench.submit(_endless(i))
@@ -237,8 +236,8 @@ def test_drafts_that_were_believed_too_dear_are_tried_and_then_made() -> None:
     assert bench.tokens(39) == plain.tokens(0)
 
 
-def test_trials_of_dear_drafts_take_little_time() -> None:
-    """Where the belief is right each of their tokens takes as long as a step."""
+def test_trials_of_expensive_drafts_are_rare() -> None:
+    """The measured cost is right, so each draft token costs a step."""
     bench = _timed(float)
     for i in range(40):
         bench.submit(_endless(i))
@@ -248,8 +247,8 @@ def test_trials_of_dear_drafts_take_little_time() -> None:
     assert 0 < tried < 40 * LENGTH / TRIAL_INTERVAL
 
 
-def test_who_forbids_drafts_tries_none() -> None:
-    """Be it alone for as long as a trial takes to come."""
+def test_max_draft_0_disables_trials() -> None:
+    """Even after the interval between trials."""
     bench = _timed(float)
     bench.submit(_endless(max_draft=0))
     bench.run()
@@ -258,8 +257,8 @@ def test_who_forbids_drafts_tries_none() -> None:
     assert {len(batch.tokens) for batch in bench.backend.batches[1:]} == {1}
 
 
-def test_nothing_is_tried_at_the_cost_of_others() -> None:
-    """Sequences that run together wait for each other's rows."""
+def test_there_are_no_trials_while_several_sequences_run() -> None:
+    """Sequences of a batch wait for each other's rows."""
     bench = _timed(float, slots=2)
     for i in range(0, 8, 2):
         bench.submit(_endless(i), _endless(i + 1))
@@ -268,8 +267,8 @@ def test_nothing_is_tried_at_the_cost_of_others() -> None:
     assert all(bench.finished(i).num_drafted == 0 for i in range(8))
 
 
-def test_a_busy_batch_drafts_less_and_then_nothing() -> None:
-    """Alone a row of eight costs no more than one; beside others it delays them."""
+def test_a_busy_batch_drafts_nothing() -> None:
+    """A row of eight tokens costs as much as one token alone, but not beside others."""
     flat_then_steep = {1: 1.0, 8: 1.0, 16: 4.0, 32: 9.0}
     rows = {1: 1.0, 8: 1.0}
     alone = _bench(8, measured=rows, token_times=flat_then_steep)
@@ -284,8 +283,8 @@ def test_a_busy_batch_drafts_less_and_then_nothing() -> None:
     assert {len(delta.tokens) for i in range(8) for delta in busy.deltas(i)} == {1}
 
 
-def test_nobody_waits_for_long_drafts_of_another() -> None:
-    """A deterministic sequence has steps of its own, and others wait for them."""
+def test_deterministic_sequences_do_not_draft_while_others_wait() -> None:
+    """Deterministic sequences have separate steps that delay the others."""
     dear = {1: 1.0, 2: 1.7, 16: 1.8, 32: 1.9}
     alone = _bench(2, measured={1: 1.0}, token_times=dear)
     alone.submit(_endless(deterministic=True))
@@ -299,7 +298,7 @@ def test_nobody_waits_for_long_drafts_of_another() -> None:
 
 
 def test_a_draft_fits_into_one_pass() -> None:
-    """A second one could overwrite what a sliding window has left behind."""
+    """A second pass could overwrite cells that a sliding window has left."""
     limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE, ubatch_tokens=4)
     bench = EngineBench(FakeBackend(limits, repeats=True))
     bench.submit(_endless(prompt=[65, 66, 67, 68]))
@@ -311,7 +310,7 @@ def test_a_draft_fits_into_one_pass() -> None:
 
 @pytest.mark.parametrize(("cells", "drafts"), [(None, False), (480, True)])
 def test_streams_with_a_hole_between_them_draft_nothing(cells: int | None, drafts: bool) -> None:
-    """Each run of streams would be a pass of its own; shared cells know no holes."""
+    """Each run of streams would be a separate pass. The unified layout has no holes."""
     bench = _bench(3, cells=cells)
     bench.submit(*(_endless(i, seed=i, max_tokens=2 if i == 1 else LENGTH) for i in range(3)))
     bench.run()
@@ -319,8 +318,8 @@ def test_streams_with_a_hole_between_them_draft_nothing(cells: int | None, draft
     assert all(bool(bench.finished(i).num_drafted) is drafts for i in (0, 2))
 
 
-def test_guesses_that_fail_end_the_drafts_until_they_come_true() -> None:
-    """At a moderate price a text that never repeats itself soon costs nothing more."""
+def test_rejected_drafts_end_drafting() -> None:
+    """Text that never repeats itself soon costs nothing more."""
     limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
     prompt = [65 + i % 4 for i in range(60)]  # every three tokens of it stood before
     bench = EngineBench(
@@ -333,8 +332,8 @@ def test_guesses_that_fail_end_the_drafts_until_they_come_true() -> None:
     assert bench.finished(0).num_drafted <= 32
 
 
-def test_a_cancel_between_two_drafts_frees_the_slot() -> None:
-    """As without drafts."""
+def test_a_cancellation_between_two_drafts_frees_the_slot() -> None:
+    """The next request gets the output it has alone."""
     bench = _bench()
     bench.submit(_endless())
     for _ in range(12):
@@ -346,8 +345,8 @@ def test_a_cancel_between_two_drafts_frees_the_slot() -> None:
     assert bench.tokens(1) == _alone(_endless(1, prompt=[70, 71])).tokens(1)
 
 
-def test_a_step_that_only_fails_with_drafts_fails_nobody() -> None:
-    """It is computed without them; there may be no room for so many logits, say."""
+def test_a_step_that_fails_with_drafts_is_retried_without() -> None:
+    """There may be no memory for so many logits, for example."""
     bench = _bench(fails=lambda batch: -2 if batch.outputs.sum() > 1 else 0)
     bench.submit(_endless())
     bench.run()
@@ -356,8 +355,8 @@ def test_a_step_that_only_fails_with_drafts_fails_nobody() -> None:
     assert bench.tokens(0) == _alone(_endless()).tokens(0)
 
 
-def test_a_drafting_batch_that_fails_is_retried_in_halves() -> None:
-    """Each alone, without drafts; nobody notices."""
+def test_a_failed_batch_with_drafts_is_retried_in_halves() -> None:
+    """Both sequences have the output they have alone."""
     calls = iter(range(1000))
     bench = _bench(
         2,
@@ -371,8 +370,8 @@ def test_a_drafting_batch_that_fails_is_retried_in_halves() -> None:
         assert bench.tokens(i) == _alone(request).tokens(i)
 
 
-def test_totals_grow_with_every_judged_draft() -> None:
-    """Those of sequences that ended early too."""
+def test_the_load_has_totals_of_drafted_and_accepted_tokens() -> None:
+    """Totals never decrease, and include sequences that have ended."""
     bench = _bench()
     bench.submit(_endless())
     bench.run()
