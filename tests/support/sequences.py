@@ -7,7 +7,7 @@ from typing import Any
 
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import Delta, Event, Failed, Finished
+from inference_svc.engine.events import Delta, Event, Failed, Finished, Started
 from inference_svc.engine.fake import END_TOKEN, FakeBackend, next_token
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import SequenceRequest
@@ -135,6 +135,15 @@ class EngineBench:
             for event in self.events
             if isinstance(event, Delta) and event.sequence_id == sequence_id
         ]
+
+    def started(self, sequence_id: int) -> Started:
+        """The start event of a sequence."""
+        (event,) = [
+            event
+            for event in self.events
+            if isinstance(event, Started) and event.sequence_id == sequence_id
+        ]
+        return event
 
     def finished(self, sequence_id: int) -> Finished:
         """The end event of a sequence."""

@@ -147,7 +147,7 @@ def test_a_follow_up_reuses_its_slot() -> None:
     bench.submit(make_request(1, prompt=longer, max_tokens=4))
     bench.run()
 
-    (started,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 1]
+    started = bench.started(1)
     assert started.cached_tokens == len(prompt) + 3
     assert bench.tokens(1) == expected_tokens(longer, 4)
 
@@ -161,7 +161,7 @@ def test_the_prefix_of_another_cache_key_is_not_reused() -> None:
     bench.submit(make_request(1, prompt=prompt, cache_key=b"b"))
     bench.run()
 
-    (started,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 1]
+    started = bench.started(1)
     assert started.cached_tokens == 0
 
 

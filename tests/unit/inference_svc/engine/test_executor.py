@@ -13,7 +13,7 @@ from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 
 def test_two_sequences_share_decode_steps() -> None:
-    """Continuous batching: both have a row in the same call."""
+    """Both have a row in the same call (continuous batching)."""
     bench = EngineBench()
     bench.submit(make_request(0, max_tokens=6), make_request(1, prompt=[70, 71], max_tokens=6))
     bench.run()
@@ -23,8 +23,8 @@ def test_two_sequences_share_decode_steps() -> None:
     assert bench.tokens(1) == expected_tokens([70, 71], 6)
 
 
-def test_no_output_may_be_asked_for() -> None:
-    """`max_tokens` 0 computes the prompt only."""
+def test_max_tokens_0_computes_only_the_prompt() -> None:
+    """The sequence ends without output."""
     bench = EngineBench()
     bench.submit(make_request(max_tokens=0))
     bench.run()
@@ -33,8 +33,7 @@ def test_no_output_may_be_asked_for() -> None:
 
 
 def test_holes_between_slots_are_filled_and_cleaned() -> None:
-    """A filler row, with logits as the others, joins two slots into one batch and leaves no cell
-    behind."""
+    """A filler row joins two slots into one batch; its cell is removed afterwards."""
     bench = EngineBench(step_times={1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0})
     bench.submit(
         make_request(0, max_tokens=9), make_request(1, max_tokens=2), make_request(2, max_tokens=9)
@@ -50,7 +49,7 @@ def test_holes_between_slots_are_filled_and_cleaned() -> None:
 
 @pytest.mark.parametrize("code", [1, -1, -2])
 def test_one_failing_row_fails_alone(code: int) -> None:
-    """A batch that cannot be computed is undone and retried until the bad row stands alone."""
+    """A failed batch is undone and retried in halves until the bad row is alone."""
 
     def fails(batch: TokenBatch) -> int:
         return code if 200 in batch.tokens else 0
@@ -67,8 +66,8 @@ def test_one_failing_row_fails_alone(code: int) -> None:
     assert bench.tokens(0) == bench.tokens(2) == expected_tokens([65, 66, 67], 6)
 
 
-def test_a_sampler_that_fails_ends_its_own_sequence_only() -> None:
-    """Settings that cannot be sampled with disturb nobody else."""
+def test_a_failing_sampler_fails_only_its_own_sequence() -> None:
+    """Other sequences of the batch are not affected."""
     bench = EngineBench()
     bench.submit(make_request(0, seed=FAILING_SEED), make_request(1, max_tokens=4))
     bench.run()

@@ -13,7 +13,7 @@ from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 
 def test_the_end_token_stops_without_text() -> None:
-    """STOP names the token, which counts as output and has no text."""
+    """STOP has the token, which counts as output and has no text."""
     bench = EngineBench(FakeBackend(end_after=1))
     bench.submit(make_request())
     bench.run()
@@ -23,8 +23,8 @@ def test_the_end_token_stops_without_text() -> None:
     assert (finished.num_output_tokens, bench.text(0)) == (1, "")
 
 
-def test_ignore_eos_goes_on() -> None:
-    """The end token is then an ordinary one."""
+def test_ignore_eos_continues() -> None:
+    """The end token is then an ordinary token."""
     bench = EngineBench(FakeBackend(end_after=1))
     bench.submit(make_request(ignore_eos=True, max_tokens=3))
     bench.run()
@@ -33,8 +33,8 @@ def test_ignore_eos_goes_on() -> None:
     assert bench.tokens(0) == [END_TOKEN] * 3
 
 
-def test_a_stop_text_ends_the_sequence_and_is_not_sent() -> None:
-    """The text before it is; the slot is free at once."""
+def test_a_stop_text_ends_the_sequence_and_is_not_emitted() -> None:
+    """The text before it is emitted, and the slot is freed at once."""
     free = EngineBench()
     free.submit(make_request(max_tokens=8))
     free.run()
@@ -57,8 +57,8 @@ def test_a_stop_token_ends_the_sequence() -> None:
     assert bench.finished(0).stop_token == token
 
 
-def test_a_full_window_ends_with_length() -> None:
-    """Nothing is shifted out."""
+def test_a_full_context_ends_with_length() -> None:
+    """There is no context shift."""
     limits = NativeLimits(64, 4, 4, 10, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits))
     bench.submit(make_request(prompt=[65] * 7, max_tokens=100))
@@ -68,8 +68,8 @@ def test_a_full_window_ends_with_length() -> None:
     assert bench.finished(0).num_output_tokens == 3
 
 
-def test_resume_goes_on_exactly_where_it_was() -> None:
-    """Replayed tokens are not emitted again, and the rest equals the uninterrupted run."""
+def test_resuming_continues_exactly() -> None:
+    """Resumed tokens are not emitted again."""
     whole = EngineBench()
     whole.submit(make_request(max_tokens=8))
     whole.run()
@@ -81,8 +81,8 @@ def test_resume_goes_on_exactly_where_it_was() -> None:
     assert bench.finished(0).num_output_tokens == 8
 
 
-def test_resume_remembers_a_stop_text_that_had_begun() -> None:
-    """Text held back at the interruption is neither lost nor sent too early."""
+def test_resuming_inside_a_stop_text_holds_its_text_back() -> None:
+    """It is neither lost nor emitted too early."""
     tokens = expected_tokens([65, 66, 67], 8)
     text = bytes(tokens).decode()
     bench = EngineBench()
@@ -92,8 +92,8 @@ def test_resume_remembers_a_stop_text_that_had_begun() -> None:
     assert (bench.text(0), bench.finished(0).stop_text) == ("", text[2:6])
 
 
-def test_resuming_what_had_ended_ends_at_once() -> None:
-    """An end token, or the last allowed token, among the resumed ones needs no computing."""
+def test_resuming_a_finished_sequence_ends_at_once() -> None:
+    """An end token or the last allowed token needs no computing."""
     bench = EngineBench()
     bench.submit(
         make_request(0, resumed=array("i", [97, END_TOKEN])),
@@ -106,8 +106,8 @@ def test_resuming_what_had_ended_ends_at_once() -> None:
     assert bench.backend.batches == []
 
 
-def test_logprobs_ride_on_their_tokens() -> None:
-    """Each delta carries as many as it has tokens."""
+def test_deltas_have_the_logprobs_of_their_tokens() -> None:
+    """One per token."""
     bench = EngineBench()
     bench.submit(make_request(max_tokens=3, top_logprobs=2))
     bench.run()
@@ -119,8 +119,8 @@ def test_logprobs_ride_on_their_tokens() -> None:
     )
 
 
-def test_the_sampler_learns_every_output_token_and_is_freed() -> None:
-    """Penalties see what was said, resumed tokens included."""
+def test_the_sampler_accepts_every_output_token_and_is_closed() -> None:
+    """Resumed tokens too, for penalties."""
     bench = EngineBench()
     made = []
     new_sampler = bench.backend.new_sampler
@@ -132,8 +132,8 @@ def test_the_sampler_learns_every_output_token_and_is_freed() -> None:
     assert made[0].closed
 
 
-def test_deltas_come_before_the_end() -> None:
-    """Order inside one step's events is the order in which things happened."""
+def test_deltas_precede_the_finish_event() -> None:
+    """Events of a step are in order."""
     bench = EngineBench()
     bench.submit(make_request(max_tokens=1))
     bench.run()

@@ -20,15 +20,6 @@ def _bench(slots: int = 4, *, saved_bytes: int = 0, can_trim: bool = True) -> En
     )
 
 
-def _started(bench: EngineBench, sequence_id: int) -> Started:
-    (event,) = [
-        event
-        for event in bench.events
-        if isinstance(event, Started) and event.sequence_id == sequence_id
-    ]
-    return event
-
-
 def _run_together(bench: EngineBench, first_id: int, *prompts: list[int]) -> None:
     for i, prompt in enumerate(prompts, start=first_id):
         bench.submit(make_request(i, prompt=prompt, max_tokens=2))
@@ -47,7 +38,7 @@ def test_the_prefix_of_a_running_sequence_is_copied(costs: CopyCosts) -> None:
     bench.submit(make_request(1, prompt=[*SYSTEM, 2], max_tokens=12))
     bench.run()
 
-    assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.LIVE)
+    assert bench.started(1) == Started(1, 1, len(SYSTEM), CacheSource.LIVE)
     assert bench.tokens(0) == expected_tokens([*SYSTEM, 1], 12)
     assert bench.tokens(1) == expected_tokens([*SYSTEM, 2], 12)
 
@@ -73,8 +64,8 @@ def test_an_idle_slot_is_reused_unless_another_has_a_much_longer_prefix(
     bench.submit(make_request(2, prompt=prompt, max_tokens=4))
     bench.run()
 
-    assert _started(bench, 0).slot == (0 if idle_first else 1)
-    assert _started(bench, 2).source is source
+    assert bench.started(0).slot == (0 if idle_first else 1)
+    assert bench.started(2).source is source
     assert bench.tokens(2) == expected_tokens(prompt, 4)
 
 
@@ -98,8 +89,8 @@ def test_a_running_sequence_is_preferred_to_a_short_or_much_longer_idle_slot(
     bench.submit(make_request(2, prompt=prompt, max_tokens=4))
     bench.run()
 
-    assert _started(bench, 2).source is CacheSource.LIVE
-    assert _started(bench, 2).cached_tokens == live + 1
+    assert bench.started(2).source is CacheSource.LIVE
+    assert bench.started(2).cached_tokens == live + 1
     assert bench.tokens(2) == expected_tokens(prompt, 4)
 
 
@@ -119,8 +110,8 @@ def test_a_saved_prefix_must_be_much_longer_than_that_of_an_idle_slot(
     bench.submit(make_request(3, prompt=prompt, max_tokens=4))
     bench.run()
 
-    assert _started(bench, 2).source is CacheSource.MEMORY
-    assert _started(bench, 3).source is source
+    assert bench.started(2).source is CacheSource.MEMORY
+    assert bench.started(3).source is source
     assert bench.tokens(3) == expected_tokens(prompt, 4)
 
 
@@ -134,7 +125,7 @@ def test_generated_text_is_copied() -> None:
     bench.submit(make_request(1, prompt=prompt, max_tokens=5))
     bench.run()
 
-    assert _started(bench, 1).cached_tokens == len(prompt) - 1
+    assert bench.started(1).cached_tokens == len(prompt) - 1
     assert bench.tokens(1) == expected_tokens(prompt, 5)
 
 
@@ -144,14 +135,14 @@ def test_prefixes_are_not_shared_between_cache_keys() -> None:
     for i, key in enumerate([b"a", b"b", b"a", b"c"]):
         bench.submit(make_request(i, prompt=[*SYSTEM, i], max_tokens=2, cache_key=key))
         bench.run()
-    assert [_started(bench, i).cached_tokens for i in range(4)] == [0, 0, len(SYSTEM), 0]
+    assert [bench.started(i).cached_tokens for i in range(4)] == [0, 0, len(SYSTEM), 0]
 
     live = _bench()
     live.submit(make_request(0, prompt=SYSTEM, max_tokens=50, cache_key=b"a"))
     live.step()
     live.submit(make_request(1, prompt=SYSTEM, max_tokens=2, cache_key=b"b"))
     live.step()
-    assert _started(live, 1).cached_tokens == 0
+    assert live.started(1).cached_tokens == 0
 
 
 @pytest.mark.parametrize(("first", "second"), [(False, True), (True, False)])
@@ -163,7 +154,7 @@ def test_requests_without_reuse_neither_copy_nor_are_copied(first: bool, second:
     bench.submit(make_request(1, prompt=SYSTEM, max_tokens=2, reuse=second))
     bench.step()
 
-    assert _started(bench, 1).cached_tokens == 0
+    assert bench.started(1).cached_tokens == 0
 
 
 def test_a_slot_whose_prefix_is_mostly_something_else_is_copied_not_taken() -> None:
@@ -177,8 +168,8 @@ def test_a_slot_whose_prefix_is_mostly_something_else_is_copied_not_taken() -> N
     bench.submit(make_request(2, prompt=[*conversation, 5], max_tokens=1))
     bench.run()
 
-    assert _started(bench, 1) == Started(1, 1, len(SYSTEM), CacheSource.SLOT)
-    assert _started(bench, 2) == Started(2, 0, len(conversation), CacheSource.SLOT)
+    assert bench.started(1) == Started(1, 1, len(SYSTEM), CacheSource.SLOT)
+    assert bench.started(2) == Started(2, 0, len(conversation), CacheSource.SLOT)
 
 
 def test_what_lost_its_slot_comes_back_from_memory() -> None:
@@ -189,7 +180,7 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
         bench.submit(make_request(i, prompt=prompt, max_tokens=3))
         bench.run()
 
-    assert _started(bench, 2) == Started(2, 0, len(SYSTEM), CacheSource.MEMORY)
+    assert bench.started(2) == Started(2, 0, len(SYSTEM), CacheSource.MEMORY)
     assert bench.tokens(2) == expected_tokens([*SYSTEM, 1, 2], 3)
     load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
     assert (load.saved.num_entries, load.saved.num_bytes > 0) == (2, True)
@@ -209,7 +200,7 @@ def test_a_common_beginning_is_saved_once() -> None:
 
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
     assert loads[-1].saved.num_written == 1 + 1  # and what the seventh pushed out
-    assert _started(bench, 6).source is CacheSource.MEMORY
+    assert bench.started(6).source is CacheSource.MEMORY
 
 
 def test_the_beginning_of_a_state_that_moves_on_is_nothing_to_count_on() -> None:
@@ -227,8 +218,8 @@ def test_the_beginning_of_a_state_that_moves_on_is_nothing_to_count_on() -> None
     bench.submit(make_request(3, prompt=[*whole, 7], max_tokens=2))
     bench.run()
 
-    assert _started(bench, 2).slot == _started(bench, 0).slot
-    assert _started(bench, 3)[2:4] == (len(whole), CacheSource.MEMORY)
+    assert bench.started(2).slot == bench.started(0).slot
+    assert bench.started(3)[2:4] == (len(whole), CacheSource.MEMORY)
 
 
 def test_what_was_kept_by_name_and_had_to_go_is_saved_with_its_slot() -> None:
@@ -242,8 +233,8 @@ def test_what_was_kept_by_name_and_had_to_go_is_saved_with_its_slot() -> None:
     _run_together(bench, 3, [99] * 70)
     _run_together(bench, 4, [*SYSTEM, 9])
 
-    assert _started(bench, 3).slot == _started(bench, 0).slot
-    assert _started(bench, 4)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
+    assert bench.started(3).slot == bench.started(0).slot
+    assert bench.started(4)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
 
 
 def test_what_slots_had_of_a_saved_prefix_too_was_used_when_they_lost_it() -> None:
@@ -253,12 +244,12 @@ def test_what_slots_had_of_a_saved_prefix_too_was_used_when_they_lost_it() -> No
     _run_together(bench, 2, [97] * 90, [98] * 90)
     _run_together(bench, 4, [*SYSTEM, 3])
     _run_together(bench, 5, [*SYSTEM, 4], [99] * 90)
-    assert _started(bench, 5).source is CacheSource.SLOT
+    assert bench.started(5).source is CacheSource.SLOT
     for i in (7, 8, 9):  # the first takes that slot, the others save the one before them
         _run_together(bench, i, [i] * 90)
     _run_together(bench, 10, [*SYSTEM, 5])
 
-    assert _started(bench, 10)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
+    assert bench.started(10)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
 
 
 def test_what_a_stored_object_counts_on_is_saved_whole() -> None:
@@ -287,8 +278,8 @@ def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> Non
         bench.submit(make_request(i, prompt=prompt, max_tokens=3))
         bench.run()
 
-    assert _started(bench, 2).cached_tokens == 0
-    assert _started(bench, 3) == Started(3, 0, len(whole), CacheSource.MEMORY)
+    assert bench.started(2).cached_tokens == 0
+    assert bench.started(3) == Started(3, 0, len(whole), CacheSource.MEMORY)
     assert bench.tokens(3) == expected_tokens([*whole, 7], 3)
 
 
@@ -300,7 +291,7 @@ def test_a_short_common_beginning_is_not_worth_a_copy() -> None:
     bench.submit(make_request(1, prompt=[*SYSTEM[: MIN_REUSED_TOKENS - 1], 1, 2], max_tokens=2))
     bench.step()
 
-    assert _started(bench, 1) == Started(1, 1, 0, CacheSource.NONE)
+    assert bench.started(1) == Started(1, 1, 0, CacheSource.NONE)
 
 
 def test_flushing_forgets_idle_and_saved_prefixes() -> None:
@@ -318,7 +309,7 @@ def test_flushing_forgets_idle_and_saved_prefixes() -> None:
 
     (flushed,) = [event for event in bench.events if isinstance(event, Flushed)]
     assert flushed == Flushed("m", 7, len(SYSTEM) + len(other))
-    assert _started(bench, 3).cached_tokens == 0
+    assert bench.started(3).cached_tokens == 0
     assert bench.tokens(2) == expected_tokens([98, 99], 30)
 
 
@@ -354,7 +345,7 @@ def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
     bench.run()
 
     for i in (4, 5):
-        assert _started(bench, i).source is CacheSource.LIVE
+        assert bench.started(i).source is CacheSource.LIVE
         assert bench.tokens(i) == expected_tokens([*SYSTEM, i], 4)
 
 
@@ -369,8 +360,8 @@ def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() 
     bench.submit(make_request(2, prompt=[*SYSTEM, *said, 2, 3], max_tokens=4))
     bench.step()
 
-    assert _started(bench, 1).cached_tokens == 0
-    assert _started(bench, 2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
+    assert bench.started(1).cached_tokens == 0
+    assert bench.started(2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
     bench.run()
     assert bench.tokens(2) == expected_tokens([*SYSTEM, *said, 2, 3], 4)
 
@@ -384,9 +375,9 @@ def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
     bench.submit(make_request(1, prompt=[*SYSTEM, 1, 2], max_tokens=3))
     bench.submit(make_request(2, prompt=[98, 99], max_tokens=3))
     bench.step()
-    assert _started(bench, 1).cached_tokens == len(SYSTEM)
+    assert bench.started(1).cached_tokens == len(SYSTEM)
     bench.run()
 
-    assert _started(bench, 2).slot == 0
+    assert bench.started(2).slot == 0
     assert bench.tokens(1) == expected_tokens([*SYSTEM, 1, 2], 3)
     assert bench.tokens(2) == expected_tokens([98, 99], 3)

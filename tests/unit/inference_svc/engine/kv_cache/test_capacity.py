@@ -24,11 +24,6 @@ def _request(i: int, prompt: list[int], tokens: int, **changes: Any) -> Any:
     return make_request(i, prompt, **options)
 
 
-def _started(bench: EngineBench, i: int) -> Started:
-    (event,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == i]
-    return event
-
-
 def test_a_shared_prefix_uses_its_cells_once() -> None:
     """Four sequences with one prompt run in less than twice its cells."""
     bench = a_bench(280)
@@ -68,7 +63,7 @@ def test_evicted_idle_prefixes_are_saved_in_memory() -> None:
     bench.submit(_request(2, [*SYSTEM, 97], 4, cache_key=b"a"))
     bench.run()
 
-    assert _started(bench, 2)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
+    assert bench.started(2)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
 
 
 def test_a_prefix_is_evicted_if_the_only_prompt_does_not_fit_beside_it() -> None:

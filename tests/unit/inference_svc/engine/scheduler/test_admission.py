@@ -152,7 +152,7 @@ def test_a_leader_of_interactive_work_keeps_its_slot() -> None:
 
     assert _preempted(bench) == []
     bench.run()
-    (started,) = [e for e in bench.events if isinstance(e, Started) and e.sequence_id == 2]
+    started = bench.started(2)
     assert started.cached_tokens > len(system) - MIN_REUSED_TOKENS
 
 

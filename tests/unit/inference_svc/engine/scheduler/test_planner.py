@@ -32,8 +32,8 @@ def _slots(bench: EngineBench, since: int) -> list[set[int]]:
     return [set(batch.slots.tolist()) for batch in bench.backend.batches[since:]]
 
 
-def test_a_text_is_told_before_the_prompts_behind_it() -> None:
-    """Its reader does not wait for them, nor does whoever comes when it has ended."""
+def test_decoded_tokens_are_emitted_before_prompts_are_computed() -> None:
+    """A finished sequence also frees its slot before that."""
     bench = _bench()
     _speaking(bench, max_tokens=2)
     bench.submit(make_request(1, range(60, 100)))
@@ -47,8 +47,8 @@ def test_a_text_is_told_before_the_prompts_behind_it() -> None:
     assert len(bench.backend.batches) == known + 2
 
 
-def test_a_prompt_that_comes_while_texts_are_computed_is_next() -> None:
-    """It does not wait for their next token."""
+def test_a_prompt_that_arrives_during_a_decode_call_is_computed_in_the_step() -> None:
+    """It does not wait for the next decode call."""
     bench = _bench()
     _speaking(bench)
     bench.call()
@@ -61,8 +61,8 @@ def test_a_prompt_that_comes_while_texts_are_computed_is_next() -> None:
     assert bench.tokens(1) == expected_tokens(range(60, 100), 8)
 
 
-def test_a_first_token_is_told_before_the_prompts_that_go_on() -> None:
-    """They are computed in a call of their own."""
+def test_a_first_token_is_emitted_before_unfinished_prompts_are_computed() -> None:
+    """They have a separate call."""
     bench = _bench()
     bench.submit(
         make_request(0, range(60, 100)), make_request(1, [200 + i % 40 for i in range(300)])
@@ -74,8 +74,8 @@ def test_a_first_token_is_told_before_the_prompts_that_go_on() -> None:
     assert _slots(bench, known) == [{0}, {1}]
 
 
-def test_who_is_cancelled_between_two_calls_for_prompts_is_in_none() -> None:
-    """Its slot has another owner by then, perhaps."""
+def test_a_sequence_cancelled_between_prefill_calls_is_not_computed() -> None:
+    """Its slot may have another owner."""
     bench = _bench()
     bench.submit(
         make_request(0, range(60, 100)), make_request(1, [200 + i % 40 for i in range(300)])
@@ -90,8 +90,8 @@ def test_who_is_cancelled_between_two_calls_for_prompts_is_in_none() -> None:
     assert bench.tokens(0) == expected_tokens(range(60, 100), 8)
 
 
-def test_who_is_paused_while_texts_are_computed_computes_no_prompt() -> None:
-    """It was ready when the step began."""
+def test_a_sequence_paused_during_a_decode_call_is_not_prefilled() -> None:
+    """It was ready when the step started."""
     bench = _bench()
     _speaking(bench)
     bench.submit(make_request(1, range(60, 100)))
@@ -106,8 +106,8 @@ def test_who_is_paused_while_texts_are_computed_computes_no_prompt() -> None:
     assert bench.tokens(1) == expected_tokens(range(60, 100), 8)
 
 
-def test_an_adapter_that_is_freed_and_loaded_again_meanwhile_is_used() -> None:
-    """What is freed is not in use any more, though its name is the same afterwards."""
+def test_an_adapter_reloaded_during_a_step_is_applied_again() -> None:
+    """The digest is the same, but the unloaded adapter is not in use any more."""
     stack = (AppliedAdapter("a", 1.0),)
     bench = _bench()
     bench.engine.adapters.load("a", Path("a"))
@@ -125,8 +125,8 @@ def test_an_adapter_that_is_freed_and_loaded_again_meanwhile_is_used() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_state_can_be_read_while_a_copy_of_it_waits_for_a_call(*, ends: bool) -> None:
-    """Who takes a prefix over in the middle of a step may have nothing to compute in it."""
+def test_a_state_can_be_read_while_a_copy_of_it_is_queued(*, ends: bool) -> None:
+    """A sequence that reuses a prefix in a step may have nothing to compute in it."""
     limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits, builds_after=20), chunk_cap=256, saved_bytes=10**6)
     prompt = range(60, 120)
@@ -144,8 +144,8 @@ def test_a_state_can_be_read_while_a_copy_of_it_waits_for_a_call(*, ends: bool) 
     assert bench.engine.snapshot("r", 0) is not None
 
 
-def test_nobody_looks_at_the_queue_again_where_nothing_has_changed() -> None:
-    """Who holds back for a leader is looked at once a step, not twice."""
+def test_the_queue_is_scanned_once_per_step_if_nothing_changes() -> None:
+    """A follower is checked once per step, not twice."""
     bench = _bench()
     _speaking(bench)
     passes: list[int] = []

@@ -37,8 +37,8 @@ def _one_slot(**options: object) -> EngineBench:
     return EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)), **options)  # type: ignore[arg-type]
 
 
-def test_classes_come_first_then_arrival() -> None:
-    """Interactive, normal, batch."""
+def test_the_queue_is_ordered_by_priority_then_arrival() -> None:
+    """Interactive, normal and batch work."""
     queue = _queue(
         _waiting(0, priority=1), _waiting(1), _waiting(2, since=-1.0), _waiting(3, priority=3)
     )
@@ -46,8 +46,8 @@ def test_classes_come_first_then_arrival() -> None:
     assert _order(queue, 0.0) == [3, 2, 1, 0]
 
 
-def test_waiting_is_worth_a_class() -> None:
-    """Batch work is not starved: after two terms it stands among interactive work, and older."""
+def test_waiting_raises_the_priority() -> None:
+    """After two aging periods, batch work competes with interactive work."""
     queue = _queue(_waiting(0, priority=1), _waiting(1, priority=3, since=2 * AGING_S - 1))
 
     assert _order(queue, 2 * AGING_S - 0.5) == [1, 0]
@@ -80,8 +80,8 @@ def test_only_a_part_of_those_that_run_has_risen() -> None:
     assert ascent.priority_of(_waiting(11)) == 2, "until others start"
 
 
-def test_a_backlog_that_has_aged_gets_an_eighth_of_the_slots() -> None:
-    """While younger interactive work wants all of them."""
+def test_an_aged_backlog_gets_an_eighth_of_the_slots() -> None:
+    """Although newer interactive work could use all slots."""
     limits = NativeLimits(256, 16, 16, 64, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits))
     bench.submit(*(make_request(i, priority=1, max_tokens=30, ignore_eos=True) for i in range(8)))
@@ -95,8 +95,8 @@ def test_a_backlog_that_has_aged_gets_an_eighth_of_the_slots() -> None:
     assert len(started) > 20
 
 
-def test_who_falls_while_the_order_is_followed_is_ranked_anew() -> None:
-    """Also where its project was charged nothing."""
+def test_a_lowered_priority_reorders_the_queue_during_iteration() -> None:
+    """Also if its project was charged nothing."""
     queue = _queue(_waiting(0, project="a"), _waiting(1, project="b"), _waiting(2, project="c"))
     classes = {0: 3, 1: 3, 2: 2}
     order = []
@@ -107,8 +107,8 @@ def test_who_falls_while_the_order_is_followed_is_ranked_anew() -> None:
     assert order == [0, 2, 1]
 
 
-def test_a_backlog_that_has_aged_leaves_slots_to_others() -> None:
-    """With one slot, every second one; the older does come first."""
+def test_an_aged_backlog_leaves_slots_to_newer_work() -> None:
+    """With one slot, every second sequence is aged."""
     bench = _one_slot()
     bench.submit(*(make_request(i, priority=1, max_tokens=2) for i in range(4)))
     bench.clock.now = 2 * AGING_S
@@ -119,8 +119,8 @@ def test_a_backlog_that_has_aged_leaves_slots_to_others() -> None:
     assert order == [0, 4, 1, 5, 2, 3]
 
 
-def test_the_project_that_was_served_least_comes_first() -> None:
-    """A hundred requests of one project do not delay another's first."""
+def test_the_least_served_project_comes_first() -> None:
+    """A hundred requests of one project do not delay the first one of another."""
     shares = FairShare[str]()
     queue = _queue(_waiting(0, project="big"), _waiting(1, project="small"), shares=shares)
     shares.enter("big")
@@ -152,8 +152,8 @@ class CountingShare(FairShare[str]):
         return super().served(key)
 
 
-def test_following_the_order_takes_in_charges_and_ranks_few_anew() -> None:
-    """Five hundred that wait are not all compared at every one of them: that is a step's time."""
+def test_iterating_the_queue_ranks_few_sequences_again() -> None:
+    """Ranking all of 500 queued sequences for each admission would take a step's time."""
     shares = CountingShare()
     queue = _queue(*(_waiting(i, project=f"p{i % 2}") for i in range(500)), shares=shares)
     order = []
@@ -166,8 +166,8 @@ def test_following_the_order_takes_in_charges_and_ranks_few_anew() -> None:
     assert shares.num_asked < 3 * 500
 
 
-def test_what_no_slot_can_hold_fails_alone_at_once() -> None:
-    """With its size and the limit; nothing of it reaches llama.cpp."""
+def test_a_prompt_longer_than_a_slot_fails_at_once() -> None:
+    """The error has its size and the limit; llama.cpp is not called."""
     bench = _one_slot()
     bench.submit(make_request(0, prompt=[65] * 129), make_request(1, max_tokens=2))
     bench.run()
@@ -178,8 +178,8 @@ def test_what_no_slot_can_hold_fails_alone_at_once() -> None:
     assert len(bench.tokens(1)) == 2
 
 
-def test_a_chunk_holds_the_target_beside_decoding_rows() -> None:
-    """The measured step time sizes it; without decoding rows the cap does."""
+def test_chunks_beside_decoding_rows_keep_the_token_target() -> None:
+    """Their size depends on the measured step time; alone, only the cap applies."""
     limits = NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)
     bench = EngineBench(
         FakeBackend(limits), chunk_cap=64, measured={1: 0.01, 4: 0.04}, token_target_s=0.215
@@ -215,7 +215,7 @@ def test_small_passes_do_not_make_small_steps() -> None:
 
 
 def test_an_urgent_prompt_overtakes_long_ones() -> None:
-    """It needs one step beside four that need many, and that step computes nothing else."""
+    """It needs one step, which computes nothing else."""
     limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits), chunk_cap=64)
     bench.submit(*(make_request(i, prompt=[70 + i] * 400, cache_key=b"%d" % i) for i in range(4)))
@@ -227,8 +227,8 @@ def test_an_urgent_prompt_overtakes_long_ones() -> None:
     assert len(bench.backend.batches[-1].tokens) == 40
 
 
-def test_urgent_prompts_that_never_end_leave_a_part_to_others() -> None:
-    """A long prompt is passed over four times, and goes on then beside them."""
+def test_a_stream_of_urgent_prompts_does_not_starve_others() -> None:
+    """A long prompt is skipped four times, then computed beside them."""
     limits = NativeLimits(64, 8, 8, 512, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits), chunk_cap=64)
     bench.submit(make_request(0, prompt=[70] * 200, max_tokens=1))
@@ -241,8 +241,8 @@ def test_urgent_prompts_that_never_end_leave_a_part_to_others() -> None:
     assert [len(batch.tokens) for batch in bench.backend.batches[known:]] == [40] * 5 + [8]
 
 
-def test_a_project_that_is_gone_lowers_the_bar_for_nobody() -> None:
-    """A newcomer stands beside those with work, not beside one that had little and left."""
+def test_a_project_without_work_does_not_lower_the_share_of_new_ones() -> None:
+    """A new project starts with the share of the projects that have work."""
     bench = _one_slot()
     bench.submit(make_request(0, project="gone", max_tokens=2))
     bench.submit(*(make_request(i, project="busy", max_tokens=9) for i in (1, 2)))

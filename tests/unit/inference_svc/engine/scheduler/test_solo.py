@@ -5,7 +5,7 @@ from typing import Any
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
-from inference_svc.engine.events import Finished, Started
+from inference_svc.engine.events import Finished
 from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.scheduler.queue import AGING_S, select_deterministic
@@ -33,11 +33,7 @@ def _shapes(bench: EngineBench, sequence_id: int) -> list[list[int]]:
     known = len(bench.backend.batches)
     while not any(isinstance(e, Finished) and e.sequence_id == sequence_id for e in bench.events):
         bench.step()
-    (slot,) = [
-        event.slot
-        for event in bench.events
-        if isinstance(event, Started) and event.sequence_id == sequence_id
-    ]
+    slot = bench.started(sequence_id).slot
     batches = [batch for batch in bench.backend.batches[known:] if slot in batch.slots]
     alone = [batch for batch in batches if set(batch.slots.tolist()) == {slot}]
     filled = [batch for batch in batches if len(set(batch.slots.tolist())) > 1]
