@@ -14,10 +14,10 @@ from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.inference.v1 import inference_service_pb2
 
-from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError, EngineRestarting, InternalError
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import BATCH, Client, RunningControl, run_control, write_service_token
+from tests.support.fake_inference import Context, FakeInference
 from tests.support.loopback_gateway import run_inference_service
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only

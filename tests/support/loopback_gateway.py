@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from gateway.app import running
 from gateway.config import GatewaySettings
-from gateway.fake_inference import FakeInference
 from svc_kit.auth.authenticator import build_authenticator
 from svc_kit.network import Address
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.settings.groups import KeySettings
+from tests.support.fake_inference import FakeInference
 
 LOOPBACK = "127.0.0.1:0"
 PATIENCE_S = 20.0

@@ -8,10 +8,10 @@ from typing import Any
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Event, Failed, Finished, Started
-from inference_svc.engine.fake import END_TOKEN, FakeBackend, next_token
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
+from tests.support.fake_backend import END_TOKEN, FakeBackend, next_token
 
 
 def make_request(

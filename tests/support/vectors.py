@@ -20,12 +20,12 @@ from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceSt
 from corral.inference.v1 import inference_service_pb2
 
 from control_svc.inference.embeddings import EmbeddingModel, EmbeddingResult
-from gateway.fake_inference import Context, FakeInference
 from svc_kit.errors import DomainError
 from svc_kit.rpc.client import translate_errors
 from svc_kit.sandbox.jobs import JobRunner
 from tests.support.batches import MODEL
 from tests.support.control import Client, RunningControl, run_control, write_service_token
+from tests.support.fake_inference import Context, FakeInference
 from tests.support.loopback_gateway import run_inference_service
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only

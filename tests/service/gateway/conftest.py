@@ -7,7 +7,7 @@ import httpx
 import pytest
 import uvloop
 
-from gateway.fake_inference import FakeInference
+from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import Loopback, run_gateway
 from tests.support.raw_http import RawConnection, open_connection
 

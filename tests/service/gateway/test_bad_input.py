@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from httpx import AsyncClient
 
-from gateway.fake_inference import FakeInference
+from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import run_gateway
 from tests.support.raw_http import RawConnection, open_connection
 

@@ -7,8 +7,8 @@ import openai
 import pytest
 from httpx import AsyncClient
 
-from gateway.fake_inference import FakeInference, Script
 from svc_kit.errors import ContextLengthExceeded, ModelCannot
+from tests.support.fake_inference import FakeInference, Script
 from tests.support.loopback_gateway import Loopback, run_gateway, run_gateway_until
 from tests.support.raw_http import RawConnection
 

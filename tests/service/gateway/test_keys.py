@@ -10,11 +10,11 @@ from pydantic import SecretStr
 
 from gateway.app import running
 from gateway.config import GatewaySettings
-from gateway.fake_inference import FakeInference
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.keys import hash_key
 from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import KeySettings
+from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import LOOPBACK, run_gateway
 
 KEY = "sk-corral-test"

@@ -9,8 +9,8 @@ from httpx import AsyncClient
 
 from gateway.app import running
 from gateway.config import GatewaySettings
-from gateway.fake_inference import FakeInference, Script
 from svc_kit.lifecycle import StartupError
+from tests.support.fake_inference import FakeInference, Script
 from tests.support.loopback_gateway import LOOPBACK, Loopback, run_gateway, run_gateway_until
 from tests.support.raw_http import open_connection
 

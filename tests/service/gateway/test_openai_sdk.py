@@ -9,7 +9,6 @@ import openai
 import pytest
 from corral.inference.v1 import chat_pb2
 
-from gateway.fake_inference import FakeInference, Script
 from svc_kit.errors import (
     ContextLengthExceeded,
     EngineRestarting,
@@ -17,6 +16,7 @@ from svc_kit.errors import (
     GrammarInvalid,
     QueueFull,
 )
+from tests.support.fake_inference import FakeInference, Script
 from tests.support.loopback_gateway import Loopback, run_gateway
 
 USER: Any = {"role": "user", "content": "hi"}

@@ -8,8 +8,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gateway.fake_inference import FakeInference, Script
 from svc_kit.network import Address, parse_address
+from tests.support.fake_inference import FakeInference, Script
 from tests.support.loopback_gateway import LOOPBACK, PATIENCE_S, run_inference_service
 from tests.support.raw_http import open_connection
 

@@ -10,8 +10,8 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from httpx import AsyncClient
 
 from gateway.calls import PARALLEL_PROMPTS
-from gateway.fake_inference import FakeInference, Script
 from svc_kit.errors import ContextLengthExceeded, DecodeFailed, MissingField, QueueFull
+from tests.support.fake_inference import FakeInference, Script
 from tests.support.loopback_gateway import run_gateway
 from tests.support.raw_http import RawConnection
 

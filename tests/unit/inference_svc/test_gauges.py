@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
 from inference_svc.engine.events import DiskCacheLoad, Embedded, ModelLoad, StepHistogram, TierLoad
-from inference_svc.engine.fake import VOCABULARY_SIZE
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import PendingEmbedding
 from inference_svc.engine_client.load import disk_cache_load
@@ -34,6 +33,7 @@ from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import NO_SNAPSHOTS, SnapshotStore
 from svc_kit.sandbox.frames import InlineJobs
+from tests.support.fake_backend import VOCABULARY_SIZE
 from tests.support.pooled import PoolHarness, make_entry
 from tests.support.sequences import make_request
 

@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Event, Failed
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.messages import EngineConfig, ModelConfig
@@ -20,6 +19,7 @@ from inference_svc.llama.backend import BackendSettings
 from inference_svc.metrics import EngineObserver
 from svc_kit.errors import DeadlineExpired
 from svc_kit.metrics import EngineMetrics
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 READER = ReaderLimits(9, 9.0)

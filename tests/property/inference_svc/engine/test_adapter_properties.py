@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_svc.engine.batch import NativeLimits
-from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
 from inference_svc.engine.scheduler.queue import aged_priority
 from tests.support.engine_plans import apply_plan
 from tests.support.examples import examples
+from tests.support.fake_backend import FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 SLOTS = 4

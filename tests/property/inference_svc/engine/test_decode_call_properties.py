@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
 from tests.support.examples import examples
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 NEVER = 10**6

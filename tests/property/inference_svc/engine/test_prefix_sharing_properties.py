@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.scheduler.policy import Policy
 from tests.support.engine_plans import check_tokens, fail_joint_batches, run_plans
 from tests.support.examples import examples
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 BASES = [[100 + (i * step) % 7 for i in range(120)] for step in (1, 2, 3)]

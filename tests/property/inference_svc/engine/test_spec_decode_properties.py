@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Delta
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from tests.support.engine_plans import fail_joint_batches, run_plans
 from tests.support.examples import examples
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 SLOTS = 3

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_svc.engine.batch import NativeLimits
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.snapshots.file_format import MAX_METADATA_BYTES
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 from tests.support.examples import examples
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 from tests.support.snapshots import (
     make_snapshot,

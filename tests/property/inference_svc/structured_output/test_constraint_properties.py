@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.constraint import Constraint, TokenMask
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Mirostat, Sampling
 from inference_svc.llama.sampling.candidates import Candidates
@@ -23,6 +22,7 @@ from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import document, faulty_pointer, schema_grammar
 from inference_svc.structured_output.matcher import FEW, GrammarGuides
 from tests.support.examples import examples
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 BYTES, END = 300, 299

@@ -29,7 +29,6 @@ from control_svc.batches.queries import (
 )
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.model import DEAD_KEPT_FOR
-from gateway.fake_inference import Script
 from svc_kit.errors import (
     BatchNotCancellable,
     BatchNotFound,
@@ -55,6 +54,7 @@ from tests.support.batches import (
     state_name,
 )
 from tests.support.control import BATCH, BATCH_OUTPUT, USER_DATA, SetClock
+from tests.support.fake_inference import Script
 from tests.support.jobs import open_test_database
 from tests.support.response_client import ResponseClient
 

@@ -16,10 +16,10 @@ from control_svc.runs.model import RunState
 from control_svc.runs.transitions import EXPIRY_KIND
 from control_svc.services import RETRIES
 from control_svc.tools.model import FunctionTool
-from gateway.fake_inference import Context
 from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import SetClock, run_control
+from tests.support.fake_inference import Context
 from tests.support.jobs import PROJECT, open_test_database
 from tests.support.operators import JobPb, Operator
 from tests.support.response_client import ResponseClient, make_model_parts

@@ -7,9 +7,9 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
-from gateway.fake_inference import FakeInference, Script
 from gateway.http.listener import run_listener
 from svc_kit.network import Address, open_listener
+from tests.support.fake_inference import FakeInference, Script
 from tests.support.fake_responses import FakeResponses, run_response_service
 from tests.support.loopback_gateway import run_gateway
 from tests.support.raw_http import RawConnection, open_connection

@@ -5,8 +5,8 @@ import asyncio
 import orjson
 import pytest
 
-from gateway.fake_inference import FakeInference, Script
 from svc_kit.errors import DecodeFailed, ModelNotFound
+from tests.support.fake_inference import FakeInference, Script
 from tests.support.loopback_gateway import run_gateway
 from tests.support.raw_http import RawConnection, open_connection
 

@@ -5,12 +5,12 @@ import pytest
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Cancelled, Delta, FinishReason, ModelLoad, Started
-from inference_svc.engine.fake import (
+from inference_svc.engine.scheduler.policy import Policy
+from svc_kit.errors import DeadlineExpired
+from tests.support.fake_backend import (
     VOCABULARY_SIZE,
     FakeBackend,
 )
-from inference_svc.engine.scheduler.policy import Policy
-from svc_kit.errors import DeadlineExpired
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 

@@ -4,11 +4,11 @@ import pytest
 
 from inference_svc.engine.batch import TokenBatch
 from inference_svc.engine.events import FinishReason
-from inference_svc.engine.fake import (
+from svc_kit.errors import DecodeFailed
+from tests.support.fake_backend import (
     FAILING_SEED,
     FakeBackend,
 )
-from svc_kit.errors import DecodeFailed
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 

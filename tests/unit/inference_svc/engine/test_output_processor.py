@@ -4,7 +4,7 @@ from array import array
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import FinishReason, ModelLoad
-from inference_svc.engine.fake import (
+from tests.support.fake_backend import (
     END_TOKEN,
     VOCABULARY_SIZE,
     FakeBackend,

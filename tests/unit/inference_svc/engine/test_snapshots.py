@@ -8,11 +8,11 @@ import pytest
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, Preempted, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend, FakeSampler
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Mirostat, Sampling
 from inference_svc.engine.saved_state import SavedPrefix
 from svc_kit.errors import InvalidField, SnapshotNotFound
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend, FakeSampler
 from tests.support.sequences import EngineBench, make_request
 from tests.support.snapshots import SNAPSHOT_ID, save_prefix, saved_output, write_and_read
 

@@ -9,13 +9,13 @@ import pytest
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, Started, TierLoad
-from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest, StoredObjectRef
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.engine_process.prefix_offload import OffloadDone, PrefixOffloader
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import FolderLimits
+from tests.support.fake_backend import FakeBackend
 from tests.support.sequences import EngineBench, make_request
 from tests.support.snapshots import FINGERPRINT
 

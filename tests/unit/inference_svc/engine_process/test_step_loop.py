@@ -9,12 +9,12 @@ import pytest
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.embedding_request import SubmitEmbedding
 from inference_svc.engine.events import Delta, Event, Failed, Flushed
-from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.request import Command, Flush, Submit
 from inference_svc.engine_client.messages import DeviceMemoryReport
 from inference_svc.engine_process.step_loop import StepLoop, _ReceivedCommand
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import Placement
+from tests.support.fake_backend import FakeBackend
 from tests.support.sequences import EngineBench, ManualClock, make_request
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from inference_svc.engine.batch import NativeLimits, TokenBatch
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.llama.warmup import WarmUp, warm_up
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import ManualClock
 
 

@@ -11,9 +11,9 @@ import pytest
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import MAX_FORCED, Constraint
 from inference_svc.engine.events import FinishReason, Preempted, Started
-from inference_svc.engine.fake import FAILING_SEED, VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from svc_kit.errors import DeadlineExpired, GrammarInvalid
+from tests.support.fake_backend import FAILING_SEED, VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 

@@ -8,8 +8,8 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
 from inference_svc.engine.defrag.compactor import PATIENCE_STEPS
 from inference_svc.engine.events import CacheSource, Moved, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.copies import CopyCosts
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SLOTS = 8

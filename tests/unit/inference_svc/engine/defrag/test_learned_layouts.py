@@ -6,8 +6,8 @@ from pathlib import Path
 
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, ManualClock, make_request
 
 STACK: AdapterStack = (AppliedAdapter("a", 1.0),)

@@ -4,10 +4,10 @@ import pytest
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, Flushed, ModelLoad, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import StoredObjectRef
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SYSTEM = [65 + i % 26 for i in range(80)]

@@ -5,7 +5,7 @@ from typing import Any
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import CacheSource, Preempted, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SLOTS = 4

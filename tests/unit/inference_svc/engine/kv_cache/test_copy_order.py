@@ -6,8 +6,8 @@ import pytest
 
 from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.batch import Row, TokenBatch
-from inference_svc.engine.fake import FakeBackend
 from inference_svc.engine.kv_cache.copies import CacheCopier, CopyCosts, CopyOrderError
+from tests.support.fake_backend import FakeBackend
 
 
 def _cells(

@@ -6,8 +6,8 @@ import pytest
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, ModelLoad, Preempted, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import AppliedAdapter, adapter_stack
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 SYSTEM = [65 + i % 26 for i in range(100)]

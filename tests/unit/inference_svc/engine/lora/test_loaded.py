@@ -7,11 +7,11 @@ import pytest
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import AdapterFailed, AdapterLoaded
-from inference_svc.engine.fake import FAILING_ADAPTER, FakeBackend
 from inference_svc.engine.kv_cache.origin import prefix_origin
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter, adapter_stack
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import AdapterNotFound
+from tests.support.fake_backend import FAILING_ADAPTER, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 FILE = Path("a.gguf")

@@ -4,9 +4,9 @@ import pytest
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import ModelLoad, Preempted, Resumed, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS
 from inference_svc.engine.scheduler.queue import AGING_S
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 PLENTY = 10**6

@@ -8,9 +8,9 @@ import pytest
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Delta, Event, Finished, Started
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import AppliedAdapter
 from inference_svc.engine.sequence import Sequence
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 

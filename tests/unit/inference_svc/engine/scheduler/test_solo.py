@@ -6,10 +6,10 @@ from typing import Any
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Finished
-from inference_svc.engine.fake import VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.scheduler.queue import AGING_S, select_deterministic
 from inference_svc.engine.sequence import Sequence
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 DEAR_HOLES = {1: 9.0, 2: 9.1, 3: 9.2, 4: 9.3}

@@ -12,8 +12,8 @@ from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
 from inference_svc.engine.events import ChosenLogprob, Finished, ModelLoad
-from inference_svc.engine.fake import REPEATED_DRAWS, VOCABULARY_SIZE, FakeBackend
 from inference_svc.engine.request import SequenceRequest
+from tests.support.fake_backend import REPEATED_DRAWS, VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 SPARE = 16
