@@ -75,7 +75,7 @@ class _Work:
 
 
 class _Attempt:
-    """One attempt to run an object from its progress to its end."""
+    """One attempt to continue a run or response from its progress to its end."""
 
     def __init__(self, work: _Work, ids: IdSource, clock: Callable[[], datetime]) -> None:
         self._work = work

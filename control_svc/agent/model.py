@@ -38,7 +38,7 @@ NO_LIMITS: Final = LoopLimits()
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """The request to the model, equal in all turns."""
+    """What the requests of all turns to the model have in common."""
 
     project: str
     label: str

@@ -116,7 +116,7 @@ def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
 
 
 def _template_values(effort: str) -> str:
-    """The values of chat templates, as in chat completions."""
+    """The JSON of the chat template's variables, as in chat completions; empty for none."""
     return compact_json({"reasoning_effort": effort}) if effort not in ("", "none") else ""
 
 
@@ -142,6 +142,7 @@ def _custom_schema(tool: CustomTool) -> str:
 
 
 def turn_format(request: ResponseFormat) -> TurnFormat | None:
+    """Convert an output format; None for text."""
     match request.kind:
         case FormatKind.JSON_OBJECT:
             return JsonObject()

@@ -184,7 +184,7 @@ class Dispatcher:
         error = job.error._asdict() if job.error else {}
         fields = {"job": job.id, "kind": job.kind, "subject": job.subject, **error}
         level = logging.ERROR if job.state is JobState.DEAD else logging.INFO
-        _log.log(level, "attempt %s: job is %s", outcome, job.state, extra={"fields": fields})
+        _log.log(level, "attempt ended: %s; job: %s", outcome, job.state, extra={"fields": fields})
 
 
 async def _result(attempt: _Attempt) -> AttemptResult:

@@ -22,7 +22,7 @@ from svc_kit.errors import DomainError
 
 _log = logging.getLogger(__name__)
 BEATS_PER_LEASE: Final = 4
-"""Heartbeats per lease duration; a lease survives one failed heartbeat less."""
+"""Heartbeats per lease duration. Two in a row may fail; after a third one the lease may expire."""
 
 
 @contextmanager

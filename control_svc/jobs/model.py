@@ -55,7 +55,7 @@ UNFINISHED: Final = (JobState.QUEUED, JobState.RUNNING)
 
 
 class JobPriority(IntEnum):
-    """Order of claims, lowest first. The names are those of the engine's queue."""
+    """Order of claims, lowest first; the reverse of `Priority`, which has the same names."""
 
     INTERACTIVE = 0
     NORMAL = 1

@@ -1,6 +1,6 @@
 """Table and SQL of jobs."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -81,7 +81,7 @@ class JobRow(Table):
     engine_deaths: Mapped[int] = mapped_column(Integer)
     cancel_requested_at: Mapped[datetime | None] = mapped_column(Instant)
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
-    # who has it
+    # lease
     fence: Mapped[int] = mapped_column(BigInteger)
     lease_owner: Mapped[str | None] = mapped_column(Key)
     lease_expires_at: Mapped[datetime | None] = mapped_column(Instant)
@@ -89,9 +89,6 @@ class JobRow(Table):
     # error of the last failed attempt
     error_reason: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(Text)
-
-
-Now = Callable[[], Awaitable[datetime]]
 
 
 class JobQueries:

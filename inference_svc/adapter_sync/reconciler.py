@@ -180,11 +180,11 @@ class Reconciler:
             await self._install(desired)
         except DomainError as error:
             if not isinstance(error, _RETRYABLE):
-                log.warning("adapter %s of %s: %s", desired.name, desired.project, error)
+                log.warning("adapter %s of %s not loaded: %s", desired.name, desired.project, error)
             self._failures[desired.id] = desired, error
             return not isinstance(error, _RETRYABLE)
         except Exception:  # logged only: the other adapters continue
-            log.exception("adapter %s of %s", desired.name, desired.project)
+            log.exception("adapter %s of %s cannot be loaded", desired.name, desired.project)
             self._failures[desired.id] = desired, InternalError(request_id="")
         else:
             self._installed[desired.id] = desired

@@ -1,7 +1,7 @@
 """The step loop of one model: admit, plan, decode, sample, emit.
 
-A step decodes first and prefills then. One thread calls everything here. A sequence that fails, is
-cancelled or expires does not affect others.
+A step first decodes, then prefills. All methods are called from one thread. A sequence that fails,
+is cancelled or expires does not affect others.
 """
 
 import logging
@@ -49,7 +49,7 @@ class Engine:
     with decoding rows, and `saved_bytes` the size of the prefix cache in memory. `step_times` are
     measured seconds of a step by rows, `token_times` by tokens of a single row. `token_target_s` is
     the target time between two tokens, as `policy` allows. `adapter_wait_s` is the longest time
-    after which another adapter stack has its turn.
+    that an adapter stack waits for its turn.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Engine:
 
     @property
     def has_events(self) -> bool:
-        """Whether there are events to collect; a cancel adds one outside of steps."""
+        """Whether there are events to collect; `submit`, `cancel` and `flush` add some too."""
         return bool(self._sequences.events)
 
     @property

@@ -11,7 +11,7 @@ NGRAM = 3
 """Length of the n-gram to find. Shorter ones match by chance."""
 _MAX_MATCHES = 8  # most recent occurrences that are compared
 _MAX_SUFFIX = 16  # longer common suffixes are not preferred
-_NEWEST_SHARE = 0.1
+_NEWEST_SHARE = 0.1  # each score reduces the older counts by this fraction
 _MAX_ACCEPTANCE_RATE = 0.98
 _INITIAL_COUNTS = 1.0, 2.0  # accepted and proposed
 _INITIAL_PREDICTED_COUNTS = 4.0, 5.0

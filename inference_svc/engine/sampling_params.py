@@ -30,7 +30,7 @@ class Stage(enum.Enum):
 
 
 LLAMA_CPP_ORDER = tuple(stage for stage in Stage if stage is not Stage.INFILL)
-_XTC_OFF = 0.5  # no two tokens are more probable
+_XTC_OFF = 0.5  # above it XTC has no effect: at most one token can be more probable
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Dry:
 
 @dataclass(frozen=True, slots=True)
 class Mirostat:
-    """Mirostat 1 or 2: it replaces every filter but the temperature."""
+    """Mirostat 1 or 2: it replaces every filter except the temperature."""
 
     version: int
     tau: float = 5.0
@@ -119,12 +119,12 @@ class Sampling:
 
     @property
     def has_hidden_state(self) -> bool:
-        """Whether earlier probabilities steer the next draw, which output tokens alone cannot
-        rebuild."""
+        """Whether the next draw depends on earlier probabilities. The output tokens alone cannot
+        restore such a state."""
         return self.mirostat is not None or self.adaptive is not None
 
     def validate(self, *, vocabulary_size: int, context_tokens: int) -> None:
-        """Refuse what no sampler can do.
+        """Check every parameter against its range.
 
         Raises `OutOfRange`, `TooLong`, `InvalidField` or `TokenOutOfVocabulary`, naming the field.
         """
@@ -171,7 +171,7 @@ class Sampling:
             yield "mirostat.eta", self.mirostat.eta, 0, 1
         if self.adaptive is not None:
             yield "adaptive.target", self.adaptive.target, 0, 1
-            # The 32 bits of the wire make a little more of 0.99.
+            # As a 32-bit float of a request, 0.99 is slightly larger.
             yield "adaptive.decay", round(self.adaptive.decay, 6), 0, 0.99
 
     def _validate_tokens(self, vocabulary_size: int) -> None:
@@ -207,7 +207,7 @@ class Sampling:
                 )
             if not text or "\0" in text:
                 raise InvalidField(
-                    field="dry.sequence_breakers", problem="empty, or holds a NUL character"
+                    field="dry.sequence_breakers", problem="is empty or contains a NUL character"
                 )
 
 

@@ -147,7 +147,7 @@ class AdapterRegistry:
 
     @property
     def num_bytes(self) -> int:
-        """Their memory; a file with two names counts once."""
+        """Bytes of the generations in the engine; a file with two names counts once."""
         sizes = {each.engine_key: each.description.size_bytes for each in self._loaded()}
         return sum(sizes.values())
 

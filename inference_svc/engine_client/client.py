@@ -163,7 +163,7 @@ class EngineClient:
 
     def _on_message(self, message: EngineMessage) -> None:
         if self._closed_with is not None:
-            return  # shared state may belong to a successor now
+            return  # the adapter registry may already belong to a successor
         if isinstance(message, list):
             for event in message:
                 self._deliver(event)

@@ -23,8 +23,8 @@ class ModelConfig:
 
     `warm_up` are the measurements of an earlier process, so that a restart does not measure again.
     `saved_bytes` is the memory for prefixes without a slot. A model that does not generate has an
-    embedding context only. `stamps` identify its files as they were described; `digest` is theirs,
-    or empty if it is not computed yet.
+    embedding context only. `stamps` identify its files as they were described; `digest` is the
+    SHA-256 of the files, or empty if it is not computed yet.
     """
 
     name: str

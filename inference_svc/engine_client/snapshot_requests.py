@@ -19,7 +19,7 @@ from svc_kit.errors import DomainError
 
 
 class SnapshotTracker:
-    """Snapshot commands without an answer; `use` is the snapshot folder's content at the last
+    """Snapshot commands without an answer; `use` is the usage of the snapshot folder as of the last
     answer. `check_open` raises if the engine is down."""
 
     def __init__(self, send: Callable[[Command], None], check_open: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class SnapshotTracker:
             del self._waiting[job_id]
 
     def deliver(self, answer: SnapshotDone) -> None:
-        """Resolve the command of an answer."""
+        """Complete the command that this answers."""
         if answer.use is not None:
             self.use = answer.use
         done = self._waiting.get(answer.job_id)

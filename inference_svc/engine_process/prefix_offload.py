@@ -87,7 +87,7 @@ class PrefixOffloader:
         self._engine = served.engine
         self._cache = cache
         self._post = post
-        self._file_thread = ThreadPoolExecutor(1, "archive")
+        self._file_thread = ThreadPoolExecutor(1, "disk-prefix-cache")
         self._fingerprint: Fingerprint | None = None  # set by the first request of a stored object
         self._index: dict[str, SavedPrefix] | None = None  # without KV cells; None until listed
         self._deferred: dict[int, SequenceRequest] = {}
@@ -281,7 +281,7 @@ def _bind_outcome(
         return partial(failed, error)
     except Exception:  # a waiting request must continue even after a bug
         log.exception("the disk prefix cache failed unexpectedly")
-        return partial(failed, InternalError(request_id="archive"))
+        return partial(failed, InternalError(request_id="disk prefix cache"))
 
 
 def _without_cells(snapshot: Snapshot) -> SavedPrefix:

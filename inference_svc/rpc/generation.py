@@ -240,7 +240,7 @@ class GenerationService:
         project = caller.principal.project
         submission = Submission(caller.request_id, project, options.label, applied.adapters)
         stream, position = loaded.engine.submit(requests, submission)
-        return AcceptedRequest(requests, stream, position, name, project, options.output.token_ids)
+        return AcceptedRequest(requests, stream, position, name, project)
 
 
 def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:

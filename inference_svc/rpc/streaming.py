@@ -44,7 +44,6 @@ class AcceptedRequest:
     queue_position: int
     model: str
     project: str
-    wants_token_ids: bool
 
     def accepted(self) -> pb.Accepted:
         """The first event."""

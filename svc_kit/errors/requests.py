@@ -45,7 +45,7 @@ class TooLong(InvalidArgument):
     length: int
     limit: int
     unit: str = "items"
-    """What is counted: "items", "characters", "bytes" or "tokens"."""
+    """What is counted, as a plural such as "items", "characters", "bytes" or "parts"."""
 
 
 class TooShort(InvalidArgument):

@@ -88,8 +88,8 @@ async def test_runs_survive_kills_of_every_process(
     fragile: Corral, patient: openai.OpenAI, member: str
 ) -> None:
     """Killed in the middle of an answer, while another run is queued behind it and a third waits
-    for its client: all complete, each with one message. Who was reading hears to the end what can
-    be read again, or its beginning, where who answered him died."""
+    for its client: all complete, each with one message. A reader receives the whole stream, or its
+    beginning if the process that sent it was killed."""
     waiting = wait_for_end(
         patient, create_run(patient, "What is the weather in Paris?", tools=[WEATHER])
     )

@@ -61,7 +61,7 @@ class ScriptedInference(pb_grpc.InferenceServiceServicer):
 
 
 class EndlessStream:
-    """A stream that sends one event and then waits for ever, and says what becomes of it."""
+    """A stream that sends one event and never ends; `ended` is set when it is cancelled."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()

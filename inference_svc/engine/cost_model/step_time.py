@@ -11,12 +11,12 @@ from typing import Final
 from inference_svc.engine.batch import NativeLimits
 
 _SIGNIFICANT_RATIO: Final = 0.95
-# Smaller improvements are noise, and each correction invalidates cached plans.
+"""Smaller improvements are noise, and each correction invalidates cached plans."""
 
 BLOCK: Final = 4
 """Rows that kernels compute together; the rest is computed one by one."""
 _INCOMPLETE_BLOCK_FACTOR: Final = 1.01
-# Minimum time of an unmeasured row count, relative to that of the next whole block.
+"""Minimum time of an unmeasured row count, relative to that of the next whole block."""
 
 TRIAL_INTERVAL: Final = 64
 """One in this many steps uses another choice than the predicted best: a row count that never runs
@@ -103,8 +103,9 @@ def _interpolated(step_times: Mapping[int, float], max_rows: int) -> list[float]
 
 
 _NEWEST_SHARE = 0.25
+"""Weight of the newest step in the average time of a prompt token."""
 _MIN_SIGNIFICANT_TOKENS = 16
-# With fewer prompt tokens the rest of the step dominates its time.
+"""With fewer prompt tokens the rest of the step dominates its time."""
 
 
 class StepTimeModel:
@@ -125,7 +126,7 @@ class StepTimeModel:
         self._token_s = self._rows[limits.slots] / limits.slots
 
     def observe_decode(self, *, rows: int, drafted: int, seconds: float) -> bool:
-        """Update from a step without prompts, with `drafted` tokens in each row after the first.
+        """Update from a step without prompts, with `drafted` draft tokens in each row.
 
         Returns whether it was faster than predicted.
         """

@@ -16,6 +16,7 @@ from inference_svc.engine.cost_model.step_time import DecodeTimes
 _MEMORY_STEPS: Final = 5
 """Steps in the median, of which one or two may have been delayed by other processes."""
 _NEWEST_SHARE: Final = 0.25
+"""Exponent of a correction: how much a single comparison changes an estimate."""
 _MIN_CORRECTION: Final = 0.01
 """A smaller correction is noise, and each one invalidates cached plans."""
 _MAX_RATIO_PER_STEP: Final = 1.5

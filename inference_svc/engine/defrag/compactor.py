@@ -107,8 +107,8 @@ class Compactor:
     def close_holes(self, plan: Plan) -> list[Moved] | None:
         """Move sequences of a plan before it is executed. The caller must then plan again.
 
-        Returns None if no move was attempted. Plans with prompts are left alone, since their
-        layouts are exceptions.
+        Returns None if no move was attempted. Plans with prompts are not changed, since few steps
+        have the same layout.
         """
         if plan.prompt_tokens or not plan.has_holes or not self._has_lasted(plan):
             return None

@@ -25,7 +25,7 @@ def check_integrity(
     """
     owners = [slot.owner for slot in table.slots if slot.owner is not None]
     if sorted(owners) != sorted(running):
-        raise IntegrityError(f"slots are owned by {owners}, running are {list(running)}")
+        raise IntegrityError(f"slot owners {owners} differ from running sequences {list(running)}")
     for slot in table.slots:
         native = backend.slot_length(slot.index)
         if native != len(slot.tokens):

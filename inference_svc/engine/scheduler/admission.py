@@ -33,8 +33,8 @@ def victims(running: Collection[Sequence]) -> list[Sequence]:
 class Admission:
     """Moves sequences from the queue to the running ones, and preempted ones back.
 
-    `lacks_cells` is whether the last pass ended for want of KV cells. `num_misses` counts sequences
-    that could have used the prefix cache, but started without a cached token.
+    `lacks_cells` is whether the last pass ended because too few KV cells were free. `num_misses`
+    counts sequences that could have used the prefix cache, but started without a cached token.
     """
 
     def __init__(

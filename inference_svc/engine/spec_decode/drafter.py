@@ -151,7 +151,7 @@ def accept_draft(sequence: Sequence, row: Row) -> bool:
 def _best_length(
     options: SequenceOf[_Option], sequences: SequenceOf[Sequence], proposed: SequenceOf[int]
 ) -> int:
-    """The draft length with the highest expected throughput; 0 if no draft is at least as good."""
+    """The draft length with the highest expected throughput; 0 if none is better than no draft."""
     best, max_throughput = 0, float(len(sequences))  # tokens in the time of a step without drafts
     for length, slowdown in options:
         accepted = sum(

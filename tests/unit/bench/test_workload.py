@@ -1,4 +1,4 @@
-"""Every server is calls for the same."""
+"""The measured requests: every server gets the same ones."""
 
 from dataclasses import fields, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Gauges as a scrape sees them, and the same load over gRPC, of a engine without a process."""
+"""Gauges in a scrape, and the same load over gRPC, of an engine without a process."""
 
 import asyncio
 import time
@@ -218,7 +218,7 @@ def test_engines_share_one_archive() -> None:
 
 
 def a_servicer() -> EngineServicer:
-    """The operators' plane of the engine."""
+    """An `EngineServicer` over a pool with this engine."""
     pool = a_pool(make_engine())
     info = ServerInfo(pb.RequestLimits(), 0.0)
     loading = AdapterService(pool.catalog, InlineJobs(), (), Path())

@@ -114,7 +114,7 @@ async def test_inter_token_time_is_measured_in_the_engine() -> None:
 
 
 async def test_the_time_of_a_step_is_divided_among_its_tokens() -> None:
-    """So that the mean is the time per token. Tokens of the first step are not harness."""
+    """So that the mean is the time per token. Tokens of the first step are not measured."""
     harness = MetricsHarness()
     harness.submit(make_request(max_tokens=100, constraint=Constraint("ab?cd??ef", "constraint")))
     for number in range(3):

@@ -227,10 +227,10 @@ async def test_a_replacement_is_carried_out_once(
     assert len(running.stored()) == 1
 
 
-async def test_a_project_has_so_many_adapters_and_no_more(
+async def test_the_number_of_adapters_of_a_project_is_limited(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """A replacement is none more; another project has its own."""
+    """A replacement does not count, nor do adapters of other projects."""
     bounds = {"per_project": 1, "file_bytes": 8000}
     async with run_control(tmp_path, database_url, adapters=bounds) as running:
         registry = Registry.of(running.client)

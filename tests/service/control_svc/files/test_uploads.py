@@ -37,7 +37,7 @@ async def test_parts_become_a_file(running: RunningControl) -> None:
     assert len(running.stored()) == 1
 
 
-async def test_a_completion_can_be_asked_for_again(running: RunningControl) -> None:
+async def test_a_completion_can_be_repeated(running: RunningControl) -> None:
     """A client whose answer was lost gets it; another completion is refused."""
     upload = await running.client.create_upload(1)
     part = await running.client.add_part(upload.id, b"a")

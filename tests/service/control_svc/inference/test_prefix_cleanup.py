@@ -29,7 +29,7 @@ from tests.support.threads import ThreadClient
 
 @dataclass
 class Engine(rpc.EngineServiceServicer):
-    """Forgets what it is told to, after it has refused so many times."""
+    """Deletes the snapshots of objects, after a number of refusals."""
 
     refusals: list[DomainError] = field(default_factory=list)
     forgotten: asyncio.Queue[list[str]] = field(default_factory=asyncio.Queue)

@@ -138,7 +138,7 @@ async def test_a_long_past_is_compacted_by_itself(
 async def test_a_long_list_of_a_caller_is_compacted_too(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """Whoever keeps the list himself names no earlier response: the last question stays."""
+    """A caller that sends all items has no previous response; the last question is kept."""
     model.window = 10_000
     model.script = text_script("Many times a")
     told = client.stream("a " * 1100, "b", "c", store=False, compact_threshold=1000)

@@ -1,4 +1,4 @@
-"""Turns on the wire: what the inference service is asked for."""
+"""Conversion of turns to requests of the inference service."""
 
 from dataclasses import replace
 
@@ -71,8 +71,8 @@ def test_messages_and_tools_arrive_as_they_are() -> None:
     assert request.conversation.template.HasField("enable_thinking")
 
 
-def test_what_nobody_said_is_not_said() -> None:
-    """The service's own defaults hold for it."""
+def test_unset_options_stay_unset() -> None:
+    """The inference service applies its defaults."""
     request = chat_request(TurnRequest(project="p", model="", messages=(HELLO,), seed=3))
 
     assert not request.conversation.template.HasField("enable_thinking")
@@ -83,8 +83,8 @@ def test_what_nobody_said_is_not_said() -> None:
     assert request.options == options
 
 
-def test_a_turn_s_own_words_come_before_the_caller_s_options() -> None:
-    """Seed, limit and what it resumes from; all other options pass."""
+def test_settings_of_a_turn_override_the_options_of_the_caller() -> None:
+    """Seed, token limit and resumed tokens; all other options are passed on."""
     asked = generation.GenerationOptions(num_choices=4, deterministic=True)
     asked.sampling.temperature = 0.5
     asked.sampling.seed = 9
@@ -122,11 +122,11 @@ def test_a_turn_s_own_words_come_before_the_caller_s_options() -> None:
     ],
     ids=["none", "another's", "reusable", "not reusable", "deterministic"],
 )
-def test_the_object_that_is_archived_is_ours_to_name(
+def test_keep_for_is_set_by_the_control_service_only(
     asked: generation.GenerationOptions, expected: str
 ) -> None:
-    """The caller's word is not passed on, and none is named where nothing may be reused: the
-    service would refuse it."""
+    """The caller's value is not passed on. Without reuse it is unset, since the inference service
+    would refuse it."""
     turn = TurnRequest(
         project="p", model="", messages=(HELLO,), seed=1, options=asked.SerializeToString(),
         keep_for="thread_1",

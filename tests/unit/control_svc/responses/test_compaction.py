@@ -1,4 +1,4 @@
-"""Summing up before a turn, where the turn's own wishes have to go with it."""
+"""Compaction before a turn, with the settings of the turn."""
 
 from datetime import UTC, datetime
 from unittest.mock import AsyncMock
@@ -28,8 +28,8 @@ def said(text: str, *logprobs: TokenLogprob) -> Item:
     return Item(id=IDS.new("msg_"), status=ItemStatus.COMPLETED, created_at=NOW, content=content)
 
 
-async def test_a_summary_is_as_urgent_as_the_turn_behind_it() -> None:
-    """What lines of batches sum up takes no place from those who wait for an answer."""
+async def test_a_summary_has_the_priority_of_its_turn() -> None:
+    """Compaction for lines of batches does not delay interactive requests."""
     turns = ScriptedTurns(lambda _: text_script("Many times a"))
     thresholds = AutoCompaction(Compactor(turns, CIPHER, IDS, lambda: NOW, 100), ScriptedModels())
     response = Response(

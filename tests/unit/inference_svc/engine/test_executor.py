@@ -79,9 +79,9 @@ def test_a_failing_sampler_fails_only_its_own_sequence() -> None:
 @pytest.mark.parametrize(
     ("chunk_cap", "fails"), [(16, True), (1, False)], ids=["failed", "without output"]
 )
-def test_only_rows_that_become_text_teach_what_a_row_takes(chunk_cap: int, fails: bool) -> None:
-    """What failed at once, and a row of a prompt whose logits nobody asks for, is no measure: it
-    would be believed for good."""
+def test_only_rows_with_output_update_the_cost_model(chunk_cap: int, fails: bool) -> None:
+    """Failed calls and prompt rows without logits take less time; such an estimate would never be
+    corrected."""
 
     def decode(batch: TokenBatch) -> int:
         is_quick = not batch.outputs.any() or (fails and len(batch.tokens) == 1)

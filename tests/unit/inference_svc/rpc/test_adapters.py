@@ -1,4 +1,4 @@
-"""Orders that are refused: a name that is another model's by then, a file that is not there."""
+"""Refused loads: a name that another model got in the meantime, and a missing file."""
 
 import asyncio
 from pathlib import Path

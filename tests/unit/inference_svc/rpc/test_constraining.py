@@ -86,7 +86,7 @@ def test_every_constraint_becomes_a_form(
     "constraint", [pb.Constraint(), pb.Constraint(json_object=False)], ids=["unset", "false"]
 )
 def test_nothing_asked_is_no_constraint(constraint: pb.Constraint) -> None:
-    """Free text, also beside tools that the model may call: Llama's calls are told by nothing."""
+    """Free text, also with optional tools in Llama's format, whose calls have no marker."""
     assert text_output_spec(constraint) is None
     assert turn(with_tools(ToolMode.AUTO), constraint) is None
     assert turn(with_tools(ToolMode.NONE), constraint) is None
@@ -139,9 +139,9 @@ def test_a_form_beside_tools_leaves_both_open() -> None:
 
 
 @pytest.mark.parametrize("notation", list(ToolCallFormat))
-def test_strict_tools_hold_the_calls_of_a_free_turn(notation: ToolCallFormat) -> None:
-    """Where a marker tells them from text; every way to write them begins with it, but in the
-    thought, which the prompt has begun or the model may begin."""
+def test_strict_tools_constrain_calls_in_free_text(notation: ToolCallFormat) -> None:
+    """In formats whose calls begin with a marker, outside of reasoning. Without strict tools
+    nothing is constrained."""
     prompt = a_prompt(TurnFormat(ReasoningFormat.THINK, notation), opens_in_reasoning=True)
     asked = turn(with_tools(ToolMode.AUTO), prompt=prompt)
     trigger = TRIGGERS.get(notation, "")
@@ -192,8 +192,8 @@ def test_a_continued_message_begins_no_thought() -> None:
     assert asked == OutputSpec(FORM, None, None)
 
 
-def test_a_constrained_turn_is_read_as_it_is_written() -> None:
-    """Enforced calls as the family writes them, channels not at all."""
+def test_a_constrained_turn_is_parsed_in_the_format_of_its_grammar() -> None:
+    """Forced calls have the syntax of the family, or of Hermes; Harmony's channels are unused."""
     calls = turn(with_tools(ToolMode.REQUIRED))
     both = turn(with_tools(ToolMode.AUTO), REGEX)
     form = text_output_spec(REGEX)

@@ -115,7 +115,7 @@ def test_projects_and_salts_have_caches_of_their_own() -> None:
 
 
 def test_projects_of_a_group_share_and_nobody_else() -> None:
-    """Neither one outside, nor one that is called like the group; salts still tell them apart."""
+    """Projects outside of it do not share, nor one with the group's name; salts still separate."""
     groups = PrefixGroups({"team": ["red", "green"]})
 
     def key(project: str, salt: str = "", groups: PrefixGroups = groups) -> bytes:

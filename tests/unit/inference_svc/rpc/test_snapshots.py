@@ -70,7 +70,7 @@ def over(folder: SnapshotStore, archive: DiskPrefixCache) -> Over:
 
 
 async def loaded(answers: Mapping[str, Snapshot | DomainError]) -> PoolHarness:
-    """A server of models a, b and c; those with an answer are loaded and their digests entry."""
+    """A server of models a, b and c; those with an answer are loaded and have a digest."""
     harness = PoolHarness(*(make_entry(name, 2) for name in "abc"))
     await harness.start()
     for name, answer in answers.items():

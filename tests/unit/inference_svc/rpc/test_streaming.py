@@ -42,7 +42,7 @@ class Running:
             cancel=self._cancel,
         )
         self.admitted = AcceptedRequest(
-            [make_request(i) for i in range(choices)], self.stream, 2, "demo", "red", False
+            [make_request(i) for i in range(choices)], self.stream, 2, "demo", "red"
         )
 
     def count(self, project: str, model: str, counts: Counts) -> None:

@@ -172,8 +172,8 @@ def test_a_slot_whose_prefix_is_mostly_something_else_is_copied_not_taken() -> N
     assert bench.started(2) == Started(2, 0, len(conversation), CacheSource.SLOT)
 
 
-def test_what_lost_its_slot_comes_back_from_memory() -> None:
-    """Saved when it is overwritten, restored when it is asked for, with the right text after."""
+def test_an_overwritten_prefix_is_restored_from_memory() -> None:
+    """It is saved before it is overwritten; the output after the restore is correct."""
     bench = _bench(1, saved_bytes=10**6)
     other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
     for i, prompt in enumerate([SYSTEM, other, [*SYSTEM, 1, 2]]):
@@ -188,8 +188,8 @@ def test_what_lost_its_slot_comes_back_from_memory() -> None:
     assert load.saved[4:] == (1, 2, 2, 0)
 
 
-def test_a_common_beginning_is_saved_once() -> None:
-    """With the first of the slots that lose it: the others held little that was their own."""
+def test_a_common_prefix_is_saved_once() -> None:
+    """With the first evicted slot; the others have too few other tokens."""
     bench = _bench(3, saved_bytes=10**6)
     bench.submit(*(make_request(i, prompt=[*SYSTEM, i], max_tokens=2) for i in range(3)))
     bench.run()
@@ -203,8 +203,8 @@ def test_a_common_beginning_is_saved_once() -> None:
     assert bench.started(6).source is CacheSource.MEMORY
 
 
-def test_the_beginning_of_a_state_that_moves_on_is_nothing_to_count_on() -> None:
-    """Recurrent models: the next token of whoever has just computed it makes it another state."""
+def test_an_idle_recurrent_state_is_saved_although_a_running_one_has_the_prefix() -> None:
+    """The running sequence changes its own state with the next token."""
     bench = _bench(2, saved_bytes=10**6, can_trim=False)
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=3))
     bench.step()
@@ -222,8 +222,8 @@ def test_the_beginning_of_a_state_that_moves_on_is_nothing_to_count_on() -> None
     assert bench.started(3)[2:4] == (len(whole), CacheSource.MEMORY)
 
 
-def test_what_was_kept_by_name_and_had_to_go_is_saved_with_its_slot() -> None:
-    """The slot is then the only one that has it."""
+def test_a_kept_state_that_was_evicted_is_saved_again_with_its_slot() -> None:
+    """Only the slot still has its cells."""
     bench = _bench(2, saved_bytes=700)
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=2, keep=True, request_id="r0"))
     bench.submit(make_request(1, prompt=[97] * 150, max_tokens=2))
@@ -237,8 +237,8 @@ def test_what_was_kept_by_name_and_had_to_go_is_saved_with_its_slot() -> None:
     assert bench.started(4)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
 
 
-def test_what_slots_had_of_a_saved_prefix_too_was_used_when_they_lost_it() -> None:
-    """Others that memory has for longer go before it."""
+def test_evicting_a_slot_marks_its_saved_prefix_as_recently_used() -> None:
+    """Entries that were used less recently are evicted first."""
     bench = _bench(2, saved_bytes=1100)  # three of these
     _run_together(bench, 0, [*SYSTEM, 1], [*SYSTEM, 2])
     _run_together(bench, 2, [97] * 90, [98] * 90)
@@ -252,8 +252,8 @@ def test_what_slots_had_of_a_saved_prefix_too_was_used_when_they_lost_it() -> No
     assert bench.started(10)[2:4] == (len(SYSTEM), CacheSource.MEMORY)
 
 
-def test_what_a_stored_object_counts_on_is_saved_whole() -> None:
-    """Its own file has to hold all of it."""
+def test_prefixes_of_stored_objects_are_saved_completely() -> None:
+    """Each object has a file of its own, so a common prefix is saved for both."""
     bench = _bench(2, saved_bytes=10**6)
     objects = [StoredObjectRef(f"thread_{i}", "d" * 64) for i in range(2)]
     bench.submit(
@@ -313,8 +313,8 @@ def test_flushing_forgets_idle_and_saved_prefixes() -> None:
     assert bench.tokens(2) == expected_tokens([98, 99], 30)
 
 
-def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
-    """Its target is not read or filled before a decode has carried it out."""
+def test_a_copy_that_is_still_queued_after_a_rejected_batch_is_harmless() -> None:
+    """Its target is neither read nor filled until a decode has executed the copy."""
     refuse = [False]
     limits = NativeLimits(256, 2, 2, 256, VOCABULARY_SIZE)
     backend = FakeBackend(limits, fails=lambda _: -1 if refuse[0] else 0)
@@ -334,8 +334,8 @@ def test_a_copy_that_a_refused_batch_left_behind_harms_nobody() -> None:
         assert bench.tokens(i) == expected_tokens(prompt, 4)
 
 
-def test_nothing_is_copied_from_a_slot_whose_own_copy_is_on_its_way() -> None:
-    """Two borrowers below the lender in one step: both take from the lender."""
+def test_the_target_of_a_queued_copy_is_not_a_source() -> None:
+    """Two sequences start in one step with the prefix of a third: both copy from its slot."""
     bench = _bench()
     bench.submit(*(make_request(i, prompt=[97 + i] * 3, max_tokens=2) for i in range(3)))
     bench.submit(make_request(3, prompt=SYSTEM, max_tokens=50))

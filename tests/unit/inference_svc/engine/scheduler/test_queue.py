@@ -54,9 +54,9 @@ def test_waiting_raises_the_priority() -> None:
     assert _order(queue, 2 * AGING_S) == [0, 1]
 
 
-def test_only_a_part_of_those_that_run_has_risen() -> None:
-    """Of sixteen slots two of each class, one after the other with somebody else in between; one
-    that goes on for long, or stands still, does not count."""
+def test_the_number_of_promoted_sequences_is_limited() -> None:
+    """Two of each class with sixteen slots, never in succession. A paused one does not count, nor
+    one that has run for longer than the aging period."""
     ascent, now = PriorityAging(16), 2 * AGING_S
     old = [_waiting(i, priority=1) for i in range(9)]
     usual = _waiting(9)
@@ -194,8 +194,8 @@ def test_chunks_beside_decoding_rows_keep_the_token_target() -> None:
 
 
 def test_small_passes_do_not_make_small_steps() -> None:
-    """Where somebody decodes the cap counts, for each step pays for that: three floors of it here.
-    Where nobody does, a step is one pass, and a prompt is short by the cap, not by the pass."""
+    """Beside decoding rows, the chunk is limited by the cap (here to three floors), not by the size
+    of a pass. Otherwise a step is one pass, and whether a prompt is short depends on the cap."""
     limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE, ubatch_tokens=64)
     bench = EngineBench(FakeBackend(limits), chunk_cap=128, measured={1: 1.0, 4: 4.0})
     bench.submit(make_request(0, prompt=[70] * 400, max_tokens=50, ignore_eos=True))

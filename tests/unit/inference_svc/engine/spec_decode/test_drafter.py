@@ -43,7 +43,7 @@ def _alone(request: SequenceRequest) -> EngineBench:
 
 
 def _timed(seconds: Callable[[int], float], slots: int = 1) -> EngineBench:
-    """Drafts are believed to be dear, and steps take what they do by their tokens."""
+    """An engine whose cost model overestimates drafts; a step takes `seconds` by its tokens."""
 
     def take_time(batch: TokenBatch) -> int:
         bench.clock.now += seconds(len(batch.tokens))
