@@ -6,13 +6,13 @@ from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 
-async def test_a_child_gives_the_same_tokens() -> None:
-    """It loads the vocabulary itself, within its limits, and once."""
+async def test_a_child_process_returns_the_same_tokens() -> None:
+    """In both calls, within the limits of a child."""
     text = "The quick brown 🦊 <|im_end|> " * 5000
     vocabulary = Vocabulary.load(BUNDLED_PATH)
     async with SandboxPool(SandboxSettings(min_children=1, max_children=1)) as pool:
         tokenizer = PromptTokenizer(vocabulary, pool, BUNDLED_PATH)
-        found = [
+        results = [
             await tokenizer.tokenize(text, add_special=False, parse_special=True, limit_bytes=10**6)
             for _ in range(2)
         ]
@@ -20,4 +20,4 @@ async def test_a_child_gives_the_same_tokens() -> None:
     vocabulary.close()
 
     assert len(text) > THREAD_BYTES
-    assert found == [expected, expected]
+    assert results == [expected, expected]

@@ -1,4 +1,4 @@
-"""What is refused before anything is loaded."""
+"""Models that are refused when the service starts."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from tests.support.gguf_files import gguf_bytes, model_metadata
     ("architecture", "reason"),
     [("t5", "encoder_decoder"), ("clip", "mmproj"), ("llada", "diffusion")],
 )
-async def test_models_that_are_not_served_are_refused_at_load(
+async def test_a_model_of_an_unsupported_kind_fails_the_start(
     tmp_path: Path, architecture: str, reason: str
 ) -> None:
-    """The service does not start, and says which model and why."""
+    """The error has the name of the model and the reason."""
     metadata = {
         key.replace("llama.", f"{architecture}."): value
         for key, value in model_metadata(general__architecture=architecture).items()
@@ -27,8 +27,8 @@ async def test_models_that_are_not_served_are_refused_at_load(
     settings = InferenceSettings(
         models=[f"odd={path}"], listen="127.0.0.1:0", management_listen=None
     )
-    with pytest.raises(StartupError, match=reason) as refusal:
+    with pytest.raises(StartupError, match=reason) as error:
         async with build(settings):
             pass
 
-    assert "odd" in str(refusal.value)
+    assert "odd" in str(error.value)

@@ -1,5 +1,5 @@
-"""Reuse by the rules of each kind of memory, on small random models in llama.cpp: a sliding window,
-a recurrent state, and both attention and a state."""
+"""Prefix reuse, preemption and drafts with each kind of memory: sliding-window attention, recurrent
+and hybrid. The models are small, with random weights, and run in llama.cpp."""
 
 import random
 import time
@@ -90,45 +90,47 @@ def _tokens(events: list[Event], sequence_id: int) -> list[int]:
     return [t for delta in deltas if delta.sequence_id == sequence_id for t in delta.tokens]
 
 
-def _alone(backend: LlamaBackend, prompt: list[int], count: int = 12) -> list[int]:
+def _tokens_alone(backend: LlamaBackend, prompt: list[int], count: int = 12) -> list[int]:
     engine = _engine(backend)
     engine.submit(_request(0, prompt, reuse=False, max_tokens=count))
     return _tokens(_run(engine), 0)
 
 
-def _started(events: list[Event], sequence_id: int) -> Started:
+def _started_event(events: list[Event], sequence_id: int) -> Started:
     (event,) = [
         event for event in events if isinstance(event, Started) and event.sequence_id == sequence_id
     ]
-    return event._replace(queue_s=0.0)  # by a real clock
+    return event._replace(queue_s=0.0)  # depends on the real clock
 
 
-def test_the_models_are_of_their_kinds_and_their_words_depend_on_the_prompt(
+def test_the_models_have_their_kind_and_their_output_depends_on_the_prompt(
     backend: LlamaBackend, request: pytest.FixtureRequest
 ) -> None:
-    """Else the tests below would show nothing."""
+    """The other tests depend on this."""
     changed = [*SYSTEM[:-30], 3, *SYSTEM[-29:]]
 
     assert backend.can_trim is ("window" in request.node.name)
-    assert _alone(backend, SYSTEM) != _alone(backend, changed)
-    assert len(set(_alone(backend, SYSTEM))) > 4
+    assert _tokens_alone(backend, SYSTEM) != _tokens_alone(backend, changed)
+    assert len(set(_tokens_alone(backend, SYSTEM))) > 4
 
 
 def test_a_follow_up_continues_its_slot(backend: LlamaBackend) -> None:
-    """The whole of what was computed is reused, by every kind."""
+    """All computed tokens are reused with every kind of memory."""
     engine = _engine(backend)
     engine.submit(_request(0, SYSTEM))
-    said = _tokens(_run(engine), 0)
-    prompt = [*SYSTEM, *said, 7, 8, 9]
+    output = _tokens(_run(engine), 0)
+    prompt = [*SYSTEM, *output, 7, 8, 9]
     engine.submit(_request(1, prompt))
     events = _run(engine)
 
-    assert _started(events, 1) == Started(1, 0, len(SYSTEM) + 11, CacheSource.SLOT)
-    assert _tokens(events, 1) == _alone(backend, prompt)
+    assert _started_event(events, 1) == Started(1, 0, len(SYSTEM) + 11, CacheSource.SLOT)
+    assert _tokens(events, 1) == _tokens_alone(backend, prompt)
 
 
-def test_a_prompt_that_parts_reuses_only_what_can_be_shortened(backend: LlamaBackend) -> None:
-    """A window drops the end; a state is computed again, and says the same."""
+def test_a_partly_matching_prompt_reuses_its_prefix_only_if_the_memory_can_be_trimmed(
+    backend: LlamaBackend,
+) -> None:
+    """A recurrent state is computed again. The output is the same as without reuse."""
     engine = _engine(backend)
     engine.submit(_request(0, SYSTEM))
     _run(engine)
@@ -136,12 +138,12 @@ def test_a_prompt_that_parts_reuses_only_what_can_be_shortened(backend: LlamaBac
     engine.submit(_request(1, prompt))
     events = _run(engine)
 
-    assert _started(events, 1).cached_tokens == (60 if backend.can_trim else 0)
-    assert _tokens(events, 1) == _alone(backend, prompt)
+    assert _started_event(events, 1).cached_tokens == (60 if backend.can_trim else 0)
+    assert _tokens(events, 1) == _tokens_alone(backend, prompt)
 
 
-def test_a_running_sequence_lends_its_state(backend: LlamaBackend) -> None:
-    """All of what it has computed, while it goes on undisturbed."""
+def test_the_state_of_a_running_sequence_is_reused(backend: LlamaBackend) -> None:
+    """With all computed tokens; the output of the running sequence does not change."""
     engine = _engine(backend)
     engine.submit(_request(0, SYSTEM, max_tokens=30))
     events = _run(engine, steps=5)
@@ -149,29 +151,29 @@ def test_a_running_sequence_lends_its_state(backend: LlamaBackend) -> None:
     engine.submit(_request(1, prompt))
     events += _run(engine)
 
-    assert _started(events, 1) == Started(1, 1, len(SYSTEM) + 4, CacheSource.LIVE)
-    assert _tokens(events, 1) == _alone(backend, prompt)
-    assert _tokens(events, 0) == _alone(backend, SYSTEM, 30)
+    assert _started_event(events, 1) == Started(1, 1, len(SYSTEM) + 4, CacheSource.LIVE)
+    assert _tokens(events, 1) == _tokens_alone(backend, prompt)
+    assert _tokens(events, 0) == _tokens_alone(backend, SYSTEM, 30)
 
 
-def test_a_state_comes_back_from_memory(backend: LlamaBackend) -> None:
-    """Into another slot, after its own was taken."""
+def test_a_prefix_is_restored_from_memory(backend: LlamaBackend) -> None:
+    """Other sequences have used every slot since it was computed."""
     engine = _engine(backend)
     engine.submit(_request(0, SYSTEM))
-    said = _tokens(_run(engine), 0)
+    output = _tokens(_run(engine), 0)
     for i in range(1, SLOTS + 1):
         engine.submit(_request(i, [9 + i, *SYSTEM]))
     _run(engine)
-    prompt = [*SYSTEM, *said, 7]
+    prompt = [*SYSTEM, *output, 7]
     engine.submit(_request(9, prompt))
     events = _run(engine)
 
-    assert _started(events, 9).source is CacheSource.MEMORY
-    assert _tokens(events, 9) == _alone(backend, prompt)
+    assert _started_event(events, 9).source is CacheSource.MEMORY
+    assert _tokens(events, 9) == _tokens_alone(backend, prompt)
 
 
-def test_preemption_resumes_exactly(backend: LlamaBackend) -> None:
-    """Three batch sequences, one gives way; all say what they say alone."""
+def test_a_preempted_sequence_resumes_with_the_same_output(backend: LlamaBackend) -> None:
+    """One of three batch sequences is preempted; each has the tokens that it has alone."""
     prompts = {i: [9 + i, *SYSTEM] for i in range(SLOTS)}
     engine = _engine(backend)
     for i, prompt in prompts.items():
@@ -182,19 +184,19 @@ def test_preemption_resumes_exactly(backend: LlamaBackend) -> None:
 
     assert [event for event in events if isinstance(event, Preempted)] == [Preempted(SLOTS - 1)]
     for i, prompt in prompts.items():
-        assert _tokens(events, i) == _alone(backend, prompt)
+        assert _tokens(events, i) == _tokens_alone(backend, prompt)
 
 
-def test_drafts_go_where_they_can_be_undone(backend: LlamaBackend) -> None:
-    """Behind a window they may be dropped like any end; a state cannot be taken back."""
-    few = Sampling(temperature=1.0, allowed_token_ids=(70, 71, 72))
+def test_drafts_are_used_only_if_the_memory_can_be_trimmed(backend: LlamaBackend) -> None:
+    """The output is the same; a recurrent state could not drop rejected tokens."""
+    sampling = Sampling(temperature=1.0, allowed_token_ids=(70, 71, 72))
     engine = _engine(backend)
-    engine.submit(_request(0, SYSTEM, sampling=few, max_tokens=80, reuse=False))
-    plain = _tokens(_run(engine), 0)
+    engine.submit(_request(0, SYSTEM, sampling=sampling, max_tokens=80, reuse=False))
+    expected = _tokens(_run(engine), 0)
     engine = _engine(backend)
-    engine.submit(_request(0, SYSTEM, sampling=few, max_tokens=80, reuse=False, max_draft=31))
+    engine.submit(_request(0, SYSTEM, sampling=sampling, max_tokens=80, reuse=False, max_draft=31))
     events = _run(engine)
     (finished,) = [event for event in events if isinstance(event, Finished)]
 
-    assert _tokens(events, 0) == plain
+    assert _tokens(events, 0) == expected
     assert (finished.num_drafted > finished.num_accepted > 0) is backend.can_trim

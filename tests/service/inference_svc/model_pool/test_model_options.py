@@ -1,4 +1,4 @@
-"""What an operator chooses for a model, on the real engine."""
+"""Settings of a model, with llama.cpp and the demo model."""
 
 from array import array
 from pathlib import Path
@@ -17,8 +17,8 @@ from model_files.ggml_types import KvType
 TOKENS = tuple(range(10, 60))
 
 
-def a_backend(told: list[float] | None = None, **options: Any) -> LlamaBackend:
-    """The demo model with some of its options."""
+def make_backend(progress: list[float] | None = None, **options: Any) -> LlamaBackend:
+    """Load the demo model; `progress` receives the reported fractions."""
     library.start()
     settings = BackendSettings(
         BUNDLED_PATH,
@@ -30,12 +30,12 @@ def a_backend(told: list[float] | None = None, **options: Any) -> LlamaBackend:
         sampling_threads=1,
         **options,
     )
-    return LlamaBackend(settings, (told if told is not None else []).append)
+    return LlamaBackend(settings, (progress if progress is not None else []).append)
 
 
 def logits_and_state_bytes(**options: Any) -> tuple[list[float], int]:
-    """The scores after a fixed text, and what its cells take."""
-    backend = a_backend(**options)
+    """Return the logits after a fixed prompt, and the size of its state."""
+    backend = make_backend(**options)
     try:
         backend.decode(TokenBatch.of([Row(0, 0, array("i", TOKENS), output=True)]))
         return backend._row(0).tolist(), backend.state_bytes(0)
@@ -43,66 +43,66 @@ def logits_and_state_bytes(**options: Any) -> tuple[list[float], int]:
         backend.close()
 
 
-PLAIN = logits_and_state_bytes()
+DEFAULT_LOGITS, DEFAULT_STATE_BYTES = logits_and_state_bytes()
 
 
-def test_a_quantized_cache_takes_half_the_room_and_says_nearly_the_same() -> None:
-    """Keys and values in eight bits."""
+def test_a_quantized_kv_cache_is_about_half_as_large_with_similar_logits() -> None:
+    """With q8_0 for keys and values."""
     attention = Attention(KvType.Q8_0, KvType.Q8_0, FlashAttention.ON)
-    logits, size = logits_and_state_bytes(attention=attention)
+    logits, state_bytes = logits_and_state_bytes(attention=attention)
 
-    assert logits != PLAIN[0]
-    assert logits == pytest.approx(PLAIN[0], abs=1.0)
-    assert size < 0.6 * PLAIN[1]
-
-
-def test_rope_settings_move_positions() -> None:
-    """A stretched context gives other scores; the file's own settings give the same."""
-    stretched = Attention(rope=Rope(RopeScaling.LINEAR, frequency_scale=0.5))
-
-    assert logits_and_state_bytes(attention=stretched)[0] != PLAIN[0]
-    assert logits_and_state_bytes(attention=Attention(rope=Rope()))[0] == PLAIN[0]
+    assert logits != DEFAULT_LOGITS
+    assert logits == pytest.approx(DEFAULT_LOGITS, abs=1.0)
+    assert state_bytes < 0.6 * DEFAULT_STATE_BYTES
 
 
-def test_cells_are_told_apart_by_what_they_depend_on() -> None:
-    """Those of a stretched context are no use in another: a file says which they are."""
-    stretched = Attention(KvType.Q8_0, rope=Rope(RopeScaling.LINEAR, frequency_scale=0.5))
-    plain, other = a_backend(), a_backend(attention=stretched)
-    formats = plain.cell_format, other.cell_format
-    plain.close()
-    other.close()
+def test_rope_scaling_changes_the_logits() -> None:
+    """Unset RoPE settings do not: those of the file apply."""
+    scaled = Attention(rope=Rope(RopeScaling.LINEAR, frequency_scale=0.5))
+
+    assert logits_and_state_bytes(attention=scaled)[0] != DEFAULT_LOGITS
+    assert logits_and_state_bytes(attention=Attention(rope=Rope()))[0] == DEFAULT_LOGITS
+
+
+def test_the_cell_format_has_the_kv_types_and_the_rope_settings() -> None:
+    """Cells can only be restored in a context of the same format."""
+    scaled = Attention(KvType.Q8_0, rope=Rope(RopeScaling.LINEAR, frequency_scale=0.5))
+    backends = make_backend(), make_backend(attention=scaled)
+    formats = tuple(backend.cell_format for backend in backends)
+    for backend in backends:
+        backend.close()
 
     assert formats == ("f16/f16", "q8_0/f16 scaling=linear frequency_scale=0.5")
 
 
-def test_devices_are_chosen_by_name() -> None:
-    """The processor is one; what is not there is named together with what is."""
+def test_an_invalid_placement_fails_the_load() -> None:
+    """For an unknown device, the error lists the available ones, such as the CPU."""
     assert "CPU" in devices.device_names()
     with pytest.raises(ModelLoadError, match=r"unknown device 'GPU9'; available devices: .*CPU"):
-        a_backend(placement=Placement(devices=("GPU9",)))
+        make_backend(placement=Placement(devices=("GPU9",)))
     with pytest.raises(ModelLoadError, match="99 shares"):
-        a_backend(placement=Placement(tensor_split=(1.0,) * 99))
+        make_backend(placement=Placement(tensor_split=(1.0,) * 99))
 
 
 @pytest.mark.parametrize("maps_file", [False, True])
-def test_weights_are_copied_or_stay_in_their_file(*, maps_file: bool) -> None:
-    """Copied where nothing else is said: copies lie in huge pages."""
+def test_the_model_file_stays_mapped_only_with_maps_file(*, maps_file: bool) -> None:
+    """Otherwise the weights are copied, and no mapping of the file remains."""
 
     def num_mappings() -> int:
         return Path("/proc/self/maps").read_text().count(str(BUNDLED_PATH))
 
-    before = num_mappings()
-    backend = a_backend(placement=Placement(maps_file=maps_file))
-    mapped = num_mappings() - before
+    num_before = num_mappings()
+    backend = make_backend(placement=Placement(maps_file=maps_file))
+    num_added = num_mappings() - num_before
     backend.close()
 
-    assert bool(mapped) is maps_file
+    assert bool(num_added) is maps_file
 
 
-def test_reading_weights_is_told_by_the_percent() -> None:
-    """From little to everything, and nothing twice."""
-    told: list[float] = []
-    a_backend(told).close()
+def test_load_progress_increases_up_to_one() -> None:
+    """No value is reported twice."""
+    progress: list[float] = []
+    make_backend(progress).close()
 
-    assert told == sorted(set(told))
-    assert told[-1] == 1.0
+    assert progress == sorted(set(progress))
+    assert progress[-1] == 1.0
