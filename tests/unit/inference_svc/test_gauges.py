@@ -1,4 +1,4 @@
-"""Gauges in a scrape, and the same load over gRPC, of an engine without a process."""
+"""Exported gauges and the load over gRPC, for an engine client without a process."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ REPORT = ModelLoad(
 
 
 def make_engine() -> EngineClient:
-    """Two slots, one running and two waiting, and an embedding request half done."""
+    """Two slots, one running and two waiting sequences, and half an embedding request."""
     settings = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
     engine = EngineClient(
         EngineConfig(ModelConfig("m", settings, 16, 1), 1, "info", None, 0.0),
@@ -72,21 +72,23 @@ def make_engine() -> EngineClient:
         engine.sequences.live[i] = ActiveSequence(
             request, generation, "p", "", time.monotonic(), slot=slot
         )
-    asked = EmbeddingRequest(7, "m", (array("i", [1, 2]), array("i", [3, 4, 5])), request_id="e")
-    engine.embeddings.live[7] = PendingEmbedding(asked, asyncio.get_running_loop().create_future())
+    inputs = array("i", [1, 2]), array("i", [3, 4, 5])
+    embedding_request = EmbeddingRequest(7, "m", inputs, request_id="e")
+    result = asyncio.get_running_loop().create_future()
+    engine.embeddings.live[7] = PendingEmbedding(embedding_request, result)
     engine.embeddings.deliver(Embedded(7, "m", 0, np.zeros(8, np.float32), 2, is_last=False))
     return engine
 
 
-def a_pool(engine: EngineClient) -> ModelPool:
+def make_pool(engine: EngineClient) -> ModelPool:
     """A pool with this engine's model."""
     harness = PoolHarness(make_entry("m"))
     harness["m"].engine = engine
     return harness.pool
 
 
-def samples(engine: EngineClient, *, vllm_names: bool = False) -> dict[str, float]:
-    """Every exported sample by name and labels."""
+def scrape(engine: EngineClient, *, vllm_names: bool = False) -> dict[str, float]:
+    """Return all exported samples by name and labels."""
     registry = CollectorRegistry()
     registry.register(EngineGauges(lambda: [engine], vllm_names=vllm_names))
     lines = generate_latest(registry).decode().splitlines()
@@ -94,12 +96,12 @@ def samples(engine: EngineClient, *, vllm_names: bool = False) -> dict[str, floa
     return {name: float(value) for name, _, value in pairs}
 
 
-async def test_gauges_have_their_names() -> None:
-    """Dashboards and routers know them."""
-    found = samples(make_engine())
+async def test_gauges_are_exported_with_names_and_labels() -> None:
+    """vLLM's names are not exported by default."""
+    samples = scrape(make_engine())
 
     assert (
-        found.items()
+        samples.items()
         >= {
             'corral_num_requests_waiting{model="m"}': 2,
             'corral_num_requests_running{model="m"}': 1,
@@ -135,45 +137,45 @@ async def test_gauges_have_their_names() -> None:
             'corral_draft_tokens_total{model="m",outcome="rejected"}': 3,
         }.items()
     )
-    assert not [name for name in found if name.startswith("vllm:")]
+    assert not [name for name in samples if name.startswith("vllm:")]
 
 
-async def test_step_time_is_a_histogram_by_rows() -> None:
-    """Buckets add up, as Prometheus wants them."""
-    found = samples(make_engine())
+async def test_step_times_are_a_histogram_by_rows() -> None:
+    """Buckets are cumulative."""
+    samples = scrape(make_engine())
     labels = 'model="m",prompt="false",rows="2"'
 
-    assert found[f'corral_engine_step_seconds_bucket{{le="0.001",{labels}}}'] == 1
-    assert found[f'corral_engine_step_seconds_bucket{{le="0.0025",{labels}}}'] == 4
-    assert found[f'corral_engine_step_seconds_bucket{{le="+Inf",{labels}}}'] == 4
-    assert found[f"corral_engine_step_seconds_count{{{labels}}}"] == 4
-    assert found[f"corral_engine_step_seconds_sum{{{labels}}}"] == 0.25
+    assert samples[f'corral_engine_step_seconds_bucket{{le="0.001",{labels}}}'] == 1
+    assert samples[f'corral_engine_step_seconds_bucket{{le="0.0025",{labels}}}'] == 4
+    assert samples[f'corral_engine_step_seconds_bucket{{le="+Inf",{labels}}}'] == 4
+    assert samples[f"corral_engine_step_seconds_count{{{labels}}}"] == 4
+    assert samples[f"corral_engine_step_seconds_sum{{{labels}}}"] == 0.25
 
 
-async def test_three_gauges_go_by_vllms_names_too() -> None:
-    """Routers of the Gateway API inference extension look for exactly these."""
-    found = samples(make_engine(), vllm_names=True)
+async def test_three_gauges_are_also_exported_with_vllm_names() -> None:
+    """Routers of the Gateway API inference extension read them."""
+    samples = scrape(make_engine(), vllm_names=True)
 
-    assert found['vllm:num_requests_waiting{model_name="m"}'] == 2
-    assert found['vllm:num_requests_running{model_name="m"}'] == 1
-    assert found['vllm:kv_cache_usage_perc{model_name="m"}'] == 0.3
+    assert samples['vllm:num_requests_waiting{model_name="m"}'] == 2
+    assert samples['vllm:num_requests_running{model_name="m"}'] == 1
+    assert samples['vllm:kv_cache_usage_perc{model_name="m"}'] == 0.3
 
 
-async def test_an_engine_that_is_down_has_empty_gauges() -> None:
-    """Nothing is left behind by the one before."""
+async def test_an_engine_without_a_report_has_empty_gauges() -> None:
+    """All cells are free."""
     engine = make_engine()
     engine.sequences.live.clear()
     engine.report = None
-    found = samples(engine)
+    samples = scrape(engine)
 
-    assert found['corral_num_requests_running{model="m"}'] == 0
-    assert found['corral_kv_cache_usage{model="m"}'] == 0
-    assert found['corral_kv_cells{model="m",state="free"}'] == 100
+    assert samples['corral_num_requests_running{model="m"}'] == 0
+    assert samples['corral_kv_cache_usage{model="m"}'] == 0
+    assert samples['corral_kv_cells{model="m",state="free"}'] == 100
 
 
-async def test_the_load_over_grpc_says_the_same() -> None:
-    """Sums over the models, embedding requests and histograms with them."""
-    load = load_info.load(a_pool(make_engine()))
+async def test_the_load_over_grpc_has_the_same_values() -> None:
+    """Including embedding requests, step histograms and both prefix caches."""
+    load = load_info.load(make_pool(make_engine()))
 
     assert [(queue.priority, queue.num_requests, queue.num_tokens) for queue in load.queues] == [
         (1, 1, 3),
@@ -182,9 +184,9 @@ async def test_the_load_over_grpc_says_the_same() -> None:
     assert (load.num_followers, load.num_preempted, load.preemptions_total) == (4, 1, 5)
     assert load.moves_total == 7
     assert (load.draft_tokens_total, load.accepted_draft_tokens_total) == (9, 6)
-    left = load.embedding
-    assert (left.num_requests, left.num_inputs, left.num_tokens) == (1, 1, 3)
-    assert (left.inputs_total, left.tokens_total) == (1, 2)
+    embedding = load.embedding
+    assert (embedding.num_requests, embedding.num_inputs, embedding.num_tokens) == (1, 1, 3)
+    assert (embedding.inputs_total, embedding.tokens_total) == (1, 2)
     (steps,) = load.step_histograms
     assert (steps.model, steps.max_rows, steps.has_prompt) == ("m", 2, False)
     assert len(steps.counts) == len(steps.bounds) + 1
@@ -196,45 +198,45 @@ async def test_the_load_over_grpc_says_the_same() -> None:
     assert (archive.written_total, archive.evicted_total) == (6, 2)
 
 
-async def test_cells_that_all_slots_share_are_counted_once() -> None:
-    """In the unified layout the cache is as large as they are, whatever a slot may hold of them."""
+async def test_shared_cells_are_counted_once() -> None:
+    """The size of a unified cache does not depend on the number of slots."""
     engine = make_engine()
     assert engine.ready is not None
     engine.ready = replace(engine.ready, shared_cells=64)
-    entry = a_pool(engine).catalog.resolve("m", "p")
+    entry = make_pool(engine).catalog.resolve("m", "p")
     limits = model_info.model(entry).resolved_limits
 
     assert limits.layout == model_pb.KV_LAYOUT_UNIFIED
     assert limits.kv_bytes == 64 * entry.model.file.kv_bytes_per_token
 
 
-def test_engines_share_one_archive() -> None:
-    """What happened is added up; the folder is as it was seen last, by whichever engine."""
-    seen_last = DiskCacheLoad(2.0, TierLoad(3, 30, 9, 99, 1, 1, 1, 1))
-    before = DiskCacheLoad(1.0, TierLoad(5, 50, 9, 99, 1, 2, 3, 4))
+def test_the_disk_cache_load_of_several_engines_is_merged() -> None:
+    """Event counts are summed; sizes of the shared folder are the latest ones."""
+    latest = DiskCacheLoad(2.0, TierLoad(3, 30, 9, 99, 1, 1, 1, 1))
+    earlier = DiskCacheLoad(1.0, TierLoad(5, 50, 9, 99, 1, 2, 3, 4))
 
-    assert disk_cache_load([before, seen_last]) == TierLoad(3, 30, 9, 99, 2, 3, 4, 5)
+    assert disk_cache_load([earlier, latest]) == TierLoad(3, 30, 9, 99, 2, 3, 4, 5)
     assert disk_cache_load([]) == TierLoad()
 
 
-def a_servicer() -> EngineServicer:
-    """An `EngineServicer` over a pool with this engine."""
-    pool = a_pool(make_engine())
+def make_servicer() -> EngineServicer:
+    """An `EngineServicer` for one engine."""
+    pool = make_pool(make_engine())
     info = ServerInfo(pb.RequestLimits(), 0.0)
-    loading = AdapterService(pool.catalog, InlineJobs(), (), Path())
+    adapters = AdapterService(pool.catalog, InlineJobs(), (), Path())
     snapshots = SnapshotService(pool, SnapshotStore(NO_SNAPSHOTS), DiskPrefixCache(NO_SNAPSHOTS))
-    return EngineServicer(pool, info, loading, snapshots)
+    return EngineServicer(pool, info, adapters, snapshots)
 
 
-async def test_a_drain_counts_embedding_requests_too() -> None:
+async def test_a_drain_counts_generations_and_embedding_requests() -> None:
     """One generation of three choices and one embedding request are two requests."""
-    drained = await a_servicer().Drain(pb.DrainRequest(), cast(Context, None))
+    drained = await make_servicer().Drain(pb.DrainRequest(), cast(Context, None))
 
     assert drained.num_requests == 2
 
 
-async def test_an_engine_that_is_not_up_has_nothing_to_forget() -> None:
-    """The flush of the others does not fail for it."""
-    flushed = await a_servicer().FlushCache(pb.FlushCacheRequest(), cast(Context, None))
+async def test_flushing_skips_an_engine_that_is_not_running() -> None:
+    """It is no error."""
+    flushed = await make_servicer().FlushCache(pb.FlushCacheRequest(), cast(Context, None))
 
     assert flushed.num_tokens == 0

@@ -1,4 +1,4 @@
-"""Tests of the metrics of engine events, with a fake backend."""
+"""Metrics of engine events, with a fake backend."""
 
 import time
 from pathlib import Path
@@ -40,7 +40,7 @@ class MetricsHarness:
         self._observer.bind(self._engine)
 
     def submit(self, request: SequenceRequest) -> None:
-        """Submit a request to frontend and engine."""
+        """Submit a request to the engine and its client."""
         number = request.sequence_id
         stream = OutputStream(
             "r", (number,), READER, set_paused=lambda _: None, cancel=lambda: None
@@ -51,7 +51,7 @@ class MetricsHarness:
         self.bench.submit(request)
 
     def step(self, *, at: float) -> None:
-        """Run one step at a time."""
+        """Run a step at the time `at`, and observe its events."""
         self.bench.clock.now = at
         self.observe(*self.bench.step())
 
@@ -61,12 +61,12 @@ class MetricsHarness:
             self._observer.on_event(event)
 
     def sample(self, name: str, **labels: str) -> float | None:
-        """Return a sample of the model."""
+        """Return the value of a metric of the model; None if it has none."""
         return self._registry.get_sample_value(f"corral_{name}", {"model": "m", **labels})
 
 
 async def test_the_queue_time_of_every_started_sequence_is_observed() -> None:
-    """Also if it is cancelled or fails. It equals the queue time in the response's timings."""
+    """Also if it is cancelled or fails."""
     harness = MetricsHarness()
     harness.submit(make_request(0, max_tokens=1))
     harness.submit(make_request(1))
@@ -98,7 +98,7 @@ async def test_the_queue_time_of_a_preempted_sequence_is_observed_once() -> None
 
 
 async def test_inter_token_time_is_measured_in_the_engine() -> None:
-    """Regardless of delays and batching in the pipe."""
+    """Delayed and batched delivery of events does not change it."""
     harness = MetricsHarness()
     harness.submit(make_request(max_tokens=4))
     for number in range(4):
@@ -114,7 +114,7 @@ async def test_inter_token_time_is_measured_in_the_engine() -> None:
 
 
 async def test_the_time_of_a_step_is_divided_among_its_tokens() -> None:
-    """So that the mean is the time per token. Tokens of the first step are not measured."""
+    """The mean is the time per token. Tokens of the first step are not measured."""
     harness = MetricsHarness()
     harness.submit(make_request(max_tokens=100, constraint=Constraint("ab?cd??ef", "constraint")))
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Refused loads: a name that another model got in the meantime, and a missing file."""
+"""Rejected loads: a name that another model has taken meanwhile, and a missing file."""
 
 import asyncio
 from pathlib import Path
@@ -15,75 +15,77 @@ from svc_kit.lifecycle import StartupError
 from tests.support.pooled import make_entry, settle
 
 
-class MeetingJobs:
-    """Finds every adapter good, once two of them are examined."""
+class BarrierJobs:
+    """Accepts every adapter once two of them are being examined."""
 
     def __init__(self) -> None:
         self._both = asyncio.Barrier(2)
-        self.are_done = asyncio.Event()
+        self.are_examined = asyncio.Event()
 
     async def run(self, job: object, payload: dict[str, Any], *, key: str = "") -> Any:
-        """What an adapter's description is made of."""
+        """Return the metadata of an adapter."""
         await self._both.wait()
-        self.are_done.set()
+        self.are_examined.set()
         return {"rank": 8, "size_bytes": 100, "title": ""}
 
 
 class SlowEngine:
-    """Loads an adapter when it may, whether somebody waits for it or not."""
+    """Loads an adapter once `can_load` is set, even if the caller is cancelled."""
 
     state = EngineState.SERVING
 
-    def __init__(self, entry: ModelEntry, may_load: asyncio.Event) -> None:
-        self._known = entry
-        self._may_load = may_load
-        self.is_asked = False
+    def __init__(self, entry: ModelEntry, can_load: asyncio.Event) -> None:
+        self._entry = entry
+        self._can_load = can_load
+        self.is_called = False
 
     async def load_adapter(self, adapter: Adapter) -> Adapter:
-        """The adapter has its name from now on."""
-        self.is_asked = True
+        """Load and register the adapter."""
+        self.is_called = True
         return await asyncio.shield(self._load(adapter))
 
     async def _load(self, adapter: Adapter) -> Adapter:
-        await self._may_load.wait()
-        return self._known.adapters.add(adapter)
+        await self._can_load.wait()
+        return self._entry.adapters.add(adapter)
 
 
-@pytest.mark.parametrize("goes_away", [False, True])
-async def test_one_name_is_given_to_one_model(tmp_path: Path, goes_away: bool) -> None:
-    """Also where whoever was first does not wait for the engine's answer."""
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_concurrent_loads_of_one_name_register_one_adapter(
+    tmp_path: Path, is_cancelled: bool
+) -> None:
+    """Also if the first caller is cancelled before the engine has loaded it."""
     (tmp_path / "voice.gguf").write_text("weights")
-    catalog, may_load = Catalog([make_entry("a"), make_entry("b")]), asyncio.Event()
-    engines = [SlowEngine(entry, may_load) for entry in catalog]
+    catalog, can_load = Catalog([make_entry("a"), make_entry("b")]), asyncio.Event()
+    engines = [SlowEngine(entry, can_load) for entry in catalog]
     for entry, engine in zip(catalog, engines, strict=True):
         entry.engine = cast(EngineClient, engine)
-    jobs = MeetingJobs()
-    loading = AdapterService(catalog, jobs, [tmp_path], tmp_path)
-    orders = [AdapterOrder("voice", name, "voice.gguf") for name in "ab"]
-    calls = [asyncio.create_task(loading.load(order)) for order in orders]
-    await jobs.are_done.wait()
+    jobs = BarrierJobs()
+    service = AdapterService(catalog, jobs, [tmp_path], tmp_path)
+    requests = [AdapterOrder("voice", name, "voice.gguf") for name in "ab"]
+    loads = [asyncio.create_task(service.load(request)) for request in requests]
+    await jobs.are_examined.wait()
     await settle()
-    assert sorted(engine.is_asked for engine in engines) == [False, True]
-    first = [engine.is_asked for engine in engines].index(True)
-    if goes_away:
-        calls[first].cancel()
+    assert sorted(engine.is_called for engine in engines) == [False, True]
+    first = [engine.is_called for engine in engines].index(True)
+    if is_cancelled:
+        loads[first].cancel()
         await settle()
-    may_load.set()
+    can_load.set()
 
     with pytest.raises(AdapterExists):
-        await calls[1 - first]
-    await asyncio.wait(calls)
-    (named,) = (each for entry in catalog for each in entry.adapters.current())
-    assert named.model == "ab"[first]
-    named.file.close()
+        await loads[1 - first]
+    await asyncio.wait(loads)
+    (adapter,) = (loaded for entry in catalog for loaded in entry.adapters.current())
+    assert adapter.model == "ab"[first]
+    adapter.file.close()
 
 
-async def test_a_file_that_is_not_there_is_missed_where_it_may_lie(tmp_path: Path) -> None:
-    """At the start that is anywhere; what callers name, in the operator's folders only."""
-    loading = AdapterService(Catalog([make_entry("a")]), MeetingJobs(), [tmp_path], tmp_path)
+async def test_the_error_of_a_missing_file_depends_on_the_allowed_folders(tmp_path: Path) -> None:
+    """At startup a file may be anywhere; callers may only use the configured folders."""
+    service = AdapterService(Catalog([make_entry("a")]), BarrierJobs(), [tmp_path], tmp_path)
     at_start = AdapterOrder("voice", "a", "/away/voice.gguf", from_anywhere=True)
 
     with pytest.raises(StartupError, match=r"'voice' \(/away/voice.gguf\): .*no such file$"):
-        await loading.load_all([at_start])
+        await service.load_all([at_start])
     with pytest.raises(InvalidField, match="no such file in the folders from which adapters"):
-        await loading.load(AdapterOrder("voice", "a", "voice.gguf"))
+        await service.load(AdapterOrder("voice", "a", "voice.gguf"))

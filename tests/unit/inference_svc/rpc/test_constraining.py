@@ -1,4 +1,4 @@
-"""From protos and conversations to what shapes an output."""
+"""Conversion of constraints, tools and reasoning to an output spec."""
 
 from dataclasses import replace
 
@@ -28,35 +28,35 @@ from tests.support.conversations import GET_WEATHER, assistant, conversation, us
 
 TOOLS = (GET_WEATHER, ToolSpec("now", strict=True))
 REGEX = pb.Constraint(regex="a+")
-FORM = OutputFormat(OutputFormatKind.REGEX, "a+", "constraint.regex")
+OUTPUT_FORMAT = OutputFormat(OutputFormatKind.REGEX, "a+", "constraint.regex")
 THINKING = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.LLAMA)
 
 
-def a_prompt(
+def make_prompt(
     turn_format: TurnFormat = THINKING, *, opens_in_reasoning: bool = False
 ) -> RenderedPrompt:
-    """A prompt whose text does not matter."""
+    """A prompt with a placeholder text."""
     return RenderedPrompt((PromptSpan("x", trusted=True),), opens_in_reasoning, turn_format)
 
 
-def turn(
-    asked: Conversation,
+def convert_turn(
+    conversation: Conversation,
     constraint: pb.Constraint | None = None,
     prompt: RenderedPrompt | None = None,
 ) -> OutputSpec | None:
-    """What shapes the next turn."""
-    return chat_output_spec(constraint or pb.Constraint(), asked, prompt or a_prompt())
+    """The output spec of the next turn."""
+    return chat_output_spec(constraint or pb.Constraint(), conversation, prompt or make_prompt())
 
 
-def with_tools(mode: ToolMode, *names: str, parallel: bool = True) -> Conversation:
-    """A question beside two tools."""
+def make_conversation(mode: ToolMode, *names: str, parallel: bool = True) -> Conversation:
+    """A question with two tools."""
     return conversation(user("q"), tools=TOOLS, choice=ToolChoice(mode, names, parallel))
 
 
-def calls_of(asked: OutputSpec | None) -> ToolCallSpec:
-    assert asked is not None
-    assert asked.calls is not None
-    return asked.calls
+def require_calls(spec: OutputSpec | None) -> ToolCallSpec:
+    assert spec is not None
+    assert spec.calls is not None
+    return spec.calls
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def calls_of(asked: OutputSpec | None) -> ToolCallSpec:
         ),
     ],
 )
-def test_every_constraint_becomes_a_form(
+def test_each_constraint_is_converted_to_an_output_format(
     constraint: pb.Constraint, kind: OutputFormatKind, text: str
 ) -> None:
-    """With the name of its field for errors."""
+    """The format has the name of its field, for errors."""
     field = f"constraint.{constraint.WhichOneof('form')}"
 
     assert text_output_spec(constraint) == OutputSpec(OutputFormat(kind, text, field), None, None)
@@ -85,30 +85,30 @@ def test_every_constraint_becomes_a_form(
 @pytest.mark.parametrize(
     "constraint", [pb.Constraint(), pb.Constraint(json_object=False)], ids=["unset", "false"]
 )
-def test_nothing_asked_is_no_constraint(constraint: pb.Constraint) -> None:
-    """Free text, also with optional tools in Llama's format, whose calls have no marker."""
+def test_free_text_has_no_output_spec(constraint: pb.Constraint) -> None:
+    """Also with optional tools in Llama's format, whose calls have no marker."""
     assert text_output_spec(constraint) is None
-    assert turn(with_tools(ToolMode.AUTO), constraint) is None
-    assert turn(with_tools(ToolMode.NONE), constraint) is None
+    assert convert_turn(make_conversation(ToolMode.AUTO), constraint) is None
+    assert convert_turn(make_conversation(ToolMode.NONE), constraint) is None
 
 
 @pytest.mark.parametrize(
     ("values", "kind"), [([], MissingField), (["a", ""], InvalidField), (["a"] * 1025, TooLong)]
 )
-def test_a_bad_list_of_choices_is_refused(values: list[str], kind: type[DomainError]) -> None:
-    """Empty, with an empty text, or too long."""
-    with pytest.raises(kind) as caught:
+def test_an_invalid_list_of_choices_is_rejected(values: list[str], kind: type[DomainError]) -> None:
+    """An empty list, an empty choice, or too many choices."""
+    with pytest.raises(kind) as error:
         text_output_spec(pb.Constraint(choices=pb.TextChoices(values=values)))
 
-    assert caught.value.field == "constraint.choices"
+    assert error.value.field == "constraint.choices"
 
 
-def test_a_required_choice_asks_for_calls_alone() -> None:
-    """A form beside it has nothing to hold; tools keep their place for errors."""
-    asked = turn(with_tools(ToolMode.REQUIRED), REGEX)
-    calls = calls_of(asked)
+def test_required_tool_calls_replace_the_output_format() -> None:
+    """Errors name a tool by its index in the request."""
+    spec = convert_turn(make_conversation(ToolMode.REQUIRED), REGEX)
+    calls = require_calls(spec)
 
-    assert asked == OutputSpec(None, calls, None)
+    assert spec == OutputSpec(None, calls, None)
     assert calls.ways == TOOL_CALL_SYNTAXES[ToolCallFormat.LLAMA]
     assert (calls.required, calls.several) == (True, True)
     assert [(tool.name, tool.strict, tool.field) for tool in calls.tools] == [
@@ -117,93 +117,96 @@ def test_a_required_choice_asks_for_calls_alone() -> None:
     ]
 
 
-def test_allowed_names_and_parallel_calls_limit_what_is_asked() -> None:
-    """A named tool is called once; without parallel calls so is any."""
-    named = calls_of(turn(with_tools(ToolMode.REQUIRED, "now")))
-    alone = calls_of(turn(with_tools(ToolMode.REQUIRED, parallel=False)))
+def test_allowed_names_and_disabled_parallel_calls_limit_the_calls() -> None:
+    """A single required tool is called once; without parallel calls, so is any other."""
+    named = require_calls(convert_turn(make_conversation(ToolMode.REQUIRED, "now")))
+    single = require_calls(convert_turn(make_conversation(ToolMode.REQUIRED, parallel=False)))
 
     assert [tool.field for tool in named.tools] == ["tools[1].parameters_json"]
     assert not named.several
-    assert len(alone.tools) == 2
-    assert not alone.several
+    assert len(single.tools) == 2
+    assert not single.several
 
 
-def test_a_form_beside_tools_leaves_both_open() -> None:
-    """Unless the model may not call any."""
-    asked = turn(with_tools(ToolMode.AUTO), REGEX)
+def test_an_output_format_and_optional_tools_are_both_allowed() -> None:
+    """With tool choice `none`, only the output format is."""
+    spec = convert_turn(make_conversation(ToolMode.AUTO), REGEX)
 
-    assert asked is not None
-    assert asked.form == FORM
-    assert not calls_of(asked).required
-    assert turn(with_tools(ToolMode.NONE), REGEX) == OutputSpec(FORM, None, None)
+    assert spec is not None
+    assert spec.form == OUTPUT_FORMAT
+    assert not require_calls(spec).required
+    assert convert_turn(make_conversation(ToolMode.NONE), REGEX) == OutputSpec(
+        OUTPUT_FORMAT, None, None
+    )
 
 
 @pytest.mark.parametrize("notation", list(ToolCallFormat))
 def test_strict_tools_constrain_calls_in_free_text(notation: ToolCallFormat) -> None:
-    """In formats whose calls begin with a marker, outside of reasoning. Without strict tools
-    nothing is constrained."""
-    prompt = a_prompt(TurnFormat(ReasoningFormat.THINK, notation), opens_in_reasoning=True)
-    asked = turn(with_tools(ToolMode.AUTO), prompt=prompt)
+    """In formats whose calls begin with a marker, after the reasoning."""
+    prompt = make_prompt(TurnFormat(ReasoningFormat.THINK, notation), opens_in_reasoning=True)
+    spec = convert_turn(make_conversation(ToolMode.AUTO), prompt=prompt)
     trigger = TRIGGERS.get(notation, "")
 
-    assert (asked is None) is (not trigger)
-    if asked is not None:
-        calls = calls_of(asked)
-        assert asked == OutputSpec(None, calls, THOUGHT)
+    assert (spec is None) is (not trigger)
+    if spec is not None:
+        calls = require_calls(spec)
+        assert spec == OutputSpec(None, calls, REASONING)
         assert (calls.trigger, calls.required, calls.several) == (trigger, False, True)
-        assert all((way.before or way.head).startswith(trigger) for way in calls.ways)
-        assert constrained_format(prompt.turn_format, asked) == prompt.turn_format
-        free = replace(prompt, opens_in_reasoning=False)
-        may_begin = turn(with_tools(ToolMode.AUTO), prompt=free)
-        assert may_begin == replace(asked, thought=replace(THOUGHT, is_open=False))
-    assert turn(with_tools(ToolMode.AUTO, "get_weather"), prompt=prompt) is None
+        assert all((syntax.before or syntax.head).startswith(trigger) for syntax in calls.ways)
+        assert constrained_format(prompt.turn_format, spec) == prompt.turn_format
+        unopened = replace(prompt, opens_in_reasoning=False)
+        optional = convert_turn(make_conversation(ToolMode.AUTO), prompt=unopened)
+        assert optional == replace(spec, thought=replace(REASONING, is_open=False))
+    assert convert_turn(make_conversation(ToolMode.AUTO, "get_weather"), prompt=prompt) is None
 
 
-THOUGHT = Reasoning("<think>", "</think>", is_open=True)
-STARTS = THINKING._replace(starts_in_reasoning=True)
+REASONING = Reasoning("<think>", "</think>", is_open=True)
+IMPLICIT = THINKING._replace(starts_in_reasoning=True)
 HARMONY = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "enable", "thought"),
+    ("prompt", "enable", "reasoning"),
     [
-        (a_prompt(opens_in_reasoning=True), None, THOUGHT),
-        (a_prompt(STARTS), None, THOUGHT),
-        (a_prompt(), True, replace(THOUGHT, is_open=False)),
-        (a_prompt(), None, None),
-        (a_prompt(), False, None),
-        (a_prompt(TurnFormat()), True, None),
-        (a_prompt(HARMONY), True, None),
+        (make_prompt(opens_in_reasoning=True), None, REASONING),
+        (make_prompt(IMPLICIT), None, REASONING),
+        (make_prompt(), True, replace(REASONING, is_open=False)),
+        (make_prompt(), None, None),
+        (make_prompt(), False, None),
+        (make_prompt(TurnFormat()), True, None),
+        (make_prompt(HARMONY), True, None),
     ],
 )
-def test_the_form_waits_for_a_thought_that_is_there(
-    prompt: RenderedPrompt, enable: bool | None, thought: Reasoning | None
+def test_an_output_format_applies_after_the_reasoning(
+    prompt: RenderedPrompt, enable: bool | None, reasoning: Reasoning | None
 ) -> None:
-    """Begun by the template, or asked for; a model that knows no thought gets none."""
-    asked = turn(conversation(user("q"), enable_thinking=enable), REGEX, prompt)
+    """Opened by the template or enabled by the request, if the format has reasoning markers."""
+    spec = convert_turn(conversation(user("q"), enable_thinking=enable), REGEX, prompt)
 
-    assert asked == OutputSpec(FORM, None, thought)
+    assert spec == OutputSpec(OUTPUT_FORMAT, None, reasoning)
 
 
-def test_a_continued_message_begins_no_thought() -> None:
-    """It has begun already."""
-    asked = turn(conversation(user("q"), assistant("so"), enable_thinking=True), REGEX)
+def test_a_continued_message_has_no_reasoning() -> None:
+    """Although the request enables thinking."""
+    spec = convert_turn(conversation(user("q"), assistant("so"), enable_thinking=True), REGEX)
 
-    assert asked == OutputSpec(FORM, None, None)
+    assert spec == OutputSpec(OUTPUT_FORMAT, None, None)
 
 
 def test_a_constrained_turn_is_parsed_in_the_format_of_its_grammar() -> None:
-    """Forced calls have the syntax of the family, or of Hermes; Harmony's channels are unused."""
-    calls = turn(with_tools(ToolMode.REQUIRED))
-    both = turn(with_tools(ToolMode.AUTO), REGEX)
-    form = text_output_spec(REGEX)
-    assert calls is not None
-    assert both is not None
-    assert form is not None
+    """The model's own format or Hermes for calls; Harmony channels are not parsed."""
+    calls_spec = convert_turn(make_conversation(ToolMode.REQUIRED))
+    both_spec = convert_turn(make_conversation(ToolMode.AUTO), REGEX)
+    text_spec = text_output_spec(REGEX)
+    assert calls_spec is not None
+    assert both_spec is not None
+    assert text_spec is not None
 
-    assert constrained_format(THINKING, calls) == THINKING
-    assert constrained_format(THINKING, both) == THINKING._replace(tool_calls=ToolCallFormat.HERMES)
-    assert calls_of(both).ways == TOOL_CALL_SYNTAXES[ToolCallFormat.HERMES]
-    assert constrained_format(THINKING, form) == THINKING
-    assert constrained_format(HARMONY, calls) == TurnFormat(tool_calls=ToolCallFormat.HERMES)
-    assert constrained_format(HARMONY, form) == TurnFormat()
+    assert constrained_format(THINKING, calls_spec) == THINKING
+    assert constrained_format(THINKING, both_spec) == THINKING._replace(
+        tool_calls=ToolCallFormat.HERMES
+    )
+    assert require_calls(both_spec).ways == TOOL_CALL_SYNTAXES[ToolCallFormat.HERMES]
+    assert constrained_format(THINKING, text_spec) == THINKING
+    assert constrained_format(HARMONY, calls_spec) == TurnFormat(tool_calls=ToolCallFormat.HERMES)
+    assert constrained_format(HARMONY, text_spec) == TurnFormat()

@@ -1,4 +1,4 @@
-"""Sizes that an operator asks to load a model with, and how they are shown."""
+"""Conversion of the limits with which an operator loads a model."""
 
 import pytest
 from corral.inference.v1 import model_pb2 as model_pb
@@ -7,28 +7,28 @@ from inference_svc.models.memory_plan import Layout, RequestedLimits
 from inference_svc.rpc.model_info import to_limits
 from svc_kit.errors import InvalidField, OutOfRange, UnsupportedField
 
-BEFORE = RequestedLimits(slots=3, context_tokens=512, layout=Layout.STREAMS)
+CONFIGURED = RequestedLimits(slots=3, context_tokens=512, layout=Layout.STREAMS)
 
 
-def test_what_is_not_asked_for_stays() -> None:
-    """Each size by itself, the layout too."""
-    asked = model_pb.ModelLimits(slots=2, layout=model_pb.KV_LAYOUT_UNIFIED)
+def test_unset_limits_are_the_configured_ones() -> None:
+    """Each limit is replaced separately."""
+    limits = model_pb.ModelLimits(slots=2, layout=model_pb.KV_LAYOUT_UNIFIED)
 
-    assert to_limits(model_pb.ModelLimits(), BEFORE) == BEFORE
-    assert to_limits(asked, BEFORE) == RequestedLimits(
+    assert to_limits(model_pb.ModelLimits(), CONFIGURED) == CONFIGURED
+    assert to_limits(limits, CONFIGURED) == RequestedLimits(
         slots=2, context_tokens=512, layout=Layout.UNIFIED
     )
 
 
 @pytest.mark.parametrize(
-    ("asked", "error"),
+    ("limits", "error"),
     [
         (model_pb.ModelLimits(slots=0), OutOfRange),
         (model_pb.ModelLimits(kv_bytes=1), UnsupportedField),
-        (model_pb.ModelLimits(layout=9), InvalidField),  # type: ignore[arg-type]  # of a later release
+        (model_pb.ModelLimits(layout=9), InvalidField),  # type: ignore[arg-type]  # unknown value
     ],
 )
-def test_what_cannot_be_had_is_refused(asked: model_pb.ModelLimits, error: type[Exception]) -> None:
-    """Before anything is loaded."""
+def test_invalid_limits_are_rejected(limits: model_pb.ModelLimits, error: type[Exception]) -> None:
+    """A size out of range, an output-only field, and an unknown layout."""
     with pytest.raises(error):
-        to_limits(asked, BEFORE)
+        to_limits(limits, CONFIGURED)

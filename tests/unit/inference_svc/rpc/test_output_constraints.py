@@ -1,7 +1,6 @@
-"""Enforced calls in each family's notation: the reader understands what the grammar admits."""
+"""Enforced calls in each tool-call format: the parser reads all calls that the grammar accepts."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import pytest
 
@@ -19,11 +18,11 @@ from inference_svc.structured_output.spec import (
 )
 from tests.support.turns import Golden, Parsed
 
-PARIS = '{"city": "Paris"}'
+ARGUMENTS = '{"city": "Paris"}'
 WEATHER = CallableTool("get_weather", '{"properties": {"city": {"type": "string"}}}', True, "t")
 TIME = CallableTool("get_time", "", True, "t")
-BOTH = (("get_weather", PARIS), ("get_time", "{}"))
-CONTROL = {
+CALLS = (("get_weather", ARGUMENTS), ("get_time", "{}"))
+CONTROL_TOKENS = {
     "[TOOL_CALLS]": 300,
     "[ARGS]": 301,
     "<｜tool▁calls▁begin｜>": 302,
@@ -32,27 +31,27 @@ CONTROL = {
     "<|START_ACTION|>": 305,
     "<|tools_suffix|>": 306,
 }
-END = 310
-WAYS = [
-    pytest.param(notation, way, id=f"{notation}-{number}")
-    for notation, ways in TOOL_CALL_SYNTAXES.items()
-    for number, way in enumerate(ways)
+END_TOKEN = 310
+SYNTAXES = [
+    pytest.param(notation, syntax, id=f"{notation}-{number}")
+    for notation, syntaxes in TOOL_CALL_SYNTAXES.items()
+    for number, syntax in enumerate(syntaxes)
 ]
 
 
-def written(way: ToolCallSyntax, calls: tuple[tuple[str, str], ...]) -> str:
-    """Calls as a model writes them."""
-    each = (
-        f"{way.head}{name}{way.middle}{arguments}{way.tail}".replace(NUMBER, str(number))
+def format_calls(syntax: ToolCallSyntax, calls: tuple[tuple[str, str], ...]) -> str:
+    """Format calls as a model does."""
+    texts = (
+        f"{syntax.head}{name}{syntax.middle}{arguments}{syntax.tail}".replace(NUMBER, str(number))
         for number, (name, arguments) in enumerate(calls)
     )
-    return way.before + way.between.join(each) + way.after
+    return syntax.before + syntax.between.join(texts) + syntax.after
 
 
-def token_ids(text: str, control: dict[str, int]) -> Iterator[int]:
-    """A token for each byte and for each control token."""
+def tokenize(text: str, control: dict[str, int]) -> Iterator[int]:
+    """Yield a token id for each byte and for each control token."""
     while text:
-        marker = next((name for name in control if text.startswith(name)), "")
+        marker = next((token for token in control if text.startswith(token)), "")
         if marker:
             yield control[marker]
         else:
@@ -60,41 +59,41 @@ def token_ids(text: str, control: dict[str, int]) -> Iterator[int]:
         text = text[len(marker) or 1 :]
 
 
-def is_admitted(asked: OutputSpec, text: str, control: dict[str, int]) -> bool:
-    """Whether the grammar lets a model write just this."""
-    tokenizer = byte_tokenizer(400, control, [END])
-    matcher = build_matcher(tokenizer, whole_grammar(asked, control))
-    tokens = list(token_ids(text, control))
+def is_accepted(spec: OutputSpec, text: str, control: dict[str, int]) -> bool:
+    """Whether the grammar accepts the text as a complete output."""
+    tokenizer = byte_tokenizer(400, control, [END_TOKEN])
+    matcher = build_matcher(tokenizer, whole_grammar(spec, control))
+    tokens = list(tokenize(text, control))
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
-@pytest.mark.parametrize("control", [{}, CONTROL], ids=["plain markers", "control tokens"])
-@pytest.mark.parametrize(("notation", "way"), WAYS)
-def test_calls_are_enforced_and_read_in_every_way(
-    notation: ToolCallFormat, way: ToolCallSyntax, control: dict[str, int]
+@pytest.mark.parametrize("control", [{}, CONTROL_TOKENS], ids=["plain markers", "control tokens"])
+@pytest.mark.parametrize(("notation", "syntax"), SYNTAXES)
+def test_calls_are_enforced_and_parsed_in_every_syntax(
+    notation: ToolCallFormat, syntax: ToolCallSyntax, control: dict[str, int]
 ) -> None:
-    """One call, or several where that is allowed, and nothing else."""
-    asked = OutputSpec(
+    """One call, or several if that is allowed, and no other text."""
+    spec = OutputSpec(
         None, ToolCallSpec(TOOL_CALL_SYNTAXES[notation], (WEATHER, TIME), True, several=True), None
     )
-    alone = OutputSpec(
+    single_call_spec = OutputSpec(
         None, ToolCallSpec(TOOL_CALL_SYNTAXES[notation], (WEATHER, TIME), True, several=False), None
     )
-    one, two = written(way, BOTH[:1]), written(way, BOTH)
+    one, two = format_calls(syntax, CALLS[:1]), format_calls(syntax, CALLS)
 
-    assert is_admitted(asked, one, control)
-    assert is_admitted(asked, two, control)
-    assert is_admitted(alone, one, control)
-    assert not is_admitted(alone, two, control)
-    assert not is_admitted(asked, f"x{one}", control)
-    assert not is_admitted(asked, one.replace("Paris", 'Pa"ris'), control)
-    assert not is_admitted(asked, one.replace("get_weather", "get_whether"), control)
-    read = Golden("", TurnFormat(tool_calls=notation), two, Parsed(calls=BOTH))
-    assert read.parse([two]) == read.expected
+    assert is_accepted(spec, one, control)
+    assert is_accepted(spec, two, control)
+    assert is_accepted(single_call_spec, one, control)
+    assert not is_accepted(single_call_spec, two, control)
+    assert not is_accepted(spec, f"x{one}", control)
+    assert not is_accepted(spec, one.replace("Paris", 'Pa"ris'), control)
+    assert not is_accepted(spec, one.replace("get_weather", "get_whether"), control)
+    golden = Golden("", TurnFormat(tool_calls=notation), two, Parsed(calls=CALLS))
+    assert golden.parse([two]) == golden.expected
 
 
-def test_a_family_without_json_writes_as_hermes_does() -> None:
-    """So does one whose calls have no marker where they stand beside another form."""
+def test_calls_are_enforced_in_hermes_format_if_the_own_one_is_unsuitable() -> None:
+    """Formats not based on JSON, and beside an output format those without a marker."""
     assert (
         enforced_tool_call_format(ToolCallFormat.MISTRAL, beside_form=True)
         is ToolCallFormat.MISTRAL
@@ -109,18 +108,18 @@ def test_a_family_without_json_writes_as_hermes_does() -> None:
         assert enforced_tool_call_format(notation, beside_form=False) is ToolCallFormat.HERMES
 
 
-def test_numbers_are_the_models_own() -> None:
-    """It counts through the conversation; nothing else stands in their place."""
-    (way,) = TOOL_CALL_SYNTAXES[ToolCallFormat.KIMI]
-    asked = OutputSpec(None, ToolCallSpec((way,), (TIME,), True, several=False), None)
-    call = written(way, (("get_time", "{}"),))
+def test_the_model_chooses_the_numbers_of_calls() -> None:
+    """Any number is accepted, but no other text and no empty one."""
+    (syntax,) = TOOL_CALL_SYNTAXES[ToolCallFormat.KIMI]
+    spec = OutputSpec(None, ToolCallSpec((syntax,), (TIME,), True, several=False), None)
+    call = format_calls(syntax, (("get_time", "{}"),))
 
-    assert is_admitted(asked, call.replace(":0<", ":27<"), CONTROL)
-    assert not is_admitted(asked, call.replace(":0<", ":x<"), CONTROL)
-    assert not is_admitted(asked, call.replace(":0<", ":<"), CONTROL)
+    assert is_accepted(spec, call.replace(":0<", ":27<"), CONTROL_TOKENS)
+    assert not is_accepted(spec, call.replace(":0<", ":x<"), CONTROL_TOKENS)
+    assert not is_accepted(spec, call.replace(":0<", ":<"), CONTROL_TOKENS)
 
 
-def test_every_way_says_where_a_call_begins_and_ends() -> None:
-    """A way without a text before the name would force nothing."""
-    for ways in TOOL_CALL_SYNTAXES.values():
-        assert all(asdict(way)["head"] and way.middle for way in ways)
+def test_every_syntax_has_text_before_and_after_the_name() -> None:
+    """Otherwise the grammar could not enforce a call."""
+    for syntaxes in TOOL_CALL_SYNTAXES.values():
+        assert all(syntax.head and syntax.middle for syntax in syntaxes)

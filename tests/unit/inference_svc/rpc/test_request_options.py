@@ -1,4 +1,4 @@
-"""Protos to engine requests: defaults, limits, and every refusal by its field."""
+"""Conversion of generation options to requests: defaults, limits and errors by field."""
 
 import math
 from dataclasses import replace
@@ -50,8 +50,8 @@ def _options(**fields: Any) -> pb.GenerationOptions:
     return pb.GenerationOptions(**fields)
 
 
-def test_unset_fields_take_the_models_defaults() -> None:
-    """Only what the caller set differs from them."""
+def test_unset_sampling_fields_have_the_defaults_of_the_model() -> None:
+    """Zero is a value of its own, not unset."""
     options = _options(sampling=sampling_pb.SamplingParams(temperature=0.0, min_p=0.0))
 
     (request,) = _convert(options)
@@ -60,42 +60,42 @@ def test_unset_fields_take_the_models_defaults() -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_deterministic_request_reuses_nothing(*, deterministic: bool) -> None:
-    """Cells that were computed in company are not the same twice."""
+def test_a_deterministic_request_does_not_reuse_cached_prefixes(*, deterministic: bool) -> None:
+    """Cells that were computed in a shared batch may differ slightly."""
     (request,) = _convert(_options(deterministic=deterministic))
 
     assert (request.deterministic, request.reuse) == (deterministic, not deterministic)
 
 
-def test_prefixes_of_different_adapters_have_different_keys() -> None:
-    """Every scale and every file its own; without adapters the key is what it was."""
+def test_each_adapter_stack_has_its_own_cache_key() -> None:
+    """The key depends on the digest and scale of each adapter."""
     stacks = [
         NO_ADAPTERS,
         *((AppliedAdapter(digest, scale),) for digest in "ab" for scale in (0.5, 1.0)),
         (AppliedAdapter("a", 1.0), AppliedAdapter("b", 1.0)),
     ]
-    found = [
+    requests = [
         to_requests(
             _options(), Prompt((1, 2), "prompt"), replace(TARGET, adapters=stack), CALLER, None
         )[0]
         for stack in stacks
     ]
 
-    assert [request.adapters for request in found] == stacks
-    assert len({request.cache_key for request in found}) == len(stacks)
-    assert found[0].cache_key == _convert()[0].cache_key
+    assert [request.adapters for request in requests] == stacks
+    assert len({request.cache_key for request in requests}) == len(stacks)
+    assert requests[0].cache_key == _convert()[0].cache_key
 
 
 def test_each_choice_is_a_request_with_the_same_seed() -> None:
-    """Choices differ by their number only, which draws take in."""
+    """Their random draws differ by the index of the choice."""
     requests = _convert(_options(num_choices=3))
 
     assert [request.choice for request in requests] == [0, 1, 2]
     assert len({request.seed for request in requests}) == 1
 
 
-def test_output_is_bounded_by_what_the_context_has_left() -> None:
-    """Unset and too large limits both become the rest of the window."""
+def test_max_tokens_is_limited_to_the_remaining_context() -> None:
+    """An unset limit is the remaining context."""
     (unset,) = _convert()
     (large,) = _convert(_options(stopping=pb.StoppingParams(max_tokens=1000)))
     (small,) = _convert(_options(stopping=pb.StoppingParams(max_tokens=5)))
@@ -103,8 +103,8 @@ def test_output_is_bounded_by_what_the_context_has_left() -> None:
     assert (unset.max_tokens, large.max_tokens, small.max_tokens) == (61, 61, 5)
 
 
-def test_projects_and_salts_have_caches_of_their_own() -> None:
-    """No pair of project and salt can be mistaken for another."""
+def test_each_project_and_salt_has_its_own_cache_key() -> None:
+    """Equal concatenations of project and salt have different keys."""
 
     def key(project: str, salt: str) -> bytes:
         caller = Principal(project=project, scopes=frozenset(), key_id="k")
@@ -114,8 +114,8 @@ def test_projects_and_salts_have_caches_of_their_own() -> None:
     assert len({key("a", ""), key("b", ""), key("a", "b"), key("ab", ""), key("", "ab")}) == 5
 
 
-def test_projects_of_a_group_share_and_nobody_else() -> None:
-    """Projects outside of it do not share, nor one with the group's name; salts still separate."""
+def test_only_projects_of_a_group_share_cache_keys() -> None:
+    """Not a project with the name of the group; salts also apply in a group."""
     groups = PrefixGroups({"team": ["red", "green"]})
 
     def key(project: str, salt: str = "", groups: PrefixGroups = groups) -> bytes:
@@ -126,13 +126,13 @@ def test_projects_of_a_group_share_and_nobody_else() -> None:
 
     assert key("red") == key("green")
     assert key("red", "s") == key("green", "s")
-    apart = ("red", ""), ("red", "s"), ("blue", ""), ("team", ""), ("group 4:team", ""), ("", "")
-    assert len({key(project, salt) for project, salt in apart}) == len(apart)
+    others = ("red", ""), ("red", "s"), ("blue", ""), ("team", ""), ("group 4:team", ""), ("", "")
+    assert len({key(project, salt) for project, salt in others}) == len(others)
     assert key("blue") == key("blue", groups=NO_GROUPS)
 
 
-def test_resumed_tokens_reach_their_choice() -> None:
-    """And the seed is the caller's."""
+def test_resumed_tokens_belong_to_their_choice() -> None:
+    """All choices have the seed of the caller."""
     options = _options(
         num_choices=2,
         sampling=sampling_pb.SamplingParams(seed=9),
@@ -144,7 +144,7 @@ def test_resumed_tokens_reach_their_choice() -> None:
     assert (list(first.resumed), list(second.resumed), second.seed) == ([], [4, 5], 9)
 
 
-BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
+INVALID_OPTIONS: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
     "temperature nan": (
         _options(sampling=sampling_pb.SamplingParams(temperature=math.nan)),
         OutOfRange,
@@ -155,7 +155,7 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         OutOfRange,
         "top_p",
     ),
-    "window over the context": (
+    "penalty window over the context": (
         _options(sampling=sampling_pb.SamplingParams(penalty_last_n=65)),
         OutOfRange,
         "penalty_last_n",
@@ -176,9 +176,17 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         OutOfRange,
         "max_tokens",
     ),
-    "too many stops": (_options(stopping=pb.StoppingParams(stop=["x"] * 17)), DomainError, "stop"),
-    "a long stop": (_options(stopping=pb.StoppingParams(stop=["x" * 257])), DomainError, "stop"),
-    "an empty stop": (_options(stopping=pb.StoppingParams(stop=[""])), DomainError, "stop"),
+    "too many stop texts": (
+        _options(stopping=pb.StoppingParams(stop=["x"] * 17)),
+        DomainError,
+        "stop",
+    ),
+    "a stop text that is too long": (
+        _options(stopping=pb.StoppingParams(stop=["x" * 257])),
+        DomainError,
+        "stop",
+    ),
+    "an empty stop text": (_options(stopping=pb.StoppingParams(stop=[""])), DomainError, "stop"),
     "an unknown stop token": (
         _options(stopping=pb.StoppingParams(stop_token_ids=[-1])),
         TokenOutOfVocabulary,
@@ -189,23 +197,23 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         OutOfRange,
         "top_logprobs",
     ),
-    "a class above the caller's": (
+    "a priority above the caller's": (
         _options(scheduling=pb.SchedulingOptions(priority=pb.PRIORITY_INTERACTIVE)),
         OutOfRange,
         "priority",
     ),
-    "a negative queue time": (
+    "a negative queue timeout": (
         _options(scheduling=pb.SchedulingOptions(queue_timeout=Duration(seconds=-1))),
         OutOfRange,
         "queue_timeout",
     ),
-    "a queue time that Python cannot hold": (
+    "a queue timeout beyond the range of Python": (
         _options(scheduling=pb.SchedulingOptions(queue_timeout=Duration(seconds=10**15))),
         OutOfRange,
         "queue_timeout",
     ),
-    "a long label": (_options(label="x" * 257), DomainError, "label"),
-    "two ways to draw": (
+    "a label that is too long": (_options(label="x" * 257), DomainError, "label"),
+    "mirostat and adaptive-p together": (
         _options(
             sampling=sampling_pb.SamplingParams(
                 mirostat=sampling_pb.MirostatParams(version=2),
@@ -215,8 +223,12 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         InvalidField,
         "adaptive.target",
     ),
-    "a long salt": (_options(cache=pb.CacheOptions(salt="x" * 257)), TooLong, "cache.salt"),
-    "a long affinity": (
+    "a salt that is too long": (
+        _options(cache=pb.CacheOptions(salt="x" * 257)),
+        TooLong,
+        "cache.salt",
+    ),
+    "an affinity that is too long": (
         _options(cache=pb.CacheOptions(affinity="x" * 257)),
         TooLong,
         "cache.affinity",
@@ -241,12 +253,12 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
         FeatureUnsupported,
         None,
     ),
-    "a state to keep that none may reuse": (
+    "keep without reuse": (
         _options(cache=pb.CacheOptions(keep=True, reuse=False)),
         InvalidField,
         "cache.keep",
     ),
-    "a state to keep that is not to be reused": (
+    "keep of a deterministic request": (
         _options(deterministic=True, cache=pb.CacheOptions(keep=True)),
         DomainError,
         "cache.keep",
@@ -261,10 +273,10 @@ BAD: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | None]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_values_are_refused_by_field(case: str) -> None:
-    """Nothing is queued with a value that no sampler or limit allows."""
-    options, kind, field = BAD[case]
+@pytest.mark.parametrize("case", INVALID_OPTIONS)
+def test_invalid_options_are_rejected_with_their_field(case: str) -> None:
+    """Each error has its type and names the field."""
+    options, kind, field = INVALID_OPTIONS[case]
 
     with pytest.raises(kind) as failure:
         _convert(options)
@@ -272,8 +284,8 @@ def test_bad_values_are_refused_by_field(case: str) -> None:
     assert failure.value.field == field
 
 
-def test_a_snapshot_brings_back_what_tokens_do_not_tell() -> None:
-    """With it mirostat may be resumed; each choice has its own."""
+def test_mirostat_can_be_resumed_with_a_snapshot() -> None:
+    """The snapshot has the state of the sampler; each choice has its own."""
     options = _options(
         sampling=sampling_pb.SamplingParams(seed=1, mirostat=sampling_pb.MirostatParams(version=2)),
         resume=[pb.ResumedChoice(index=1, output_token_ids=[4], snapshot_id="snap_1")],
@@ -286,11 +298,11 @@ def test_a_snapshot_brings_back_what_tokens_do_not_tell() -> None:
     assert (second.snapshot_id, list(second.resumed), second.keep) == ("snap_1", [4], True)
 
 
-SERVICE = replace(CALLER, is_service=True)
-KNOWN = replace(TARGET, digest="d1")
+SERVICE_CALLER = replace(CALLER, is_service=True)
+HASHED_TARGET = replace(TARGET, digest="d1")
 
 
-def _kept_for(
+def _convert_keep_for(
     object_id: str, caller: Principal, target: Target, **fields: Any
 ) -> StoredObjectRef | None:
     options = _options(cache=pb.CacheOptions(keep_for=object_id), **fields)
@@ -298,32 +310,34 @@ def _kept_for(
     return request.keep_for
 
 
-def test_a_service_says_which_object_a_request_is_part_of() -> None:
-    """The engine hears for which model, once that is known."""
-    assert _kept_for("thread_1", SERVICE, KNOWN) == StoredObjectRef("thread_1", "d1")
-    assert _kept_for("thread_1", SERVICE, TARGET) is None
-    assert _kept_for("", CALLER, KNOWN) is None
+def test_a_service_may_name_the_stored_object_of_a_request() -> None:
+    """It is ignored until the digest of the model is known."""
+    assert _convert_keep_for("thread_1", SERVICE_CALLER, HASHED_TARGET) == StoredObjectRef(
+        "thread_1", "d1"
+    )
+    assert _convert_keep_for("thread_1", SERVICE_CALLER, TARGET) is None
+    assert _convert_keep_for("", CALLER, HASHED_TARGET) is None
 
 
 @pytest.mark.parametrize(
     ("object_id", "caller", "fields", "kind"),
     [
         ("thread_1", CALLER, {}, ServiceOnly),
-        ("x" * 129, SERVICE, {}, TooLong),
-        ("thread_1", SERVICE, {"deterministic": True}, InvalidField),
+        ("x" * 129, SERVICE_CALLER, {}, TooLong),
+        ("thread_1", SERVICE_CALLER, {"deterministic": True}, InvalidField),
     ],
 )
-def test_bad_objects_are_refused(
+def test_invalid_stored_objects_are_rejected(
     object_id: str, caller: Principal, fields: dict[str, Any], kind: type[DomainError]
 ) -> None:
-    """By whoever may not name one, with a name too long, and where nothing is kept."""
+    """From other callers, with an id that is too long, and for deterministic requests."""
     with pytest.raises(kind) as failure:
-        _kept_for(object_id, caller, KNOWN, **fields)
+        _convert_keep_for(object_id, caller, HASHED_TARGET, **fields)
     assert failure.value.field == "cache.keep_for"
 
 
-def test_a_prompt_over_the_context_is_refused_with_both_numbers() -> None:
-    """One token of output must fit behind it."""
+def test_a_prompt_without_space_for_output_is_rejected_with_both_sizes() -> None:
+    """One token of output must fit into the context."""
     with pytest.raises(ContextLengthExceeded) as failure:
         _convert(tokens=(1,) * 64)
 
@@ -332,29 +346,29 @@ def test_a_prompt_over_the_context_is_refused_with_both_numbers() -> None:
     assert len(_convert(tokens=(1,) * 63)) == 1
 
 
-def test_an_empty_prompt_and_unknown_tokens_are_refused() -> None:
-    """By the field the prompt came from."""
+def test_an_empty_prompt_and_unknown_tokens_are_rejected() -> None:
+    """A token id must be in the vocabulary."""
     with pytest.raises(MissingField):
         _convert(tokens=())
     with pytest.raises(TokenOutOfVocabulary):
         _convert(tokens=(1, 100))
 
 
-def test_drafts_are_the_servers_choice_unless_a_request_says_otherwise() -> None:
-    """Bounded, forbidden, or as long as a row may be."""
+def test_the_draft_length_is_the_maximum_unless_the_request_limits_it() -> None:
+    """Disabled, it is 0; larger limits are lowered to the maximum."""
 
-    def asked(**fields: Any) -> int:
+    def max_draft(**fields: Any) -> int:
         return _convert(_options(speculation=pb.SpeculationOptions(**fields)))[0].max_draft
 
-    assert _convert()[0].max_draft == asked() == asked(enabled=True) == MAX_DRAFT
-    assert asked(enabled=False) == asked(enabled=False, max_draft_tokens=4) == 0
-    assert asked(max_draft_tokens=4) == 4
-    assert asked(max_draft_tokens=32) == MAX_DRAFT
+    assert _convert()[0].max_draft == max_draft() == max_draft(enabled=True) == MAX_DRAFT
+    assert max_draft(enabled=False) == max_draft(enabled=False, max_draft_tokens=4) == 0
+    assert max_draft(max_draft_tokens=4) == 4
+    assert max_draft(max_draft_tokens=32) == MAX_DRAFT
 
 
 @pytest.mark.parametrize("length", [-1, 0, 33])
-def test_a_draft_has_a_range(length: int) -> None:
-    """None at all is said by the switch."""
+def test_a_draft_length_outside_its_range_is_rejected(length: int) -> None:
+    """From 1 to 32; `enabled` disables drafts."""
     with pytest.raises(OutOfRange) as caught:
         _convert(_options(speculation=pb.SpeculationOptions(max_draft_tokens=length)))
 

@@ -1,4 +1,4 @@
-"""Which engine a snapshot is saved or restored with, and what is said where none can be asked."""
+"""The engine that saves or restores a snapshot, and the errors if there is none."""
 
 from array import array
 from collections.abc import Callable, Mapping
@@ -29,26 +29,26 @@ from tests.support.snapshots import make_snapshot
 
 SAVE = pb.SaveSnapshotRequest(request_id="r")
 RESTORE = pb.RestoreSnapshotRequest(snapshot_id="s")
-Over = Callable[[PoolHarness], SnapshotService]
-OF_ANOTHER = SnapshotIncompatible(snapshot="s", aspect="model", expected="d1", found="d2")
+MakeService = Callable[[PoolHarness], SnapshotService]
+OTHER_MODEL = SnapshotIncompatible(snapshot="s", aspect="model", expected="d1", found="d2")
 
 
-class Desk:
-    """Gives one answer to whatever is asked; of each object that is dropped it had one file."""
+class FakeSnapshots:
+    """Returns or raises the same result for each command; a dropped object counts as one file."""
 
-    def __init__(self, answer: Snapshot | DomainError) -> None:
+    def __init__(self, result: Snapshot | DomainError) -> None:
         self.use = FolderUsage(0, 0)
         self.dropped: list[str] = []
-        self._answer = answer
+        self._result = result
 
     async def run(self, command: FileCommand) -> object:
-        """The answer."""
+        """Return the result of a command."""
         if isinstance(command, DropCachedPrefixes):
             self.dropped += command.object_ids
             return len(command.object_ids)
-        if isinstance(self._answer, DomainError):
-            raise self._answer
-        return self._answer
+        if isinstance(self._result, DomainError):
+            raise self._result
+        return self._result
 
 
 @pytest.fixture
@@ -59,145 +59,156 @@ def folder(tmp_path: Path) -> SnapshotStore:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> DiskPrefixCache:
-    """An empty one."""
+    """An empty disk prefix cache."""
     return DiskPrefixCache(FolderLimits(tmp_path / "archive", 10**6, 9))
 
 
 @pytest.fixture
-def over(folder: SnapshotStore, archive: DiskPrefixCache) -> Over:
-    """Makes what is tested, over the folders and a server's engines."""
+def make_service(folder: SnapshotStore, archive: DiskPrefixCache) -> MakeService:
+    """Builds the service for the models of a harness and the empty stores."""
     return lambda harness: SnapshotService(harness.pool, folder, archive)
 
 
-async def loaded(answers: Mapping[str, Snapshot | DomainError]) -> PoolHarness:
-    """A server of models a, b and c; those with an answer are loaded and have a digest."""
+async def load_models(results: Mapping[str, Snapshot | DomainError]) -> PoolHarness:
+    """Models a, b and c; those in `results` are loaded and have a digest."""
     harness = PoolHarness(*(make_entry(name, 2) for name in "abc"))
     await harness.start()
-    for name, answer in answers.items():
+    for name, result in results.items():
         await harness.pool.load(harness[name], wait=True)
-        engine_of(harness, name).snapshots = Desk(answer)
+        get_engine(harness, name).snapshots = FakeSnapshots(result)
         harness[name].digest = "d"
         harness[name].digest_computed.set()
     return harness
 
 
-def engine_of(harness: PoolHarness, name: str) -> FakeEngine:
+def get_engine(harness: PoolHarness, name: str) -> FakeEngine:
     """The engine of a loaded model."""
     return harness.loader.alive(name)[-1]
 
 
-def a_sequence() -> Snapshot:
-    """A snapshot as the engine describes it."""
+def make_sequence_snapshot() -> Snapshot:
+    """A snapshot with four tokens."""
     return make_snapshot(tokens=array("i", [5, 6, 7, 8]))
 
 
-async def test_the_engine_that_has_the_sequence_saves_it(over: Over) -> None:
-    """One that loads, and one that could not be loaded, have nothing to say."""
-    nothing = StateNotFound(request="r", index=0)
-    harness = await loaded({"a": nothing, "b": a_sequence()})
+async def test_a_snapshot_is_saved_by_the_engine_that_has_the_sequence(
+    make_service: MakeService,
+) -> None:
+    """An engine without the sequence, and one that is still loading, are skipped."""
+    not_found = StateNotFound(request="r", index=0)
+    harness = await load_models({"a": not_found, "b": make_sequence_snapshot()})
     harness.loader.loads_immediately = False
     await harness.pool.load(harness["c"], wait=False)
 
-    assert (await over(harness).save(SAVE)).snapshot.model == "m"
+    assert (await make_service(harness).save(SAVE)).snapshot.model == "m"
 
 
-async def test_a_model_that_is_being_loaded_is_not_asked(over: Over) -> None:
-    """Its digest is not known before its load has come to an end, if ever."""
+async def test_a_model_that_is_being_loaded_has_no_snapshots(make_service: MakeService) -> None:
+    """Its digest is not known until it is loaded."""
     harness = PoolHarness(make_entry("a", policy=LoadPolicy.MANUAL))
     await harness.start(loads_immediately=False)
     await harness.pool.load(harness["a"], wait=False)
-    snapshots = over(harness)
+    service = make_service(harness)
 
     with pytest.raises(StateNotFound):
-        await snapshots.save(SAVE)
+        await service.save(SAVE)
     with pytest.raises(ModelNotLoaded):
-        await snapshots.restore(RESTORE)
+        await service.restore(RESTORE)
 
 
-async def test_an_engine_that_is_down_may_be_the_one(over: Over) -> None:
-    """Unless another one has it."""
-    harness = await loaded({"a": OF_ANOTHER, "b": OF_ANOTHER, "c": a_sequence()})
-    snapshots = over(harness)
-    engine_of(harness, "a").crash()
-
-    assert (await snapshots.restore(RESTORE)).snapshot.model == "m"
-    engine_of(harness, "c").crash()
-    with pytest.raises(EngineRestarting):
-        await snapshots.restore(RESTORE)
-    for name in "ac":
-        engine_of(harness, name).recover()
-    engine_of(harness, "c").snapshots = Desk(OF_ANOTHER)
-    with pytest.raises(SnapshotIncompatible):
-        await snapshots.restore(RESTORE)
-
-
-async def test_files_are_dropped_with_no_model_loaded(
-    over: Over, folder: SnapshotStore, archive: DiskPrefixCache
+async def test_an_engine_that_is_down_may_have_the_model_of_a_snapshot(
+    make_service: MakeService,
 ) -> None:
-    """Those that are named, and those of objects that are gone; others stay."""
+    """The error is EngineRestarting, unless another engine restores the snapshot."""
+    harness = await load_models({"a": OTHER_MODEL, "b": OTHER_MODEL, "c": make_sequence_snapshot()})
+    service = make_service(harness)
+    get_engine(harness, "a").crash()
+
+    assert (await service.restore(RESTORE)).snapshot.model == "m"
+    get_engine(harness, "c").crash()
+    with pytest.raises(EngineRestarting):
+        await service.restore(RESTORE)
+    for name in "ac":
+        get_engine(harness, name).recover()
+    get_engine(harness, "c").snapshots = FakeSnapshots(OTHER_MODEL)
+    with pytest.raises(SnapshotIncompatible):
+        await service.restore(RESTORE)
+
+
+async def test_files_are_dropped_although_no_model_is_loaded(
+    make_service: MakeService, folder: SnapshotStore, archive: DiskPrefixCache
+) -> None:
+    """Named snapshots and the files of stored objects; others are not dropped."""
     names = [new_snapshot_id() for _ in range(4)]
     for name in names[:2]:
         folder.save(make_snapshot(name), bytearray(40))
     for name, kept_for in zip(names[2:], ("thread_1", "thread_2"), strict=True):
         archive.save(make_snapshot(name, kept_for=kept_for), bytearray(40), ())
-    asked = pb.DropSnapshotsRequest(snapshot_ids=[names[0], "x"], object_ids=["thread_1", "x"])
+    request = pb.DropSnapshotsRequest(snapshot_ids=[names[0], "x"], object_ids=["thread_1", "x"])
 
-    assert (await over(PoolHarness()).drop(asked)).num_dropped == 2
+    assert (await make_service(PoolHarness()).drop(request)).num_dropped == 2
     assert (folder.ids(), archive.usage.num_files) == ([names[1]], 1)
-    assert (await over(PoolHarness()).drop(asked)).num_dropped == 0
+    assert (await make_service(PoolHarness()).drop(request)).num_dropped == 0
 
 
-async def test_every_engine_hears_what_is_left_of_the_files(
-    over: Over, folder: SnapshotStore
+async def test_every_engine_has_the_folder_usage_after_a_drop(
+    make_service: MakeService, folder: SnapshotStore
 ) -> None:
-    """For the gauges: whichever of them is asked, they share one folder."""
+    """Engines share the folder, and gauges may read the usage of any of them."""
     name = new_snapshot_id()
     folder.save(make_snapshot(name), bytearray(40))
-    harness = await loaded({"a": a_sequence(), "b": a_sequence()})
-    desks = [Desk(a_sequence()), Desk(a_sequence())]
-    for model, desk in zip("ab", desks, strict=True):
-        engine_of(harness, model).snapshots = desk
-        desk.use = folder.usage
-    await over(harness).drop(pb.DropSnapshotsRequest(snapshot_ids=[name]))
+    harness = await load_models({"a": make_sequence_snapshot(), "b": make_sequence_snapshot()})
+    engine_snapshots = [
+        FakeSnapshots(make_sequence_snapshot()),
+        FakeSnapshots(make_sequence_snapshot()),
+    ]
+    for model, snapshots in zip("ab", engine_snapshots, strict=True):
+        get_engine(harness, model).snapshots = snapshots
+        snapshots.use = folder.usage
+    await make_service(harness).drop(pb.DropSnapshotsRequest(snapshot_ids=[name]))
 
-    assert [desk.use.num_files for desk in desks] == [0, 0]
+    assert [snapshots.use.num_files for snapshots in engine_snapshots] == [0, 0]
 
 
-async def test_every_engine_drops_what_it_has_of_an_object(over: Over) -> None:
-    """One that is away does not keep the others from it, and the caller hears of it."""
-    harness = await loaded({"a": a_sequence(), "b": a_sequence()})
-    snapshots, desks = over(harness), []
+async def test_every_engine_drops_the_prefixes_of_a_stored_object(
+    make_service: MakeService,
+) -> None:
+    """Also if another engine is down, which is an error after the others have dropped theirs."""
+    harness = await load_models({"a": make_sequence_snapshot(), "b": make_sequence_snapshot()})
+    service, engine_snapshots = make_service(harness), []
     for name in "ab":
-        desks.append(Desk(a_sequence()))
-        engine_of(harness, name).snapshots = desks[-1]
-    asked = pb.DropSnapshotsRequest(object_ids=["thread_1", ""])
+        engine_snapshots.append(FakeSnapshots(make_sequence_snapshot()))
+        get_engine(harness, name).snapshots = engine_snapshots[-1]
+    request = pb.DropSnapshotsRequest(object_ids=["thread_1", ""])
 
-    assert (await snapshots.drop(asked)).num_dropped == 2
-    engine_of(harness, "a").crash()
+    assert (await service.drop(request)).num_dropped == 2
+    get_engine(harness, "a").crash()
     with pytest.raises(EngineRestarting):
-        await snapshots.drop(asked)
-    assert [desk.dropped for desk in desks] == [["thread_1"], ["thread_1"] * 2]
+        await service.drop(request)
+    assert [snapshots.dropped for snapshots in engine_snapshots] == [["thread_1"], ["thread_1"] * 2]
 
 
 @pytest.mark.parametrize("field", ["snapshot_ids", "object_ids"])
-async def test_no_more_are_dropped_at_once_than_a_step_can_bear(over: Over, field: str) -> None:
-    """The list is bounded before any engine is asked."""
+async def test_dropping_too_many_ids_at_once_is_rejected(
+    make_service: MakeService, field: str
+) -> None:
+    """At most 1000 snapshots and 1000 stored objects per request."""
     with pytest.raises(TooLong) as failure:
-        await over(PoolHarness()).drop(pb.DropSnapshotsRequest(**{field: ["s"] * 1001}))
+        await make_service(PoolHarness()).drop(pb.DropSnapshotsRequest(**{field: ["s"] * 1001}))
     assert failure.value.field == field
 
 
-async def test_a_model_without_a_digest_has_no_snapshots(over: Over) -> None:
-    """It does not keep others from theirs, and nobody waits for it."""
-    harness = await loaded({"a": a_sequence(), "b": a_sequence()})
-    snapshots, gone = over(harness), FileStamp(Path("/nowhere.gguf"), 1, 1, 1)
+async def test_a_model_without_a_digest_has_no_snapshots(make_service: MakeService) -> None:
+    """Saving fails only if no other model has the sequence."""
+    harness = await load_models({"a": make_sequence_snapshot(), "b": make_sequence_snapshot()})
+    service, missing = make_service(harness), FileStamp(Path("/nowhere.gguf"), 1, 1, 1)
     for name in "ab":
         harness[name].digest = ""
         harness[name].digest_computed.clear()
-        harness[name].file = make_entry(name, file={"stamps": (gone,)}).file
+        harness[name].file = make_entry(name, file={"stamps": (missing,)}).file
         await compute_digest(harness[name])
     with pytest.raises(StorageFailed, match="the model 'a'"):
-        await snapshots.save(SAVE)
+        await service.save(SAVE)
     harness["b"].digest = "d"
 
-    assert (await snapshots.save(SAVE)).snapshot.model == "m"
+    assert (await service.save(SAVE)).snapshot.model == "m"

@@ -1,4 +1,4 @@
-"""From engine events to the messages of a stream."""
+"""Conversion of engine events to the messages of a stream."""
 
 from array import array
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ HERMES = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 
 
-class Running:
-    """A generation of some choices, with a count of cancels."""
+class FakeGeneration:
+    """An output stream of `choices`; counts cancellations and records usage."""
 
     def __init__(self, choices: int = 1) -> None:
-        self.cancelled = 0
-        self.used: list[tuple[str, str, Counts]] = []
+        self.num_cancelled = 0
+        self.recorded: list[tuple[str, str, Counts]] = []
         self.stream = OutputStream(
             "req_1",
             tuple(range(choices)),
@@ -41,56 +41,58 @@ class Running:
             set_paused=lambda _: None,
             cancel=self._cancel,
         )
-        self.admitted = AcceptedRequest(
+        self.accepted_request = AcceptedRequest(
             [make_request(i) for i in range(choices)], self.stream, 2, "demo", "red"
         )
 
     def count(self, project: str, model: str, counts: Counts) -> None:
-        """Remember what was used."""
-        self.used.append((project, model, counts))
+        """Record the usage of a request."""
+        self.recorded.append((project, model, counts))
 
     def _cancel(self) -> None:
-        self.cancelled += 1
+        self.num_cancelled += 1
 
-    def say(self, text: str, choice: int = 0) -> None:
-        """One token of text."""
+    def deliver_text(self, text: str, choice: int = 0) -> None:
+        """Deliver a token with this text."""
         self.stream.deliver(events.Delta(choice, text, (7,), ()))
 
-    def end(self, choice: int = 0, reason: events.FinishReason = events.FinishReason.STOP) -> None:
-        """The end of a choice after three tokens."""
+    def finish(
+        self, choice: int = 0, reason: events.FinishReason = events.FinishReason.STOP
+    ) -> None:
+        """Finish a choice with three output tokens."""
         timings = events.Timings(0.5, 0.25, 2.0)
         self.stream.deliver(events.Finished(choice, reason, None, 2, 3, timings))
 
 
-def texts(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
-    """Raw turns."""
+def text_turns(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
+    """A turn of raw text per choice."""
     return [TextTurn(i, token_ids=token_ids) for i in range(choices)]
 
 
-def a_chat(max_calls: int | None = None) -> list[ChatTurn]:
-    """One turn that may call tools."""
+def chat_turns(max_calls: int | None = None) -> list[ChatTurn]:
+    """One chat turn with the Hermes format."""
     parser = TurnParser(HERMES, tools=TOOLS, new_call_id=lambda: "call_1")
     return [ChatTurn(0, parser, token_ids=False, max_calls=max_calls)]
 
 
-async def collect(
-    running: Running, turns: Sequence[Turn], into: list[Event] | None = None
+async def collect_events(
+    generation: FakeGeneration, turns: Sequence[Turn], received: list[Event] | None = None
 ) -> list[Event]:
-    """All events; those before an error are in `into`."""
-    seen = [] if into is None else into
-    async for event in stream_events(running.admitted, turns, running.count):
-        seen.append(event)
-    return seen
+    """Return all events; `received` has those before an error."""
+    received = [] if received is None else received
+    async for event in stream_events(generation.accepted_request, turns, generation.count):
+        received.append(event)
+    return received
 
 
 async def test_events_come_in_order() -> None:
     """Accepted, started, deltas, finished, done."""
-    running = Running()
-    running.stream.deliver(events.Started(0, 3, 2, events.CacheSource.LIVE))
-    running.say("a")
-    running.end()
+    generation = FakeGeneration()
+    generation.stream.deliver(events.Started(0, 3, 2, events.CacheSource.LIVE))
+    generation.deliver_text("a")
+    generation.finish()
 
-    accepted, started, delta, finished, done = await collect(running, texts())
+    accepted, started, delta, finished, done = await collect_events(generation, text_turns())
 
     assert isinstance(accepted, pb.Accepted)
     assert (accepted.request_id, accepted.queue_position, accepted.model) == ("req_1", 2, "demo")
@@ -107,17 +109,17 @@ async def test_events_come_in_order() -> None:
 
 
 async def test_pending_deltas_of_a_choice_become_one_message() -> None:
-    """Text, ids and counts are joined; choices stay apart."""
-    running = Running(2)
-    running.say("a")
-    running.say("x", 1)
-    running.say("b")
-    running.end(0)
-    running.end(1)
+    """Texts and token ids are joined; each choice has its own message."""
+    generation = FakeGeneration(2)
+    generation.deliver_text("a")
+    generation.deliver_text("x", 1)
+    generation.deliver_text("b")
+    generation.finish(0)
+    generation.finish(1)
 
     deltas = [
         event
-        for event in await collect(running, texts(2, token_ids=True))
+        for event in await collect_events(generation, text_turns(2, token_ids=True))
         if isinstance(event, service_pb.TextDelta)
     ]
 
@@ -127,92 +129,92 @@ async def test_pending_deltas_of_a_choice_become_one_message() -> None:
     ]
 
 
-async def test_usage_sums_over_the_choices() -> None:
-    """The prompt counts once."""
-    running = Running(2)
-    running.end(0)
-    running.end(1)
+async def test_usage_is_the_sum_over_the_choices() -> None:
+    """The prompt is counted once."""
+    generation = FakeGeneration(2)
+    generation.finish(0)
+    generation.finish(1)
 
-    done = (await collect(running, texts(2)))[-1]
+    done = (await collect_events(generation, text_turns(2)))[-1]
 
     assert isinstance(done, pb.Done)
     assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (3, 6)
 
 
-async def test_what_a_request_used_is_counted_once_it_ends() -> None:
-    """By project and model, over all choices; the prompt once."""
-    running = Running(2)
-    running.stream.deliver(events.Started(0, 3, 2))
-    running.stream.deliver(events.Started(1, 4, 3))
+async def test_usage_is_recorded_when_the_request_ends() -> None:
+    """By project and model, summed over the choices; the prompt is counted once."""
+    generation = FakeGeneration(2)
+    generation.stream.deliver(events.Started(0, 3, 2))
+    generation.stream.deliver(events.Started(1, 4, 3))
     for choice in (0, 1):
-        running.say("a", choice)
-        running.end(choice)
-    await collect(running, texts(2))
+        generation.deliver_text("a", choice)
+        generation.finish(choice)
+    await collect_events(generation, text_turns(2))
 
-    assert running.used == [("red", "demo", Counts(1, 3, 2, 6))]
+    assert generation.recorded == [("red", "demo", Counts(1, 3, 2, 6))]
 
 
-async def test_what_was_resumed_is_not_used_again() -> None:
-    """Its tokens were counted by the request that generated them."""
-    running = Running()
-    resumed = replace(running.admitted.requests[0], resumed=array("i", [7, 7]))
-    running.admitted = replace(running.admitted, requests=[resumed])
-    running.stream.deliver(events.Started(0, 3, 0))
-    running.end()
-    await collect(running, texts())
+async def test_resumed_tokens_are_not_recorded_again() -> None:
+    """They were recorded for the request that generated them."""
+    generation = FakeGeneration()
+    resumed = replace(generation.accepted_request.requests[0], resumed=array("i", [7, 7]))
+    generation.accepted_request = replace(generation.accepted_request, requests=[resumed])
+    generation.stream.deliver(events.Started(0, 3, 0))
+    generation.finish()
+    await collect_events(generation, text_turns())
 
-    assert [counts.completion_tokens for _, _, counts in running.used] == [1]
+    assert [counts.completion_tokens for _, _, counts in generation.recorded] == [1]
 
 
 @pytest.mark.parametrize(
-    ("began", "used"), [(True, [("red", "demo", Counts(1, 3, 0, 2))]), (False, [])]
+    ("started", "recorded"), [(True, [("red", "demo", Counts(1, 3, 0, 2))]), (False, [])]
 )
-async def test_a_request_that_ends_early_used_what_it_generated(
-    began: bool, used: list[tuple[str, str, Counts]]
+async def test_the_usage_of_a_failed_request_is_what_it_generated(
+    started: bool, recorded: list[tuple[str, str, Counts]]
 ) -> None:
-    """A client that goes away, or an engine that fails; nothing where it never had a slot."""
-    running = Running()
-    if began:
-        running.stream.deliver(events.Started(0, 3, 0))
-        running.say("a")
-        running.say("b")
-    running.stream.deliver(events.Failed(0, DecodeFailed(request_id="req_1")))
+    """Nothing is recorded if the request never started."""
+    generation = FakeGeneration()
+    if started:
+        generation.stream.deliver(events.Started(0, 3, 0))
+        generation.deliver_text("a")
+        generation.deliver_text("b")
+    generation.stream.deliver(events.Failed(0, DecodeFailed(request_id="req_1")))
     with pytest.raises(DecodeFailed):
-        await collect(running, texts())
+        await collect_events(generation, text_turns())
 
-    assert running.used == used
+    assert generation.recorded == recorded
 
 
-async def test_leaving_a_stream_cancels_it() -> None:
-    """Also before the first event from the engine."""
-    running = Running()
-    stream = stream_events(running.admitted, texts(), running.count)
+async def test_closing_a_stream_cancels_the_request() -> None:
+    """Before the engine sends an event."""
+    generation = FakeGeneration()
+    stream = stream_events(generation.accepted_request, text_turns(), generation.count)
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
 
-    assert running.cancelled == 1
+    assert generation.num_cancelled == 1
 
 
 async def test_an_error_ends_the_stream_after_its_text() -> None:
-    """What was said before is sent."""
-    running = Running()
-    running.say("a")
-    running.stream.fail(DecodeFailed(request_id="r"))
-    seen: list[Event] = []
+    """Text that was generated before the error is sent."""
+    generation = FakeGeneration()
+    generation.deliver_text("a")
+    generation.stream.fail(DecodeFailed(request_id="r"))
+    received: list[Event] = []
     with pytest.raises(DecodeFailed):
-        await collect(running, texts(), seen)
+        await collect_events(generation, text_turns(), received)
 
-    assert [type(event).__name__ for event in seen] == ["Accepted", "TextDelta"]
+    assert [type(event).__name__ for event in received] == ["Accepted", "TextDelta"]
 
 
-async def test_thinking_and_calls_come_as_such() -> None:
-    """The finish reason says that tools are called."""
-    running = Running()
+async def test_reasoning_and_tool_calls_are_separate_fields() -> None:
+    """The finish reason is TOOL_CALLS."""
+    generation = FakeGeneration()
     for piece in ("<think>hm", "</think>", CALL):
-        running.say(piece)
-    running.end()
+        generation.deliver_text(piece)
+    generation.finish()
 
-    received = await collect(running, a_chat())
+    received = await collect_events(generation, chat_turns())
     (delta,) = [event for event in received if isinstance(event, service_pb.ChatDelta)]
     (finished,) = [event for event in received if isinstance(event, pb.ChoiceFinished)]
 
@@ -221,52 +223,52 @@ async def test_thinking_and_calls_come_as_such() -> None:
     assert finished.reason == pb.FINISH_REASON_TOOL_CALLS
 
 
-async def test_tokens_of_thinking_count_however_they_travel() -> None:
-    """A slow reader gets them together with what comes after, and pays for the same."""
-    running = Running()
+async def test_reasoning_tokens_are_counted_in_joined_deltas() -> None:
+    """A slow reader receives reasoning and content in one delta."""
+    generation = FakeGeneration()
     for text in ("<think>", "one", "two", "</think>", "three"):
-        running.say(text)
-    running.end()
-    said = await collect(running, a_chat())
-    (delta,) = [event for event in said if isinstance(event, service_pb.ChatDelta)]
+        generation.deliver_text(text)
+    generation.finish()
+    received = await collect_events(generation, chat_turns())
+    (delta,) = [event for event in received if isinstance(event, service_pb.ChatDelta)]
     assert (delta.reasoning, delta.content, delta.num_tokens) == ("onetwo", "three", 5)
-    done = said[-1]
+    done = received[-1]
     assert isinstance(done, pb.Done)
     assert done.usage.reasoning_tokens == 2
 
 
-async def test_pieces_of_a_call_that_travel_together_are_one() -> None:
-    """Each piece would be an event of its own for a client."""
-    running = Running()
+async def test_pending_pieces_of_a_tool_call_are_joined() -> None:
+    """The delta has one tool call with the complete arguments."""
+    generation = FakeGeneration()
     for character in CALL:
-        running.say(character)
-    running.end()
+        generation.deliver_text(character)
+    generation.finish()
 
-    received = await collect(running, a_chat())
+    received = await collect_events(generation, chat_turns())
 
     (delta,) = [event for event in received if isinstance(event, service_pb.ChatDelta)]
     assert [(call.name, call.arguments_json) for call in delta.tool_calls] == [("f", '{"a": 1}')]
 
 
-async def test_a_length_stop_stays_one_with_calls_too() -> None:
-    """A call that was cut off must not look complete."""
-    running = Running()
-    running.say(CALL)
-    running.end(reason=events.FinishReason.LENGTH)
+async def test_the_finish_reason_stays_length_with_tool_calls() -> None:
+    """A truncated call must not look complete."""
+    generation = FakeGeneration()
+    generation.deliver_text(CALL)
+    generation.finish(reason=events.FinishReason.LENGTH)
 
-    received = await collect(running, a_chat())
+    received = await collect_events(generation, chat_turns())
 
     (finished,) = [event for event in received if isinstance(event, pb.ChoiceFinished)]
     assert finished.reason == pb.FINISH_REASON_LENGTH
 
 
-async def test_calls_that_were_not_asked_for_are_left_out() -> None:
-    """`parallel` false means one call a turn."""
-    running = Running()
-    running.say(CALL + CALL)
-    running.end()
+async def test_tool_calls_beyond_the_maximum_are_dropped() -> None:
+    """A turn without parallel calls has one call."""
+    generation = FakeGeneration()
+    generation.deliver_text(CALL + CALL)
+    generation.finish()
 
-    received = await collect(running, a_chat(max_calls=1))
+    received = await collect_events(generation, chat_turns(max_calls=1))
 
     calls = [
         call.index
@@ -277,11 +279,11 @@ async def test_calls_that_were_not_asked_for_are_left_out() -> None:
     assert set(calls) == {0}
 
 
-async def test_timings_tell_the_first_choices_pace() -> None:
-    """The first token after queue and prompt, the others evenly over the rest."""
-    running = Running()
-    running.end()
-    *_, done = await collect(running, texts())
+async def test_timings_derive_from_queue_prompt_and_decode_times() -> None:
+    """The first token follows queue and prompt; the remaining time is divided among the others."""
+    generation = FakeGeneration()
+    generation.finish()
+    *_, done = await collect_events(generation, text_turns())
 
     assert isinstance(done, pb.Done)
     timings = done.timings
@@ -291,13 +293,13 @@ async def test_timings_tell_the_first_choices_pace() -> None:
     assert timings.completion_tokens == 3
 
 
-async def test_resumed_tokens_took_no_time() -> None:
-    """A pace is that of the tokens that were made now; of one alone there is none."""
-    running = Running()
-    resumed = replace(running.admitted.requests[0], resumed=array("i", [7, 7]))
-    running.admitted = replace(running.admitted, requests=[resumed])
-    running.end()
-    *_, done = await collect(running, texts())
+async def test_timings_do_not_count_resumed_tokens() -> None:
+    """A single new token has no time between tokens and no rate."""
+    generation = FakeGeneration()
+    resumed = replace(generation.accepted_request.requests[0], resumed=array("i", [7, 7]))
+    generation.accepted_request = replace(generation.accepted_request, requests=[resumed])
+    generation.finish()
+    *_, done = await collect_events(generation, text_turns())
 
     assert isinstance(done, pb.Done)
     assert done.timings.completion_tokens == 1
@@ -305,16 +307,16 @@ async def test_resumed_tokens_took_no_time() -> None:
     assert done.timings.tokens_per_second == 0
 
 
-async def test_drafts_are_counted_over_the_choices() -> None:
-    """How many there were, and how many stood."""
-    running = Running(2)
+async def test_draft_tokens_are_summed_over_the_choices() -> None:
+    """Drafted and accepted tokens."""
+    generation = FakeGeneration(2)
     timings = events.Timings(0.0, 0.0, 0.0)
     for choice, (drafted, accepted) in enumerate([(5, 3), (4, 4)]):
-        end = events.Finished(
+        finished = events.Finished(
             choice, events.FinishReason.STOP, None, 2, 9, timings, drafted, accepted
         )
-        running.stream.deliver(end)
-    *_, done = await collect(running, texts(2))
+        generation.stream.deliver(finished)
+    *_, done = await collect_events(generation, text_turns(2))
 
     assert isinstance(done, pb.Done)
     assert (done.usage.draft_tokens, done.usage.accepted_draft_tokens) == (9, 7)
