@@ -1,4 +1,4 @@
-"""Every import is a declared, documented and locked dependency."""
+"""Every imported distribution is declared, documented and locked."""
 
 import ast
 import re
@@ -28,20 +28,20 @@ PACKAGES: Final = {
 """Distribution names that differ from the names of their modules."""
 
 
-def imported(*folders: str) -> dict[str, str]:
-    """Imported distributions, each with one module that imports it."""
+def find_imports(*folders: str) -> dict[str, str]:
+    """Return the imported distributions, each with one module that imports it."""
     return {
         package: path.relative_to(ROOT).as_posix()
         for folder in folders
         for path in (ROOT / folder).rglob("*.py")
         if "node_modules" not in path.parts
-        for name in imports_of(path)
-        if (package := package_of(name)) is not None
+        for name in imported_modules(path)
+        if (package := distribution_name(name)) is not None
     }
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    """Modules that a file imports, also inside functions."""
+def imported_modules(path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -49,83 +49,85 @@ def imports_of(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def package_of(module: str) -> str | None:
-    """The distribution of a module; None for the standard library and Corral's own packages."""
+def distribution_name(module: str) -> str | None:
+    """Return a module's distribution; None for the standard library and Corral's own packages."""
     top, *_ = module.split(".")
     if top in FIRST_PARTY or top in sys.stdlib_module_names:
         return None
-    space = ".".join(module.split(".")[:2])
-    return PACKAGES.get(space) or PACKAGES.get(top) or top.replace("_", "-")
+    prefix = ".".join(module.split(".")[:2])
+    return PACKAGES.get(prefix) or PACKAGES.get(top) or top.replace("_", "-")
 
 
-def wanted(*names: str) -> set[str]:
-    """Distributions named in the inputs of the locks."""
-    lines = (line for name in names for line in lines_of(f"requirements/{name}.in"))
+def requirement_names(*names: str) -> set[str]:
+    """Return the distributions named in `requirements/*.in`."""
+    lines = (line for name in names for line in requirement_lines(f"requirements/{name}.in"))
     return {re.split(r"[=\[]", line)[0] for line in lines if not line.startswith("-")}
 
 
-def test_what_is_imported_is_asked_for() -> None:
-    """A package installed only because another one needs it may be gone with its next release."""
-    inputs = [path.stem for path in (ROOT / "requirements").glob("*.in")]
-    brought = {**imported("bench", "migrations", "tests", "tools"), **imported(*PRODUCT)}
-    shipped = imported(*PRODUCT, "migrations")
+def test_every_imported_distribution_is_declared() -> None:
+    """A transitive dependency may disappear with its parent's next release."""
+    input_names = [path.stem for path in (ROOT / "requirements").glob("*.in")]
+    all_imports = find_imports("bench", "migrations", "tests", "tools", *PRODUCT)
+    product_imports = find_imports(*PRODUCT, "migrations")
 
-    assert {name: brought[name] for name in brought.keys() - wanted(*inputs)} == {}
-    assert {name: shipped[name] for name in shipped.keys() - wanted("runtime")} == {}
+    undeclared = all_imports.keys() - requirement_names(*input_names)
+    assert {name: all_imports[name] for name in undeclared} == {}
+    undeclared = product_imports.keys() - requirement_names("runtime")
+    assert {name: product_imports[name] for name in undeclared} == {}
 
 
-def test_what_is_asked_for_is_imported() -> None:
-    """Except for packages that others load by name."""
+def test_every_runtime_requirement_is_imported() -> None:
+    """Except for packages that other libraries load by name."""
     loaded = {"aiosqlite", "httptools", "websockets"}
 
-    assert wanted("runtime") - imported(*PRODUCT).keys() == loaded
+    assert requirement_names("runtime") - find_imports(*PRODUCT).keys() == loaded
 
 
-def test_every_dependency_has_a_reason() -> None:
-    """The page on dependencies gives the reason for each."""
+def test_every_runtime_requirement_is_documented() -> None:
+    """`docs/understand/dependencies.md` names each of them."""
     page = (ROOT / "docs/understand/dependencies.md").read_text()
     reasons = re.split(r"[^a-z0-9-]+", page)
 
-    assert wanted("runtime") - set(reasons) == set()
+    assert requirement_names("runtime") - set(reasons) == set()
 
 
-def test_the_project_depends_on_what_is_locked() -> None:
-    """pyproject.toml and the input of the lock list the same packages."""
+def test_pyproject_and_runtime_requirements_are_equal() -> None:
+    """`pyproject.toml` and `requirements/runtime.in` list the same requirements."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-    assert lines_of("requirements/runtime.in") == sorted(project["dependencies"])
+    assert requirement_lines("requirements/runtime.in") == sorted(project["dependencies"])
 
 
-def test_lock_files_name_no_address() -> None:
-    """The installing machine configures the index."""
+def test_lock_files_contain_no_urls() -> None:
+    """The package index is configured on the installing machine."""
     locks = [*(ROOT / "requirements").glob("*"), ROOT / "tests/clients/package-lock.json"]
-    named = [path.name for path in locks if "://" in without_funding(path.read_text())]
+    lock_files = [path.name for path in locks if "://" in remove_funding_urls(path.read_text())]
 
-    assert named == []
+    assert lock_files == []
 
 
 def test_every_locked_package_is_hashed() -> None:
-    """Without a hash, any file of that name would be installed."""
+    """Without a hash, pip would install any file of that name and version."""
     for path in (ROOT / "requirements").glob("*.txt"):
         entries = path.read_text().replace("\\\n", " ").splitlines()
-        bare = [line for line in entries if "==" in line and "--hash=sha256:" not in line]
-        assert bare == [], path.name
+        unhashed = [line for line in entries if "==" in line and "--hash=sha256:" not in line]
+        assert unhashed == [], path.name
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_every_wanted_package_is_locked(name: str) -> None:
-    """The lock is newer than the last change of its input."""
-    locked = {line.partition("==")[0] for line in lines_of(f"requirements/{name}.txt")}
+def test_every_declared_distribution_is_locked(name: str) -> None:
+    """Fails if a lock file is older than its input."""
+    locked = {line.partition("==")[0] for line in requirement_lines(f"requirements/{name}.txt")}
 
-    assert wanted(name) - locked == set()
+    assert requirement_names(name) - locked == set()
 
 
-def lines_of(name: str) -> list[str]:
-    """The lines of a requirements file with a requirement."""
+def requirement_lines(name: str) -> list[str]:
+    """Return the requirement lines of a file, sorted."""
     lines = (ROOT / name).read_text().splitlines()
     return sorted(line for line in lines if line and line[0] not in "# ")
 
 
-def without_funding(text: str) -> str:
-    """A package lock without funding URLs."""
+def remove_funding_urls(text: str) -> str:
+    """Remove the funding URLs from a package lock."""
     return "\n".join(line for line in text.splitlines() if '"url":' not in line)

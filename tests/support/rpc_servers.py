@@ -1,4 +1,4 @@
-"""A gRPC server on a free port, whose inference service does what a test tells it."""
+"""A gRPC server on a free port with a scripted inference service."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -25,36 +25,36 @@ Stream = Callable[[Any, Context], AsyncGenerator[Any, None]]
 
 
 def allow_all() -> Authenticator:
-    """Lets anybody do everything."""
+    """Return an authenticator that grants all scopes without a key."""
     return Authenticator(keyless=["inference", "admin"])
 
 
 async def two_tokens(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-    """Answers every text with the same tokens."""
+    """Return the token ids 1 and 2 for every text."""
     return pb.TokenizeResponse(token_ids=[1, 2])
 
 
 async def three_events(
     request: pb.GenerateRequest, context: Context
 ) -> AsyncGenerator[pb.GenerateResponse, None]:
-    """Answers every prompt with three events."""
+    """Yield three empty events."""
     for number in range(3):
         yield pb.GenerateResponse(sequence_number=number)
 
 
 class ScriptedInference(pb_grpc.InferenceServiceServicer):
-    """Tokenize and Generate as a test wants them; everything else is as it was generated."""
+    """Tokenize and Generate are the given functions; other methods are unimplemented."""
 
     def __init__(self, tokenize: Unary = two_tokens, generate: Stream = three_events) -> None:
         self._tokenize = tokenize
         self._generate = generate
 
     async def Tokenize(self, request: Any, context: Any) -> Any:
-        """Whatever the test says."""
+        """Call the given function."""
         return await self._tokenize(request, context)
 
     async def Generate(self, request: Any, context: Any) -> Any:
-        """Whatever the test says."""
+        """Yield the events of the given function."""
         async with aclosing(self._generate(request, context)) as events:
             async for event in events:
                 yield event
@@ -70,7 +70,7 @@ class EndlessStream:
     async def __call__(
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
-        """Hold on to a slot, as a generation would, until something ends it."""
+        """Yield one event, then wait until the call is cancelled."""
         try:
             yield pb.GenerateResponse(sequence_number=0)
             self.began.set()
@@ -81,7 +81,7 @@ class EndlessStream:
 
 @dataclass
 class Running:
-    """A server that runs, and a channel to it."""
+    """A running server and a channel to it."""
 
     server: RpcServer
     channel: grpc.aio.Channel
@@ -89,23 +89,23 @@ class Running:
 
     @property
     def target(self) -> str:
-        """What a channel connects to."""
+        """The address of the server."""
         return str(self.server.address)
 
     @property
     def stub(self) -> "pb_grpc.InferenceServiceAsyncStub":
-        """The inference service as a client sees it."""
+        """A stub on the channel."""
         return stub_on(self.channel)
 
     def metrics(self) -> dict[str, float]:
-        """Every exported sample by name and labels."""
+        """Return the value of every exported sample, keyed by name and labels."""
         lines = generate_latest(self.registry).decode().splitlines()
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
 
 
 def stub_on(channel: grpc.aio.Channel) -> "pb_grpc.InferenceServiceAsyncStub":
-    """The inference service on a channel."""
+    """Return an InferenceService stub on a channel."""
     return pb_grpc.InferenceServiceStub(channel)
 
 
@@ -117,7 +117,7 @@ async def run_rpc_server(
     client_tls: UpstreamTlsSettings | None = None,
     **server: Any,
 ) -> AsyncIterator[Running]:
-    """Serve the inference service on a free port of loopback; `server` goes to RpcServer."""
+    """Serve the inference service on a free loopback port; `server` goes to RpcServer."""
     registry = CollectorRegistry()
     service = Service(
         pb_grpc.add_InferenceServiceServicer_to_server, servicer or ScriptedInference(), SERVICE

@@ -1,4 +1,4 @@
-"""The registry of adapters over gRPC, on both databases."""
+"""AdapterService over gRPC, on SQLite and PostgreSQL."""
 
 import asyncio
 import hashlib
@@ -34,65 +34,65 @@ FAILED = adapter_pb2.AdapterReport.STATE_FAILED
 
 @pytest.fixture
 def registry(running: RunningControl) -> Registry:
-    """The registry as an operator sees it, and as a frontend does."""
+    """A client with the caller's and the frontend's metadata."""
     return Registry.of(running.client, running.service_metadata)
 
 
-def a_report(adapter: adapter_pb2.Adapter, **fields: Any) -> adapter_pb2.AdapterReport:
-    """What a frontend says of an adapter."""
-    about = {"adapter_id": adapter.id, "project": "default", "sha256": adapter.sha256}
-    return adapter_pb2.AdapterReport(**{**about, "state": READY, **fields})
+def make_report(adapter: adapter_pb2.Adapter, **fields: Any) -> adapter_pb2.AdapterReport:
+    """Build a report of an adapter, READY unless `fields` say otherwise."""
+    defaults = {"adapter_id": adapter.id, "project": "default", "sha256": adapter.sha256}
+    return adapter_pb2.AdapterReport(**{**defaults, "state": READY, **fields})
 
 
-async def report(registry: Registry, *reports: adapter_pb2.AdapterReport) -> None:
-    """Say it as a frontend."""
+async def send_reports(registry: Registry, *reports: adapter_pb2.AdapterReport) -> None:
+    """Call ReportAdapters as the frontend fe_1."""
     await registry.call("ReportAdapters", frontend="fe_1", address="host:1", reports=reports)
 
 
-async def names(registry: Registry, **request: Any) -> list[str]:
-    """The names on a page."""
+async def list_names(registry: Registry, **request: Any) -> list[str]:
+    """Return the names on one page of ListAdapters."""
     return [each.name for each in (await registry.call("ListAdapters", **request)).adapters]
 
 
-async def test_an_adapter_says_what_its_file_says(registry: Registry) -> None:
-    """It is found by its id and by its name, and its bytes come back by their digest."""
+async def test_a_created_adapter_has_the_metadata_of_its_file(registry: Registry) -> None:
+    """It is returned by id and by name, and its bytes can be downloaded by digest."""
     content = adapter_bytes()
-    made = await registry.create(content, description="Arr", default_scale=0.5, model="tiny")
+    adapter = await registry.create(content, description="Arr", default_scale=0.5, model="tiny")
 
-    assert made == await registry.get(made.id) == await registry.get("voice")
-    assert made.sha256 == hashlib.sha256(content).hexdigest()
-    assert (made.architecture, made.base_model, made.title) == ("llama", "Tiny", "voice")
-    assert (made.rank, made.size_bytes, made.file_bytes) == (8, 3072, len(content))
-    assert (made.description, made.default_scale, made.model) == ("Arr", 0.5, "tiny")
-    assert await registry.download(made.sha256) == content
+    assert adapter == await registry.get(adapter.id) == await registry.get("voice")
+    assert adapter.sha256 == hashlib.sha256(content).hexdigest()
+    assert (adapter.architecture, adapter.base_model, adapter.title) == ("llama", "Tiny", "voice")
+    assert (adapter.rank, adapter.size_bytes, adapter.file_bytes) == (8, 3072, len(content))
+    assert (adapter.description, adapter.default_scale, adapter.model) == ("Arr", 0.5, "tiny")
+    assert await registry.download(adapter.sha256) == content
 
 
-async def test_an_adapter_of_a_file_outlives_it(
+async def test_an_adapter_keeps_its_bytes_after_its_source_file_is_deleted(
     running: RunningControl, registry: Registry
 ) -> None:
-    """It has bytes of its own."""
+    """The deleted file cannot be the source of another adapter."""
     content = adapter_bytes()
     file = await running.client.create(content)
-    made = await registry.create(file_id=file.id)
+    adapter = await registry.create(file_id=file.id)
     await running.client.delete(file.id)
 
-    assert await registry.download(made.sha256) == content
+    assert await registry.download(adapter.sha256) == content
     with pytest.raises(errors.FileNotFound):
         await registry.create(name="other", file_id=file.id)
 
 
-async def test_a_path_leads_only_into_the_operators_folders(
+async def test_a_path_must_be_inside_the_configured_folder(
     running: RunningControl, registry: Registry
 ) -> None:
-    """Neither out of them nor for a caller who is no operator."""
+    """`..`, links and absolute paths are refused; a caller without admin scope may use no path."""
     folder = running.folder / "adapters"
     folder.mkdir()
     (folder / "mine.gguf").write_bytes(adapter_bytes())
     (running.folder / "outside.gguf").write_bytes(adapter_bytes())
     (folder / "link.gguf").symlink_to(running.folder / "outside.gguf")
 
-    made = await registry.create(path="mine.gguf")
-    assert made.sha256 == hashlib.sha256(adapter_bytes()).hexdigest()
+    adapter = await registry.create(path="mine.gguf")
+    assert adapter.sha256 == hashlib.sha256(adapter_bytes()).hexdigest()
     for path in ("../outside.gguf", "link.gguf", str(running.folder / "outside.gguf"), "no", "\0"):
         with pytest.raises(errors.InvalidField, match="no such file"):
             await registry.create(name="other", path=path)
@@ -100,16 +100,16 @@ async def test_a_path_leads_only_into_the_operators_folders(
         await Registry.of(running.of_project("mine")).create(path="mine.gguf")
 
 
-def hostile() -> dict[str, bytes]:
-    """Files that are no adapters, by what is wrong with them."""
-    sound = adapter_bytes()
-    infinite = bytearray(sound)
+def invalid_adapter_files() -> dict[str, bytes]:
+    """Return invalid adapter files, keyed by a part of the expected error message."""
+    valid = adapter_bytes()
+    infinite = bytearray(valid)
     infinite[-4:] = np.float32("inf").tobytes()
     return {
-        "truncated": sound[:-1000],
-        "not a GGUF file": b"GGML" + sound[4:],
+        "truncated": valid[:-1000],
+        "not a GGUF file": b"GGML" + valid[4:],
         "not finite": bytes(infinite),
-        "1099511627776 tensors": sound[:8] + (1 << 40).to_bytes(8, "little") + sound[16:],
+        "1099511627776 tensors": valid[:8] + (1 << 40).to_bytes(8, "little") + valid[16:],
         "the matrices for": adapter_bytes(lora_pair(b=(4, 32))),
         "one matrix of the LoRA": adapter_bytes(lora_pair()[:1]),
         "ignore it": adapter_bytes([*lora_pair(), F32Tensor("blk.0.attn_norm.weight", (64,))]),
@@ -120,21 +120,21 @@ def hostile() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("problem", hostile())
-async def test_what_is_no_adapter_leaves_nothing(
+@pytest.mark.parametrize("problem", invalid_adapter_files())
+async def test_an_invalid_file_is_refused_and_nothing_is_stored(
     running: RunningControl, registry: Registry, problem: str
 ) -> None:
-    """The refusal says what is wrong; there is neither a row nor a byte."""
-    with pytest.raises(errors.AdapterInvalid) as refused:
-        await registry.create(hostile()[problem])
+    """The error names the problem; no row and no blob is stored."""
+    with pytest.raises(errors.AdapterInvalid) as error:
+        await registry.create(invalid_adapter_files()[problem])
 
-    assert problem in refused.value.problem
+    assert problem in error.value.problem
     assert running.stored() == []
-    assert await names(registry) == []
+    assert await list_names(registry) == []
 
 
-async def test_files_are_judged_in_limited_children(tmp_path: Path) -> None:
-    """As the service runs: a hostile file is refused, a sound one is registered after it."""
+async def test_a_sandboxed_child_validates_files(tmp_path: Path) -> None:
+    """After a truncated file is refused, a valid one is registered."""
     async with (
         SandboxPool(SandboxSettings(min_children=0, max_children=1)) as pool,
         run_control(tmp_path, sandbox=pool) as running,
@@ -163,18 +163,18 @@ async def test_files_are_judged_in_limited_children(tmp_path: Path) -> None:
         ({"file_id": "file-1"}, errors.FileNotFound),
     ],
 )
-async def test_a_bad_header_is_refused(
+async def test_an_invalid_header_is_refused(
     running: RunningControl, registry: Registry, header: Any, error: Any
 ) -> None:
-    """Before anything is kept."""
+    """Nothing is stored."""
     with pytest.raises(error):
         await registry.create(**header)
 
     assert running.stored() == []
 
 
-async def test_a_header_and_one_source_must_be_there(registry: Registry) -> None:
-    """Bytes without a name, a name without bytes, and both kinds at once are refused."""
+async def test_create_requires_a_header_and_exactly_one_source(registry: Registry) -> None:
+    """The header may come after the bytes."""
     header = adapter_pb2.AdapterHeader(name="voice")
     with pytest.raises(errors.MissingField, match="header"):
         await registry.send([adapter_bytes()])
@@ -186,10 +186,10 @@ async def test_a_header_and_one_source_must_be_there(registry: Registry) -> None
     assert (await registry.send([adapter_bytes(), header])).name == "voice"
 
 
-async def test_a_name_is_one_adapters_unless_it_is_replaced(
+async def test_creating_an_adapter_with_a_used_name_requires_replace(
     running: RunningControl, registry: Registry
 ) -> None:
-    """The replacement keeps the id; the bytes before it are gone."""
+    """A replacement keeps the id and gets a new etag; the old bytes are deleted."""
     first = await registry.create()
     with pytest.raises(errors.AdapterExists):
         await registry.create(adapter_bytes(general__name="other"))
@@ -203,8 +203,10 @@ async def test_a_name_is_one_adapters_unless_it_is_replaced(
         await registry.download(first.sha256)
 
 
-async def test_a_request_is_carried_out_once(running: RunningControl, registry: Registry) -> None:
-    """Sent again it finds what it made; with other bytes it is another one."""
+async def test_a_repeated_request_id_returns_the_first_adapter(
+    running: RunningControl, registry: Registry
+) -> None:
+    """The same request id with other bytes is refused."""
     first = await registry.create(request_id="one")
 
     assert (await registry.create(request_id="one")).id == first.id
@@ -213,10 +215,10 @@ async def test_a_request_is_carried_out_once(running: RunningControl, registry: 
         await registry.create(adapter_bytes(general__name="x"), request_id="one")
 
 
-async def test_a_replacement_is_carried_out_once(
+async def test_a_repeated_replacement_returns_the_replaced_adapter(
     running: RunningControl, registry: Registry
 ) -> None:
-    """Sent again it finds the adapter that it gave new bytes, as that is now."""
+    """It changes nothing and stores no second blob."""
     first = await registry.create()
     content = adapter_bytes(general__name="x")
     second = await registry.create(content, replace=True, request_id="one")
@@ -227,10 +229,10 @@ async def test_a_replacement_is_carried_out_once(
     assert len(running.stored()) == 1
 
 
-async def test_the_number_of_adapters_of_a_project_is_limited(
+async def test_adapters_per_project_and_file_bytes_are_limited(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """A replacement does not count, nor do adapters of other projects."""
+    """Replacements and adapters of other projects do not count."""
     bounds = {"per_project": 1, "file_bytes": 8000}
     async with run_control(tmp_path, database_url, adapters=bounds) as running:
         registry = Registry.of(running.client)
@@ -244,56 +246,58 @@ async def test_the_number_of_adapters_of_a_project_is_limited(
         assert (await Registry.of(running.of_project("other")).create()).name == "voice"
 
 
-async def test_scales_and_description_change(registry: Registry) -> None:
-    """Only what is set; an etag of before is refused."""
-    made = await registry.create(description="old")
-    await registry.call("UpdateAdapter", adapter="voice", default_scale=0.25, etag=made.etag)
+async def test_an_update_changes_only_the_fields_that_are_set(registry: Registry) -> None:
+    """A stale etag and a scale out of range are refused."""
+    adapter = await registry.create(description="old")
+    await registry.call("UpdateAdapter", adapter="voice", default_scale=0.25, etag=adapter.etag)
     with pytest.raises(errors.StaleGeneration):
-        await registry.call("UpdateAdapter", adapter=made.id, description="x", etag=made.etag)
+        await registry.call("UpdateAdapter", adapter=adapter.id, description="x", etag=adapter.etag)
     with pytest.raises(errors.OutOfRange):
         await registry.call("UpdateAdapter", adapter="voice", standing_scale=-10.5)
-    answer = await registry.call("UpdateAdapter", adapter="voice", standing_scale=1, description="")
+    response = await registry.call(
+        "UpdateAdapter", adapter="voice", standing_scale=1, description=""
+    )
 
-    changed = answer.adapter
+    changed = response.adapter
     assert (changed.default_scale, changed.standing_scale, changed.description) == (0.25, 1, "")
 
 
-async def test_a_deleted_adapter_is_gone_with_its_bytes(
+async def test_deleting_an_adapter_deletes_its_bytes_and_reports(
     running: RunningControl, registry: Registry
 ) -> None:
-    """Its name is free again; reports of it are forgotten."""
-    made = await registry.create()
-    await report(registry, a_report(made))
+    """Its id is not found afterwards, and its name can be used again."""
+    adapter = await registry.create()
+    await send_reports(registry, make_report(adapter))
     with pytest.raises(errors.StaleGeneration):
         await registry.call("DeleteAdapter", adapter="voice", etag="0")
-    gone = await registry.call("DeleteAdapter", adapter="voice", etag=made.etag)
-    await report(registry, a_report(made))
+    response = await registry.call("DeleteAdapter", adapter="voice", etag=adapter.etag)
+    await send_reports(registry, make_report(adapter))
 
-    assert gone.adapter_id == made.id
+    assert response.adapter_id == adapter.id
     assert running.stored() == []
     for method in ("GetAdapter", "UpdateAdapter", "DeleteAdapter", "RetryAdapter"):
         with pytest.raises(errors.AdapterNotFound):
-            await registry.call(method, adapter=made.id)
+            await registry.call(method, adapter=adapter.id)
     assert (await registry.create()).engines == []
 
 
-async def test_lists_come_in_pages(registry: Registry) -> None:
-    """Newest first; a token belongs to its list."""
+async def test_lists_are_paged_newest_first(registry: Registry) -> None:
+    """A page token of another order and an `after` that is not an id are refused."""
     for name in ("one", "two", "three"):
         await registry.create(name=name)
     page = await registry.call("ListAdapters", page_size=2)
 
     assert [each.name for each in page.adapters] == ["three", "two"]
-    assert await names(registry, page_size=2, page_token=page.next_page_token) == ["one"]
-    assert await names(registry, after=page.adapters[0].id, order=2) == []
+    assert await list_names(registry, page_size=2, page_token=page.next_page_token) == ["one"]
+    assert await list_names(registry, after=page.adapters[0].id, order=2) == []
     with pytest.raises(errors.InvalidField):
-        await names(registry, page_token=page.next_page_token, order=2)
+        await list_names(registry, page_token=page.next_page_token, order=2)
     with pytest.raises(errors.InvalidField):
-        await names(registry, after="voice")
+        await list_names(registry, after="voice")
 
 
-async def test_the_same_name_in_two_projects_is_two_adapters(running: RunningControl) -> None:
-    """Neither sees the other's, by name or by id."""
+async def test_two_projects_can_use_the_same_adapter_name(running: RunningControl) -> None:
+    """Neither project can get, change or delete the other's adapter by id."""
     mine, other = (Registry.of(running.of_project(name)) for name in ("mine", "other"))
     first = await mine.create()
     second = await other.create(adapter_bytes(general__name="other"))
@@ -304,18 +308,20 @@ async def test_the_same_name_in_two_projects_is_two_adapters(running: RunningCon
             await mine.call(method, adapter=second.id)
 
 
-async def test_swept_bytes_are_no_adapters(running: RunningControl, registry: Registry) -> None:
-    """The sweeper knows whose bytes they are."""
-    made = await registry.create()
+async def test_the_sweeper_keeps_the_bytes_of_adapters(
+    running: RunningControl, registry: Registry
+) -> None:
+    """They can be downloaded after a sweep 30 days later."""
+    adapter = await registry.create()
     running.clock.advance(days=30)
     await running.control.sweeper.sweep()
 
-    assert await registry.download(made.sha256) == adapter_bytes()
+    assert await registry.download(adapter.sha256) == adapter_bytes()
 
 
 @pytest.mark.parametrize("name", ["", "voi\0ce", "x" * 5000, "../voice", "voice ", "VOICE"])
-async def test_what_nothing_is_called_is_not_found(registry: Registry, name: str) -> None:
-    """Whatever a database would make of it."""
+async def test_an_unknown_adapter_name_is_not_found(registry: Registry, name: str) -> None:
+    """This includes empty, oversized and differently cased names, and names with a NUL."""
     await registry.create()
 
     for method in ("GetAdapter", "UpdateAdapter", "DeleteAdapter", "RetryAdapter"):
@@ -324,12 +330,14 @@ async def test_what_nothing_is_called_is_not_found(registry: Registry, name: str
 
 
 @pytest.mark.parametrize("seconds", [-1, -(2**62), 2**62])
-async def test_a_wait_of_any_length_is_bounded(registry: Registry, seconds: int) -> None:
-    """An adapter that engines have settled is not waited for at all."""
-    made = await registry.create()
-    await report(registry, a_report(made))
+async def test_get_accepts_any_wait_if_the_adapter_is_ready(
+    registry: Registry, seconds: int
+) -> None:
+    """A negative or huge wait is no error, and returns without waiting."""
+    adapter = await registry.create()
+    await send_reports(registry, make_report(adapter))
 
-    assert (await registry.get("voice", wait=Duration(seconds=seconds))).id == made.id
+    assert (await registry.get("voice", wait=Duration(seconds=seconds))).id == adapter.id
 
 
 @pytest.mark.parametrize(
@@ -341,23 +349,25 @@ async def test_a_wait_of_any_length_is_bounded(registry: Registry, seconds: int)
         ({"reason": "a\nb"}, errors.InvalidField),
     ],
 )
-async def test_a_bad_report_is_refused(registry: Registry, fields: Any, error: Any) -> None:
-    """What the frontend said before stays; what is about no adapter is left out."""
-    made = await registry.create()
-    await report(registry, a_report(made), a_report(made, adapter_id="x"))
+async def test_an_invalid_report_leaves_the_previous_state(
+    registry: Registry, fields: Any, error: Any
+) -> None:
+    """Reports about unknown adapters are ignored; a report without a frontend is refused."""
+    adapter = await registry.create()
+    await send_reports(registry, make_report(adapter), make_report(adapter, adapter_id="x"))
     with pytest.raises(error):
-        await report(registry, a_report(made, **fields))
+        await send_reports(registry, make_report(adapter, **fields))
     with pytest.raises(errors.MissingField):
         await registry.call("ReportAdapters", frontend="", reports=[])
 
     assert [each.state for each in (await registry.get("voice")).engines] == [READY]
 
 
-# --- what frontends follow ------------------------------------------------------------------------
+# --- frontends: watch, download, report -----------------------------------------------------------
 
 
-async def test_a_follower_gets_everything_and_then_what_changes(registry: Registry) -> None:
-    """Over all projects; several changes between two looks are one."""
+async def test_watch_sends_all_adapters_and_then_each_change(registry: Registry) -> None:
+    """Creations and retries arrive as changed adapters, deletions as removed ids."""
     first = await registry.create(name="one", default_scale=0.5)
     async with aclosing(registry.watch()) as events:
         state = await anext(events)
@@ -377,86 +387,89 @@ async def test_a_follower_gets_everything_and_then_what_changes(registry: Regist
     assert list(removed.change.removed_ids) == [first.id]
 
 
-async def test_a_follower_that_comes_back_goes_on(registry: Registry) -> None:
-    """Where nothing has changed meanwhile nothing is sent again; else everything."""
+async def test_watch_from_the_current_revision_sends_only_later_changes(registry: Registry) -> None:
+    """If adapters changed since the given revision, the full state is sent."""
     await registry.create(name="one")
     async with aclosing(registry.watch()) as events:
         revision = (await anext(events)).revision
     async with aclosing(registry.watch(revision)) as events:
-        nothing = await anext(events)
+        empty = await anext(events)
         await registry.create(name="two")
         change = await anext(events)
     async with aclosing(registry.watch(revision)) as events:
-        everything = await anext(events)
+        full = await anext(events)
 
-    assert nothing.WhichOneof("event") == change.WhichOneof("event") == "change"
-    assert not nothing.change.adapters
+    assert empty.WhichOneof("event") == change.WhichOneof("event") == "change"
+    assert not empty.change.adapters
     assert [each.name for each in change.change.adapters] == ["two"]
-    assert len(everything.state.adapters) == 2
+    assert len(full.state.adapters) == 2
 
 
-async def test_what_frontends_report_is_shown_with_the_adapter(
+async def test_an_adapter_lists_the_last_report_of_each_frontend(
     running: RunningControl, registry: Registry
 ) -> None:
-    """The last report of each frontend that is still there."""
-    made = await registry.create()
-    await report(registry, a_report(made, state=LOADING))
-    await report(registry, a_report(made, state=FAILED, reason="ADAPTER_INVALID", problem="it"))
-    (seen,) = (await registry.get("voice")).engines
+    """A frontend that has not reported for five minutes is left out."""
+    adapter = await registry.create()
+    await send_reports(registry, make_report(adapter, state=LOADING))
+    await send_reports(
+        registry, make_report(adapter, state=FAILED, reason="ADAPTER_INVALID", problem="it")
+    )
+    (first,) = (await registry.get("voice")).engines
     running.clock.advance(minutes=5)
-    await registry.call("ReportAdapters", frontend="fe_2", reports=[a_report(made)])
+    await registry.call("ReportAdapters", frontend="fe_2", reports=[make_report(adapter)])
     (later,) = (await registry.get("voice", wait=Duration(seconds=20))).engines
 
-    assert (seen.frontend, seen.address, seen.state) == ("fe_1", "host:1", FAILED)
-    assert (seen.reason, seen.problem) == ("ADAPTER_INVALID", "it")
+    assert (first.frontend, first.address, first.state) == ("fe_1", "host:1", FAILED)
+    assert (first.reason, first.problem) == ("ADAPTER_INVALID", "it")
     assert (later.frontend, later.state) == ("fe_2", READY)
 
 
-async def test_only_operators_and_services_follow(running: RunningControl) -> None:
-    """All projects' adapters are nobody else's business."""
+async def test_watch_download_and_report_are_refused_to_a_project_caller(
+    running: RunningControl,
+) -> None:
+    """Each raises ScopeMissing."""
     mine = Registry.of(running.of_project("mine"))
-    made = await mine.create()
+    adapter = await mine.create()
 
     with pytest.raises(errors.ScopeMissing):
         await anext(mine.watch())
     with pytest.raises(errors.ScopeMissing):
-        await mine.download(made.sha256)
+        await mine.download(adapter.sha256)
     with pytest.raises(errors.ScopeMissing):
-        await report(mine, a_report(made))
+        await send_reports(mine, make_report(adapter))
 
 
-async def test_control_processes_on_one_database_tell_each_other(
+async def test_control_processes_on_one_database_notify_each_other(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    """A follower of one hears what the other registers, and gets its bytes; a caller of the other
-    hears what the follower reports."""
+    """A watch gets the other's new adapter, and a waiting Get returns on the other's report."""
     async with (
         run_control(tmp_path, postgres_url) as one,
         run_control(tmp_path, postgres_url) as two,
     ):
-        here, there = (Registry.of(each.client, each.service_metadata) for each in (one, two))
-        async with aclosing(there.watch()) as events:
+        first, second = (Registry.of(each.client, each.service_metadata) for each in (one, two))
+        async with aclosing(second.watch()) as events:
             await anext(events)
-            made = await here.create()
+            adapter = await first.create()
             change = await anext(events)
-        waiting = asyncio.create_task(here.get("voice", wait=Duration(seconds=20)))
-        await report(there, a_report(made))
+        waiting = asyncio.create_task(first.get("voice", wait=Duration(seconds=20)))
+        await send_reports(second, make_report(adapter))
 
-        assert [each.id for each in change.change.adapters] == [made.id]
-        assert await there.download(made.sha256) == adapter_bytes()
+        assert [each.id for each in change.change.adapters] == [adapter.id]
+        assert await second.download(adapter.sha256) == adapter_bytes()
         assert [each.state for each in (await waiting).engines] == [READY]
 
 
-class LostBytes(FolderBlobs):
-    """A store that has nothing; something happens while it is asked."""
+class MissingBlobs(FolderBlobs):
+    """A blob store without blobs; `before_read` runs before each read fails."""
 
-    def __init__(self, folder: Path, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, folder: Path, before_read: Callable[[], Awaitable[None]]) -> None:
         super().__init__(folder)
-        self._meanwhile = meanwhile
+        self._before_read = before_read
 
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
-        """Nothing."""
-        await self._meanwhile()
+        """Run `before_read`, then raise BlobMissing."""
+        await self._before_read()
         raise BlobMissing(key)
         yield b""
 
@@ -469,10 +482,10 @@ class LostBytes(FolderBlobs):
         ("one", BlobMissing),
     ],
 )
-async def test_bytes_that_go_while_they_are_asked_for_are_not_found(
+async def test_bytes_deleted_during_a_download_are_not_found(
     tmp_path: Path, key_after: str | None, error: type[Exception]
 ) -> None:
-    """A frontend asks again then; bytes that a row still names are lost, which is a defect."""
+    """A blob that is missing although its row still names it raises BlobMissing."""
     digest, now = "0" * 64, datetime(2026, 1, 1, tzinfo=UTC)
     adapter = Adapter(
         id="adapter_1",
@@ -491,14 +504,16 @@ async def test_bytes_that_go_while_they_are_asked_for_are_not_found(
     async with open_test_database(tmp_path) as database:
         await database.transactions.write(lambda tx: AdapterQueries(tx).add("p", adapter))
 
-        async def meanwhile() -> None:
+        async def delete_or_replace() -> None:
             await database.transactions.write(lambda tx: AdapterQueries(tx).delete("p", adapter.id))
             if key_after is not None:
-                again = replace(adapter, blob_key=key_after)
-                await database.transactions.write(lambda tx: AdapterQueries(tx).add("p", again))
+                replacement = replace(adapter, blob_key=key_after)
+                await database.transactions.write(
+                    lambda tx: AdapterQueries(tx).add("p", replacement)
+                )
 
-        desired = AdapterSync(
-            database.transactions, LostBytes(tmp_path, meanwhile), database.notifications
+        sync = AdapterSync(
+            database.transactions, MissingBlobs(tmp_path, delete_or_replace), database.notifications
         )
         with pytest.raises(error):
-            await anext(aiter(desired.download(digest)))
+            await anext(aiter(sync.download(digest)))

@@ -1,4 +1,4 @@
-"""Files over gRPC, on both databases."""
+"""FileService over gRPC, on SQLite and PostgreSQL."""
 
 import asyncio
 import hashlib
@@ -16,49 +16,49 @@ HOUR_S = 3600
 OLDEST_FIRST = listing_pb2.LIST_ORDER_OLDEST_FIRST
 
 
-def a_header(**fields: Any) -> file_pb2.FileHeader:
-    """A header that is in order but for the given fields."""
+def make_header(**fields: Any) -> file_pb2.FileHeader:
+    """Build a valid header; `fields` override its fields."""
     return file_pb2.FileHeader(**{"filename": "a.txt", "purpose": USER_DATA, **fields})
 
 
-async def names(client: Client, **request: Any) -> list[str]:
-    """The names on a page."""
+async def list_filenames(client: Client, **request: Any) -> list[str]:
+    """Return the filenames on one page of ListFiles."""
     return [file.filename for file in (await client.page(**request)).files]
 
 
-async def test_a_file_comes_back_as_it_was_sent(running: RunningControl) -> None:
-    """Its description says what was sent, and when; its bytes are those."""
+async def test_a_created_file_has_its_metadata_and_bytes(running: RunningControl) -> None:
+    """Name, purpose, size, digest and creation time are stored with the bytes."""
     content = bytes(range(256)) * 5
 
-    made = await running.client.create(content, filename="dir/ünï.bin", purpose=BATCH)
+    file = await running.client.create(content, filename="dir/ünï.bin", purpose=BATCH)
 
-    assert made == await running.client.get(made.id)
-    assert made.id.startswith("file-")
-    assert (made.filename, made.purpose, made.size_bytes) == ("dir/ünï.bin", BATCH, 1280)
-    assert made.sha256 == hashlib.sha256(content).hexdigest()
-    assert made.create_time.ToDatetime(UTC) == running.clock.now
-    assert await running.client.read(made.id) == content
-
-
-async def test_an_empty_file_is_a_file(running: RunningControl) -> None:
-    """It has no bytes to read."""
-    made = await running.client.send([a_header()])
-
-    assert made.size_bytes == 0
-    assert await running.client.read(made.id) == b""
+    assert file == await running.client.get(file.id)
+    assert file.id.startswith("file-")
+    assert (file.filename, file.purpose, file.size_bytes) == ("dir/ünï.bin", BATCH, 1280)
+    assert file.sha256 == hashlib.sha256(content).hexdigest()
+    assert file.create_time.ToDatetime(UTC) == running.clock.now
+    assert await running.client.read(file.id) == content
 
 
-async def test_the_header_may_come_last(running: RunningControl) -> None:
-    """A form may name the purpose after the bytes; of several headers the last one counts."""
-    first = a_header(filename="first")
+async def test_a_file_can_be_empty(running: RunningControl) -> None:
+    """A header without bytes creates a file of size 0."""
+    file = await running.client.send([make_header()])
 
-    made = await running.client.send([b"ab", first, b"cd", a_header(filename="last")])
+    assert file.size_bytes == 0
+    assert await running.client.read(file.id) == b""
 
-    assert (made.filename, await running.client.read(made.id)) == ("last", b"abcd")
+
+async def test_the_header_may_come_after_the_bytes(running: RunningControl) -> None:
+    """If several headers are sent, the last one counts."""
+    first = make_header(filename="first")
+
+    file = await running.client.send([b"ab", first, b"cd", make_header(filename="last")])
+
+    assert (file.filename, await running.client.read(file.id)) == ("last", b"abcd")
 
 
-async def test_parts_of_a_file_can_be_read(running: RunningControl) -> None:
-    """From an offset, up to a length; beyond the end there is nothing, and no further."""
+async def test_read_returns_the_requested_range(running: RunningControl) -> None:
+    """A range past the end is cut; an offset past the end or below 0 is refused."""
     file = await running.client.create(b"0123456789")
 
     assert await running.client.read(file.id, offset=3, length=4) == b"3456"
@@ -70,42 +70,42 @@ async def test_parts_of_a_file_can_be_read(running: RunningControl) -> None:
         await running.client.read(file.id, offset=-1)
 
 
-async def test_a_deleted_file_is_gone_with_its_bytes(running: RunningControl) -> None:
-    """It cannot be seen, read, listed or deleted again."""
+async def test_deleting_a_file_deletes_its_bytes(running: RunningControl) -> None:
+    """The file is not listed; getting, reading or deleting it raises FileNotFound."""
     file = await running.client.create()
     await running.client.delete(file.id)
 
     assert running.stored() == []
-    assert await names(running.client) == []
+    assert await list_filenames(running.client) == []
     for call in (running.client.get, running.client.read, running.client.delete):
         with pytest.raises(errors.FileNotFound, match=f"No such File object: {file.id}"):
             await call(file.id)
 
 
-async def test_lists_go_on_where_a_page_ended(running: RunningControl) -> None:
-    """By token and by cursor, in both orders, also after the last object was deleted."""
+async def test_lists_continue_after_a_page_token_or_a_cursor(running: RunningControl) -> None:
+    """In both orders, and after the last file of the page was deleted."""
     files = [await running.client.create(filename=f"{number}") for number in range(5)]
 
     page = await running.client.page(page_size=2)
     assert [file.filename for file in page.files] == ["4", "3"]
     await running.client.delete(files[3].id)
     token = page.next_page_token
-    assert await names(running.client, page_size=2, page_token=token) == ["2", "1"]
-    assert await names(running.client, after=files[3].id) == ["2", "1", "0"]
-    assert await names(running.client, after=files[3].id, order=OLDEST_FIRST) == ["4"]
+    assert await list_filenames(running.client, page_size=2, page_token=token) == ["2", "1"]
+    assert await list_filenames(running.client, after=files[3].id) == ["2", "1", "0"]
+    assert await list_filenames(running.client, after=files[3].id, order=OLDEST_FIRST) == ["4"]
     assert (await running.client.page(page_size=4)).next_page_token == ""
 
 
 async def test_lists_are_filtered_by_purpose(running: RunningControl) -> None:
-    """A filter leaves out the others, before the page is cut."""
+    """The filter is applied before the page size."""
     await running.client.create(filename="batch", purpose=BATCH)
     await running.client.create(filename="data")
 
-    assert await names(running.client, page_size=1, purpose=BATCH) == ["batch"]
+    assert await list_filenames(running.client, page_size=1, purpose=BATCH) == ["batch"]
 
 
-async def test_a_page_token_fits_its_own_list_only(running: RunningControl) -> None:
-    """With another filter or order, or changed, it is refused instead of leaving files out."""
+async def test_a_page_token_of_another_list_is_refused(running: RunningControl) -> None:
+    """Another filter or order, a changed token and a malformed token raise InvalidField."""
     for _ in range(3):
         await running.client.create()
     token = (await running.client.page(page_size=1)).next_page_token
@@ -121,36 +121,38 @@ async def test_a_page_token_fits_its_own_list_only(running: RunningControl) -> N
             await running.client.page(**request)
 
 
-async def test_files_expire(running: RunningControl) -> None:
-    """After the given time; a batch's input after 30 days; others never. Then they are swept."""
+async def test_expired_files_are_hidden_and_then_swept(running: RunningControl) -> None:
+    """Expiry: `ttl` if set, 30 days for batch input, otherwise never."""
     short = await running.client.create(ttl=Duration(seconds=HOUR_S), filename="short")
     batch = await running.client.create(purpose=BATCH, filename="batch")
     await running.client.create(filename="kept")
 
     assert short.expire_time.ToDatetime(UTC) == running.clock.now + timedelta(hours=1)
     running.clock.advance(hours=1)
-    assert await names(running.client) == ["kept", "batch"]
+    assert await list_filenames(running.client) == ["kept", "batch"]
     with pytest.raises(errors.FileNotFound):
         await running.client.get(short.id)
     with pytest.raises(errors.FileNotFound):
         await running.client.delete(short.id)
     running.clock.advance(days=30)
     assert (await running.control.sweeper.sweep()).expired == 2
-    assert await names(running.client) == ["kept"]
+    assert await list_filenames(running.client) == ["kept"]
     with pytest.raises(errors.FileNotFound):
         await running.client.read(batch.id)
     assert len(running.stored()) == 1
 
 
-async def test_limits_are_checked_while_the_bytes_stream(running: RunningControl) -> None:
-    """By purpose, whenever that becomes known; an announced size even before the bytes."""
+async def test_an_upload_above_the_size_limit_of_its_purpose_is_refused(
+    running: RunningControl,
+) -> None:
+    """Also if the header comes last; an announced size is checked before the bytes arrive."""
     chunk = b"x" * 1500
     too_large: list[list[file_pb2.FileHeader | bytes]] = [
-        [a_header(), chunk, chunk, chunk],
+        [make_header(), chunk, chunk, chunk],
         [chunk, chunk, chunk],
-        [a_header(purpose=BATCH), chunk, chunk],
-        [chunk, chunk, a_header(purpose=BATCH)],
-        [a_header(size_bytes=4001)],
+        [make_header(purpose=BATCH), chunk, chunk],
+        [chunk, chunk, make_header(purpose=BATCH)],
+        [make_header(size_bytes=4001)],
     ]
     for pieces in too_large:
         with pytest.raises(errors.RequestTooLarge):
@@ -158,8 +160,8 @@ async def test_limits_are_checked_while_the_bytes_stream(running: RunningControl
     assert running.stored() == []
 
 
-async def test_bytes_other_than_announced_are_refused(running: RunningControl) -> None:
-    """More, fewer or others: nothing of them stays."""
+async def test_a_size_or_checksum_mismatch_is_refused(running: RunningControl) -> None:
+    """Nothing is stored; an upper-case checksum is accepted."""
     digest = hashlib.sha256(b"hello").hexdigest()
 
     with pytest.raises(errors.SizeMismatch):
@@ -188,25 +190,27 @@ BAD_HEADERS: list[tuple[dict[str, Any], type[errors.DomainError], str]] = [
 ]
 
 
-async def test_a_bad_header_is_refused_with_its_field(
+async def test_an_invalid_header_is_refused_with_its_field(
     running: RunningControl, subtests: pytest.Subtests
 ) -> None:
-    """Missing, wrong, huge and hostile; nothing is stored."""
+    """A stream without a header is refused too; nothing is stored."""
     for fields, kind, name in BAD_HEADERS:
         with subtests.test(fields=fields):
-            with pytest.raises(kind) as refused:
-                await running.client.send([a_header(**fields), b"x"])
-            assert refused.value.field == name
+            with pytest.raises(kind) as error:
+                await running.client.send([make_header(**fields), b"x"])
+            assert error.value.field == name
     with pytest.raises(errors.MissingField):
         await running.client.send([b"bytes without a header"])
     assert running.stored() == []
 
 
-async def test_bad_lists_and_ids_are_refused(running: RunningControl) -> None:
-    """Whatever a caller writes for an id is not found; a cursor has the form of one."""
-    for hostile in ("", "file-", "../../etc/passwd", "a\0b", "x" * 100_000, "file-" + "0" * 32):
+async def test_invalid_ids_are_not_found_and_invalid_list_requests_refused(
+    running: RunningControl,
+) -> None:
+    """Malformed and unknown ids raise FileNotFound."""
+    for file_id in ("", "file-", "../../etc/passwd", "a\0b", "x" * 100_000, "file-" + "0" * 32):
         with pytest.raises(errors.FileNotFound):
-            await running.client.get(hostile)
+            await running.client.get(file_id)
     for request in ({"after": "x"}, {"order": 9}, {"purpose": 99}):
         with pytest.raises(errors.InvalidField):
             await running.client.page(**request)
@@ -214,8 +218,10 @@ async def test_bad_lists_and_ids_are_refused(running: RunningControl) -> None:
         await running.client.page(page_size=-1)
 
 
-async def test_a_request_whose_file_is_gone_leaves_nothing(running: RunningControl) -> None:
-    """It was carried out once, and is not again; its bytes go at once."""
+async def test_a_repeated_request_whose_file_was_deleted_is_not_found(
+    running: RunningControl,
+) -> None:
+    """No second file is created, and nothing stays stored."""
     file = await running.client.create(request_id="one")
     await running.client.delete(file.id)
 
@@ -224,31 +230,33 @@ async def test_a_request_whose_file_is_gone_leaves_nothing(running: RunningContr
     assert running.stored() == []
 
 
-async def test_a_request_that_is_sent_again_is_done_once(running: RunningControl) -> None:
-    """Also when both are on their way at once; other content under the same id is refused."""
+async def test_a_repeated_request_id_returns_the_first_file(running: RunningControl) -> None:
+    """Concurrent repeats create one file; other content is refused for a day."""
     client, clock = running.client, running.clock
-    twins = await asyncio.gather(*(client.create(request_id="one") for _ in range(4)))
-    again = await client.create(request_id="one")
+    concurrent = await asyncio.gather(*(client.create(request_id="one") for _ in range(4)))
+    repeated = await client.create(request_id="one")
 
-    assert {file.id for file in twins} == {again.id}
-    assert len(await names(client)) == len(running.stored()) == 1
+    assert {file.id for file in concurrent} == {repeated.id}
+    assert len(await list_filenames(client)) == len(running.stored()) == 1
     with pytest.raises(errors.RequestIdReused):
         await client.create(b"other", request_id="one")
     assert len(running.stored()) == 1
     clock.advance(days=1)
-    assert (await client.create(b"other", request_id="one")).id != again.id
+    assert (await client.create(b"other", request_id="one")).id != repeated.id
     clock.advance(days=2)
     await running.control.sweeper.sweep()
-    assert (await client.create(request_id="one")).id not in {again.id}
+    assert (await client.create(request_id="one")).id not in {repeated.id}
 
 
-async def test_anothers_page_token_and_request_id_mean_nothing(running: RunningControl) -> None:
-    """A token is bound to its project; the same request id is another request there."""
+async def test_page_tokens_and_request_ids_are_bound_to_their_project(
+    running: RunningControl,
+) -> None:
+    """Another project's token is refused; its request id creates a new file."""
     mine, other = running.of_project("mine"), running.of_project("other")
-    made = [await mine.create(request_id="one"), await mine.create()]
+    files = [await mine.create(request_id="one"), await mine.create()]
     token = (await mine.page(page_size=1)).next_page_token
 
     with pytest.raises(errors.InvalidField, match="page_token"):
         await other.page(page_token=token)
-    assert (await other.create(request_id="one")).id not in {file.id for file in made}
-    assert [file.id for file in (await other.page()).files] != [made[0].id]
+    assert (await other.create(request_id="one")).id not in {file.id for file in files}
+    assert [file.id for file in (await other.page()).files] != [files[0].id]

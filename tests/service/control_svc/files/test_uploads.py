@@ -1,4 +1,4 @@
-"""Uploads over gRPC, on both databases."""
+"""UploadService over gRPC, on SQLite and PostgreSQL."""
 
 import asyncio
 import hashlib
@@ -14,11 +14,13 @@ from svc_kit.rpc.client import translate_errors
 from tests.support.control import BATCH, RunningControl, run_control
 
 Upload = upload_service_pb2.Upload
-Piece = upload_service_pb2.AddUploadPartRequest
+PartRequest = upload_service_pb2.AddUploadPartRequest
 
 
-async def test_parts_become_a_file(running: RunningControl) -> None:
-    """In the order of the completion; what was not named is dropped, and only the file stays."""
+async def test_completing_an_upload_joins_the_named_parts_to_a_file(
+    running: RunningControl,
+) -> None:
+    """Parts are joined in the order of the request; other parts are deleted."""
     client = running.client
     upload = await client.create_upload(8, purpose=BATCH, filename="x.jsonl")
     first = await client.add_part(upload.id, b"ab", b"cd")
@@ -26,24 +28,25 @@ async def test_parts_become_a_file(running: RunningControl) -> None:
     second = await client.add_part(upload.id, b"efgh")
     md5 = hashlib.md5(b"efghabcd", usedforsecurity=False).hexdigest()
 
-    done = await client.complete(upload.id, second, first, md5=md5.upper())
+    completed = await client.complete(upload.id, second, first, md5=md5.upper())
 
     assert upload.state == Upload.STATE_PENDING
-    assert done.state == Upload.STATE_COMPLETED
-    assert (done.file.filename, done.file.purpose, done.file.size_bytes) == ("x.jsonl", BATCH, 8)
-    assert done.file.sha256 == hashlib.sha256(b"efghabcd").hexdigest()
-    assert done.file.HasField("expire_time")
-    assert await client.read(done.file.id) == b"efghabcd"
+    assert completed.state == Upload.STATE_COMPLETED
+    file = completed.file
+    assert (file.filename, file.purpose, file.size_bytes) == ("x.jsonl", BATCH, 8)
+    assert file.sha256 == hashlib.sha256(b"efghabcd").hexdigest()
+    assert file.HasField("expire_time")
+    assert await client.read(file.id) == b"efghabcd"
     assert len(running.stored()) == 1
 
 
-async def test_a_completion_can_be_repeated(running: RunningControl) -> None:
-    """A client whose answer was lost gets it; another completion is refused."""
+async def test_a_repeated_completion_returns_the_same_result(running: RunningControl) -> None:
+    """A completion with other parts, a new part and a cancellation are refused."""
     upload = await running.client.create_upload(1)
     part = await running.client.add_part(upload.id, b"a")
-    done = await running.client.complete(upload.id, part)
+    completed = await running.client.complete(upload.id, part)
 
-    assert await running.client.complete(upload.id, part) == done
+    assert await running.client.complete(upload.id, part) == completed
     with pytest.raises(errors.UploadNotPending, match="completed"):
         await running.client.complete(upload.id, "part_other")
     with pytest.raises(errors.UploadNotPending):
@@ -52,8 +55,8 @@ async def test_a_completion_can_be_repeated(running: RunningControl) -> None:
         await running.client.cancel(upload.id)
 
 
-async def test_of_several_completions_at_once_one_makes_the_file(running: RunningControl) -> None:
-    """All are answered with it, and no second copy is ever begun."""
+async def test_concurrent_completions_make_one_file(running: RunningControl) -> None:
+    """All return that file, and the parts are joined once."""
     upload = await running.client.create_upload(3)
     parts = [await running.client.add_part(upload.id, text) for text in (b"a", b"b", b"c")]
     blobs = running.blobs
@@ -64,22 +67,22 @@ async def test_of_several_completions_at_once_one_makes_the_file(running: Runnin
     await blobs.started.wait()
     blobs.started.clear()
     rest = [asyncio.create_task(running.client.complete(upload.id, *parts)) for _ in range(3)]
-    for _ in range(5):  # by then the others have read what they read first
+    for _ in range(5):  # by then the other completions have read the upload's state
         await running.client.get_upload(upload.id)
     assert not blobs.started.is_set()
     blobs.gate.set()
-    done = await asyncio.gather(first, *rest)
+    completed = await asyncio.gather(first, *rest)
 
     (file,) = (await running.client.page()).files
-    assert {each.file.id for each in done} == {file.id}
+    assert {each.file.id for each in completed} == {file.id}
     assert await running.client.read(file.id) == b"abc"
     assert len(running.stored()) == 1
 
 
-async def test_what_does_not_fit_together_leaves_the_upload_as_it_was(
+async def test_an_upload_stays_pending_after_an_invalid_completion(
     running: RunningControl,
 ) -> None:
-    """Another size, another checksum, unknown parts, a part twice; then it can be completed."""
+    """Wrong size or checksum, unknown parts and repeated parts are refused."""
     client = running.client
     upload = await client.create_upload(4)
     part = await client.add_part(upload.id, b"abcd")
@@ -95,14 +98,14 @@ async def test_what_does_not_fit_together_leaves_the_upload_as_it_was(
         ((short, short), "", "part_ids[1]"),
         ((part,), "xyz", "md5"),
     ):
-        with pytest.raises((errors.InvalidField, errors.MissingField)) as refused:
+        with pytest.raises((errors.InvalidField, errors.MissingField)) as error:
             await client.complete(upload.id, *part_ids, md5=md5)
-        assert refused.value.field == name
+        assert error.value.field == name
     assert (await client.complete(upload.id, part)).state == Upload.STATE_COMPLETED
 
 
-async def test_parts_have_limits(running: RunningControl) -> None:
-    """One part's size, the sum of what waits, and at least a byte."""
+async def test_parts_above_the_limits_are_refused(running: RunningControl) -> None:
+    """Limits: bytes per part, bytes of all pending parts, and at least one byte."""
     upload = await running.client.create_upload(1000)
 
     with pytest.raises(errors.RequestTooLarge):
@@ -117,50 +120,50 @@ async def test_parts_have_limits(running: RunningControl) -> None:
     assert len(running.stored()) == 1
 
 
-async def part_around(
-    running: RunningControl, upload_id: str, meanwhile: Callable[[], Awaitable[object]]
+async def add_part_during(
+    running: RunningControl, upload_id: str, concurrent_call: Callable[[], Awaitable[object]]
 ) -> None:
-    """A part of 1500 bytes, sent while something else happens to its upload."""
-    done = asyncio.Event()
+    """Add a part of 1500 bytes; run `concurrent_call` after its first 1000 bytes."""
+    resume = asyncio.Event()
 
-    async def pieces() -> AsyncIterator[Piece]:
-        yield Piece(upload_id=upload_id)
-        yield Piece(chunk=b"x" * 1000)
-        await done.wait()
-        yield Piece(chunk=b"x" * 500)
+    async def part_requests() -> AsyncIterator[PartRequest]:
+        yield PartRequest(upload_id=upload_id)
+        yield PartRequest(chunk=b"x" * 1000)
+        await resume.wait()
+        yield PartRequest(chunk=b"x" * 500)
 
     with translate_errors():
-        call = running.client.uploads.AddUploadPart(pieces())
+        call = running.client.uploads.AddUploadPart(part_requests())
         await running.blobs.started.wait()
-        await meanwhile()
-        done.set()
+        await concurrent_call()
+        resume.set()
         await call
 
 
-async def test_parts_that_come_at_once_share_the_limits(running: RunningControl) -> None:
-    """What was free when a part began may be taken when it ends; its bytes go at once."""
+async def test_concurrent_parts_share_the_limit_of_pending_bytes(running: RunningControl) -> None:
+    """A part that no longer fits when it ends is refused, and its bytes are deleted at once."""
     upload = await running.client.create_upload(1000)
 
     with pytest.raises(errors.RequestTooLarge):
-        await part_around(
+        await add_part_during(
             running, upload.id, lambda: running.client.add_part(upload.id, b"x" * 1500)
         )
     assert len(running.stored()) == 1
 
 
-async def test_a_part_of_an_upload_that_was_cancelled_meanwhile_goes(
+async def test_a_part_is_refused_if_its_upload_is_cancelled_meanwhile(
     running: RunningControl,
 ) -> None:
-    """The sweeper has nothing to find."""
+    """Its bytes are deleted at once."""
     upload = await running.client.create_upload(1000)
 
     with pytest.raises(errors.UploadNotPending, match="cancelled"):
-        await part_around(running, upload.id, lambda: running.client.cancel(upload.id))
+        await add_part_during(running, upload.id, lambda: running.client.cancel(upload.id))
     assert running.stored() == []
 
 
-async def test_a_cancelled_upload_frees_its_parts(running: RunningControl) -> None:
-    """Once and for all; a second time changes nothing."""
+async def test_cancelling_an_upload_deletes_its_parts(running: RunningControl) -> None:
+    """Cancelling it again changes nothing; new parts are refused."""
     upload = await running.client.create_upload(1)
     await running.client.add_part(upload.id, b"a")
 
@@ -172,7 +175,7 @@ async def test_a_cancelled_upload_frees_its_parts(running: RunningControl) -> No
 
 
 async def test_an_upload_expires_after_an_hour(running: RunningControl) -> None:
-    """It takes nothing any more at once, and the sweeper frees its parts."""
+    """It cannot be completed then, and the sweeper deletes its parts."""
     upload = await running.client.create_upload(1)
     part = await running.client.add_part(upload.id, b"a")
     running.clock.advance(hours=1)
@@ -185,21 +188,21 @@ async def test_an_upload_expires_after_an_hour(running: RunningControl) -> None:
     assert (await running.client.get_upload(upload.id)).state == Upload.STATE_EXPIRED
 
 
-async def test_the_file_of_an_upload_may_go_before_it(running: RunningControl) -> None:
-    """The upload stays completed, without a file."""
+async def test_an_upload_stays_completed_after_its_file_is_deleted(running: RunningControl) -> None:
+    """Its `file` is unset."""
     upload = await running.client.create_upload(1)
     part = await running.client.add_part(upload.id, b"a")
-    done = await running.client.complete(upload.id, part)
-    await running.client.delete(done.file.id)
+    completed = await running.client.complete(upload.id, part)
+    await running.client.delete(completed.file.id)
 
-    left = await running.client.get_upload(upload.id)
+    upload = await running.client.get_upload(upload.id)
 
-    assert left.state == Upload.STATE_COMPLETED
-    assert not left.HasField("file")
+    assert upload.state == Upload.STATE_COMPLETED
+    assert not upload.HasField("file")
 
 
-async def test_an_announcement_that_is_sent_again_is_one_upload(running: RunningControl) -> None:
-    """Another one under the same id is refused."""
+async def test_a_repeated_request_id_returns_the_first_upload(running: RunningControl) -> None:
+    """The same request id with another size is refused."""
     first = await running.client.create_upload(5, request_id="one")
 
     assert await running.client.create_upload(5, request_id="one") == first
@@ -219,25 +222,26 @@ BAD_UPLOADS: list[tuple[dict[str, Any], type[errors.DomainError], str | None]] =
 ]
 
 
-async def test_a_bad_announcement_is_refused_with_its_field(
+async def test_an_invalid_upload_request_is_refused_with_its_field(
     running: RunningControl, subtests: pytest.Subtests
 ) -> None:
-    """Before any part is sent."""
+    """Malformed and unknown upload ids are not found."""
     for fields, kind, name in BAD_UPLOADS:
         with subtests.test(fields=fields):
-            with pytest.raises(kind) as refused:
+            with pytest.raises(kind) as error:
                 await running.client.create_upload(**fields)
-            assert refused.value.field == name
-    for hostile in ("", "upload_", "a\0b", "upload_" + "0" * 32):
+            assert error.value.field == name
+    for upload_id in ("", "upload_", "a\0b", "upload_" + "0" * 32):
         with pytest.raises((errors.UploadNotFound, errors.MissingField)):
-            await running.client.add_part(hostile, b"x")
+            await running.client.add_part(upload_id, b"x")
         with pytest.raises(errors.UploadNotFound):
-            await running.client.cancel(hostile)
+            await running.client.cancel(upload_id)
 
 
-async def test_two_processes_complete_one_upload_at_once(tmp_path: Path, postgres_url: str) -> None:
-    """Both join the parts; one file is made, both are told of it, and one copy of the bytes
-    stays."""
+async def test_two_processes_complete_one_upload_at_the_same_time(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Both join the parts and return the same file; one copy of the bytes is kept."""
     async with (
         run_control(tmp_path, postgres_url) as one,
         run_control(tmp_path, postgres_url) as two,
@@ -247,7 +251,7 @@ async def test_two_processes_complete_one_upload_at_once(tmp_path: Path, postgre
         for control in (one, two):
             control.blobs.started.clear()
             control.blobs.gate.clear()
-        completing = [
+        completions = [
             asyncio.ensure_future(control.client.complete(upload.id, part))
             for control in (one, two)
         ]
@@ -255,7 +259,7 @@ async def test_two_processes_complete_one_upload_at_once(tmp_path: Path, postgre
             await control.blobs.started.wait()
         for control in (one, two):
             control.blobs.gate.set()
-        first, second = await asyncio.gather(*completing)
+        first, second = await asyncio.gather(*completions)
 
         assert first.file == second.file
         assert await two.client.read(first.file.id) == b"abcd"

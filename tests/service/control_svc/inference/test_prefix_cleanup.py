@@ -1,5 +1,4 @@
-"""What the inference service archives for stored objects: how they are named to it, and that
-deleted ones are forgotten there."""
+"""Archived prefixes: the object ids that turns are archived under, and their deletion."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,41 +27,41 @@ from tests.support.threads import ThreadClient
 
 
 @dataclass
-class Engine(rpc.EngineServiceServicer):
-    """Deletes the snapshots of objects, after a number of refusals."""
+class FakeEngine(rpc.EngineServiceServicer):
+    """Records DropSnapshots requests; raises the `refusals` first."""
 
     refusals: list[DomainError] = field(default_factory=list)
-    forgotten: asyncio.Queue[list[str]] = field(default_factory=asyncio.Queue)
+    dropped: asyncio.Queue[list[str]] = field(default_factory=asyncio.Queue)
 
     async def DropSnapshots(self, request: Any, context: Any) -> Any:
-        """What went."""
+        """Queue the requested ids, or raise the next refusal."""
         if self.refusals:
             raise self.refusals.pop()
-        self.forgotten.put_nowait([*request.object_ids, *request.snapshot_ids])
+        self.dropped.put_nowait([*request.object_ids, *request.snapshot_ids])
         return pb.DropSnapshotsResponse()
 
 
 @dataclass
-class World:
-    """A control service, the model that it asks, and the engine whose archive it cleans up."""
+class Services:
+    """A control service with its scripted model and the engine that stores the archive."""
 
     running: RunningControl
-    engine: Engine
+    engine: FakeEngine
     model: ScriptedTurns
 
     @property
     def client(self) -> Client:
-        """A caller."""
+        """A client of the default project."""
         return self.running.client
 
-    def names(self) -> list[str]:
-        """What turns were archived for, in order."""
+    def archive_ids(self) -> list[str]:
+        """The `keep_for` of each turn, in order."""
         return [request.keep_for for request in self.model.requests]
 
 
 @asynccontextmanager
-async def serving(engine: Engine, folder: Path) -> AsyncIterator[str]:
-    """The engine, for those who have the service's token; its address."""
+async def serve_engine(engine: FakeEngine, folder: Path) -> AsyncIterator[str]:
+    """Serve the engine to callers with the service token; yield its address."""
     token = ServiceToken.read(write_service_token(folder))
     service = Service(
         rpc.add_EngineServiceServicer_to_server, engine, "corral.inference.v1.EngineService"
@@ -81,11 +80,11 @@ async def serving(engine: Engine, folder: Path) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, database_url: str | None) -> AsyncIterator[World]:
-    """A control service on each database; whenever somebody looks at the clock, a second passes."""
-    engine, model = Engine(), ScriptedTurns(lambda _: text_script("Hello"))
+async def services(tmp_path: Path, database_url: str | None) -> AsyncIterator[Services]:
+    """A control service on each database, whose clock advances a second each time it is read."""
+    engine, model = FakeEngine(), ScriptedTurns(lambda _: text_script("Hello"))
     async with (
-        serving(engine, tmp_path) as target,
+        serve_engine(engine, tmp_path) as target,
         run_control(
             tmp_path,
             database_url,
@@ -96,85 +95,83 @@ async def world(tmp_path: Path, database_url: str | None) -> AsyncIterator[World
         ) as running,
     ):
         running.clock.step_s = 1
-        yield World(running, engine, model)
+        yield Services(running, engine, model)
 
 
-async def test_a_chain_of_responses_has_one_name(world: World) -> None:
-    """That of its first response, or of the conversation that it goes on from; a response that is
-    not stored has none."""
-    client = ResponseClient(world.client)
-    conversation = await ConversationClient(world.client).create(make_message("Hi"))
+async def test_all_turns_of_a_response_chain_are_archived_under_one_id(services: Services) -> None:
+    """The first response's id or the conversation's; empty if the response is not stored."""
+    client = ResponseClient(services.client)
+    conversation = await ConversationClient(services.client).create(make_message("Hi"))
     first = await client.create("One")
     second = await client.create("Two", previous_response_id=first.id)
     await client.create("Three", previous_response_id=second.id)
     await client.create("Two again", previous_response_id=first.id)
-    said = await client.create("Four", conversation_id=conversation.id)
-    await client.create("Five", previous_response_id=said.id)
-    await client.create("Six", previous_response_id=said.id, store=False)
+    answer = await client.create("Four", conversation_id=conversation.id)
+    await client.create("Five", previous_response_id=answer.id)
+    await client.create("Six", previous_response_id=answer.id, store=False)
 
-    assert world.names() == [first.id] * 4 + [conversation.id] * 2 + [""]
+    assert services.archive_ids() == [first.id] * 4 + [conversation.id] * 2 + [""]
 
 
-async def test_what_is_deleted_is_forgotten(world: World) -> None:
-    """Threads, conversations, and of a chain all of it with each of its responses; as soon as the
-    engine is there."""
-    threads, client = ThreadClient(world.client), ResponseClient(world.client)
-    conversations = ConversationClient(world.client)
+async def test_deleting_an_object_drops_its_snapshots(services: Services) -> None:
+    """Deleting a response drops its whole chain. A call is retried while the engine restarts."""
+    threads, client = ThreadClient(services.client), ResponseClient(services.client)
+    conversations = ConversationClient(services.client)
     thread = await threads.create_thread()
     conversation = await conversations.create(make_message("Hi"))
     first = await client.create("One")
     second = await client.create("Two", previous_response_id=first.id)
-    world.engine.refusals = [EngineRestarting(), EngineRestarting()]
+    services.engine.refusals = [EngineRestarting(), EngineRestarting()]
 
-    forgotten = []
+    dropped = []
     delete_thread = thread_service_pb2.DeleteThreadRequest(thread_id=thread.id)
     await threads.call(threads.threads.DeleteThread, delete_thread)
-    forgotten.append(await world.engine.forgotten.get())
+    dropped.append(await services.engine.dropped.get())
     delete = conversation_service_pb2.DeleteConversationRequest(conversation_id=conversation.id)
     await conversations.stub.DeleteConversation(delete)
-    forgotten.append(await world.engine.forgotten.get())
+    dropped.append(await services.engine.dropped.get())
     for response in (second, first):
         await client.delete(response.id)
-        forgotten.append(await world.engine.forgotten.get())
+        dropped.append(await services.engine.dropped.get())
 
-    assert forgotten == [[thread.id], [conversation.id], [first.id], [first.id]]
+    assert dropped == [[thread.id], [conversation.id], [first.id], [first.id]]
 
 
-async def test_a_chain_whose_time_has_come_is_forgotten_once(world: World) -> None:
-    """With its first response, which goes last."""
-    client = ResponseClient(world.client)
+async def test_an_expired_response_chain_is_dropped_once(services: Services) -> None:
+    """The sweeper deletes both responses; one request drops the chain."""
+    client = ResponseClient(services.client)
     first = await client.create("One")
     await client.create("Two", previous_response_id=first.id)
-    world.running.clock.advance(days=1)
-    await world.running.control.sweeper.sweep()
+    services.running.clock.advance(days=1)
+    await services.running.control.sweeper.sweep()
 
-    assert await world.engine.forgotten.get() == [first.id]
-    assert world.engine.forgotten.empty()
+    assert await services.engine.dropped.get() == [first.id]
+    assert services.engine.dropped.empty()
 
 
-async def test_what_could_not_be_forgotten_is_when_its_job_begins_again(world: World) -> None:
-    """An engine that refuses is not asked again by itself."""
-    threads, operator = ThreadClient(world.client), Operator.of(world.running)
+async def test_a_dead_cleanup_job_can_be_retried(services: Services) -> None:
+    """A refusal that is not retried makes the job dead; an operator's retry drops the snapshots."""
+    threads, operator = ThreadClient(services.client), Operator.of(services.running)
     thread = await threads.create_thread()
-    world.engine.refusals = [ScopeMissing(scope="admin", method="DropSnapshots")]
+    services.engine.refusals = [ScopeMissing(scope="admin", method="DropSnapshots")]
     await threads.delete_thread(thread.id)
     while not (dead := (await operator.list_jobs(state=JobPb.STATE_DEAD)).jobs):
         pass
     await operator.retry_job(dead[0].id)
 
-    assert await world.engine.forgotten.get() == [thread.id]
+    assert await services.engine.dropped.get() == [thread.id]
 
 
-class Away:
-    """An archive that cannot be asked."""
+class UnavailableArchive:
+    """An archive that cannot be reached."""
 
     async def delete(self, object_id: str) -> None:
-        """Raises Unavailable."""
+        """Raise EngineRestarting."""
         raise EngineRestarting()
 
 
-async def test_a_service_that_stays_away_is_left_alone() -> None:
-    """After so many attempts in a row."""
+async def test_cleanup_gives_up_after_the_maximum_number_of_postponements() -> None:
+    """Below MAX_POSTPONED the worker raises Unavailable; at the limit it returns."""
 
     def claim(num_postponed: int) -> Claim:
         return Claim(
@@ -182,9 +179,9 @@ async def test_a_service_that_stays_away_is_left_alone() -> None:
             attempt=1, engine_deaths=0, num_postponed=num_postponed,
         )  # fmt: skip
 
-    cleaner = PrefixCleanupWorker(Away())
+    worker = PrefixCleanupWorker(UnavailableArchive())
     no_context: Any = None
     with pytest.raises(Unavailable):
-        await cleaner.run(claim(MAX_POSTPONED - 1), no_context)
+        await worker.run(claim(MAX_POSTPONED - 1), no_context)
 
-    await cleaner.run(claim(MAX_POSTPONED), no_context)
+    await worker.run(claim(MAX_POSTPONED), no_context)

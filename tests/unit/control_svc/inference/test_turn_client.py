@@ -26,8 +26,8 @@ from control_svc.inference.turns import (
 HELLO = TurnMessage(TurnRole.USER, (TextPart("Hello"),))
 
 
-def test_messages_and_tools_arrive_as_they_are() -> None:
-    """Every kind of part, calls and their results, and which calls are wanted."""
+def test_messages_and_tools_are_converted_unchanged() -> None:
+    """Every kind of part, tool calls and results, the tool choice and template values."""
     request = chat_request(
         TurnRequest(
             project="p",
@@ -72,7 +72,7 @@ def test_messages_and_tools_arrive_as_they_are() -> None:
 
 
 def test_unset_options_stay_unset() -> None:
-    """The inference service applies its defaults."""
+    """Only the seed and the request for token ids are set."""
     request = chat_request(TurnRequest(project="p", model="", messages=(HELLO,), seed=3))
 
     assert not request.conversation.template.HasField("enable_thinking")
@@ -85,18 +85,18 @@ def test_unset_options_stay_unset() -> None:
 
 def test_settings_of_a_turn_override_the_options_of_the_caller() -> None:
     """Seed, token limit and resumed tokens; all other options are passed on."""
-    asked = generation.GenerationOptions(num_choices=4, deterministic=True)
-    asked.sampling.temperature = 0.5
-    asked.sampling.seed = 9
-    asked.stopping.max_tokens = 100
-    asked.stopping.stop.append("END")
-    asked.resume.add(output_token_ids=[1])
+    caller_options = generation.GenerationOptions(num_choices=4, deterministic=True)
+    caller_options.sampling.temperature = 0.5
+    caller_options.sampling.seed = 9
+    caller_options.stopping.max_tokens = 100
+    caller_options.stopping.stop.append("END")
+    caller_options.resume.add(output_token_ids=[1])
     options = chat_request(
         TurnRequest(
             project="p",
             model="",
             messages=(HELLO,),
-            options=asked.SerializeToString(),
+            options=caller_options.SerializeToString(),
             seed=3,
             max_tokens=20,
             token_ids=(5, 6),
@@ -112,7 +112,7 @@ def test_settings_of_a_turn_override_the_options_of_the_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("caller_options", "expected"),
     [
         (generation.GenerationOptions(), "thread_1"),
         (generation.GenerationOptions(cache={"keep_for": "another's"}), "thread_1"),
@@ -123,38 +123,38 @@ def test_settings_of_a_turn_override_the_options_of_the_caller() -> None:
     ids=["none", "another's", "reusable", "not reusable", "deterministic"],
 )
 def test_keep_for_is_set_by_the_control_service_only(
-    asked: generation.GenerationOptions, expected: str
+    caller_options: generation.GenerationOptions, expected: str
 ) -> None:
     """The caller's value is not passed on. Without reuse it is unset, since the inference service
     would refuse it."""
     turn = TurnRequest(
-        project="p", model="", messages=(HELLO,), seed=1, options=asked.SerializeToString(),
-        keep_for="thread_1",
+        project="p", model="", messages=(HELLO,), seed=1, keep_for="thread_1",
+        options=caller_options.SerializeToString(),
     )  # fmt: skip
     cache = chat_request(turn).options.cache
-    nameless = chat_request(replace(turn, keep_for="")).options
+    without_keep_for = chat_request(replace(turn, keep_for="")).options
 
-    assert (cache.keep_for, cache.salt) == (expected, asked.cache.salt)
-    assert nameless.cache.keep_for == ""
-    assert nameless.HasField("cache") == asked.HasField("cache")
+    assert (cache.keep_for, cache.salt) == (expected, caller_options.cache.salt)
+    assert without_keep_for.cache.keep_for == ""
+    assert without_keep_for.HasField("cache") == caller_options.HasField("cache")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
+    ("turn_format", "expected"),
     [
         (None, generation.Constraint(regex="a+")),
         (JsonObject(), generation.Constraint(json_object=True)),
         (JsonSchema("{}"), generation.Constraint(json_schema="{}")),
     ],
 )
-def test_a_format_replaces_the_options_constraint(
-    wanted: TurnFormat | None, expected: generation.Constraint
+def test_a_format_replaces_the_constraint_of_the_options(
+    turn_format: TurnFormat | None, expected: generation.Constraint
 ) -> None:
-    """Without one the options' stays."""
-    asked = generation.GenerationOptions(constraint=generation.Constraint(regex="a+"))
+    """Without a format the constraint of the options stays."""
+    caller_options = generation.GenerationOptions(constraint=generation.Constraint(regex="a+"))
     request = TurnRequest(
-        project="p", model="", messages=(HELLO,), seed=1, format=wanted,
-        options=asked.SerializeToString(),
+        project="p", model="", messages=(HELLO,), seed=1, format=turn_format,
+        options=caller_options.SerializeToString(),
     )  # fmt: skip
 
     assert chat_request(request).options.constraint == expected

@@ -1,4 +1,4 @@
-"""Compaction before a turn, with the settings of the turn."""
+"""Compaction before a turn."""
 
 from datetime import UTC, datetime
 from unittest.mock import AsyncMock
@@ -16,22 +16,22 @@ from svc_kit.encryption import KEY_BYTES, Sealer
 from tests.support.response_client import ScriptedModels
 from tests.support.scripted_turns import ScriptedTurns, text_script
 
-PAST = "a " * 1100
+LONG_TEXT = "a " * 1100
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = IdSource(lambda: NOW)
 CIPHER = ContentCipher(Sealer(bytes(KEY_BYTES)))
 
 
-def said(text: str, *logprobs: TokenLogprob) -> Item:
-    """A message."""
+def make_message_item(text: str, *logprobs: TokenLogprob) -> Item:
+    """Build a completed user message."""
     content = Message(role=Role.USER, content=(Text(text=text, logprobs=logprobs),))
     return Item(id=IDS.new("msg_"), status=ItemStatus.COMPLETED, created_at=NOW, content=content)
 
 
 async def test_a_summary_has_the_priority_of_its_turn() -> None:
-    """Compaction for lines of batches does not delay interactive requests."""
+    """Compaction for a batch line runs with the batch priority."""
     turns = ScriptedTurns(lambda _: text_script("Many times a"))
-    thresholds = AutoCompaction(Compactor(turns, CIPHER, IDS, lambda: NOW, 100), ScriptedModels())
+    compaction = AutoCompaction(Compactor(turns, CIPHER, IDS, lambda: NOW, 100), ScriptedModels())
     response = Response(
         id=IDS.new("resp_"),
         state=ResponseState.QUEUED,
@@ -42,20 +42,20 @@ async def test_a_summary_has_the_priority_of_its_turn() -> None:
         seed=1,
     )
     recorder = ResponseRecorder("p", response, (), NullSink(AsyncMock()), CIPHER)
-    items = [said(PAST), question := said("b")]
+    items = [make_message_item(LONG_TEXT), question := make_message_item("b")]
     messages, priority = turn_messages("", items), JobPriority.BATCH
     request = TurnRequest(project="p", model="m", messages=messages, seed=1, priority=priority)
-    kept = await thresholds.apply(recorder, request, items, {question.id})
+    kept = await compaction.apply(recorder, request, items, {question.id})
 
     assert kept[1:] == [question]
     assert [turn.priority for turn in turns.requests] == [JobPriority.BATCH]
 
 
-def test_a_summary_keeps_items_without_their_log_probabilities() -> None:
-    """The bytes of a token need not be UTF-8."""
-    kept = said("é", TokenLogprob(token="\ufffd", logprob=-1.0, raw=b"\xc3"))
+def test_a_sealed_summary_omits_the_log_probabilities_of_kept_items() -> None:
+    """Their raw token bytes need not be valid UTF-8."""
+    kept = make_message_item("é", TokenLogprob(token="\ufffd", logprob=-1.0, raw=b"\xc3"))
     sealed = CIPHER.seal_summary("p", Summary(text="s", replaces_all=True, kept=(kept,)))
 
     opened = CIPHER.open_summary("p", sealed)
     assert opened is not None
-    assert opened.kept[0].content == said("é").content
+    assert opened.kept[0].content == make_message_item("é").content

@@ -1,4 +1,4 @@
-"""Lines of batches for /v1/responses."""
+"""Batch lines for /v1/responses."""
 
 from typing import cast
 
@@ -9,9 +9,9 @@ from control_svc.responses.servicer import ResponseLines
 from svc_kit.errors import UnsupportedValue
 
 
-async def test_a_line_calls_no_remote_server() -> None:
-    """A line whose process ends is computed again from its beginning, and so would be the call."""
-    lines = ResponseLines(cast(EphemeralResponses, None))  # nobody is asked
+async def test_a_batch_line_with_an_mcp_tool_is_refused() -> None:
+    """A line may run twice after a crash, and so would its calls of the remote server."""
+    lines = ResponseLines(cast(EphemeralResponses, None))  # never called
     tools = [{"type": "function", "name": "mine"}, {"type": "mcp", "server_label": "shop"}]
     with pytest.raises(UnsupportedValue) as error:
         await lines.answer("p", {"model": "m", "input": "Tea", "tools": tools})

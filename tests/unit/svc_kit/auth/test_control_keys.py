@@ -1,4 +1,4 @@
-"""Verification of keys by the control service: caching, limits, and unavailability."""
+"""API key verification through the control service: cache, limits and outages."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -20,198 +20,200 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 RED = Principal(project="red", scopes=frozenset({"inference"}), key_id="key_1")
 
 
-class Control:
-    """A fake control service that counts requests."""
+class FakeControl:
+    """A fake control service that records the digests it is asked for."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, KeyLookupResult] = {}
-        self.asked: list[str] = []
-        self.is_away = False
-        self.entered = asyncio.Event()
+        self.results: dict[str, KeyLookupResult] = {}
+        self.digests: list[str] = []
+        self.is_unavailable = False
+        self.started = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def look_up(self, digest: str) -> KeyLookupResult:
-        """Return the configured verdict once the gate is open."""
-        self.asked.append(digest)
-        self.entered.set()
+        """Wait for the gate, then return the result set for `digest`, or ApiKeyInvalid."""
+        self.digests.append(digest)
+        self.started.set()
         await self.gate.wait()
-        if self.is_away:
+        if self.is_unavailable:
             raise UpstreamUnavailable(service="control")
-        return self.answers.get(digest, KeyLookupResult(ApiKeyInvalid()))
+        return self.results.get(digest, KeyLookupResult(ApiKeyInvalid()))
 
-    def says(self, key: str, outcome: Principal | DomainError, end: datetime | None = None) -> None:
-        """Set the verdict."""
-        self.answers[hash_key(key)] = KeyLookupResult(outcome, end)
+    def set_result(
+        self, key: str, outcome: Principal | DomainError, expires_at: datetime | None = None
+    ) -> None:
+        """Set the lookup result of a key."""
+        self.results[hash_key(key)] = KeyLookupResult(outcome, expires_at)
 
 
-class Fixture:
-    """A verifier with a controlled clock."""
+class KeysFixture:
+    """ControlKeys with a fake control service and a manual clock."""
 
     def __init__(self, cache_s: float = 30.0, max_cached_keys: int = 100) -> None:
-        self.control = Control()
-        self.passed_s = 0.0
+        self.control = FakeControl()
+        self.clock_s = 0.0
         self.keys = ControlKeys(
             self.control.look_up,
             cache_s=cache_s,
             max_cached_keys=max_cached_keys,
-            clock=lambda: self.passed_s,
-            now=lambda: NOW + timedelta(seconds=self.passed_s),
+            clock=lambda: self.clock_s,
+            now=lambda: NOW + timedelta(seconds=self.clock_s),
         )
 
 
-async def test_a_verdict_is_cached_for_thirty_seconds() -> None:
-    """Only the hash of the key is sent."""
-    bench, key = Fixture(), create_key()
-    bench.control.says(key, RED)
+async def test_a_valid_key_is_cached_for_thirty_seconds() -> None:
+    """One lookup is made, with only the hash of the key."""
+    fixture, key = KeysFixture(), create_key()
+    fixture.control.set_result(key, RED)
     for second in (0.0, 1.0, 29.9):
-        bench.passed_s = second
-        assert await bench.keys.verify(key) is RED
+        fixture.clock_s = second
+        assert await fixture.keys.verify(key) is RED
 
-    assert bench.control.asked == [hash_key(key)]
+    assert fixture.control.digests == [hash_key(key)]
 
 
-async def test_a_revoked_key_is_refused_within_thirty_seconds() -> None:
-    """Counted from the request, also for a slow response."""
-    bench, key = Fixture(), create_key()
-    bench.control.says(key, RED)
-    bench.control.gate.clear()
-    asking = asyncio.create_task(bench.keys.verify(key))
-    await bench.control.entered.wait()
-    bench.passed_s = 4.0
-    bench.control.gate.set()
-    await asking
-    bench.control.says(key, ApiKeyRevoked())
+async def test_a_revoked_key_is_refused_thirty_seconds_after_its_lookup_began() -> None:
+    """The time a slow lookup takes counts."""
+    fixture, key = KeysFixture(), create_key()
+    fixture.control.set_result(key, RED)
+    fixture.control.gate.clear()
+    verification = asyncio.create_task(fixture.keys.verify(key))
+    await fixture.control.started.wait()
+    fixture.clock_s = 4.0
+    fixture.control.gate.set()
+    await verification
+    fixture.control.set_result(key, ApiKeyRevoked())
 
-    bench.passed_s = 29.9
-    assert await bench.keys.verify(key) is RED
-    bench.passed_s = 30.0
+    fixture.clock_s = 29.9
+    assert await fixture.keys.verify(key) is RED
+    fixture.clock_s = 30.0
     with pytest.raises(ApiKeyRevoked):
-        await bench.keys.verify(key)
+        await fixture.keys.verify(key)
 
 
-async def test_a_cached_key_expires_at_its_time() -> None:
-    """Its expiry is cached too."""
-    bench, key = Fixture(), create_key()
-    bench.control.says(key, RED, NOW + timedelta(seconds=10))
-    assert await bench.keys.verify(key) is RED
+async def test_a_cached_key_is_refused_after_its_expiry() -> None:
+    """The expiry is cached with the key."""
+    fixture, key = KeysFixture(), create_key()
+    fixture.control.set_result(key, RED, NOW + timedelta(seconds=10))
+    assert await fixture.keys.verify(key) is RED
 
-    bench.passed_s = 10.0
+    fixture.clock_s = 10.0
     with pytest.raises(ApiKeyExpired):
-        await bench.keys.verify(key)
+        await fixture.keys.verify(key)
 
 
-async def test_a_refusal_is_cached_briefly() -> None:
-    """Many requests with a wrong key do not reach control; a corrected key works soon."""
-    bench, key = Fixture(), create_key()
+async def test_a_refused_key_is_cached_for_five_seconds() -> None:
+    """After that it is looked up again."""
+    fixture, key = KeysFixture(), create_key()
     for second in (0.0, 4.9):
-        bench.passed_s = second
+        fixture.clock_s = second
         with pytest.raises(ApiKeyInvalid):
-            await bench.keys.verify(key)
-    bench.control.says(key, RED)
-    bench.passed_s = 5.0
+            await fixture.keys.verify(key)
+    fixture.control.set_result(key, RED)
+    fixture.clock_s = 5.0
 
-    assert await bench.keys.verify(key) is RED
-    assert len(bench.control.asked) == 2
+    assert await fixture.keys.verify(key) is RED
+    assert len(fixture.control.digests) == 2
 
 
 async def test_cached_keys_are_accepted_while_control_is_unavailable() -> None:
-    """Others fail as unavailable, not as invalid; so do cached ones after thirty seconds."""
-    bench, known, other = Fixture(), create_key(), create_key()
-    bench.control.says(known, RED)
-    await bench.keys.verify(known)
-    bench.control.is_away = True
+    """Keys that are not cached, or no longer, fail with UpstreamUnavailable and a retry time."""
+    fixture, known, other = KeysFixture(), create_key(), create_key()
+    fixture.control.set_result(known, RED)
+    await fixture.keys.verify(known)
+    fixture.control.is_unavailable = True
 
-    bench.passed_s = 29.0
-    assert await bench.keys.verify(known) is RED
+    fixture.clock_s = 29.0
+    assert await fixture.keys.verify(known) is RED
     with pytest.raises(UpstreamUnavailable) as failure:
-        await bench.keys.verify(other)
+        await fixture.keys.verify(other)
     assert failure.value.retry_after is not None
-    bench.passed_s = 30.0
+    fixture.clock_s = 30.0
     with pytest.raises(UpstreamUnavailable):
-        await bench.keys.verify(known)
-    bench.control.is_away = False
-    assert await bench.keys.verify(known) is RED
+        await fixture.keys.verify(known)
+    fixture.control.is_unavailable = False
+    assert await fixture.keys.verify(known) is RED
 
 
-async def test_concurrent_requests_share_one_verification() -> None:
-    """As after a restart."""
-    bench, key = Fixture(), create_key()
-    bench.control.says(key, RED)
-    bench.control.gate.clear()
-    waiting = [asyncio.create_task(bench.keys.verify(key)) for _ in range(50)]
-    await bench.control.entered.wait()
+async def test_concurrent_requests_for_a_key_share_one_lookup() -> None:
+    """Cancelling the first of them does not cancel the lookup."""
+    fixture, key = KeysFixture(), create_key()
+    fixture.control.set_result(key, RED)
+    fixture.control.gate.clear()
+    waiting = [asyncio.create_task(fixture.keys.verify(key)) for _ in range(50)]
+    await fixture.control.started.wait()
     waiting[0].cancel()
-    bench.control.gate.set()
+    fixture.control.gate.set()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
 
     assert isinstance(outcomes[0], asyncio.CancelledError)
     assert outcomes[1:] == [RED] * 49
-    assert len(bench.control.asked) == 1
+    assert len(fixture.control.digests) == 1
 
 
 async def test_malformed_keys_are_not_sent_to_control() -> None:
-    """Such as random guesses."""
-    bench = Fixture()
+    """They are refused as ApiKeyInvalid without a lookup."""
+    fixture = KeysFixture()
     for text in ("", "sk-other", f"{create_key()}x", create_key().upper(), "ключ"):
         with pytest.raises(ApiKeyInvalid):
-            await bench.keys.verify(text)
+            await fixture.keys.verify(text)
 
-    assert bench.control.asked == []
+    assert fixture.control.digests == []
 
 
 async def test_wrong_keys_do_not_evict_valid_keys() -> None:
-    """Both caches are bounded separately."""
-    bench, good = Fixture(max_cached_keys=3), create_key()
-    bench.control.says(good, RED)
-    await bench.keys.verify(good)
+    """The caches of valid and of refused keys are bounded separately."""
+    fixture, good = KeysFixture(max_cached_keys=3), create_key()
+    fixture.control.set_result(good, RED)
+    await fixture.keys.verify(good)
     for _ in range(10):
         with pytest.raises(ApiKeyInvalid):
-            await bench.keys.verify(create_key())
-    asked = len(bench.control.asked)
+            await fixture.keys.verify(create_key())
+    num_lookups = len(fixture.control.digests)
 
-    assert await bench.keys.verify(good) is RED
-    assert len(bench.control.asked) == asked
+    assert await fixture.keys.verify(good) is RED
+    assert len(fixture.control.digests) == num_lookups
 
 
-async def test_pending_verifications_are_bounded() -> None:
-    """Further ones fail as unavailable; cached keys are accepted."""
-    bench, good = Fixture(), create_key()
-    bench.control.says(good, RED)
-    await bench.keys.verify(good)
-    bench.control.entered.clear()
-    bench.control.gate.clear()
-    guesses = [
-        asyncio.create_task(bench.keys.verify(create_key())) for _ in range(MAX_PENDING_LOOKUPS)
+async def test_lookups_above_the_pending_limit_fail_as_unavailable() -> None:
+    """Cached keys are still accepted."""
+    fixture, good = KeysFixture(), create_key()
+    fixture.control.set_result(good, RED)
+    await fixture.keys.verify(good)
+    fixture.control.started.clear()
+    fixture.control.gate.clear()
+    lookups = [
+        asyncio.create_task(fixture.keys.verify(create_key())) for _ in range(MAX_PENDING_LOOKUPS)
     ]
-    await bench.control.entered.wait()
+    await fixture.control.started.wait()
 
     with pytest.raises(UpstreamUnavailable):
-        await bench.keys.verify(create_key())
-    assert await bench.keys.verify(good) is RED
-    bench.control.gate.set()
-    refused = await asyncio.gather(*guesses, return_exceptions=True)
+        await fixture.keys.verify(create_key())
+    assert await fixture.keys.verify(good) is RED
+    fixture.control.gate.set()
+    refused = await asyncio.gather(*lookups, return_exceptions=True)
     assert {type(error) for error in refused} == {ApiKeyInvalid}
 
 
-async def test_the_oldest_verdict_is_evicted() -> None:
-    """An evicted key is verified again."""
-    bench, keys = Fixture(max_cached_keys=2), [create_key() for _ in range(3)]
+async def test_the_oldest_cached_key_is_evicted() -> None:
+    """It is looked up again."""
+    fixture, keys = KeysFixture(max_cached_keys=2), [create_key() for _ in range(3)]
     for key in keys:
-        bench.control.says(key, RED)
-        await bench.keys.verify(key)
+        fixture.control.set_result(key, RED)
+        await fixture.keys.verify(key)
     for key in (keys[2], keys[1], keys[0]):
-        await bench.keys.verify(key)
+        await fixture.keys.verify(key)
 
-    assert bench.control.asked == [hash_key(key) for key in (*keys, keys[0])]
+    assert fixture.control.digests == [hash_key(key) for key in (*keys, keys[0])]
 
 
 async def test_a_cache_time_of_zero_disables_the_cache() -> None:
-    """A revoked key is refused immediately."""
-    bench, key = Fixture(cache_s=0), create_key()
-    bench.control.says(key, RED)
-    await bench.keys.verify(key)
-    bench.control.says(key, ApiKeyRevoked())
+    """A revoked key is refused at once."""
+    fixture, key = KeysFixture(cache_s=0), create_key()
+    fixture.control.set_result(key, RED)
+    await fixture.keys.verify(key)
+    fixture.control.set_result(key, ApiKeyRevoked())
 
     with pytest.raises(ApiKeyRevoked):
-        await bench.keys.verify(key)
+        await fixture.keys.verify(key)
