@@ -44,7 +44,7 @@ async def test_a_malicious_template_of_a_model_blocks_no_other_request(
 
 
 HOSTILE_TEMPLATES: Mapping[str, tuple[str, str]] = {
-    "escape": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "may not"),
+    "escape": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "forbidden operation"),
     "memory": ("{% set x = 'x' * 9000000000 %}{{ x }}", "memory"),
     "output": ("{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", "output"),
     "syntax": ("{% if %}", "line 1"),
