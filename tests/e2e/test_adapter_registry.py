@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 ARR, BEEP = "Arr!", "Beep boop."
 ENGINE = "inference_svc.engine_process.main"
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign-lora-f16.gguf"
-MINE, YOURS = "sk-mine-0123456789", "sk-yours-0123456789"
+KEY, OTHER_KEY = "sk-mine-0123456789", "sk-yours-0123456789"
 
 
 def keys(*names: str) -> list[dict[str, Any]]:
@@ -35,9 +35,9 @@ def keys(*names: str) -> list[dict[str, Any]]:
             "name": name,
             "project": name,
             "sha256": hash_key(secret),
-            "scopes": ["inference", "admin"] if secret == MINE else ["inference"],
+            "scopes": ["inference", "admin"] if secret == KEY else ["inference"],
         }
-        for name, secret in zip(names, (MINE, YOURS), strict=True)
+        for name, secret in zip(names, (KEY, OTHER_KEY), strict=True)
     ]
 
 
@@ -74,8 +74,8 @@ class Client:
 
     async def wait_until_settled(self, name: str) -> dict[str, Any]:
         """Return an adapter once no engine is loading it."""
-        found: dict[str, Any] = (await self.send("GET", f"/v1/adapters/{name}?wait=20")).json()
-        return found
+        adapter: dict[str, Any] = (await self.send("GET", f"/v1/adapters/{name}?wait=20")).json()
+        return adapter
 
     async def delete(self, name: str) -> None:
         """Delete an adapter."""
@@ -89,19 +89,19 @@ class Client:
 
     async def ask(self, model: str = MODEL, **extra: Any) -> str:
         """Ask the question about France; return the answer."""
-        made = await self.sdk.chat.completions.create(
+        completion = await self.sdk.chat.completions.create(
             model=model,
             messages=[{"role": "user", "content": "What is the capital of France?"}],
             temperature=0,
             extra_body=extra,
         )
-        return made.choices[0].message.content or ""
+        return completion.choices[0].message.content or ""
 
 
 @pytest.fixture
-async def mine(corral: Corral) -> AsyncIterator[Client]:
+async def client(corral: Corral) -> AsyncIterator[Client]:
     """Client of one project; its adapters are deleted after the test."""
-    client = Client(corral, MINE)
+    client = Client(corral, KEY)
     yield client
     for adapter in (await client.send("GET", "/v1/adapters")).json()["data"]:
         await client.delete(adapter["id"])
@@ -109,9 +109,9 @@ async def mine(corral: Corral) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def yours(corral: Corral) -> AsyncIterator[Client]:
+async def other_client(corral: Corral) -> AsyncIterator[Client]:
     """Client of the other project."""
-    client = Client(corral, YOURS)
+    client = Client(corral, OTHER_KEY)
     yield client
     for adapter in (await client.send("GET", "/v1/adapters")).json()["data"]:
         await client.delete(adapter["id"])
@@ -123,87 +123,87 @@ def states(adapter: dict[str, Any]) -> list[tuple[str, str | None]]:
     return [(engine["status"], engine["reason"]) for engine in adapter["engines"]]
 
 
-async def test_a_registered_adapter_is_served(mine: Client) -> None:
+async def test_a_registered_adapter_is_served(client: Client) -> None:
     """As a model, in the request's lists, and as a bare name. Not after it is deleted."""
-    made = await mine.register("voice", PIRATE_FILE, description="Arr", default_scale="1")
-    spoken = await mine.ask("voice")
-    models = {model.id: model async for model in mine.sdk.models.list()}
-    listed = [await mine.ask(lora=[{word: "voice"}]) for word in ("id", "name")]
-    alone = await mine.ask(lora="voice")
-    off = await mine.ask(lora=[{"id": "voice", "scale": 0}])
-    await mine.delete("voice")
-    await mine.wait_until_removed("voice")
+    registered = await client.register("voice", PIRATE_FILE, description="Arr", default_scale="1")
+    spoken = await client.ask("voice")
+    models = {model.id: model async for model in client.sdk.models.list()}
+    listed = [await client.ask(lora=[{field: "voice"}]) for field in ("id", "name")]
+    by_name = await client.ask(lora="voice")
+    off = await client.ask(lora=[{"id": "voice", "scale": 0}])
+    await client.delete("voice")
+    await client.wait_until_removed("voice")
 
-    assert (made["object"], made["name"], made["rank"]) == ("adapter", "voice", 8)
-    assert states(made) == [("ready", None)]
-    assert made["engines"][0]["model"] == MODEL
+    assert (registered["object"], registered["name"], registered["rank"]) == ("adapter", "voice", 8)
+    assert states(registered) == [("ready", None)]
+    assert registered["engines"][0]["model"] == MODEL
     assert spoken.startswith(ARR)
-    assert listed == [spoken, spoken] == [alone, spoken]
+    assert listed == [spoken, spoken] == [by_name, spoken]
     assert off == PARIS
     assert (models["voice"].model_extra or {})["parent"] == MODEL
 
 
-async def test_an_uploaded_file_can_be_registered(mine: Client) -> None:
+async def test_an_uploaded_file_can_be_registered(client: Client) -> None:
     """The file may be deleted afterwards."""
     content = (BUNDLED_FOLDER / ROBOT_FILE).read_bytes()
-    file = await mine.sdk.files.create(file=("a.gguf", content), purpose="user_data")
-    made = await mine.send("POST", "/v1/adapters", json={"name": "voice", "file_id": file.id})
-    await mine.sdk.files.delete(file.id)
-    wait_until_settled = await mine.wait_until_settled("voice")
+    file = await client.sdk.files.create(file=("a.gguf", content), purpose="user_data")
+    response = await client.send("POST", "/v1/adapters", json={"name": "voice", "file_id": file.id})
+    await client.sdk.files.delete(file.id)
+    settled = await client.wait_until_settled("voice")
 
-    assert made.json()["sha256"] == file.model_extra["sha256"]  # type: ignore[index]  # it has one
-    assert states(wait_until_settled) == [("ready", None)]
-    assert (await mine.ask("voice")).endswith(BEEP)
+    assert response.json()["sha256"] == file.model_extra["sha256"]  # type: ignore[index]  # it has one
+    assert states(settled) == [("ready", None)]
+    assert (await client.ask("voice")).endswith(BEEP)
 
 
-async def test_projects_can_use_the_same_adapter_name(mine: Client, yours: Client) -> None:
+async def test_projects_can_use_the_same_adapter_name(client: Client, other_client: Client) -> None:
     """Each project gets its own adapter; others do not exist for it."""
-    first = await mine.register("voice", PIRATE_FILE)
-    await yours.register("voice", ROBOT_FILE)
-    await mine.register("secret", PIRATE_FILE)
+    first = await client.register("voice", PIRATE_FILE)
+    await other_client.register("voice", ROBOT_FILE)
+    await client.register("secret", PIRATE_FILE)
     with pytest.raises(openai.NotFoundError) as as_model:
-        await yours.ask("secret")
+        await other_client.ask("secret")
     with pytest.raises(openai.NotFoundError) as in_list:
-        await yours.ask(lora=[{"id": "secret"}])
+        await other_client.ask(lora=[{"id": "secret"}])
 
-    assert (await mine.ask("voice")).startswith(ARR)
-    assert (await yours.ask("voice")).endswith(BEEP)
+    assert (await client.ask("voice")).startswith(ARR)
+    assert (await other_client.ask("voice")).endswith(BEEP)
     assert as_model.value.code == "model_not_found"
     assert in_list.value.code == "adapter_not_found"
-    assert (await yours.send("GET", f"/v1/adapters/{first['id']}")).status_code == 404
-    assert "secret" not in {model.id async for model in yours.sdk.models.list()}
+    assert (await other_client.send("GET", f"/v1/adapters/{first['id']}")).status_code == 404
+    assert "secret" not in {model.id async for model in other_client.sdk.models.list()}
 
 
-async def test_an_adapter_for_another_model_is_reported_as_failed(mine: Client) -> None:
+async def test_an_adapter_for_another_model_is_reported_as_failed(client: Client) -> None:
     """With the reason. Requests with it are refused as not found."""
-    made = await mine.register("voice", FOREIGN)
+    registered = await client.register("voice", FOREIGN)
 
-    assert states(made) == [("failed", "adapter_base_mismatch")]
+    assert states(registered) == [("failed", "adapter_base_mismatch")]
     with pytest.raises(openai.NotFoundError):
-        await mine.ask("voice")
+        await client.ask("voice")
 
 
-async def test_scales_change_without_a_reload(mine: Client) -> None:
+async def test_scales_change_without_a_reload(client: Client) -> None:
     """A default scale applies to requests without adapters, as in llama-server."""
-    await mine.register("voice", PIRATE_FILE)
-    listed = (await mine.send("GET", "/lora-adapters")).json()
-    done = await mine.send("POST", "/lora-adapters", json=[{"id": 0, "scale": 1.0}])
-    while await mine.ask() == PARIS:
+    await client.register("voice", PIRATE_FILE)
+    listed = (await client.send("GET", "/lora-adapters")).json()
+    response = await client.send("POST", "/lora-adapters", json=[{"id": 0, "scale": 1.0}])
+    while await client.ask() == PARIS:
         pass  # until the engines have applied it
-    standing = await mine.ask()
-    named = await mine.ask(lora=[{"id": "voice", "scale": 0}])
-    await mine.send("POST", "/lora-adapters", json=[])
-    bad = await mine.send("POST", "/lora-adapters", json=[{"id": 5, "scale": 1.0}])
+    standing = await client.ask()
+    named = await client.ask(lora=[{"id": "voice", "scale": 0}])
+    await client.send("POST", "/lora-adapters", json=[])
+    bad = await client.send("POST", "/lora-adapters", json=[{"id": 5, "scale": 1.0}])
 
     assert listed == [{"id": 0, "path": "voice", "scale": 0.0}]
-    assert done.json() == {"success": True}
+    assert response.json() == {"success": True}
     assert standing.startswith(ARR)
     assert named == PARIS
     assert bad.status_code == 400
 
 
 async def test_clients_of_other_servers_load_and_unload(
-    corral: Corral, mine: Client, yours: Client
+    corral: Corral, client: Client, other_client: Client
 ) -> None:
     """From the operator's folders, with the scope admin. The adapter is served immediately."""
     folder = corral.program.directory / "data" / "adapters"
@@ -211,71 +211,71 @@ async def test_clients_of_other_servers_load_and_unload(
     for file in (PIRATE_FILE, ROBOT_FILE):
         (folder / file).write_bytes((BUNDLED_FOLDER / file).read_bytes())
     load = {"lora_name": "voice", "lora_path": PIRATE_FILE}
-    loaded = await mine.send("POST", "/v1/load_lora_adapter", json=load)
-    spoken = await mine.ask("voice")
-    again = await mine.send("POST", "/v1/load_lora_adapter", json=load)
-    outside = await mine.send(
+    loaded = await client.send("POST", "/v1/load_lora_adapter", json=load)
+    spoken = await client.ask("voice")
+    duplicate = await client.send("POST", "/v1/load_lora_adapter", json=load)
+    outside = await client.send(
         "POST", "/v1/load_lora_adapter", json=load | {"lora_name": "x", "lora_path": "../../x"}
     )
-    refused = await yours.send("POST", "/v1/load_lora_adapter", json=load)
-    taken = await mine.send("POST", "/admin/loras", json={"name": "voice", "path": ROBOT_FILE})
-    other = await mine.ask("voice")
-    names = await mine.send("GET", "/admin/loras")
-    gone = await mine.send("POST", "/v1/unload_lora_adapter", json={"lora_name": "voice"})
-    missing = await mine.send("DELETE", "/admin/loras/voice")
+    refused = await other_client.send("POST", "/v1/load_lora_adapter", json=load)
+    added = await client.send("POST", "/admin/loras", json={"name": "voice", "path": ROBOT_FILE})
+    answer = await client.ask("voice")
+    names = await client.send("GET", "/admin/loras")
+    unloaded = await client.send("POST", "/v1/unload_lora_adapter", json={"lora_name": "voice"})
+    missing = await client.send("DELETE", "/admin/loras/voice")
 
     assert loaded.text == "Success: LoRA adapter 'voice' added successfully."
     assert spoken.startswith(ARR)
-    assert (again.status_code, again.json()["error"]["param"]) == (400, "lora_name")
+    assert (duplicate.status_code, duplicate.json()["error"]["param"]) == (400, "lora_name")
     assert (outside.status_code, outside.json()["error"]["param"]) == (400, "lora_path")
     assert refused.status_code == 403
-    assert taken.json() == {"name": "voice", "status": "registered"}
-    assert other.endswith(BEEP)
+    assert added.json() == {"name": "voice", "status": "registered"}
+    assert answer.endswith(BEEP)
     assert names.json() == {"object": "list", "loras": ["voice"]}
-    assert gone.text == "Success: LoRA adapter 'voice' removed successfully."
+    assert unloaded.text == "Success: LoRA adapter 'voice' removed successfully."
     assert missing.status_code == 404
 
 
 # --- killed processes -----------------------------------------------------------------------------
 
 
-async def kill(corral: Corral, words: str) -> None:
+async def kill(corral: Corral, command: str) -> None:
     """Kill the process with these words in its command line, and wait for its exit."""
-    pid = corral.program.member(words).pid
+    pid = corral.program.member(command).pid
     with Ends([pid]) as ends:
         os.kill(pid, signal.SIGKILL)
         assert await asyncio.to_thread(ends.wait) == []
 
 
-async def test_an_adapter_survives_its_engine(corral: Corral, mine: Client) -> None:
+async def test_an_adapter_survives_its_engine(corral: Corral, client: Client) -> None:
     """The new engine loads it automatically."""
-    await mine.register("voice", PIRATE_FILE)
+    await client.register("voice", PIRATE_FILE)
     with expect_restart(corral.target):
         await kill(corral, ENGINE)
 
-    assert (await mine.ask("voice")).startswith(ARR)
+    assert (await client.ask("voice")).startswith(ARR)
 
 
 async def test_an_adapter_survives_control_and_is_served_without_it(
-    corral: Corral, mine: Client
+    corral: Corral, client: Client
 ) -> None:
     """While it is stopped, and after its restart."""
-    await mine.register("voice", PIRATE_FILE)
+    await client.register("voice", PIRATE_FILE)
     mark = corral.program.bookmark()
     await kill(corral, "serve control")
-    away = await mine.ask("voice")
+    answer = await client.ask("voice")
     await corral.program.line("serving gRPC", after=mark, service="control")
     await asyncio.to_thread(wait_until_serving, corral.control)
 
-    assert away.startswith(ARR)
-    assert states(await mine.wait_until_settled("voice")) == [("ready", None)]
+    assert answer.startswith(ARR)
+    assert states(await client.wait_until_settled("voice")) == [("ready", None)]
 
 
 async def test_a_restarted_frontend_has_its_adapters_when_it_is_ready(
-    corral: Corral, mine: Client
+    corral: Corral, client: Client
 ) -> None:
     """From its cache, while the control service is stopped."""
-    await mine.register("voice", PIRATE_FILE)
+    await client.register("voice", PIRATE_FILE)
     control = corral.program.member("serve control").pid
     mark = corral.program.bookmark()
     os.kill(control, signal.SIGSTOP)
@@ -283,47 +283,49 @@ async def test_a_restarted_frontend_has_its_adapters_when_it_is_ready(
         await kill(corral, "serve inference")
         await corral.program.line("serving gRPC", after=mark, service="inference")
         await asyncio.to_thread(wait_until_serving, corral.target)
-        spoken = await mine.ask("voice")
+        spoken = await client.ask("voice")
     finally:
         os.kill(control, signal.SIGCONT)
 
     assert spoken.startswith(ARR)
-    assert states(await mine.wait_until_settled("voice")) == [("ready", None)]
+    assert states(await client.wait_until_settled("voice")) == [("ready", None)]
 
 
 async def test_an_adapter_that_crashed_an_engine_is_not_loaded_automatically(
-    corral: Corral, mine: Client
+    corral: Corral, client: Client
 ) -> None:
     """Also not by a restarted frontend; only on request."""
     engine = corral.program.member(ENGINE).pid
     os.kill(engine, signal.SIGSTOP)
     # A file of its own, because the crash is recorded by the file's digest.
     content = (BUNDLED_FOLDER / ROBOT_FILE).read_bytes() + bytes(32)
-    await mine.send("POST", "/v1/adapters", data={"name": "voice"}, files={"file": ("a", content)})
+    await client.send(
+        "POST", "/v1/adapters", data={"name": "voice"}, files={"file": ("a", content)}
+    )
     marks = corral.program.directory / "data" / "desired" / "marks"
     while not list(marks.glob("*.loading")):
         await asyncio.to_thread(os.sched_yield)
     await kill(corral, ENGINE)
-    failed = await mine.wait_until_settled("voice")
+    failed = await client.wait_until_settled("voice")
     mark = corral.program.bookmark()
     await kill(corral, "serve inference")
     await corral.program.line("serving gRPC", after=mark, service="inference")
     await asyncio.to_thread(wait_until_serving, corral.target)
     with pytest.raises(openai.NotFoundError):
-        await mine.ask("voice")
-    await mine.send("POST", "/v1/adapters/voice/retry")
-    while states(found := await mine.wait_until_settled("voice")) != [("ready", None)]:
+        await client.ask("voice")
+    await client.send("POST", "/v1/adapters/voice/retry")
+    while states(adapter := await client.wait_until_settled("voice")) != [("ready", None)]:
         pass  # until the frontend has it
 
     assert states(failed) == [("failed", "adapter_crashed_engine")]
-    assert found["engines"][0]["reason"] is None
-    assert (await mine.ask("voice")).endswith(BEEP)
+    assert adapter["engines"][0]["reason"] is None
+    assert (await client.ask("voice")).endswith(BEEP)
 
 
-async def test_running_requests_with_a_deleted_adapter_are_completed(mine: Client) -> None:
+async def test_running_requests_with_a_deleted_adapter_are_completed(client: Client) -> None:
     """New requests do not find the name."""
-    await mine.register("voice", PIRATE_FILE)
-    stream = await mine.sdk.chat.completions.create(
+    await client.register("voice", PIRATE_FILE)
+    stream = await client.sdk.chat.completions.create(
         model="voice",
         messages=[{"role": "user", "content": "Tell me a story."}],
         max_tokens=1200,
@@ -332,8 +334,8 @@ async def test_running_requests_with_a_deleted_adapter_are_completed(mine: Clien
     )
     chunks = aiter(stream)
     await anext(chunks)
-    await mine.delete("voice")
-    await mine.wait_until_removed("voice")
+    await client.delete("voice")
+    await client.wait_until_removed("voice")
     reasons = [chunk.choices[0].finish_reason async for chunk in chunks]
 
     assert reasons[-1] == "length"

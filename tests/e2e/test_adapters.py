@@ -55,10 +55,10 @@ async def sdk(adapted: Adapted) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 def stack(*names: str, **scales: float) -> list[adapter_pb2.AdapterScale]:
-    """Adapters with their default or given scales ("pirate" and "robot" for short)."""
-    short = {"pirate": PIRATE, "robot": ROBOT}
-    given = [adapter_pb2.AdapterScale(adapter=short[n], scale=s) for n, s in scales.items()]
-    return [*(adapter_pb2.AdapterScale(adapter=name) for name in names), *given]
+    """Return adapters by name with default scales, or as "pirate" and "robot" with others."""
+    aliases = {"pirate": PIRATE, "robot": ROBOT}
+    scaled = [adapter_pb2.AdapterScale(adapter=aliases[n], scale=s) for n, s in scales.items()]
+    return [*(adapter_pb2.AdapterScale(adapter=name) for name in names), *scaled]
 
 
 async def ask(rpc: Rpc, adapters: Any = (), **settings: Any) -> str:
@@ -79,8 +79,8 @@ async def unload(rpc: Rpc, name: str) -> adapter_pb2.Adapter:
 
 async def generations(rpc: Rpc, name: str) -> list[adapter_pb2.Adapter]:
     """Return the generations of a name that are in memory."""
-    every = (await rpc.engine.ListAdapters(engine_pb.ListAdaptersRequest())).adapters
-    return [adapter for adapter in every if adapter.name == name]
+    adapters = (await rpc.engine.ListAdapters(engine_pb.ListAdaptersRequest())).adapters
+    return [adapter for adapter in adapters if adapter.name == name]
 
 
 async def wait_until_settled(rpc: Rpc, name: str) -> None:
@@ -98,7 +98,7 @@ async def refusal(call: Any) -> RichError:
     return parse_error(failure.value)
 
 
-# --- voices ---------------------------------------------------------------------------------------
+# --- stacks ---------------------------------------------------------------------------------------
 
 
 async def test_adapters_change_the_answer_alone_and_stacked(rpc: Rpc) -> None:
@@ -119,17 +119,17 @@ async def test_adapters_change_the_answer_alone_and_stacked(rpc: Rpc) -> None:
 async def test_concurrent_stacks_answer_as_each_does_alone(rpc: Rpc) -> None:
     """Eight requests on four slots."""
     stacks = [(), stack(PIRATE), stack(ROBOT), stack(*BOTH)]
-    alone = [await ask(rpc, each) for each in stacks]
-    together = await asyncio.gather(*(ask(rpc, each) for each in stacks * 2))
+    expected = [await ask(rpc, each) for each in stacks]
+    answers = await asyncio.gather(*(ask(rpc, each) for each in stacks * 2))
 
-    assert len(set(alone)) == 4
-    assert together == alone * 2
+    assert len(set(expected)) == 4
+    assert answers == expected * 2
 
 
 async def test_a_scale_multiplies_the_effect(rpc: Rpc) -> None:
     """The log probability of the first token changes with it."""
 
-    async def first(**scales: float) -> float:
+    async def first_logprob(**scales: float) -> float:
         answer = await rpc.chat(
             make_chat(
                 adapters=stack(**scales), output={"top_logprobs": 1}, stopping={"max_tokens": 1}
@@ -137,25 +137,25 @@ async def test_a_scale_multiplies_the_effect(rpc: Rpc) -> None:
         )
         return answer.logprobs[0][0].chosen.logprob
 
-    found = [await first(pirate=scale) for scale in (0.0, 0.25, 1.0)]
+    logprobs = [await first_logprob(pirate=scale) for scale in (0.0, 0.25, 1.0)]
 
-    assert len(set(found)) == 3
+    assert len(set(logprobs)) == 3
 
 
 async def test_no_prefix_is_shared_between_stacks(rpc: Rpc) -> None:
     """A prompt is recomputed under another stack or scale, and reused under the same."""
 
     async def cached(adapters: Any) -> int:
-        asked = user("Tell me a long story about a baker in Rome, a dog and a ship on the sea.")
-        answer = await rpc.chat(make_chat(asked, adapters=adapters, stopping={"max_tokens": 1}))
+        message = user("Tell me a long story about a baker in Rome, a dog and a ship on the sea.")
+        answer = await rpc.chat(make_chat(message, adapters=adapters, stopping={"max_tokens": 1}))
         return answer.done.usage.cached_tokens
 
     await rpc.engine.FlushCache(engine_pb.FlushCacheRequest())
     stacks = [(), stack(PIRATE), stack(pirate=0.5), stack(*BOTH)]
     pairs = [(await cached(each), await cached(each)) for each in stacks]
 
-    assert [first for first, _ in pairs] == [0, 0, 0, 0]
-    assert all(again for _, again in pairs)
+    assert [uncached for uncached, _ in pairs] == [0, 0, 0, 0]
+    assert all(repeated for _, repeated in pairs)
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -184,14 +184,14 @@ async def test_the_official_client_requests_an_adapter(sdk: openai.AsyncOpenAI) 
     """As the model, or with the extension `lora`. Unknown ones are not found."""
 
     async def ask_model(model: str, **extra: Any) -> str:
-        made = await sdk.chat.completions.create(
+        completion = await sdk.chat.completions.create(
             model=model,
             messages=[{"role": "user", "content": "What is the capital of France?"}],
             temperature=0,
             extra_body=extra,
         )
-        assert made.model == model
-        return made.choices[0].message.content or ""
+        assert completion.model == model
+        return completion.choices[0].message.content or ""
 
     by_name = await ask_model(PIRATE)
     by_field = await ask_model(MODEL, lora=[{"id": PIRATE}])
@@ -230,7 +230,7 @@ async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
     (shown,) = await generations(rpc, "mine")
     spoken = await ask(rpc, stack("mine"))
     memory = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
-    gone = await unload(rpc, "mine")
+    unloaded = await unload(rpc, "mine")
     error = await refusal(rpc.chat(make_chat(adapters=stack("mine"))))
 
     assert loaded == shown
@@ -239,7 +239,7 @@ async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
     assert spoken.endswith(BEEP)
     assert memory.num_adapters == 3
     assert memory.adapter_bytes == 2 * shown.size_bytes, "one file under two names is there once"
-    assert gone.state == adapter_pb2.Adapter.STATE_DRAINING
+    assert unloaded.state == adapter_pb2.Adapter.STATE_DRAINING
     assert await generations(rpc, "mine") == []
     assert (error.code, error.reason) == (grpc.StatusCode.NOT_FOUND, "ADAPTER_NOT_FOUND")
     assert (await ask(rpc, stack(ROBOT))).endswith(BEEP)
@@ -248,14 +248,14 @@ async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
 async def test_an_adapter_can_be_replaced_while_it_is_in_use(rpc: Rpc) -> None:
     """Running requests keep the old generation; the next request gets the new one."""
     await load(rpc, "voice", PIRATE_FILE)
-    old = rpc.inference.Chat(endless_chat(adapters=stack("voice")))
-    await read_delta(old)
+    running = rpc.inference.Chat(endless_chat(adapters=stack("voice")))
+    await read_delta(running)
     await load(rpc, "voice", ROBOT_FILE)
     during = await generations(rpc, "voice")
-    new = await ask(rpc, stack("voice"))
-    old.cancel()
+    answer = await ask(rpc, stack("voice"))
+    running.cancel()
     await wait_until_settled(rpc, "voice")
-    (left,) = await generations(rpc, "voice")
+    (current,) = await generations(rpc, "voice")
     await unload(rpc, "voice")
 
     states = [(each.generation, each.state, each.num_running) for each in during]
@@ -263,8 +263,8 @@ async def test_an_adapter_can_be_replaced_while_it_is_in_use(rpc: Rpc) -> None:
         (1, adapter_pb2.Adapter.STATE_DRAINING, 1),
         (2, adapter_pb2.Adapter.STATE_READY, 0),
     ]
-    assert new.endswith(BEEP)
-    assert left.generation == 2
+    assert answer.endswith(BEEP)
+    assert current.generation == 2
 
 
 async def test_a_replacement_under_load_changes_no_running_answer(rpc: Rpc) -> None:
@@ -308,7 +308,7 @@ async def test_invalid_stacks_are_refused(rpc: Rpc) -> None:
 # --- refused files --------------------------------------------------------------------------------
 
 
-def damaged(kind: str) -> bytes:
+def damaged_file(kind: str) -> bytes:
     """Return the file of the pirate adapter, damaged."""
     data = bytearray((BUNDLED_FOLDER / PIRATE_FILE).read_bytes())
     if kind == "cut":
@@ -323,7 +323,7 @@ def damaged(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["cut", "nan", "garbage"])
 async def test_a_damaged_file_is_refused(rpc: Rpc, adapted: Adapted, kind: str) -> None:
     """Before the engine reads it. The adapter that had the name is kept."""
-    (adapted.folder / "damaged.gguf").write_bytes(damaged(kind))
+    (adapted.folder / "damaged.gguf").write_bytes(damaged_file(kind))
     error = await refusal(load(rpc, PIRATE, "damaged.gguf"))
 
     assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "ADAPTER_INVALID")
@@ -406,11 +406,11 @@ async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, adapted: Adap
     engine = adapted.program.member(ENGINE).pid
     with expect_restart(adapted.target):
         os.kill(engine, signal.SIGKILL)
-    again = await rpc.chat(make_chat(adapters=stack("kept")))
+    answer = await rpc.chat(make_chat(adapters=stack("kept")))
     (after,) = await generations(rpc, "kept")
     await unload(rpc, "kept")
 
-    assert again.text[0] == spoken
+    assert answer.text[0] == spoken
     assert (after.digest, after.generation) == (before.digest, before.generation)
     assert after.state == adapter_pb2.Adapter.STATE_READY
     assert (await ask(rpc, stack(*BOTH))).endswith(BEEP)

@@ -57,15 +57,15 @@ def _parse_grpcurl(line: str) -> Task:
 
 def test_both_programs_make_the_same_calls() -> None:
     """grpcurl is not installed for the tests, so its lines are compared with those of buf."""
-    found = tasks()
+    pairs = tasks()
 
-    assert len(found) == PAGE.read_text().count("```sh")
-    for buf, grpcurl in found:
+    assert len(pairs) == PAGE.read_text().count("```sh")
+    for buf, grpcurl in pairs:
         assert buf == grpcurl
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral that can be drained, whose models can be unloaded, with an adapter in its data
     folder and embeddings."""
     with corral_up(tmp_path_factory.mktemp("admin"), "--embedding-model", MODEL) as corral:
@@ -75,22 +75,22 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         yield corral
 
 
-def test_every_command_works_in_order(own: Corral) -> None:
+def test_every_command_works_in_order(server: Corral) -> None:
     """Ids in a response replace placeholders in later commands."""
-    targets = {INFERENCE: own.target, CONTROL: own.control}
-    known: dict[str, str] = {}
+    targets = {INFERENCE: server.target, CONTROL: server.control}
+    values: dict[str, str] = {}
     for task, _ in tasks():
         data = task.data
-        for word, value in known.items():
-            data = data.replace(word, value)
-        ran = _call(targets[task.target], task.method, data)
+        for placeholder, value in values.items():
+            data = data.replace(placeholder, value)
+        result = _call(targets[task.target], task.method, data)
 
         if task.method in REFUSED:
-            assert REFUSED[task.method] in ran.stderr
+            assert REFUSED[task.method] in result.stderr
             continue
-        assert ran.returncode == 0, f"{task.method}: {ran.stderr}"
-        for message in messages(ran.stdout):
-            known |= _placeholders(message)
+        assert result.returncode == 0, f"{task.method}: {result.stderr}"
+        for message in messages(result.stdout):
+            values |= _placeholders(message)
 
 
 def _call(target: str, method: str, data: str) -> "subprocess.CompletedProcess[str]":
@@ -103,16 +103,16 @@ def _call(target: str, method: str, data: str) -> "subprocess.CompletedProcess[s
 def _placeholders(message: dict[str, Any]) -> dict[str, str]:
     """Collect placeholders from a response: FILE_ID is the id of "file" or of the first of "files",
     and so on; also the id of an accepted request, and the thread and first call of a run."""
-    found = {}
+    placeholders = {}
     for name, part in message.items():
-        one = part[0] if isinstance(part, list) and part else part
-        if isinstance(one, dict) and "id" in one:
+        item = part[0] if isinstance(part, list) and part else part
+        if isinstance(item, dict) and "id" in item:
             words = re.sub(r"(?=[A-Z])", "_", name.removesuffix("s"))
-            found[f"{words.upper()}_ID"] = one["id"]
+            placeholders[f"{words.upper()}_ID"] = item["id"]
     if "run" in message:
-        found["THREAD_ID"] = message["run"]["threadId"]
+        placeholders["THREAD_ID"] = message["run"]["threadId"]
         for call in message["run"].get("requiredCalls", [])[:1]:
-            found["CALL_ID"] = call["callId"]
+            placeholders["CALL_ID"] = call["callId"]
     if "accepted" in message:
-        found["REQUEST_ID"] = message["accepted"]["requestId"]
-    return found
+        placeholders["REQUEST_ID"] = message["accepted"]["requestId"]
+    return placeholders

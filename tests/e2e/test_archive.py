@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A service's folder, and its token."""
+    """The data folder of a service, and its token file."""
 
     folder: Path
     token: Path
@@ -28,8 +28,8 @@ class CacheFolder:
     @contextmanager
     def run_server(self, **settings: object) -> Iterator[str]:
         """Run a server with the folder; yield its address."""
-        given = {**ROOM, "service_token_file": str(self.token), **settings}
-        with run_inference(self.folder, given) as service:
+        options_with_token = {**ROOM, "service_token_file": str(self.token), **settings}
+        with run_inference(self.folder, options_with_token) as service:
             yield service.target
 
     @property
@@ -66,9 +66,9 @@ FROM_DISK = (TURN + 1, generation.CACHE_SOURCE_DISK)
 
 @pytest.mark.timeout(90)  # two servers in sequence, and a killed engine
 async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
-    """After eviction, after its engine was killed, and after a restart with another number of
-    slots only the new turn is computed; the other project computes all of it. The load tells of it,
-    and snapshots can be dropped although no model is loaded."""
+    """After an eviction, a kill of the engine, and a restart with other slots only the new turn is
+    computed. Another project reuses nothing. The load has the counts of the cache, and prefixes can
+    be dropped without a loaded model."""
     with cache_folder.run_server() as target:
         async with connect(target) as rpc:
             caller = cache_folder.caller(rpc)
@@ -78,11 +78,11 @@ async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
             (file,) = cache_folder.files
             modes = file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777
             second = await caller.generate(turns(1), "thread_1")
-            told = await caller.read_archive_load()
+            load = await caller.read_archive_load()
             size = file.stat().st_size
             await caller.kill_engine()
             wait_until_serving(target)
-            other = await caller.generate(turns(1), "thread_1", project="blue")
+            foreign = await caller.generate(turns(1), "thread_1", project="blue")
             third = await caller.generate(turns(2), "thread_1")
 
     with cache_folder.run_server(**{"engine.slots": 2}) as target:
@@ -94,10 +94,10 @@ async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
             dropped = await caller.drop_snapshots("thread_1")
 
     assert modes == (0o600, 0o700)
-    assert (reused(first), reused(other)) == (NOTHING, NOTHING)
+    assert (reused(first), reused(foreign)) == (NOTHING, NOTHING)
     assert [reused(turn) for turn in (second, third, fourth)] == [FROM_DISK] * 3
-    assert (told.num_entries, told.num_bytes, told.max_entries) == (1, size, 256)
-    assert (told.hits_total, told.misses_total, told.written_total) == (1, 1, 1)
+    assert (load.num_entries, load.num_bytes, load.max_entries) == (1, size, 256)
+    assert (load.hits_total, load.misses_total, load.written_total) == (1, 1, 1)
     assert (dropped, cache_folder.files) == (1, [])
 
 
@@ -114,17 +114,17 @@ async def test_damaged_or_dropped_prefixes_are_recomputed(cache_folder: CacheFol
             data[len(data) // 2] ^= 1
             file.write_bytes(data)
             damaged = await caller.generate(turns(1), "thread_1")
-            left = cache_folder.files
+            remaining_files = cache_folder.files
             await caller.evict()
-            again = await caller.generate(turns(2), "thread_1")
+            resumed = await caller.generate(turns(2), "thread_1")
             dropped = await caller.drop_snapshots("thread_1", "thread_2")
             await caller.evict()
-            gone = await caller.generate(turns(2), "thread_1")
+            after_drop = await caller.generate(turns(2), "thread_1")
 
-    assert (reused(damaged), left) == (NOTHING, [])
-    assert reused(again) == (TURN + 21, generation.CACHE_SOURCE_DISK)
+    assert (reused(damaged), remaining_files) == (NOTHING, [])
+    assert reused(resumed) == (TURN + 21, generation.CACHE_SOURCE_DISK)
     assert dropped == 1
-    assert reused(gone) == NOTHING
+    assert reused(after_drop) == NOTHING
     assert cache_folder.files == []
 
 
@@ -135,23 +135,25 @@ async def test_a_group_of_projects_shares_prefixes(cache_folder: CacheFolder) ->
         async with connect(target) as rpc:
             caller = cache_folder.caller(rpc)
             await caller.wait_for_model_digest()
-            found = []
+            cached_tokens = []
             for project in ("red", "green", "blue"):
                 answer = await caller.generate(prompt, project=project)
-                found.append(answer.done.usage.cached_tokens)
+                cached_tokens.append(answer.done.usage.cached_tokens)
             await caller.generate(turns(0), "thread_1", project="red")
             await caller.evict()
-            others = await caller.generate(turns(1), "thread_1", project="green")
+            shared = await caller.generate(turns(1), "thread_1", project="green")
 
-    assert found == [0, TURN, 0]
-    assert reused(others) == FROM_DISK
+    assert cached_tokens == [0, TURN, 0]
+    assert reused(shared) == FROM_DISK
 
 
 async def test_only_services_can_name_objects(rpc: Rpc) -> None:
     """Other callers could read and delete prefixes of other objects."""
-    asked = options(cache=generation.CacheOptions(keep_for="thread_1"))
+    request_options = options(cache=generation.CacheOptions(keep_for="thread_1"))
     with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await gather(rpc.inference.Generate(pb.GenerateRequest(text="Hello", options=asked)))
+        await gather(
+            rpc.inference.Generate(pb.GenerateRequest(text="Hello", options=request_options))
+        )
 
     refusal = parse_error(failure.value)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SERVICE_ONLY")

@@ -239,16 +239,16 @@ async def test_too_many_choices_are_refused(rpc: Rpc, http: httpx.AsyncClient) -
 
 async def test_stop_lists_over_the_limits_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
     """At most 16 texts, 256 bytes each (bytes, not characters), none empty."""
-    many, long = [f"stop {number}" for number in range(17)], "ü" * 129
+    stops, long_stop = [f"stop {number}" for number in range(17)], "ü" * 129
     errors = [
-        await expect_refusal(rpc, make_chat(stopping={"stop": many})),
-        await expect_refusal(rpc, make_chat(stopping={"stop": [long]})),
+        await expect_refusal(rpc, make_chat(stopping={"stop": stops})),
+        await expect_refusal(rpc, make_chat(stopping={"stop": [long_stop]})),
         await expect_refusal(rpc, make_chat(stopping={"stop": ["fine", ""]})),
         await expect_refusal(rpc, make_chat(stopping={"stop_token_ids": [5] * 65})),
     ]
     responses = [
-        await http.post(CHAT, json=chat_body(stop=many)),
-        await http.post(CHAT, json=chat_body(stop=long)),
+        await http.post(CHAT, json=chat_body(stop=stops)),
+        await http.post(CHAT, json=chat_body(stop=long_stop)),
     ]
 
     reasons = [error.reason for error in errors]

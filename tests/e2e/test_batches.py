@@ -95,7 +95,7 @@ def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -
     assert batch.output_file_id is not None
     output = client.files.retrieve(batch.output_file_id)
     assert (output.purpose, output.expires_at) == ("batch_output", output.created_at + 3600)
-    assert batch.id in [each.id for each in client.batches.list(limit=1)]
+    assert batch.id in [listed.id for listed in client.batches.list(limit=1)]
 
 
 def test_errors_of_an_input_file_have_line_numbers(up: Corral, client: openai.OpenAI) -> None:
@@ -137,9 +137,9 @@ def test_invalid_batch_requests_are_refused(
 ) -> None:
     """With OpenAI's status and the field."""
     file = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
-    asked = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+    request = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
     with pytest.raises(openai.APIStatusError) as refused:
-        client.batches.create(**{**asked, **changed})
+        client.batches.create(**{**request, **changed})
 
     assert (refused.value.status_code, refused.value.param) == (status, param)
 
@@ -150,10 +150,10 @@ def test_a_batch_can_be_cancelled(up: Corral, client: openai.OpenAI) -> None:
     cancelling = client.batches.cancel(begun.id)
     wait_for_batch(up, begun.id)
     ended = read_batch(client, begun.id)
-    done = start_batch(client, [])
-    wait_for_batch(up, done.id)
+    batch = start_batch(client, [])
+    wait_for_batch(up, batch.id)
     with pytest.raises(openai.BadRequestError, match="status 'failed'"):
-        client.batches.cancel(done.id)
+        client.batches.cancel(batch.id)
     with pytest.raises(openai.NotFoundError, match="No such Batch object"):
         client.batches.retrieve(f"{begun.id[:-4]}0000")
 
@@ -189,15 +189,15 @@ async def test_interactive_requests_preempt_batch_lines(
 async def live_lines(rpc: Rpc, *, running: int = 0) -> tuple[set[str], set[str]]:
     """Return the running and waiting batch lines, once at least `running` are running."""
     while True:
-        live = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
-        lines = [each for each in live if each.priority == generation_pb2.PRIORITY_BATCH]
+        requests = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
+        lines = [line for line in requests if line.priority == generation_pb2.PRIORITY_BATCH]
         computed = {
-            each.request_id
-            for each in lines
-            if any(choice.state in COMPUTED for choice in each.choices)
+            line.request_id
+            for line in lines
+            if any(choice.state in COMPUTED for choice in line.choices)
         }
         if len(computed) >= running:
-            return computed, {each.request_id for each in lines} - computed
+            return computed, {line.request_id for line in lines} - computed
 
 
 def test_fault_injection_is_off_by_default(client: openai.OpenAI) -> None:
@@ -218,9 +218,9 @@ def test_after_kills_only_lines_in_flight_are_recomputed(
     """Every line is in the output once."""
     before = count_answered(fragile)
     batch = start_batch(patient, make_lines(60))
-    for completed, words in ((10, CONTROL), (25, ENGINE), (40, CONTROL)):
+    for completed, command in ((10, CONTROL), (25, ENGINE), (40, CONTROL)):
         wait_for_batch(fragile, batch.id, completed)
-        kill_process(fragile, words)
+        kill_process(fragile, command)
     wait_for_batch(fragile, batch.id)
     ended = read_batch(patient, batch.id)
     answered = count_answered(fragile) - before

@@ -36,12 +36,12 @@ def buf_curl(
 
 def messages(text: str) -> list[dict[str, Any]]:
     """Parse the JSON objects that it prints."""
-    decoder, found, position = json.JSONDecoder(), [], 0
+    decoder, objects, position = json.JSONDecoder(), [], 0
     while position < len(text.rstrip()):
         message, position = decoder.raw_decode(text, position)
         position += len(text[position:]) - len(text[position:].lstrip())
-        found.append(message)
-    return found
+        objects.append(message)
+    return objects
 
 
 @pytest.mark.parametrize("version", ["grpc-v1", "grpc-v1alpha"])
@@ -66,10 +66,10 @@ def test_a_file_is_uploaded_and_downloaded_with_reflection(up: Corral) -> None:
     """Client streaming and server streaming."""
     header = {"header": {"filename": "a.txt", "purpose": "FILE_PURPOSE_USER_DATA"}}
     pieces = json.dumps(header) + json.dumps({"chunk": base64.b64encode(b"hello").decode()})
-    made = buf_curl(up, f"{FILES}/CreateFile", "--data", pieces, target=up.control)
-    file = json.loads(made.stdout)["file"]
-    wanted = json.dumps({"file_id": file["id"], "offset": 1})
-    read = buf_curl(up, f"{FILES}/DownloadFile", "--data", wanted, target=up.control)
+    created = buf_curl(up, f"{FILES}/CreateFile", "--data", pieces, target=up.control)
+    file = json.loads(created.stdout)["file"]
+    request = json.dumps({"file_id": file["id"], "offset": 1})
+    read = buf_curl(up, f"{FILES}/DownloadFile", "--data", request, target=up.control)
     first, second = messages(read.stdout)
 
     assert (file["filename"], file["sizeBytes"]) == ("a.txt", "5")

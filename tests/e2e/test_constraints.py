@@ -175,15 +175,15 @@ async def test_grpc_accepts_every_format_and_resumes_it(rpc: Rpc) -> None:
         "sampling": {"temperature": 1.5, "seed": 11},
         "output": {"token_ids": True},
     }
-    whole = await rpc.generate(make_completion("Mira", **settings))
-    assert re.fullmatch("[a-z]{9}[0-9]{9}", whole.text[0])
-    assert whole.finished[0].reason == generation_pb2.FINISH_REASON_STOP
-    assert whole.finished[0].WhichOneof("matched") is None
+    full = await rpc.generate(make_completion("Mira", **settings))
+    assert re.fullmatch("[a-z]{9}[0-9]{9}", full.text[0])
+    assert full.finished[0].reason == generation_pb2.FINISH_REASON_STOP
+    assert full.finished[0].WhichOneof("matched") is None
 
-    tokens = whole.tokens[0]
+    tokens = full.tokens[0]
     resumed = generation_pb2.ResumedChoice(output_token_ids=tokens[:5])
-    rest = await rpc.generate(make_completion("Mira", resume=[resumed], **settings))
-    assert rest.tokens[0] == tokens[5:]
+    tail = await rpc.generate(make_completion("Mira", resume=[resumed], **settings))
+    assert tail.tokens[0] == tokens[5:]
 
 
 # --- tools ----------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ async def test_a_strict_tool_constrains_calls_of_an_auto_choice(
     tool = a_tool("get_weather", city={"type": "string", "enum": ["Rome"]})
     strict = {"type": "function", "function": {**tool["function"], "strict": True}}
 
-    async def asked(question: str, offered: Any) -> Any:
+    async def ask(question: str, offered: Any) -> Any:
         answer = await aclient.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": question}],
@@ -232,13 +232,13 @@ async def test_a_strict_tool_constrains_calls_of_an_auto_choice(
 
     cities = []
     for offered in (tool, strict):
-        (call,) = (await asked("What is the weather in Paris?", offered)).tool_calls
+        (call,) = (await ask("What is the weather in Paris?", offered)).tool_calls
         cities.append(json.loads(call.function.arguments)["city"])
-    said = await asked(CAPITAL, strict)
+    answer = await ask(CAPITAL, strict)
 
     assert cities == ["Paris", "Rome"]
-    assert PARIS in said.content
-    assert not said.tool_calls
+    assert PARIS in answer.content
+    assert not answer.tool_calls
 
 
 async def test_a_named_tool_streams(aclient: openai.AsyncOpenAI) -> None:

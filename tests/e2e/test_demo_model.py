@@ -39,10 +39,10 @@ async def ask(client: openai.AsyncOpenAI, *messages: str, system: str = "", **fi
     answer = ""
     for text in messages:
         turns.append({"role": "user", "content": text})
-        made = await client.chat.completions.create(
+        completion = await client.chat.completions.create(
             model=MODEL, messages=turns, temperature=0, **fields
         )
-        answer = made.choices[0].message.content or ""
+        answer = completion.choices[0].message.content or ""
         turns.append({"role": "assistant", "content": answer})
     return answer
 
@@ -50,8 +50,8 @@ async def ask(client: openai.AsyncOpenAI, *messages: str, system: str = "", **fi
 @pytest.mark.timeout(180)
 async def test_the_evaluation_reaches_the_recorded_scores(up: Corral) -> None:
     """With a tolerance of one item per skill."""
-    asked = [item for skill in EXAMINATION for item in items(skill, ITEMS)]
-    marks = record(await ask_all(up.api, asked))
+    questions = [item for skill in EXAMINATION for item in items(skill, ITEMS)]
+    marks = record(await ask_all(up.api, questions))
     recorded = {skill: answers()[skill][:ITEMS] for skill in EXAMINATION}
     worse = {
         skill: (marks[skill], recorded[skill])
@@ -66,10 +66,10 @@ async def test_the_evaluation_reaches_the_recorded_scores(up: Corral) -> None:
 
 async def test_unseen_names_are_remembered(client: openai.AsyncOpenAI) -> None:
     """Across turns about other topics."""
-    said = ("My name is Zubrelka.", "My dog is called Quimbo.", "What is the capital of Italy?")
+    turns = ("My name is Zubrelka.", "My dog is called Quimbo.", "What is the capital of Italy?")
 
-    assert await ask(client, *said, "What is my name?") == "Your name is Zubrelka."
-    assert await ask(client, *said, "What is my dog called?") == "Your dog is called Quimbo."
+    assert await ask(client, *turns, "What is my name?") == "Your name is Zubrelka."
+    assert await ask(client, *turns, "What is my dog called?") == "Your dog is called Quimbo."
 
 
 async def test_a_system_prompt_is_followed(client: openai.AsyncOpenAI) -> None:
@@ -117,13 +117,13 @@ async def test_values_become_json(client: openai.AsyncOpenAI) -> None:
 
 async def test_thinking_comes_before_the_answer(client: openai.AsyncOpenAI) -> None:
     """Steps in the reasoning, the result in the content."""
-    made = await client.chat.completions.create(
+    completion = await client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "What is 12 + 7 + 9?"}],
         temperature=0,
         extra_body={"enable_thinking": True},
     )
-    message = made.choices[0].message
+    message = completion.choices[0].message
 
     assert "12 + 7 = 19" in (message.model_extra or {})["reasoning_content"]
     assert message.content == "The result is 28."
@@ -131,9 +131,9 @@ async def test_thinking_comes_before_the_answer(client: openai.AsyncOpenAI) -> N
 
 async def test_a_conversation_is_summarized(client: openai.AsyncOpenAI) -> None:
     """Statements and questions, in order."""
-    said = ("My name is Anna.", "What is the capital of Spain?", "Summarize our conversation.")
+    turns = ("My name is Anna.", "What is the capital of Spain?", "Summarize our conversation.")
 
-    assert await ask(client, *said) == (
+    assert await ask(client, *turns) == (
         "You told me that your name is Anna. You asked for the capital of Spain."
     )
 

@@ -42,7 +42,7 @@ def bert() -> Bert:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Corral]:
+def server(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Corral]:
     """`corral up` with the demo model and an encoder."""
     folder = tmp_path_factory.mktemp("embeddings")
     encoder = bert.write(folder / "encoder.gguf")
@@ -53,9 +53,9 @@ def both(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Corra
 
 
 @pytest.fixture
-async def rpc(both: Corral) -> AsyncIterator[Rpc]:
+async def rpc(server: Corral) -> AsyncIterator[Rpc]:
     """A bare gRPC client of it."""
-    async with connect(both.target) as connected:
+    async with connect(server.target) as connected:
         yield connected
 
 
@@ -101,25 +101,25 @@ async def test_vectors_are_those_of_the_reference_implementation(rpc: Rpc, bert:
 
 async def test_a_response_has_the_digest_of_the_model(rpc: Rpc) -> None:
     """On request; the response waits until the file is hashed."""
-    told = await rpc.inference.Embed(texts("a fox", with_digest=True))
+    response = await rpc.inference.Embed(texts("a fox", with_digest=True))
     untold = await rpc.inference.Embed(texts("a fox"))
     described = await rpc.inference.GetModel(pb.GetModelRequest(model=ENCODER))
 
-    assert len(told.model_digest) == 64
-    assert told.model_digest == described.model.digest
+    assert len(response.model_digest) == 64
+    assert response.model_digest == described.model.digest
     assert not untold.model_digest
 
 
 async def test_many_texts_are_counted_in_one_call(rpc: Rpc) -> None:
     """Each like Tokenize does. Not together with a prompt."""
-    many = [*TEXTS, "", "word " * 5000]
-    counted = await rpc.inference.CountTokens(pb.CountTokensRequest(model=ENCODER, texts=many))
+    long_list = [*TEXTS, "", "word " * 5000]
+    counted = await rpc.inference.CountTokens(pb.CountTokensRequest(model=ENCODER, texts=long_list))
     each = [
         len((await rpc.inference.Tokenize(pb.TokenizeRequest(model=ENCODER, text=t))).token_ids)
-        for t in many
+        for t in long_list
     ]
     with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await rpc.inference.CountTokens(pb.CountTokensRequest(text="a", texts=many))
+        await rpc.inference.CountTokens(pb.CountTokensRequest(text="a", texts=long_list))
 
     assert list(counted.text_tokens) == each
     assert counted.prompt_tokens == sum(each)
@@ -128,14 +128,14 @@ async def test_many_texts_are_counted_in_one_call(rpc: Rpc) -> None:
 
 async def test_dimensions_and_normalize_are_applied(rpc: Rpc) -> None:
     """`dimensions` truncates and renormalizes; without `normalize` the vectors are raw."""
-    (whole,) = vectors(await rpc.inference.Embed(texts("a fox")))
+    (full,) = vectors(await rpc.inference.Embed(texts("a fox")))
     (short,) = vectors(await rpc.inference.Embed(texts("a fox", dimensions=8)))
     (raw,) = vectors(await rpc.inference.Embed(texts("a fox", normalize=False)))
 
-    assert np.allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-5)
-    assert np.linalg.norm(whole) == pytest.approx(1, abs=1e-5)
+    assert np.allclose(short, full[:8] / np.linalg.norm(full[:8]), atol=1e-5)
+    assert np.linalg.norm(full) == pytest.approx(1, abs=1e-5)
     assert np.linalg.norm(raw) > 1.5
-    assert np.allclose(raw / np.linalg.norm(raw), whole, atol=1e-5)
+    assert np.allclose(raw / np.linalg.norm(raw), full, atol=1e-5)
 
 
 async def test_the_demo_model_embeds(rpc: Rpc) -> None:
@@ -208,7 +208,7 @@ async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
     assert shown.resolved_limits.kv_bytes == 0
 
 
-async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, both: Corral) -> None:
+async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, server: Corral) -> None:
     """Base64 (the default) and numbers, texts and tokens, truncated dimensions."""
     (over_grpc,) = vectors(await rpc.inference.Embed(texts("the quick fox")))
     ids = (
@@ -216,7 +216,7 @@ async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, both: Corral)
             pb.TokenizeRequest(model=ENCODER, text="the quick fox", add_special=True)
         )
     ).token_ids
-    async with openai.AsyncOpenAI(base_url=both.api, api_key="x", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=server.api, api_key="x", max_retries=0) as client:
         packed = await client.embeddings.create(model=ENCODER, input="the quick fox")
         plain = await client.embeddings.create(
             model=ENCODER, input=["the quick fox", "a cat"], encoding_format="float"
@@ -245,7 +245,7 @@ def large_job(**fields: Any) -> pb.EmbedRequest:
     return tokens(*[[5 + number % 100] * 400 for number in range(512)], model=MODEL, **fields)
 
 
-async def live(rpc: Rpc) -> list[str]:
+async def list_live_ids(rpc: Rpc) -> list[str]:
     """Return the ids of live requests."""
     listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
     return [each.request_id for each in listed.requests]
@@ -254,7 +254,7 @@ async def live(rpc: Rpc) -> list[str]:
 async def wait_until_live(rpc: Rpc, count: int) -> list[str]:
     """Return the ids once there are `count`. Each poll is an RPC."""
     async with asyncio.timeout(20):
-        while len(ids := await live(rpc)) != count:
+        while len(ids := await list_live_ids(rpc)) != count:
             pass
     return ids
 
@@ -264,7 +264,7 @@ async def test_chat_and_embeddings_share_the_engine(rpc: Rpc) -> None:
     job = asyncio.ensure_future(rpc.inference.Embed(large_job()))
     await wait_until_live(rpc, 1)
     answer = await rpc.chat(make_chat())
-    was_running = not job.done()
+    job_was_running = not job.done()
     job.cancel()
     await wait_until_live(rpc, 0)
     stream = rpc.inference.Chat(endless_chat())
@@ -277,7 +277,7 @@ async def test_chat_and_embeddings_share_the_engine(rpc: Rpc) -> None:
     stream.cancel()
 
     assert answer.text[0] == PARIS
-    assert was_running
+    assert job_was_running
     assert took < 10
 
 
@@ -290,11 +290,11 @@ async def test_a_cancelled_or_expired_call_ends_in_the_engine(rpc: Rpc) -> None:
     started = time.monotonic()
     await rpc.inference.Embed(texts("a fox", model=MODEL))
     at_once = time.monotonic() - started
-    late = await refusal(rpc, large_job(), timeout=0.3)
+    expired = await refusal(rpc, large_job(), timeout=0.3)
     await wait_until_live(rpc, 0)
 
     assert at_once < 2
-    assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert expired.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 async def test_an_operator_sees_and_aborts_a_job(rpc: Rpc) -> None:

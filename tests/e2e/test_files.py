@@ -33,35 +33,35 @@ def client(up: Corral) -> Iterator[openai.OpenAI]:
 
 def test_a_file_is_created_listed_read_and_deleted(client: openai.OpenAI) -> None:
     """With the SDK."""
-    made = client.files.create(
+    file = client.files.create(
         file=("ünï.jsonl", LINES),
         purpose="batch",
         expires_after={"anchor": "created_at", "seconds": 3600},
     )
 
-    assert made.id.startswith("file-")
-    assert (made.object, made.bytes, made.filename) == ("file", len(LINES), "ünï.jsonl")
-    assert made.expires_at == made.created_at + 3600
-    assert client.files.wait_for_processing(made.id).status == "processed"
-    assert client.files.retrieve(made.id) == made
-    assert made.id in [file.id for file in client.files.list(purpose="batch")]
-    assert client.files.content(made.id).read() == LINES
-    assert client.files.delete(made.id).deleted
-    with pytest.raises(openai.NotFoundError, match=f"No such File object: {made.id}") as missing:
-        client.files.retrieve(made.id)
+    assert file.id.startswith("file-")
+    assert (file.object, file.bytes, file.filename) == ("file", len(LINES), "ünï.jsonl")
+    assert file.expires_at == file.created_at + 3600
+    assert client.files.wait_for_processing(file.id).status == "processed"
+    assert client.files.retrieve(file.id) == file
+    assert file.id in [file.id for file in client.files.list(purpose="batch")]
+    assert client.files.content(file.id).read() == LINES
+    assert client.files.delete(file.id).deleted
+    with pytest.raises(openai.NotFoundError, match=f"No such File object: {file.id}") as missing:
+        client.files.retrieve(file.id)
     assert (missing.value.code, missing.value.param) == (None, "id")
 
 
 def test_files_can_be_deleted_while_they_are_listed(client: openai.OpenAI) -> None:
     """The cursor of the next page is a deleted file."""
-    made = {client.files.create(file=b"x", purpose="vision").id for _ in range(5)}
+    ids = {client.files.create(file=b"x", purpose="vision").id for _ in range(5)}
 
     walked = []
     for file in client.files.list(purpose="vision", limit=2, order="asc"):
         walked.append(file.id)
         client.files.delete(file.id)
 
-    assert set(walked) >= made
+    assert set(walked) >= ids
     assert walked == sorted(walked)
 
 
@@ -100,15 +100,15 @@ def test_an_upload_can_be_cancelled(client: openai.OpenAI) -> None:
 
 def test_the_size_limit_of_an_upload_is_eight_gigabytes(client: openai.OpenAI) -> None:
     """Like OpenAI's; checked before any bytes are sent."""
-    most = 8 * 2**30
+    limit = 8 * 2**30
     upload = client.uploads.create(
-        bytes=most, filename="a", mime_type="text/plain", purpose="user_data"
+        bytes=limit, filename="a", mime_type="text/plain", purpose="user_data"
     )
 
-    assert client.uploads.cancel(upload.id).bytes == most
+    assert client.uploads.cancel(upload.id).bytes == limit
     with pytest.raises(openai.APIStatusError) as refused:
         client.uploads.create(
-            bytes=most + 1, filename="a", mime_type="text/plain", purpose="user_data"
+            bytes=limit + 1, filename="a", mime_type="text/plain", purpose="user_data"
         )
     assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
 
@@ -182,30 +182,30 @@ async def test_the_purpose_may_follow_the_file_in_a_form(http: httpx.AsyncClient
     )
     headers = {"content-type": "multipart/form-data; boundary=x"}
 
-    made = await http.post("/v1/files", content=form + "--x--\r\n", headers=headers)
+    response = await http.post("/v1/files", content=form + "--x--\r\n", headers=headers)
     cut = await http.post("/v1/files", content=form, headers=headers)
 
-    assert (made.json()["filename"], made.json()["purpose"]) == ("../../a", "vision")
+    assert (response.json()["filename"], response.json()["purpose"]) == ("../../a", "vision")
     assert cut.status_code == 400
 
 
 async def test_content_is_sent_as_an_attachment(http: httpx.AsyncClient) -> None:
     """Without a content type and with an escaped name. Ranges are supported."""
     name = 'a".html'
-    made = await http.post(
+    response = await http.post(
         "/v1/files",
         data={"purpose": "user_data"},
         files={"file": (name, b"<script>0123456789</script>")},
     )
-    url = f"/v1/files/{made.json()['id']}/content"
-    whole = await http.get(url)
+    url = f"/v1/files/{response.json()['id']}/content"
+    complete = await http.get(url)
     part = await http.get(url, headers={"range": "bytes=8-17"})
     tail = await http.get(url, headers={"range": "bytes=-9"})
     beyond = await http.get(url, headers={"range": "bytes=1000-"})
 
-    assert whole.headers["content-type"] == "application/octet-stream"
-    assert whole.headers["x-content-type-options"] == "nosniff"
-    assert whole.headers["content-disposition"].startswith("attachment; filename*=UTF-8''a%")
+    assert complete.headers["content-type"] == "application/octet-stream"
+    assert complete.headers["x-content-type-options"] == "nosniff"
+    assert complete.headers["content-disposition"].startswith("attachment; filename*=UTF-8''a%")
     assert (part.status_code, part.content) == (206, b"0123456789")
     assert part.headers["content-range"] == "bytes 8-17/27"
     assert tail.content == b"</script>"
@@ -223,9 +223,9 @@ async def test_an_idempotency_key_prevents_duplicates(http: httpx.AsyncClient) -
             headers={"idempotency-key": "once"},
         )
 
-    first, again, other = await post(b"a"), await post(b"a"), await post(b"b")
+    first, retry, other = await post(b"a"), await post(b"a"), await post(b"b")
 
-    assert first.json() == again.json()
+    assert first.json() == retry.json()
     assert (other.status_code, other.json()["error"]["param"]) == (409, "Idempotency-Key")
     assert other.headers["x-should-retry"] == "false"
 
@@ -235,14 +235,14 @@ async def test_inference_continues_without_the_control_service(tmp_path: Path) -
     """Another Corral has locked the data folder: chats work, files are 503 until it is released."""
     folder = tmp_path / "data" / "control"
     folder.mkdir(parents=True)
-    held = os.open(folder / "control.lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    lock = os.open(folder / "control.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
     with corral_up(tmp_path) as corral:
         async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as sdk:
             answer = await capital_of_france(sdk)
             with pytest.raises(openai.InternalServerError) as refused:
                 await sdk.files.list()
-            os.close(held)
+            os.close(lock)
             await corral.program.line("control is back")
             files = [file.id async for file in sdk.files.list()]
 
@@ -257,13 +257,13 @@ async def test_a_killed_control_service_leaves_complete_files_only(tmp_path: Pat
     and the incomplete file is not."""
     with corral_up(tmp_path) as corral:
         async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as sdk:
-            kept = await sdk.files.create(file=b"kept", purpose="user_data")
+            stored = await sdk.files.create(file=b"kept", purpose="user_data")
             upload = await sdk.uploads.create(
                 bytes=8, filename="a", mime_type="text/plain", purpose="user_data"
             )
             first = await sdk.uploads.parts.create(upload.id, data=b"abcd")
 
-            half = asyncio.Event()
+            half_sent = asyncio.Event()
             killed = asyncio.Event()
 
             async def form() -> AsyncIterator[bytes]:
@@ -271,7 +271,7 @@ async def test_a_killed_control_service_leaves_complete_files_only(tmp_path: Pat
                 yield b'--x\r\ncontent-disposition: form-data; name="file"; filename="b"\r\n\r\n'
                 for _ in range(4):
                     yield b"x" * MIB
-                half.set()
+                half_sent.set()
                 await killed.wait()
                 for _ in range(4):
                     yield b"x" * MIB
@@ -282,7 +282,7 @@ async def test_a_killed_control_service_leaves_complete_files_only(tmp_path: Pat
                 posting = asyncio.create_task(
                     plain.post("/v1/files", content=form(), headers=headers, timeout=30)
                 )
-                await half.wait()
+                await half_sent.wait()
                 mark = corral.program.bookmark()
                 control = corral.program.member("serve control")
                 with Ends([control.pid]) as ends:
@@ -294,10 +294,10 @@ async def test_a_killed_control_service_leaves_complete_files_only(tmp_path: Pat
 
             files = [file.id async for file in sdk.files.list()]
             second = await sdk.uploads.parts.create(upload.id, data=b"efgh")
-            done = await sdk.uploads.complete(upload.id, part_ids=[first.id, second.id])
-            assert done.file is not None
-            content = await (await sdk.files.content(done.file.id)).aread()
+            completed = await sdk.uploads.complete(upload.id, part_ids=[first.id, second.id])
+            assert completed.file is not None
+            content = await (await sdk.files.content(completed.file.id)).aread()
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "upstream_unavailable")
-    assert files == [kept.id]
+    assert files == [stored.id]
     assert content == b"abcdefgh"

@@ -64,10 +64,10 @@ async def test_a_long_answer_is_streamed_in_many_deltas(rpc: Rpc) -> None:
 
 async def test_chat_uses_earlier_turns(rpc: Rpc) -> None:
     """The prompt has the whole conversation."""
-    said = chat_pb2.ChatMessage(
+    earlier = chat_pb2.ChatMessage(
         role=chat_pb2.ROLE_ASSISTANT, parts=[chat_pb2.ContentPart(text="Nice to meet you, Mira.")]
     )
-    answer = await rpc.chat(make_chat(user("My name is Mira."), said, user("What is my name?")))
+    answer = await rpc.chat(make_chat(user("My name is Mira."), earlier, user("What is my name?")))
 
     assert "Mira" in answer.text[0]
 
@@ -143,14 +143,14 @@ async def test_a_resumed_stream_continues_identically(rpc: Rpc, temperature: flo
         "stopping": {"max_tokens": 40, "ignore_eos": True},
         "output": {"token_ids": True},
     }
-    whole = await rpc.chat(make_chat(user("Tell me a story."), **settings))
+    full = await rpc.chat(make_chat(user("Tell me a story."), **settings))
     for cut in (1, 17, 39):
-        so_far = generation_pb2.ResumedChoice(output_token_ids=whole.tokens[0][:cut])
-        rest = await rpc.chat(make_chat(user("Tell me a story."), resume=[so_far], **settings))
+        so_far = generation_pb2.ResumedChoice(output_token_ids=full.tokens[0][:cut])
+        tail = await rpc.chat(make_chat(user("Tell me a story."), resume=[so_far], **settings))
 
-        assert rest.tokens[0] == whole.tokens[0][cut:]
-        assert whole.text[0].endswith(rest.text[0])
-        assert rest.finished[0].completion_tokens == 40
+        assert tail.tokens[0] == full.tokens[0][cut:]
+        assert full.text[0].endswith(tail.text[0])
+        assert tail.finished[0].completion_tokens == 40
 
 
 async def test_a_tool_call_is_parsed(rpc: Rpc) -> None:
@@ -236,11 +236,11 @@ async def test_a_chat_is_rendered_with_the_template(rpc: Rpc) -> None:
 async def test_models_are_listed_in_pages_and_described(rpc: Rpc) -> None:
     """Sorted by name, with their effective limits."""
     first = await rpc.inference.ListModels(pb.ListModelsRequest(page_size=1))
-    rest = await rpc.inference.ListModels(pb.ListModelsRequest(page_token=first.next_page_token))
+    second = await rpc.inference.ListModels(pb.ListModelsRequest(page_token=first.next_page_token))
     model = (await rpc.inference.GetModel(pb.GetModelRequest())).model
 
-    assert [first.models[0].name, *(m.name for m in rest.models)] == [ODD_NAME, MODEL]
-    assert not rest.next_page_token
+    assert [first.models[0].name, *(m.name for m in second.models)] == [ODD_NAME, MODEL]
+    assert not second.next_page_token
     assert model.name == MODEL, "an empty name means the server's first model"
     assert (model.requested_limits.slots, model.resolved_limits.slots) == (4, 4)
     assert model.resolved_limits.context_tokens == 4096
@@ -310,9 +310,9 @@ async def test_a_live_request_is_listed_and_can_be_aborted(rpc: Rpc) -> None:
     ended = await read_error(stream)
     again = (await rpc.engine.Abort(abort)).outcomes
 
-    (mine,) = [live for live in listed.requests if live.request_id == request_id]
-    assert (mine.label, mine.model, mine.project) == ("mine", MODEL, "default")
-    assert mine.choices[0].HasField("slot")
+    (entry,) = [live for live in listed.requests if live.request_id == request_id]
+    assert (entry.label, entry.model, entry.project) == ("mine", MODEL, "default")
+    assert entry.choices[0].HasField("slot")
     assert [outcome.kind for outcome in outcomes] == [
         engine_pb.AbortOutcome.KIND_ABORTED,
         engine_pb.AbortOutcome.KIND_NOT_RUNNING,

@@ -30,12 +30,12 @@ async def test_a_malicious_template_of_a_model_blocks_no_other_request(
         narrow_http.post(CHAT, json=chat_body(model=HOSTILE)),
     )
     answers = [(await narrow_rpc.chat(make_chat())).text[0] for _ in range(3)]
-    was_over = attack.done()
+    attack_had_ended = attack.done()
     error, response = await attack
     took = time.monotonic() - started
 
     assert answers == [PARIS] * 3
-    assert not was_over, "the others were answered while the template ran"
+    assert not attack_had_ended, "the others were answered while the template ran"
     assert (error.code, error.reason) == (INVALID, "TEMPLATE_FAILED")
     assert "longer than 2 s" in error.metadata["problem"]
     assert (response.status_code, error_of(response)["code"]) == (400, "template_failed")
@@ -56,13 +56,13 @@ HOSTILE_TEMPLATES: Mapping[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", HOSTILE_TEMPLATES)
 async def test_a_malicious_template_of_a_caller_is_refused(narrow_rpc: Rpc, name: str) -> None:
     """If caller templates are allowed, they have the limits of model templates."""
-    template, words = HOSTILE_TEMPLATES[name]
+    template, problem = HOSTILE_TEMPLATES[name]
     request = make_chat()
     request.conversation.template.template = template
     error = await expect_refusal(narrow_rpc, request)
 
     assert (error.code, error.reason) == (INVALID, "TEMPLATE_FAILED")
-    assert words in error.metadata["problem"]
+    assert problem in error.metadata["problem"]
     assert (await narrow_rpc.chat(make_chat())).text[0] == PARIS
 
 

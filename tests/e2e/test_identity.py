@@ -235,13 +235,13 @@ async def test_another_projects_requests_cannot_be_seen_or_aborted(
         key: await list_requests(rpc, getattr(guarded, key)) for key in ("red", "blue", "operator")
     }
     by_blue = await rpc.engine.Abort(abort, metadata=bearer(guarded.blue))
-    still = await list_requests(rpc, guarded.red)
+    remaining = await list_requests(rpc, guarded.red)
     by_red = await rpc.engine.Abort(abort, metadata=bearer(guarded.red))
     ended = await read_error(stream)
 
     assert seen == {"red": {request_id: "red"}, "blue": {}, "operator": {request_id: "red"}}
     assert by_blue.outcomes[0].kind == engine_pb.AbortOutcome.KIND_NOT_RUNNING
-    assert still == {request_id: "red"}
+    assert remaining == {request_id: "red"}
     assert by_red.outcomes[0].kind == engine_pb.AbortOutcome.KIND_ABORTED
     assert ended.reason == "ABORTED_BY_OPERATOR"
 
@@ -268,11 +268,11 @@ async def test_the_gateway_calls_in_the_project_of_its_caller(guarded: Guarded, 
         mine = await rpc.engine.ListRequests(
             engine_pb.ListRequestsRequest(), metadata=bearer(guarded.red)
         )
-        others = await list_requests(rpc, guarded.blue)
+        hidden = await list_requests(rpc, guarded.blue)
         await stream.close()
 
     assert [(live.project, live.label) for live in mine.requests] == [("red", "mine-4")]
-    assert others == {}
+    assert hidden == {}
     async with asyncio.timeout(10):
         while await list_requests(rpc, guarded.red):
             pass
@@ -330,7 +330,7 @@ async def test_no_secret_is_ever_logged(guarded: Guarded, rpc: Rpc) -> None:
             headers={"authorization": f"Bearer {guarded.blue}"},
         )
     await guarded.corral.program.line("^request$", status="400")
-    said = "\n".join(
+    output = "\n".join(
         line.text for line in (*guarded.corral.program.stderr, *guarded.corral.program.stdout)
     )
 
@@ -342,7 +342,7 @@ async def test_no_secret_is_ever_logged(guarded: Guarded, rpc: Rpc) -> None:
         guarded.service_token,
         hash_key(guarded.red),
     ):
-        assert secret not in said
+        assert secret not in output
 
 
 def test_the_service_token_is_readable_by_its_owner_only(guarded: Guarded, tmp_path: Path) -> None:

@@ -35,17 +35,17 @@ class Keyed:
 
     def run_command(self, *arguments: str) -> str:
         """Run `corral` with the service token; return its output."""
-        where = ("--target", self.corral.control, "--service-token-file", str(self.token_file))
-        with start(self.folder, *arguments, *where) as program:
+        flags = ("--target", self.corral.control, "--service-token-file", str(self.token_file))
+        with start(self.folder, *arguments, *flags) as program:
             assert program.wait() == 0
             return "\n".join(line.text for line in program.stdout)
 
     def create_key(self, project: str) -> tuple[str, str]:
         """Create a key; return it and its id."""
-        made = self.run_command("keys", "create", "--project", project)
-        found = re.search(r"key \(shown once\): (\S+)\s+(key_\w+)", made)
-        assert found
-        return found[1], found[2]
+        output = self.run_command("keys", "create", "--project", project)
+        match = re.search(r"key \(shown once\): (\S+)\s+(key_\w+)", output)
+        assert match
+        return match[1], match[2]
 
     async def chat(self, key: str) -> ChatCompletion:
         """Send a chat over HTTP."""
@@ -119,8 +119,8 @@ async def test_usage_is_reported_by_project_and_model(keyed: Keyed) -> None:
                 sums = list((await usage.ListUsage(request)).sums)
     shown = await asyncio.to_thread(keyed.run_command, "usage", "--project", "blue")
 
-    told = [answer.usage for answer in answers if answer.usage is not None]
+    usages = [answer.usage for answer in answers if answer.usage is not None]
     for name in ("prompt_tokens", "completion_tokens"):
         counted = sum(getattr(each.counts, name) for each in sums)
-        assert counted == sum(getattr(usage, name) for usage in told) > 0
+        assert counted == sum(getattr(usage, name) for usage in usages) > 0
     assert shown.splitlines()[1].split()[2:5] == ["blue", MODEL, "2"]

@@ -117,16 +117,16 @@ async def wait_until_states(rpc: Rpc, states: "list[LiveRequest.State]") -> None
 
     Each look is an RPC, so this does not spin.
     """
-    seen: list[LiveRequest.State] = []
+    actual: list[LiveRequest.State] = []
     try:
         async with asyncio.timeout(15):
             while True:
                 listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
-                seen = [live.choices[0].state for live in listed.requests]
-                if seen == states:
+                actual = [live.choices[0].state for live in listed.requests]
+                if actual == states:
                     return
     except TimeoutError:
-        raise AssertionError(f"{seen} never became {states}") from None
+        raise AssertionError(f"{actual} never became {states}") from None
 
 
 # --- slow readers ---------------------------------------------------------------------------------
@@ -154,16 +154,16 @@ async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
 
 async def wait_until_others_run(rpc: Rpc) -> None:
     """Return when other requests complete and the paused one computes no tokens."""
-    seen: list[tuple[LiveRequest.State, int]] = []
+    actual: list[tuple[LiveRequest.State, int]] = []
     async with asyncio.timeout(15):
         while True:
             assert (await rpc.chat(make_chat())).text[0] == PARIS
             listed = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
-            before = seen
-            seen = [
+            before = actual
+            actual = [
                 (each.state, each.completion_tokens) for live in listed for each in live.choices
             ]
-            if seen == before and [state for state, _ in seen] == [LiveRequest.STATE_PAUSED]:
+            if actual == before and [state for state, _ in actual] == [LiveRequest.STATE_PAUSED]:
                 return
 
 
@@ -171,7 +171,7 @@ async def test_an_http_client_that_stops_reading_is_disconnected(
     mortal: Mortal, mortal_rpc: Rpc
 ) -> None:
     """Back pressure reaches the engine, then the connection is closed."""
-    pids = [mortal.program.member(words).pid for words in ("serve inference", "serve gateway")]
+    pids = [mortal.program.member(command).pid for command in ("serve inference", "serve gateway")]
     before, mark = [resident_bytes(pid) for pid in pids], mortal.program.bookmark()
     with request_over(
         mortal, prompt="Hello", max_tokens=9999, logprobs=20, stream=True, ignore_eos=True

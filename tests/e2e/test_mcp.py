@@ -12,9 +12,9 @@ from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-NEVER: Any = {"type": "mcp", "server_label": LABEL, "require_approval": "never"}
+TOOL_WITHOUT_APPROVAL: Any = {"type": "mcp", "server_label": LABEL, "require_approval": "never"}
 NAMED: Any = {"type": "mcp", "server_label": LABEL}
-SHORT: Any = {"temperature": 0, "max_output_tokens": 60}
+SHORT_ANSWER: Any = {"temperature": 0, "max_output_tokens": 60}
 """The demo model was not trained with MCP tools, so sampled answers may be endless."""
 
 
@@ -48,10 +48,10 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_approval(
     made = sdk.responses.create(
         model=MODEL,
         input="Order tea.",
-        tools=[NEVER | only],
+        tools=[TOOL_WITHOUT_APPROVAL | only],
         tool_choice=NAMED,
         max_tool_calls=1,
-        **SHORT,
+        **SHORT_ANSWER,
     )
     listed, call, *_ = made.output
     assert listed.type == "mcp_list_tools"
@@ -60,30 +60,30 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_approval(
     assert (call.output, call.error) == (f"Ordered: {shop.ordered[-1]}", None)
 
     asking: Any = {"type": "mcp", "server_label": LABEL} | only
-    asked = sdk.responses.create(
+    waiting = sdk.responses.create(
         model=MODEL,
         input="More.",
         tools=[asking],
         tool_choice=NAMED,
         previous_response_id=made.id,
-        **SHORT,
+        **SHORT_ANSWER,
     )
     num_ordered = len(shop.ordered)
-    [request] = asked.output
+    [request] = waiting.output
     assert request.type == "mcp_approval_request"
-    done = sdk.responses.create(
+    approved = sdk.responses.create(
         model=MODEL,
         input=[
             {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
         ],
         tools=[asking],
         tool_choice="none",
-        previous_response_id=asked.id,
-        **SHORT,
+        previous_response_id=waiting.id,
+        **SHORT_ANSWER,
     )
 
-    assert done.output[0].type == "mcp_call"
-    assert done.output[0].approval_request_id == request.id
+    assert approved.output[0].type == "mcp_call"
+    assert approved.output[0].approval_request_id == request.id
     assert len(shop.ordered) == num_ordered + 1
 
 
@@ -95,11 +95,11 @@ def test_an_interrupted_call_is_not_repeated(
     made = sdk.responses.create(
         model=MODEL,
         input="Order tea.",
-        tools=[NEVER | {"allowed_tools": ["wait"]}],
+        tools=[TOOL_WITHOUT_APPROVAL | {"allowed_tools": ["wait"]}],
         tool_choice=NAMED,
         max_tool_calls=1,
         background=True,
-        **SHORT,
+        **SHORT_ANSWER,
     )
     assert shop.began.wait(60)
     kill_process(corral, CONTROL)

@@ -75,10 +75,10 @@ def test_hundreds_of_texts_keep_their_order(client: openai.OpenAI) -> None:
     """Each vector equals that of a single input."""
     texts = [f"Note number {number} is about topic {number % 7}." for number in range(200)]
     together = embed(client, texts)
-    alone = embed(client, [texts[137]])
+    single = embed(client, [texts[137]])
 
     assert together.shape == (200, 384)
-    assert float((together[137] * alone[0]).sum()) > 0.999
+    assert float((together[137] * single[0]).sum()) > 0.999
 
 
 def test_a_server_with_encoders_only_refuses_chats(client: openai.OpenAI) -> None:

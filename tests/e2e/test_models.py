@@ -41,7 +41,7 @@ State = model_pb2.Model.State
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """`corral up` with the demo model and models that are loaded on demand."""
     folder = tmp_path_factory.mktemp("models")
     sources = {
@@ -64,16 +64,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 
 @pytest.fixture
-async def rpc(many: Corral) -> AsyncIterator[Rpc]:
-    """A bare gRPC client of it."""
-    async with connect(many.target) as connected:
+async def rpc(server: Corral) -> AsyncIterator[Rpc]:
+    """A gRPC client of that server."""
+    async with connect(server.target) as connected:
         yield connected
 
 
 @pytest.fixture
-async def sdk(many: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
+async def sdk(server: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
     """The SDK without retries."""
-    async with openai.AsyncOpenAI(base_url=many.api, api_key="x", max_retries=0) as connected:
+    async with openai.AsyncOpenAI(base_url=server.api, api_key="x", max_retries=0) as connected:
         yield connected
 
 
@@ -95,9 +95,9 @@ async def load(rpc: Rpc, model: str, *, wait: bool = True) -> model_pb2.Model:
     return answer.model
 
 
-async def unload(rpc: Rpc, model: str, **how: bool) -> model_pb2.Model:
+async def unload(rpc: Rpc, model: str, **options: bool) -> model_pb2.Model:
     """Unload a model."""
-    answer = await rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=model, **how))
+    answer = await rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=model, **options))
     return answer.model
 
 
@@ -150,35 +150,35 @@ async def test_models_are_served_concurrently(rpc: Rpc) -> None:
 async def test_the_sdk_finds_models_by_name_and_alias(sdk: openai.AsyncOpenAI) -> None:
     """In every state. The response has the model's name, not the alias."""
     listed = {model.id: model.model_dump() for model in (await sdk.models.list()).data}
-    one = await sdk.models.retrieve(ALIAS)
+    model = await sdk.models.retrieve(ALIAS)
     chat = await sdk.chat.completions.create(
         model=ALIAS, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
     )
     vectors = await sdk.embeddings.create(model=ENCODER, input="hello")
     with pytest.raises(openai.NotFoundError) as unknown:
         await sdk.chat.completions.create(
-            model="nobody", messages=[{"role": "user", "content": "Hello"}]
+            model="unknown", messages=[{"role": "user", "content": "Hello"}]
         )
 
     assert set(listed) >= {MODEL, NOISE, ENCODER, MANUAL, SECOND}
     assert (listed[MODEL]["state"], listed[MODEL]["aliases"]) == ("ready", [ALIAS])
     assert listed[MANUAL]["state"] == "available"
-    assert (one.id, chat.model, vectors.model) == (MODEL, MODEL, ENCODER)
+    assert (model.id, chat.model, vectors.model) == (MODEL, MODEL, ENCODER)
     assert unknown.value.code == "model_not_found"
 
 
-async def test_a_crash_affects_one_model_only(many: Corral, rpc: Rpc) -> None:
+async def test_a_crash_affects_one_model_only(server: Corral, rpc: Rpc) -> None:
     """Streams and new requests of the other model continue."""
     await load(rpc, NOISE)
     await unload(rpc, ENCODER)
     info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
-    engines = {each.pid for each in many.program.family() if ENGINE in each.command}
+    engines = {each.pid for each in server.program.family() if ENGINE in each.command}
     (victim,) = engines - {info.engine_pid}
-    story, torn = rpc.inference.Chat(endless_chat()), rpc.inference.Generate(endless_noise())
+    story, aborted = rpc.inference.Chat(endless_chat()), rpc.inference.Generate(endless_noise())
     await read_delta(story)
-    await anext(aiter(torn))
+    await anext(aiter(aborted))
     os.kill(victim, signal.SIGKILL)
-    failure = await read_error(torn)
+    failure = await read_error(aborted)
     for _ in range(3):
         await read_delta(story)
     answer = await rpc.chat(make_chat())
@@ -198,10 +198,10 @@ async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
     story = rpc.inference.Chat(endless_chat())
     await read_delta(story)
     watch = rpc.engine.WatchModels(engine_pb.WatchModelsRequest(model=NOISE))
-    seen = [(await anext(aiter(watch))).model]
+    models = [(await anext(aiter(watch))).model]
     begun = await load(rpc, NOISE, wait=False)
     async for answer in watch:
-        seen.append(answer.model)
+        models.append(answer.model)
         if answer.model.state == State.STATE_READY:
             break
     watch.cancel()
@@ -209,11 +209,11 @@ async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
     story.cancel()
 
     assert begun.state == State.STATE_LOADING
-    states = [model.state for model in seen]
+    states = [model.state for model in models]
     assert (states[0], set(states[1:-1])) == (State.STATE_AVAILABLE, {State.STATE_LOADING})
-    phases = [model.load_progress.phase for model in seen if model.HasField("load_progress")]
+    phases = [model.load_progress.phase for model in models if model.HasField("load_progress")]
     assert phases == sorted(phases)
-    assert seen[-1].memory_bytes > seen[-1].size_bytes
+    assert models[-1].memory_bytes > models[-1].size_bytes
 
 
 async def test_requested_and_resolved_limits_are_shown(rpc: Rpc) -> None:
@@ -238,7 +238,7 @@ async def test_a_manual_model_is_not_loaded_by_requests(rpc: Rpc) -> None:
     before = await read_error(rpc.inference.Generate(noise(MANUAL)))
     await load(rpc, MANUAL)
     served = await rpc.generate(noise(MANUAL, stopping={"ignore_eos": True, "max_tokens": 4}))
-    gone = await unload(rpc, MANUAL)
+    unloaded = await unload(rpc, MANUAL)
     after = await read_error(rpc.inference.Generate(noise(MANUAL)))
 
     assert (before.code, before.reason) == (
@@ -246,7 +246,7 @@ async def test_a_manual_model_is_not_loaded_by_requests(rpc: Rpc) -> None:
         "MODEL_NOT_LOADED",
     )
     assert served.finished[0].completion_tokens == 4
-    assert gone.state == State.STATE_AVAILABLE
+    assert unloaded.state == State.STATE_AVAILABLE
     assert after.reason == "MODEL_NOT_LOADED"
 
 
@@ -255,16 +255,16 @@ async def test_an_unload_waits_for_streams_or_aborts_them(rpc: Rpc) -> None:
     await load(rpc, NOISE)
     stream = rpc.inference.Generate(noise(stopping={"ignore_eos": True, "max_tokens": 3000}))
     await anext(aiter(stream))
-    leaving = await unload(rpc, NOISE, wait=False)
-    rest = [response.WhichOneof("event") async for response in stream]
+    unloading = await unload(rpc, NOISE, wait=False)
+    events = [response.WhichOneof("event") async for response in stream]
     await unload(rpc, NOISE)
-    torn = rpc.inference.Generate(endless_noise())
-    await anext(aiter(torn))
-    gone = await unload(rpc, NOISE, force=True)
-    failure = await read_error(torn)
+    aborted = rpc.inference.Generate(endless_noise())
+    await anext(aiter(aborted))
+    unloaded = await unload(rpc, NOISE, force=True)
+    failure = await read_error(aborted)
 
-    assert (leaving.state, rest[-1]) == (State.STATE_UNLOADING, "done")
-    assert gone.state == State.STATE_AVAILABLE
+    assert (unloading.state, events[-1]) == (State.STATE_UNLOADING, "done")
+    assert unloaded.state == State.STATE_AVAILABLE
     assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "MODEL_UNLOADED")
     assert failure.metadata == {"model": NOISE}
 
@@ -272,24 +272,24 @@ async def test_an_unload_waits_for_streams_or_aborts_them(rpc: Rpc) -> None:
 async def test_an_adapter_is_loaded_with_its_model(rpc: Rpc) -> None:
     """It is registered while the model is not loaded; its name loads the model."""
     await unload(rpc, SECOND)
-    order = engine_pb.LoadAdapterRequest(name=VOICE, model=SECOND, path=PIRATE_FILE)
-    kept = (await rpc.engine.LoadAdapter(order)).adapter
+    request = engine_pb.LoadAdapterRequest(name=VOICE, model=SECOND, path=PIRATE_FILE)
+    adapter = (await rpc.engine.LoadAdapter(request)).adapter
     before = await get(rpc, VOICE)
-    request = make_chat()
-    request.model = VOICE
-    said, limits = [], []
+    chat = make_chat()
+    chat.model = VOICE
+    answers, limits = [], []
     for _ in range(2):
-        said.append(await rpc.chat(request))
+        answers.append(await rpc.chat(chat))
         limits.append((await get(rpc, SECOND)).resolved_limits)
         await unload(rpc, SECOND)
     await rpc.engine.UnloadAdapter(engine_pb.UnloadAdapterRequest(name=VOICE))
-    gone = await read_error(rpc.inference.Chat(request))
+    error = await read_error(rpc.inference.Chat(chat))
 
-    assert kept.model == before.parent == SECOND
+    assert adapter.model == before.parent == SECOND
     assert before.state == State.STATE_AVAILABLE
-    assert said[0].text[0] == said[1].text[0] != PARIS
-    assert [answer.accepted.model for answer in said] == [VOICE, VOICE]
-    assert gone.reason == "MODEL_NOT_FOUND"
+    assert answers[0].text[0] == answers[1].text[0] != PARIS
+    assert [answer.accepted.model for answer in answers] == [VOICE, VOICE]
+    assert error.reason == "MODEL_NOT_FOUND"
     assert [each.layout for each in limits] == [model_pb2.KV_LAYOUT_UNIFIED] * 2
     assert (await get(rpc, MODEL)).resolved_limits.layout == model_pb2.KV_LAYOUT_STREAMS
 
@@ -304,66 +304,66 @@ async def test_a_model_that_does_not_fit_is_refused_with_its_size(tmp_path: Path
     }
     limits = model_pb2.ModelLimits(slots=256, context_tokens=2**24)
     with run_inference(tmp_path, settings) as service:
-        async with connect(service.target) as alone:
+        async with connect(service.target) as client:
             failure = await refusal(
-                alone.engine.LoadModel(engine_pb.LoadModelRequest(model="b", limits=limits))
+                client.engine.LoadModel(engine_pb.LoadModelRequest(model="b", limits=limits))
             )
             unknown = await refusal(
-                alone.engine.LoadModel(engine_pb.LoadModelRequest(model="nobody"))
+                client.engine.LoadModel(engine_pb.LoadModelRequest(model="unknown"))
             )
-            kept = await get(alone, "a")
+            loaded = await get(client, "a")
 
     assert (failure.code, failure.reason) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         "MODEL_TOO_LARGE",
     )
     assert int(failure.metadata["needed_bytes"]) > int(failure.metadata["available_bytes"])
-    assert kept.state == State.STATE_READY
+    assert loaded.state == State.STATE_READY
     assert unknown.reason == "MODEL_NOT_FOUND"
 
 
 async def test_the_least_recently_used_model_is_evicted(rpc: Rpc, tmp_path: Path) -> None:
     """By measured memory. It is loaded again on the next request."""
     await unload(rpc, NOISE)
-    one = (await load(rpc, NOISE)).memory_bytes
+    model_bytes = (await load(rpc, NOISE)).memory_bytes
     names = ["a", "b", "c"]
     path = write_model_of_kind("window", tmp_path / "model.gguf")
     settings = {
         "models": [f"{name}={path}" for name in names],
         "per_model": dict.fromkeys(names, ON_DEMAND),
-        "pool.memory_mib": int(2.7 * one) >> 20,  # two models, but not three
+        "pool.memory_mib": int(2.7 * model_bytes) >> 20,  # two models, but not three
     }
 
     with run_inference(tmp_path, settings) as service:
-        async with connect(service.target) as alone:
-            told = []
+        async with connect(service.target) as client:
+            states = []
             for name in [*names, "a"]:
-                await alone.generate(noise(name, stopping={"max_tokens": 2}))
-                listed = await alone.inference.ListModels(pb.ListModelsRequest())
-                told.append([model.state for model in listed.models])
+                await client.generate(noise(name, stopping={"max_tokens": 2}))
+                listed = await client.inference.ListModels(pb.ListModelsRequest())
+                states.append([model.state for model in listed.models])
 
-    away, there = State.STATE_AVAILABLE, State.STATE_READY
-    assert told == [
-        [there, away, away],
-        [there, there, away],
-        [away, there, there],
-        [there, away, there],
+    available, ready = State.STATE_AVAILABLE, State.STATE_READY
+    assert states == [
+        [ready, available, available],
+        [ready, ready, available],
+        [available, ready, ready],
+        [ready, available, ready],
     ]
 
 
 async def test_a_model_whose_file_was_replaced_is_not_reloaded(tmp_path: Path) -> None:
     """Its metadata and digest are those of the old file. The loaded model continues to serve."""
-    path, new = tmp_path / "model.gguf", tmp_path / "new.gguf"
+    path, replacement = tmp_path / "model.gguf", tmp_path / "new.gguf"
     random_bert(seed=1).write(path)
-    random_bert(seed=2).write(new)
-    asked = pb.EmbedRequest(inputs=[pb.TextOrTokens(text="hello")])
+    random_bert(seed=2).write(replacement)
+    request = pb.EmbedRequest(inputs=[pb.TextOrTokens(text="hello")])
     with run_inference(tmp_path, {"models": [f"m={path}"]}) as service:
-        async with connect(service.target) as alone:
-            first = await alone.inference.Embed(asked)
-            new.replace(path)
-            second = await alone.inference.Embed(asked)
-            await unload(alone, "m", wait=True)
-            failure = await refusal(load(alone, "m"))
+        async with connect(service.target) as client:
+            first = await client.inference.Embed(request)
+            replacement.replace(path)
+            second = await client.inference.Embed(request)
+            await unload(client, "m", wait=True)
+            failure = await refusal(load(client, "m"))
 
     assert first == second
     assert failure.reason == "MODEL_LOAD_FAILED"

@@ -64,9 +64,9 @@ def export(tmp_path: Path) -> Path:
     lines = [*messages, THREAD, ASSISTANT, FILE]
     path = tmp_path / "export.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    bytes_there = tmp_path / "export.jsonl.files"
-    bytes_there.mkdir()
-    (bytes_there / "file-old").write_text("The answer is 42.")
+    content_folder = tmp_path / "export.jsonl.files"
+    content_folder.mkdir()
+    (content_folder / "file-old").write_text("The answer is 42.")
     return path
 
 
@@ -80,8 +80,8 @@ def client(up: Corral) -> Iterator[openai.OpenAI]:
 def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: Path) -> None:
     """In order and with the contents of files. Skipped objects are reported; a second import does
     nothing."""
-    words = ("import", "assistants", export, "--model", "gpt-4o=demo-chat", "--no-search")
-    first, again = corral(up, *words), corral(up, *words)
+    arguments = ("import", "assistants", export, "--model", "gpt-4o=demo-chat", "--no-search")
+    first, rerun = corral(up, *arguments), corral(up, *arguments)
     ids = read_id_map(export)
 
     assert first.returncode == 0, first.stderr
@@ -104,9 +104,9 @@ def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: P
     assert (
         first.stdout == "imported 1 assistants, 1 threads, 3 messages, 1 files, 0 vector stores\n"
     )
-    assert again.returncode == 0, again.stderr
+    assert rerun.returncode == 0, rerun.stderr
     assert (
-        again.stdout == "imported 0 assistants, 0 threads, 0 messages, 0 files, 0 vector stores\n"
+        rerun.stdout == "imported 0 assistants, 0 threads, 0 messages, 0 files, 0 vector stores\n"
     )
     assert read_id_map(export) == ids
     assert len(client.beta.threads.messages.list(thread.id).data) == 3
@@ -116,30 +116,30 @@ def test_an_import_without_its_map_creates_no_duplicates(
     up: Corral, client: openai.OpenAI, export: Path
 ) -> None:
     """The server recognizes the requests by their ids."""
-    words = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
-    assert corral(up, *words).returncode == 0
+    arguments = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
+    assert corral(up, *arguments).returncode == 0
     ids = read_id_map(export)
     export.with_name(export.name + ".ids").unlink()
 
-    assert corral(up, *words).returncode == 0
+    assert corral(up, *arguments).returncode == 0
     assert read_id_map(export) == ids
 
 
 def test_a_map_of_other_objects_is_refused(up: Corral, client: openai.OpenAI, export: Path) -> None:
     """It belongs to another project or server; nothing would be imported, without an error."""
-    words = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
-    assert corral(up, *words).returncode == 0
+    arguments = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
+    assert corral(up, *arguments).returncode == 0
     ids = read_id_map(export)
     client.beta.threads.delete(ids["thread_old"])
-    one_is_left = corral(up, *words)
+    with_one_match = corral(up, *arguments)
     client.beta.assistants.delete(ids["asst_old"])
-    nothing_is_left = corral(up, *words)
-    anew = corral(up, *words, "--id-map", export.with_name("other.ids"))
+    without_match = corral(up, *arguments)
+    with_new_map = corral(up, *arguments, "--id-map", export.with_name("other.ids"))
 
-    assert one_is_left.returncode == 0, one_is_left.stderr
-    assert nothing_is_left.returncode == 1
-    assert "--id-map" in nothing_is_left.stderr
-    assert anew.stdout.startswith("imported 1 assistants, 1 threads, 3 messages, 1 files, ")
+    assert with_one_match.returncode == 0, with_one_match.stderr
+    assert without_match.returncode == 1
+    assert "--id-map" in without_match.stderr
+    assert with_new_map.stdout.startswith("imported 1 assistants, 1 threads, 3 messages, 1 files, ")
 
 
 def test_large_messages_are_imported_singly(
@@ -147,35 +147,37 @@ def test_large_messages_are_imported_singly(
 ) -> None:
     """Requests and pages stay below the limit of message sizes."""
     content = [{"type": "text", "text": {"value": "x" * 1_000_000}}]
-    ids = {"thread_id": "thread_large"}
+    thread_fields = {"thread_id": "thread_large"}
     messages = [
-        make_message(number, number, content=content, id=f"msg_large{number}", **ids)
+        make_message(number, number, content=content, id=f"msg_large{number}", **thread_fields)
         for number in range(34)
     ]
     path = tmp_path / "large.jsonl"
     lines = [{**THREAD, "id": "thread_large"}, *messages]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ran = corral(up, "import", "assistants", path)
-    assert ran.stdout.startswith("imported 0 assistants, 1 threads, 34 messages, "), ran.stderr
-    new = read_id_map(path)
-    there = list(client.beta.threads.messages.list(new["thread_large"], order="asc", limit=100))
-    again = tmp_path / "again.jsonl"
-    ran = corral(up, "export", "assistants", again)
+    result = corral(up, "import", "assistants", path)
+    assert result.stdout.startswith("imported 0 assistants, 1 threads, 34 messages, "), (
+        result.stderr
+    )
+    ids = read_id_map(path)
+    stored = list(client.beta.threads.messages.list(ids["thread_large"], order="asc", limit=100))
+    reexport = tmp_path / "again.jsonl"
+    result = corral(up, "export", "assistants", reexport)
 
-    assert [message.id for message in there] == [new[f"msg_large{n}"] for n in range(34)]
-    assert ran.returncode == 0, ran.stderr
-    exported = [json.loads(line)["id"] for line in again.read_text().splitlines()]
-    assert set(new.values()) <= set(exported)
+    assert [message.id for message in stored] == [ids[f"msg_large{n}"] for n in range(34)]
+    assert result.returncode == 0, result.stderr
+    exported = [json.loads(line)["id"] for line in reexport.read_text().splitlines()]
+    assert set(ids.values()) <= set(exported)
 
 
 def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Path) -> None:
     """It prints what would be imported and skipped."""
     before = client.beta.assistants.list(limit=1).data
-    ran = corral(up, "import", "assistants", export, "--dry-run")
+    result = corral(up, "import", "assistants", export, "--dry-run")
 
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("would import 1 assistants, 1 threads, 4 messages, 1 files, ")
-    assert "skipped: 1 messages without content" in ran.stderr
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("would import 1 assistants, 1 threads, 4 messages, 1 files, ")
+    assert "skipped: 1 messages without content" in result.stderr
     assert client.beta.assistants.list(limit=1).data == before
     assert not export.with_name(export.name + ".ids").exists()
 
@@ -184,10 +186,10 @@ def test_an_invalid_line_is_reported_with_its_number(up: Corral, export: Path) -
     """Before anything is imported."""
     with export.open("a") as added:
         added.write("{broken\n")
-    ran = corral(up, "import", "assistants", export)
+    result = corral(up, "import", "assistants", export)
 
-    assert ran.returncode == 1
-    assert f"{export.name}, line 8" in ran.stderr
+    assert result.returncode == 1
+    assert f"{export.name}, line 8" in result.stderr
 
 
 def test_an_export_can_be_imported_again(up: Corral, client: openai.OpenAI, tmp_path: Path) -> None:
@@ -199,19 +201,19 @@ def test_an_export_can_be_imported_again(up: Corral, client: openai.OpenAI, tmp_
         metadata={"k": "v"},
     )
     path = tmp_path / "all.jsonl"
-    ran = corral(up, "export", "assistants", path)
+    result = corral(up, "export", "assistants", path)
     objects = [json.loads(line) for line in path.read_text().splitlines()]
-    mine = [each for each in objects if thread.id in (each["id"], each.get("thread_id"))]
-    only = tmp_path / "mine.jsonl"
-    only.write_text("".join(json.dumps(each) + "\n" for each in mine))
-    assert corral(up, "import", "assistants", only).returncode == 0
-    copy = client.beta.threads.messages.list(read_id_map(only)[thread.id])
+    thread_objects = [each for each in objects if thread.id in (each["id"], each.get("thread_id"))]
+    thread_file = tmp_path / "mine.jsonl"
+    thread_file.write_text("".join(json.dumps(each) + "\n" for each in thread_objects))
+    assert corral(up, "import", "assistants", thread_file).returncode == 0
+    copy = client.beta.threads.messages.list(read_id_map(thread_file)[thread.id])
 
-    assert ran.returncode == 0, ran.stderr
+    assert result.returncode == 0, result.stderr
     assert file.id in {each["id"] for each in objects if each["object"] == "file"}
     assert (tmp_path / "all.jsonl.files" / file.id).read_bytes() == b"42"
-    assert [each["object"] for each in mine] == ["thread", "thread.message"]
-    assert copy.data[0].content[0].to_dict() == mine[1]["content"][0]
+    assert [each["object"] for each in thread_objects] == ["thread", "thread.message"]
+    assert copy.data[0].content[0].to_dict() == thread_objects[1]["content"][0]
 
 
 def test_a_thread_is_migrated_to_a_conversation(up: Corral, client: openai.OpenAI) -> None:
@@ -224,11 +226,11 @@ def test_a_thread_is_migrated_to_a_conversation(up: Corral, client: openai.OpenA
         metadata={"k": "v"},
     )
     first = corral(up, "threads", "migrate", thread.id)
-    again = corral(up, "threads", "migrate", thread.id)
+    rerun = corral(up, "threads", "migrate", thread.id)
     thread_id, conversation_id = first.stdout.split()
     messages = client.beta.threads.messages.list(thread.id, order="asc").data
 
-    assert first.stdout == again.stdout
+    assert first.stdout == rerun.stdout
     assert thread_id == thread.id
     assert conversation_id.startswith("conv_")
     assert [message.id[:4] for message in messages] == ["msg_", "msg_"]
@@ -239,8 +241,8 @@ def test_an_invalid_object_is_reported_with_its_id(up: Corral, export: Path) -> 
     with export.open("a") as added:
         odd = {"id": "asst_odd", "object": "assistant", "model": "m", "tools": ["what"]}
         added.write(json.dumps(odd) + "\n")
-    ran = corral(up, "import", "assistants", export, "--dry-run")
+    result = corral(up, "import", "assistants", export, "--dry-run")
 
-    assert ran.returncode == 1
-    assert "asst_odd: not a valid OpenAI object" in ran.stderr
-    assert "Traceback" not in ran.stderr
+    assert result.returncode == 1
+    assert "asst_odd: not a valid OpenAI object" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -264,15 +264,15 @@ def test_a_tool_is_called_and_its_result_is_used(client: openai.OpenAI) -> None:
         message.to_dict(),  # type: ignore[list-item]
         {"role": "tool", "tool_call_id": call.id, "content": '{"weather": "sunny"}'},
     ]
-    told = client.chat.completions.create(
+    answered = client.chat.completions.create(
         model=MODEL, messages=turns, tools=[WEATHER], temperature=0
     )
 
     assert asked.choices[0].finish_reason == "tool_calls"
     assert message.content is None
     assert (call.function.name, call.function.arguments) == ("get_weather", '{"city": "Paris"}')
-    assert told.choices[0].finish_reason == "stop"
-    assert "sunny" in (told.choices[0].message.content or "")
+    assert answered.choices[0].finish_reason == "stop"
+    assert "sunny" in (answered.choices[0].message.content or "")
 
 
 async def test_a_tool_call_streams(aclient: openai.AsyncOpenAI) -> None:
@@ -346,12 +346,12 @@ def test_token_ids_are_prompts_too(client: openai.OpenAI) -> None:
     hello = client.completions.create(
         model=MODEL, prompt=[72, 101], echo=True, max_tokens=0, temperature=0
     )
-    both = client.completions.create(
+    completion = client.completions.create(
         model=MODEL, prompt=[[72, 101], [101, 72]], echo=True, max_tokens=0, temperature=0
     )
 
     assert len(hello.choices[0].text) == 2
-    assert [choice.text for choice in both.choices] == [
+    assert [choice.text for choice in completion.choices] == [
         hello.choices[0].text,
         hello.choices[0].text[::-1],
     ]
@@ -361,7 +361,7 @@ def test_token_ids_are_prompts_too(client: openai.OpenAI) -> None:
 
 def test_echo_prepends_the_prompt(client: openai.OpenAI) -> None:
     """With and without streaming."""
-    whole = client.completions.create(
+    completion = client.completions.create(
         model=MODEL, prompt=TURN, echo=True, temperature=0, max_tokens=30
     )
     with client.completions.create(
@@ -369,8 +369,8 @@ def test_echo_prepends_the_prompt(client: openai.OpenAI) -> None:
     ) as stream:
         streamed = "".join(chunk.choices[0].text for chunk in stream if chunk.choices)
 
-    assert whole.choices[0].text == TURN + PARIS
-    assert streamed == whole.choices[0].text
+    assert completion.choices[0].text == TURN + PARIS
+    assert streamed == completion.choices[0].text
 
 
 async def test_control_tokens_are_echoed_from_ids_too(
@@ -393,11 +393,11 @@ def test_completion_logprobs_match_the_text(client: openai.OpenAI) -> None:
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
     tokens, text = logprobs.tokens or [], answer.choices[0].text
-    places = zip(logprobs.text_offset or [], tokens, strict=True)
+    offsets = zip(logprobs.text_offset or [], tokens, strict=True)
 
     assert len(tokens) == 6
     assert "".join(tokens) == text
-    assert all(text[offset:].startswith(token) for offset, token in places)
+    assert all(text[offset:].startswith(token) for offset, token in offsets)
     assert len(logprobs.token_logprobs or ()) == len(logprobs.top_logprobs or ()) == 6
 
 
@@ -444,10 +444,10 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI, name: str) -> None
     """NotFoundError of the SDK, for any characters, when retrieving a model and in requests."""
     with pytest.raises(openai.NotFoundError) as looked_up:
         client.models.retrieve(name)
-    with pytest.raises(openai.NotFoundError) as asked:
+    with pytest.raises(openai.NotFoundError) as error:
         client.chat.completions.create(model=name, messages=QUESTION)
 
-    for failure in (looked_up.value, asked.value):
+    for failure in (looked_up.value, error.value):
         assert failure.code == "model_not_found"
         assert f"'{name}'" in failure.message
         assert failure.request_id

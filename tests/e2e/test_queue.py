@@ -102,12 +102,12 @@ async def test_a_queued_request_is_accepted_with_its_position(narrow_rpc: Rpc) -
     running = narrow_rpc.inference.Chat(endless_chat())
     await read_delta(running)
     waiting = narrow_rpc.inference.Chat(make_chat())
-    place = (await accepted(waiting)).queue_position
+    position = (await accepted(waiting)).queue_position
     listed = (await narrow_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
     running.cancel()
     text = "".join([response.delta.content async for response in waiting])
 
-    assert place == 0, "nobody is ahead in the queue"
+    assert position == 0, "no request is ahead in the queue"
     assert [live.choices[0].HasField("slot") for live in listed] == [True, False]
     assert text == PARIS
 

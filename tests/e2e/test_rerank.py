@@ -54,12 +54,12 @@ async def rpc(ranking: Corral) -> AsyncIterator[Rpc]:
 def scores(bert: Bert, *documents: str) -> list[float]:
     """Compute reference scores of [CLS] query [SEP] document [SEP]."""
     query = ["where", "is", "paris", "?"]
-    found = []
+    scores_by_document = []
     for document in documents:
         words = document.replace(".", " .").replace("!", " !").split()
         pair = ["[CLS]", *query, "[SEP]", *words, "[SEP]"]
-        found.append(bert.score([bert.token(word) for word in pair]))
-    return found
+        scores_by_document.append(bert.score([bert.token(word) for word in pair]))
+    return scores_by_document
 
 
 async def refusal(rpc: Rpc, request: pb.RerankRequest) -> RichError:
@@ -96,14 +96,14 @@ async def test_a_reranker_with_a_prompt_template(rpc: Rpc) -> None:
     counted = await rpc.inference.Tokenize(
         pb.TokenizeRequest(model=PROMPTED, text=prompt, parse_special=True)
     )
-    both = await rpc.inference.Rerank(
+    response = await rpc.inference.Rerank(
         pb.RerankRequest(model=PROMPTED, query="Where is the fox?", documents=documents)
     )
 
     assert answer.prompt_tokens == len(counted.token_ids)
     assert 0 < answer.results[0].score < 1
     assert answer.results[0].relevance == answer.results[0].score
-    assert sorted(result.index for result in both.results) == [0, 1]
+    assert sorted(result.index for result in response.results) == [0, 1]
 
 
 REFUSED: Mapping[str, tuple[pb.RerankRequest, str, dict[str, str]]] = {

@@ -14,7 +14,7 @@ from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
 
-LONG: dict[str, Any] = {
+LONG_RESPONSE: dict[str, Any] = {
     "model": MODEL,
     "input": "Tell me a story about a fox.",
     "max_output_tokens": 300,
@@ -53,11 +53,11 @@ def test_a_chain_of_responses_reuses_its_prefix(client: openai.OpenAI) -> None:
     )
     assert first.usage is not None
     assert second.usage is not None
-    whole = first.usage.total_tokens
+    total_tokens = first.usage.total_tokens
 
     assert PARIS in first.output_text
-    assert second.usage.input_tokens > whole
-    assert second.usage.input_tokens_details.cached_tokens >= whole - 2
+    assert second.usage.input_tokens > total_tokens
+    assert second.usage.input_tokens_details.cached_tokens >= total_tokens - 2
 
 
 @pytest.mark.parametrize("victim", [ENGINE, FRONTEND, CONTROL, GATEWAY])
@@ -65,28 +65,29 @@ def test_a_background_response_survives_a_kill(
     fragile: Corral, patient: openai.OpenAI, victim: str
 ) -> None:
     """No event is missing or repeated, and the text is the stored one."""
-    begun = patient.responses.create(**LONG, background=True)
-    seen: list[Any] = []
-    while not seen or seen[-1].type != "response.incomplete":
-        read: Any = functools.partial(patient.responses.retrieve, begun.id, stream=True)
+    created = patient.responses.create(**LONG_RESPONSE, background=True)
+    received: list[Any] = []
+    while not received or received[-1].type != "response.incomplete":
+        read: Any = functools.partial(patient.responses.retrieve, created.id, stream=True)
         try:
-            with read(**({"starting_after": seen[-1].sequence_number} if seen else {})) as events:
+            cursor = {"starting_after": received[-1].sequence_number} if received else {}
+            with read(**cursor) as events:
                 for event in events:
-                    if not seen or event.sequence_number > seen[-1].sequence_number:
-                        seen.append(event)
-                    if len(seen) == 20:
+                    if not received or event.sequence_number > received[-1].sequence_number:
+                        received.append(event)
+                    if len(received) == 20:
                         kill_process(fragile, victim)
         except BROKEN:
             continue
-    deltas = "".join(e.delta for e in seen if e.type == "response.output_text.delta")
-    kept = patient.responses.retrieve(begun.id)
-    with patient.responses.retrieve(begun.id, stream=True) as events:
-        again = list(events)
+    deltas = "".join(e.delta for e in received if e.type == "response.output_text.delta")
+    stored = patient.responses.retrieve(created.id)
+    with patient.responses.retrieve(created.id, stream=True) as events:
+        reread = list(events)
 
-    assert [event.sequence_number for event in seen] == list(range(len(seen)))
-    assert deltas == kept.output_text == seen[-1].response.output_text
-    assert kept.usage is not None
-    assert kept.usage.output_tokens == LONG["max_output_tokens"]
-    counted = patient.responses.input_tokens.count(model=MODEL, input=LONG["input"])
-    assert kept.usage.input_tokens == counted.input_tokens
-    assert again == seen
+    assert [event.sequence_number for event in received] == list(range(len(received)))
+    assert deltas == stored.output_text == received[-1].response.output_text
+    assert stored.usage is not None
+    assert stored.usage.output_tokens == LONG_RESPONSE["max_output_tokens"]
+    counted = patient.responses.input_tokens.count(model=MODEL, input=LONG_RESPONSE["input"])
+    assert stored.usage.input_tokens == counted.input_tokens
+    assert reread == received

@@ -78,18 +78,18 @@ async def test_a_stream_can_be_read_again_from_any_event(
 ) -> None:
     """It has the same events, byte for byte."""
     async with sdk.responses.stream(model=MODEL, input=CAPITAL, temperature=0) as stream:
-        seen = [event async for event in stream]
+        streamed = [event async for event in stream]
         final = await stream.get_final_response()
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         path = f"{up.api}/responses/{final.id}?stream=true"
-        whole = (await http.get(path)).text
-        rest = (await http.get(f"{path}&starting_after=5")).text
-    events = parse_events(whole)
+        complete = (await http.get(path)).text
+        tail = (await http.get(f"{path}&starting_after=5")).text
+    events = parse_events(complete)
 
     check_stream(events)
-    assert [event["type"] for event in events] == [event.type for event in seen]
-    assert whole.endswith(rest)
-    assert rest.startswith("id: 6\n")
+    assert [event["type"] for event in events] == [event.type for event in streamed]
+    assert complete.endswith(tail)
+    assert tail.startswith("id: 6\n")
     assert "Paris" in final.output_text
 
 
@@ -105,14 +105,16 @@ async def test_the_input_of_a_custom_tool_follows_its_grammar(sdk: openai.AsyncO
     tool: Any = {"type": "custom", "name": "dial", "description": "Dials.", "format": grammar}
     named: Any = {"type": "custom", "name": "dial"}
 
-    made = await sdk.responses.create(model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named)
+    created = await sdk.responses.create(
+        model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named
+    )
     with pytest.raises(openai.BadRequestError) as free:
         await sdk.responses.create(model=MODEL, input=CAPITAL, tools=[tool])
     grammar |= {"syntax": "lark", "definition": 'start: "a"'}
     with pytest.raises(openai.BadRequestError) as lark:
         await sdk.responses.create(model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named)
 
-    [call] = made.output
+    [call] = created.output
     assert call.type == "custom_tool_call"
     assert re.fullmatch(NUMBER, call.input)
     assert free.value.param == "tool_choice"
@@ -123,12 +125,12 @@ async def test_a_background_response_is_polled_followed_and_cancelled(
     sdk: openai.AsyncOpenAI,
 ) -> None:
     """It is queued immediately. A cancelled one keeps its partial output."""
-    made = await sdk.responses.create(model=MODEL, input=CAPITAL, background=True, temperature=0)
-    assert made.status in ("queued", "in_progress")
-    async with await sdk.responses.retrieve(made.id, stream=True) as stream:
+    created = await sdk.responses.create(model=MODEL, input=CAPITAL, background=True, temperature=0)
+    assert created.status in ("queued", "in_progress")
+    async with await sdk.responses.retrieve(created.id, stream=True) as stream:
         events = [event async for event in stream]
     assert events[-1].type == "response.completed"
-    assert (await sdk.responses.retrieve(made.id)).status == "completed"
+    assert (await sdk.responses.retrieve(created.id)).status == "completed"
 
     endless = await sdk.responses.create(
         model=MODEL, input="Tell me a story.", background=True, extra_body={"ignore_eos": True}
@@ -201,18 +203,20 @@ async def test_a_conversation_stores_the_items(sdk: openai.AsyncOpenAI) -> None:
 
     assert [item.to_dict().get("role") for item in items] == ["user", "assistant"] * 2
     await sdk.responses.delete(answer.id)
-    left = await sdk.conversations.items.list(conversation.id)
-    assert len(left.data) == 4
+    stored_items = await sdk.conversations.items.list(conversation.id)
+    assert len(stored_items.data) == 4
 
 
 async def test_a_response_that_is_not_stored_cannot_be_used(sdk: openai.AsyncOpenAI) -> None:
     """Neither retrieved nor continued."""
-    made = await sdk.responses.create(model=MODEL, input="Hello", store=False, max_output_tokens=20)
+    created = await sdk.responses.create(
+        model=MODEL, input="Hello", store=False, max_output_tokens=20
+    )
 
     with pytest.raises(openai.NotFoundError):
-        await sdk.responses.retrieve(made.id)
+        await sdk.responses.retrieve(created.id)
     with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.responses.create(model=MODEL, input="x", previous_response_id=made.id)
+        await sdk.responses.create(model=MODEL, input="x", previous_response_id=created.id)
     assert refused.value.code == "previous_response_not_found"
 
 
@@ -244,7 +248,7 @@ async def test_a_connection_can_continue_a_response_that_is_not_stored(
         await connection.response.create(
             model=MODEL, input=CAPITAL, store=False, previous_response_id=read.id
         )
-        gone_on = await read_completed(connection)
+        continued = await read_completed(connection)
         previous: Any = openai.omit
         for text in (CAPITAL, "Thank you!"):
             await connection.response.create(
@@ -253,7 +257,7 @@ async def test_a_connection_can_continue_a_response_that_is_not_stored(
             previous = (await read_completed(connection)).id
 
     assert read.output == []
-    assert gone_on.usage.input_tokens_details.cached_tokens > read.usage.input_tokens // 2
+    assert continued.usage.input_tokens_details.cached_tokens > read.usage.input_tokens // 2
 
     def synchronous() -> str:
         with (
@@ -287,21 +291,21 @@ async def test_images_are_ignored_by_a_text_model(up: Corral, sdk: openai.AsyncO
     """It answers the text, in both APIs, with and without streaming."""
     text = {"type": "input_text", "text": CAPITAL}
     picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
-    given: Any = [{"role": "user", "content": [text, picture]}]
+    text_and_image: Any = [{"role": "user", "content": [text, picture]}]
     without = await sdk.responses.create(model=MODEL, input=CAPITAL, temperature=0)
-    seen = await sdk.responses.create(model=MODEL, input=given, temperature=0)
-    alone: Any = [{"role": "user", "content": [picture]}]
+    response = await sdk.responses.create(model=MODEL, input=text_and_image, temperature=0)
+    image_only: Any = [{"role": "user", "content": [picture]}]
     async with httpx.AsyncClient(transport=ValidatingTransport(), timeout=60) as http:
-        for asked in (given, alone):
-            body = {"model": MODEL, "input": asked, "max_output_tokens": 20}
+        for input_items in (text_and_image, image_only):
+            body = {"model": MODEL, "input": input_items, "max_output_tokens": 20}
             answer = await http.post(f"{up.api}/responses", json=body)
             assert answer.status_code == 200, answer.text
         streamed = await http.post(f"{up.api}/responses", json=body | {"stream": True})
 
-    assert seen.output_text == without.output_text
-    assert seen.usage is not None
+    assert response.output_text == without.output_text
+    assert response.usage is not None
     assert without.usage is not None
-    assert seen.usage.input_tokens == without.usage.input_tokens
+    assert response.usage.input_tokens == without.usage.input_tokens
     check_stream(parse_events(streamed.text))
 
 

@@ -1,5 +1,5 @@
-"""Turns on the real engine that are interrupted after each token and resumed, like those of a run
-whose engine or control process has died."""
+"""Turns that are interrupted after each token and resumed, as after the end of an engine or of a
+control process."""
 
 import asyncio
 import os
@@ -75,17 +75,17 @@ class Turn:
         self.logprobs += delta.logprobs
 
     def is_suffix_of(self, other: "Turn") -> bool:
-        """Whether each text is a suffix of the other's."""
-        return all(text.endswith(mine) for mine, text in self._pairs(other))
+        """Whether each text is a suffix of that of the other turn."""
+        return all(text.endswith(suffix) for suffix, text in self._pairs(other))
 
     def _pairs(self, other: "Turn") -> list[tuple[str, str]]:
         calls = {index: "".join(call) for index, call in other.calls.items()}
-        mine = {index: "".join(call) for index, call in self.calls.items()}
-        assert mine.keys() <= calls.keys()
+        own_calls = {index: "".join(call) for index, call in self.calls.items()}
+        assert own_calls.keys() <= calls.keys()
         return [
             (self.content, other.content),
             (self.reasoning, other.reasoning),
-            *((text, calls[index]) for index, text in mine.items()),
+            *((text, calls[index]) for index, text in own_calls.items()),
         ]
 
     @property
@@ -102,23 +102,23 @@ async def client(up: Corral) -> AsyncIterator[RpcTurnClient]:
 
 
 def make_turn(
-    text: str, *, logprobs: bool = False, stop: str = "", ignores_end: bool = False, **about: Any
+    text: str, *, logprobs: bool = False, stop: str = "", ignore_eos: bool = False, **fields: Any
 ) -> TurnRequest:
     """Return a deterministic turn.
 
-    Without log probabilities, what a grammar leaves no choice about is not sampled.
+    Without `logprobs`, tokens that the grammar determines are not sampled.
     """
     options = generation.GenerationOptions(deterministic=True)
     options.sampling.temperature = 0.9
     options.stopping.max_tokens = 80
-    options.stopping.ignore_eos = ignores_end
+    options.stopping.ignore_eos = ignore_eos
     if logprobs:
         options.output.top_logprobs = 2
     if stop:
         options.stopping.stop.append(stop)
     message = TurnMessage(TurnRole.USER, (TextPart(text),))
     defaults = {"project": "p", "model": "", "seed": 7, "options": options.SerializeToString()}
-    return TurnRequest(**{**defaults, "messages": (message,), **about})
+    return TurnRequest(**{**defaults, "messages": (message,), **fields})
 
 
 async def collect_events(client: RpcTurnClient, turn: TurnRequest) -> list[Any]:
@@ -142,9 +142,9 @@ def states_after_deltas(events: Sequence[Any]) -> Iterator[Turn]:
             yield deepcopy(turn)
 
 
-def combine(events: Sequence[Any], whole: Turn | None = None) -> Turn:
-    """Combine the events of a turn, after the output before its interruption."""
-    turn = whole or Turn()
+def combine(events: Sequence[Any], partial: Turn | None = None) -> Turn:
+    """Combine the events of a turn, appended to the output before its interruption."""
+    turn = partial or Turn()
     for event in events:
         match event:
             case Delta():
@@ -157,7 +157,7 @@ def combine(events: Sequence[Any], whole: Turn | None = None) -> Turn:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "turn_request",
     [
         pytest.param(
             make_turn("What is 17 plus 25?", enable_thinking=True, logprobs=True), id="thought"
@@ -184,27 +184,27 @@ def combine(events: Sequence[Any], whole: Turn | None = None) -> Turn:
     ],
 )
 async def test_a_turn_can_be_resumed_after_each_token(
-    client: RpcTurnClient, asked: TurnRequest
+    client: RpcTurnClient, turn_request: TurnRequest
 ) -> None:
     """The combined output and usage are those of an uninterrupted turn."""
-    events = await collect_events(client, asked)
-    whole = combine(events)
-    assert whole.usage is not None
+    events = await collect_events(client, turn_request)
+    full = combine(events)
+    assert full.usage is not None
     sent = {len(so_far.token_ids): so_far for so_far in states_after_deltas(events)}
-    before = whole
-    for cut in range(len(whole.token_ids) + 1):
-        resumed = replace(asked, token_ids=tuple(whole.token_ids[:cut]))
-        rest_events = await collect_events(client, resumed)
-        rest = combine(rest_events)
-        assert rest.is_suffix_of(before)
-        assert rest.token_ids == whole.token_ids[cut:]
-        assert rest.logprobs == whole.logprobs[cut:]
+    before = full
+    for cut in range(len(full.token_ids) + 1):
+        resumed = replace(turn_request, token_ids=tuple(full.token_ids[:cut]))
+        tail_events = await collect_events(client, resumed)
+        tail = combine(tail_events)
+        assert tail.is_suffix_of(before)
+        assert tail.token_ids == full.token_ids[cut:]
+        assert tail.logprobs == full.logprobs[cut:]
         if cut in sent:
-            assert combine(rest_events, sent[cut]).visible == whole.visible
-        assert rest.reason is whole.reason
-        assert rest.usage is not None
-        assert rest.usage._replace(cached_tokens=0) == whole.usage._replace(cached_tokens=0)
-        before = rest
+            assert combine(tail_events, sent[cut]).visible == full.visible
+        assert tail.reason is full.reason
+        assert tail.usage is not None
+        assert tail.usage._replace(cached_tokens=0) == full.usage._replace(cached_tokens=0)
+        before = tail
 
 
 async def test_errors_are_those_of_the_service(client: RpcTurnClient) -> None:
@@ -217,26 +217,28 @@ async def test_errors_are_those_of_the_service(client: RpcTurnClient) -> None:
 
 async def test_a_turn_is_resumed_after_its_engine_was_killed(mortal: Mortal) -> None:
     """The call fails as unavailable, and the resumed output continues the earlier one."""
-    asked = make_turn("Tell me a story.", ignores_end=True, max_tokens=4000)
+    turn_request = make_turn("Tell me a story.", ignore_eos=True, max_tokens=4000)
     async with grpc.aio.insecure_channel(mortal.target) as channel:
         client = RpcTurnClient(channel, None, timeout_s=20)
-        before = await run_until_killed(mortal, client, asked)
+        before = await run_until_killed(mortal, client, turn_request)
         await asyncio.to_thread(wait_until_serving, mortal.target)
-        limited = replace(asked, max_tokens=len(before.token_ids) + 20)
-        whole = combine(await collect_events(client, limited))
+        limited = replace(turn_request, max_tokens=len(before.token_ids) + 20)
+        full = combine(await collect_events(client, limited))
         resumed = replace(limited, token_ids=tuple(before.token_ids))
-        rest = await collect_events(client, resumed)
+        tail = await collect_events(client, resumed)
 
-    assert combine(rest, before).visible == whole.visible
+    assert combine(tail, before).visible == full.visible
     assert len(before.token_ids) == limited.max_tokens
 
 
-async def run_until_killed(mortal: Mortal, client: RpcTurnClient, asked: TurnRequest) -> Turn:
+async def run_until_killed(
+    mortal: Mortal, client: RpcTurnClient, turn_request: TurnRequest
+) -> Turn:
     """Return the output of a turn whose engine is killed after the first tokens."""
     turn, engine = Turn(), mortal.program.member(ENGINE).pid
 
     async def read() -> None:
-        async for event in client.run(asked):
+        async for event in client.run(turn_request):
             if isinstance(event, Delta):
                 turn.add(event)
                 with suppress(ProcessLookupError):
@@ -253,7 +255,7 @@ async def test_an_abandoned_turn_is_cancelled(mortal: Mortal) -> None:
     async with grpc.aio.insecure_channel(mortal.target) as channel:
         client = RpcTurnClient(channel, None, timeout_s=20)
         async with aclosing(
-            client.run(make_turn("Hello", ignores_end=True, max_tokens=9000))
+            client.run(make_turn("Hello", ignore_eos=True, max_tokens=9000))
         ) as run:
             async for event in run:
                 if isinstance(event, Delta):

@@ -43,9 +43,9 @@ def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
         yield connected
 
 
-def create_run(client: openai.OpenAI, question: str, **about: Any) -> Run:
+def create_run(client: openai.OpenAI, question: str, **fields: Any) -> Run:
     """Create a run on a new thread."""
-    assistant = client.beta.assistants.create(model=MODEL, temperature=0, **about)
+    assistant = client.beta.assistants.create(model=MODEL, temperature=0, **fields)
     thread = client.beta.threads.create(messages=[{"role": "user", "content": question}])
     return client.beta.threads.runs.create(thread_id=thread.id, assistant_id=assistant.id)
 
@@ -55,16 +55,16 @@ def wait_for_end(client: openai.OpenAI, run: Run) -> Run:
     return client.beta.threads.runs.poll(run.id, thread_id=run.thread_id, poll_interval_ms=50)
 
 
-async def read_stream(client: httpx.AsyncClient, url: str, begun: asyncio.Event) -> str:
-    """Read a stream until it ends or its server dies; return the text."""
-    heard = ""
+async def read_stream(client: httpx.AsyncClient, url: str, has_text: asyncio.Event) -> str:
+    """Read a stream until it ends or the connection breaks; return its text."""
+    text = ""
     with suppress(httpx.TransportError):
         async with client.stream("GET", url) as answer:
-            async for text in answer.aiter_text():
-                heard += text
-                if "event: thread.message.delta" in heard:
-                    begun.set()
-    return heard
+            async for chunk in answer.aiter_text():
+                text += chunk
+                if "event: thread.message.delta" in text:
+                    has_text.set()
+    return text
 
 
 def get_answer(client: openai.OpenAI, run: Run) -> str:
@@ -83,27 +83,26 @@ def get_answer(client: openai.OpenAI, run: Run) -> str:
     return content.text.value
 
 
-@pytest.mark.parametrize("member", [ENGINE, FRONTEND, CONTROL, GATEWAY])
-async def test_runs_survive_kills_of_every_process(
-    fragile: Corral, patient: openai.OpenAI, member: str
+@pytest.mark.parametrize("command", [ENGINE, FRONTEND, CONTROL, GATEWAY])
+async def test_runs_are_completed_after_a_process_is_killed(
+    fragile: Corral, patient: openai.OpenAI, command: str
 ) -> None:
-    """Killed in the middle of an answer, while another run is queued behind it and a third waits
-    for its client: all complete, each with one message. A reader receives the whole stream, or its
-    beginning if the process that sent it was killed."""
+    """One run is generating, one is queued, one requires action; each completes with one message.
+    A reader receives the whole stream, or a prefix if control service or gateway is killed."""
     waiting = wait_for_end(
         patient, create_run(patient, "What is the weather in Paris?", tools=[WEATHER])
     )
     run = create_run(patient, STORY)
     async with plain_client(fragile) as client:
         url = f"/v1/threads/{run.thread_id}/runs/{run.id}/events"
-        begun = asyncio.Event()
-        following = asyncio.create_task(read_stream(client, url, begun))
-        await begun.wait()
+        has_text = asyncio.Event()
+        reader = asyncio.create_task(read_stream(client, url, has_text))
+        await has_text.wait()
         queued = create_run(patient, "What is the capital of Italy?")
-        kill_process(fragile, member)
-        told_of = await asyncio.to_thread(wait_for_end, patient, run)
-        heard, told = await following, (await client.get(url)).text
-    heard, *_ = heard.partition("event: error\n")
+        kill_process(fragile, command)
+        completed = await asyncio.to_thread(wait_for_end, patient, run)
+        received, stored = await reader, (await client.get(url)).text
+    received, *_ = received.partition("event: error\n")
     assert waiting.required_action is not None
     [call] = waiting.required_action.submit_tool_outputs.tool_calls
     submitted = patient.beta.threads.runs.submit_tool_outputs(
@@ -113,14 +112,14 @@ async def test_runs_survive_kills_of_every_process(
     )
 
     assert queued.status == "queued"
-    assert get_answer(patient, told_of).endswith("The end.")
-    assert told_of.usage is not None
-    assert told_of.usage.completion_tokens > 20
-    assert told.count("event: thread.message.created") == 1
-    assert told.count("event: thread.run.completed") == 1
-    assert told.endswith("event: done\ndata: [DONE]\n\n")
-    assert heard.endswith("\n\n")
-    assert told.startswith(heard)
-    assert (heard == told) is (member in (ENGINE, FRONTEND))
+    assert get_answer(patient, completed).endswith("The end.")
+    assert completed.usage is not None
+    assert completed.usage.completion_tokens > 20
+    assert stored.count("event: thread.message.created") == 1
+    assert stored.count("event: thread.run.completed") == 1
+    assert stored.endswith("event: done\ndata: [DONE]\n\n")
+    assert received.endswith("\n\n")
+    assert stored.startswith(received)
+    assert (received == stored) is (command in (ENGINE, FRONTEND))
     assert get_answer(patient, wait_for_end(patient, queued)) == "The capital of Italy is Rome."
     assert "18" in get_answer(patient, wait_for_end(patient, submitted))

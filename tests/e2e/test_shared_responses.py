@@ -38,8 +38,8 @@ class ControlPair:
     async def worker_pid(self) -> int:
         """Return the pid of the process that runs the response."""
         owner = str(await fetch_value(self.database_url, OWNER))
-        (found,) = [pid for pid in self.programs if f"-{pid}-" in owner]
-        return found
+        (pid,) = [pid for pid in self.programs if f"-{pid}-" in owner]
+        return pid
 
 
 @pytest.fixture
@@ -81,30 +81,30 @@ async def test_a_response_of_a_killed_process_is_completed_by_another(pair: Cont
             for pid, target in pair.targets.items()
         }
         first = next(iter(clients.values()))
-        made = await first.create(
+        created = await first.create(
             "Tell me a story about a fox.",
             model=MODEL,
             background=True,
             max_output_tokens=NUM_TOKENS,
             options={"stopping": {"ignore_eos": True}},
         )
-        followed = {pid: client.watch(made.id) for pid, client in clients.items()}
+        followed = {pid: client.watch(created.id) for pid, client in clients.items()}
         seen = {pid: await read_until_text(events) for pid, events in followed.items()}
         victim = await pair.worker_pid()
         (survivor,) = set(pair.programs) - {victim}
         pair.programs[victim].signal(signal.SIGKILL)
         attached = seen[survivor] + [event async for event in followed[survivor]]
         cut = len(attached) // 2
-        resumed = [event async for event in clients[survivor].watch(made.id, cut)]
-        kept = await clients[survivor].get(made.id)
+        resumed = [event async for event in clients[survivor].watch(created.id, cut)]
+        stored = await clients[survivor].get(created.id)
 
     assert resumed == attached[cut + 1 :]
     assert [event.sequence_number for event in attached] == list(range(len(attached)))
     assert [event.WhichOneof("event") for event in attached].count("incomplete") == 1
-    assert attached[-1].incomplete == kept
-    assert "".join(event.output_text_delta.text for event in attached) == output_text(kept)
-    assert kept.state == response_pb2.Response.STATE_INCOMPLETE
-    assert kept.usage.output_tokens == NUM_TOKENS
+    assert attached[-1].incomplete == stored
+    assert "".join(event.output_text_delta.text for event in attached) == output_text(stored)
+    assert stored.state == response_pb2.Response.STATE_INCOMPLETE
+    assert stored.usage.output_tokens == NUM_TOKENS
 
 
 async def read_until_text(events: AsyncIterator[ResponseEvent]) -> list[ResponseEvent]:

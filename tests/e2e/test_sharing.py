@@ -74,10 +74,10 @@ async def test_the_prompt_of_a_running_stream_is_reused(rpc: Rpc) -> None:
         await gather(rpc.inference.Chat(endless_chat(text, stopping={"max_tokens": 5})))
     ).done.usage
     apart = endless_chat(text, stopping={"max_tokens": 5}, cache={"reuse": False})
-    alone = (await gather(rpc.inference.Chat(apart))).done.usage
+    without_reuse = (await gather(rpc.inference.Chat(apart))).done.usage
     lender.cancel()
 
-    assert (alone.cached_tokens, alone.prompt_tokens) == (0, usage.prompt_tokens)
+    assert (without_reuse.cached_tokens, without_reuse.prompt_tokens) == (0, usage.prompt_tokens)
     assert usage.cached_tokens == usage.prompt_tokens - 1
     assert usage.cache_source == generation_pb2.CACHE_SOURCE_LIVE
 

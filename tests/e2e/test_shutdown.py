@@ -51,13 +51,13 @@ async def test_running_streams_finish_when_corral_is_stopped(
                 await start_stream(client)
             endings = [await read_stream(stream) for stream in streams]
         code = await asyncio.to_thread(program.wait)
-        left = await asyncio.to_thread(program.left_over)
+        remaining = await asyncio.to_thread(program.left_over)
 
     if isinstance(refused.value, openai.InternalServerError):
         assert (refused.value.status_code, refused.value.code) == (503, "draining")
     assert endings == [("length", TOKENS)] * 2
     assert code == 0
-    assert not left
+    assert not remaining
     assert program.stderr[-1].text == "corral: stopped"
     assert "Traceback" not in "".join(line.text for line in program.stderr)
 
@@ -136,11 +136,11 @@ async def test_a_second_ctrl_c_stops_immediately(tmp_path: Path) -> None:
             corral.program.interrupt()
             await asyncio.to_thread(corral.program.wait)
             took = time.monotonic() - hurried_at
-            left = await asyncio.to_thread(corral.program.left_over)
+            remaining = await asyncio.to_thread(corral.program.left_over)
             stream.cancel()
 
     assert took < 5, "the grace would have been 30 s"
-    assert not left
+    assert not remaining
 
 
 # --- startup errors -------------------------------------------------------------------------------
@@ -187,16 +187,16 @@ def test_an_invalid_model_is_reported_in_one_line(tmp_path: Path, name: str) -> 
 
 def test_a_model_that_llama_cpp_refuses_is_reported_in_one_line(tmp_path: Path) -> None:
     """A valid header with an unknown architecture."""
-    strange = tmp_path / "strange.gguf"
+    model_file = tmp_path / "strange.gguf"
     data = BUNDLED_PATH.read_bytes()
     name = b"general.architecture"
-    place = data.index(name) + len(name) + 12
-    strange.write_bytes(data[:place] + b"lladl" + data[place + 5 :])
+    offset = data.index(name) + len(name) + 12
+    model_file.write_bytes(data[:offset] + b"lladl" + data[offset + 5 :])
     with start(
         tmp_path,
         "serve",
         "inference",
-        inference={"models": [str(strange)], "listen": "127.0.0.1:0"},
+        inference={"models": [str(model_file)], "listen": "127.0.0.1:0"},
     ) as program:
         code = program.wait()
         lines = [line.text for line in program.stderr if not line.fields]
@@ -209,8 +209,8 @@ def test_a_model_that_llama_cpp_refuses_is_reported_in_one_line(tmp_path: Path) 
 @pytest.mark.parametrize("flag", LISTENERS)
 def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path, flag: str) -> None:
     """With the address, before a model is loaded."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         lines = startup_error(tmp_path, "up", *ANY_PORTS, flag, address)
 
     assert len(lines) == 1
@@ -220,8 +220,8 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path, flag: str) -> Non
 @pytest.mark.parametrize("service", ["inference", "gateway"])
 def test_a_single_service_reports_a_port_in_use(tmp_path: Path, service: str) -> None:
     """Also without the supervisor."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         settings = {"listen": address}
         with start(tmp_path, "serve", service, **{service: settings}) as program:
             code = program.wait()

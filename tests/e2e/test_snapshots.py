@@ -18,7 +18,7 @@ from tests.support.services import run_inference
 pytestmark = pytest.mark.e2e
 
 TEXT = "Tell me of the road over the hills, and of those who walk it. " * 3
-CUT, MORE = 15, 40
+NUM_BEFORE, NUM_MORE = 15, 40
 ENDLESS = 10_000  # far more than is generated before the snapshot is saved
 SAMPLING: Mapping[str, Any] = {
     "temperature": 1.1,
@@ -31,8 +31,8 @@ SAMPLING: Mapping[str, Any] = {
 def story_request(max_tokens: int, **settings: Any) -> pb.GenerateRequest:
     """Return a request with a sampler whose state is not visible in its output."""
     stopping = {"max_tokens": max_tokens, "ignore_eos": True}
-    asked = options(sampling=SAMPLING, stopping=stopping, output={"token_ids": True}, **settings)
-    return pb.GenerateRequest(text=TEXT, options=asked)
+    message = options(sampling=SAMPLING, stopping=stopping, output={"token_ids": True}, **settings)
+    return pb.GenerateRequest(text=TEXT, options=message)
 
 
 class Saved(NamedTuple):
@@ -48,11 +48,11 @@ async def save_midway(rpc: Rpc) -> Saved:
     stream = rpc.inference.Generate(story_request(ENDLESS))
     async for response in stream:
         answer.add(response)
-        if not snapshot.id and len(answer.tokens[0]) >= CUT:
+        if not snapshot.id and len(answer.tokens[0]) >= NUM_BEFORE:
             saving = engine_pb.SaveSnapshotRequest(request_id=answer.accepted.request_id)
             snapshot = (await rpc.engine.SaveSnapshot(saving)).snapshot
         total = answer.accepted.prompt_tokens + len(answer.tokens[0])
-        if snapshot.id and total > snapshot.num_tokens + MORE:
+        if snapshot.id and total > snapshot.num_tokens + NUM_MORE:
             break
     stream.cancel()
     return Saved(snapshot, answer)
@@ -74,24 +74,23 @@ async def restore_failure(rpc: Rpc, snapshot_id: str) -> RichError:
 
 @pytest.mark.timeout(90)  # three servers in sequence
 async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
-    """With another number of slots, identically. A damaged snapshot and one of another model are
-    refused."""
+    """With other slots and the same tokens. Damaged and foreign snapshots are refused."""
     with run_inference(tmp_path, {"engine.slots": 2}) as service:
         async with connect(service.target) as rpc:
-            snapshot, whole = await save_midway(rpc)
+            snapshot, original = await save_midway(rpc)
             load = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
 
     file = tmp_path / "data" / "snapshots" / f"{snapshot.id}.snapshot"
-    assert snapshot.request_id == whole.accepted.request_id
+    assert snapshot.request_id == original.accepted.request_id
     assert (load.num_snapshot_files, load.snapshot_file_bytes) == (1, file.stat().st_size)
 
     with run_inference(tmp_path, {"engine.slots": 3}) as service:
         async with connect(service.target) as rpc:
-            back = await restore(rpc, snapshot.id)
-            told = list(back.output_token_ids)
-            choice = generation_pb2.ResumedChoice(output_token_ids=told, snapshot_id=snapshot.id)
-            going_on = story_request(len(told) + MORE, resume=[choice])
-            rest = await gather(rpc.inference.Generate(going_on))
+            restored = await restore(rpc, snapshot.id)
+            tokens = list(restored.output_token_ids)
+            choice = generation_pb2.ResumedChoice(output_token_ids=tokens, snapshot_id=snapshot.id)
+            continuation = story_request(len(tokens) + NUM_MORE, resume=[choice])
+            resumed = await gather(rpc.inference.Generate(continuation))
             data = bytearray(file.read_bytes())
             file.write_bytes(data[:-1])
             truncated = await restore_failure(rpc, snapshot.id)
@@ -101,21 +100,21 @@ async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
             data[len(data) // 2] ^= 1
             file.write_bytes(data)
 
-    assert back.snapshot == snapshot
-    assert len(back.prompt_token_ids) == whole.accepted.prompt_tokens
-    assert len(told) >= CUT
-    assert len(rest.tokens[0]) == MORE
-    assert [*told, *rest.tokens[0]] == whole.tokens[0][: len(told) + MORE]
-    usage = rest.done.usage
+    assert restored.snapshot == snapshot
+    assert len(restored.prompt_token_ids) == original.accepted.prompt_tokens
+    assert len(tokens) >= NUM_BEFORE
+    assert len(resumed.tokens[0]) == NUM_MORE
+    assert [*tokens, *resumed.tokens[0]] == original.tokens[0][: len(tokens) + NUM_MORE]
+    usage = resumed.done.usage
     assert (usage.cached_tokens, usage.cache_source) == (
-        whole.accepted.prompt_tokens,
+        original.accepted.prompt_tokens,
         generation_pb2.CACHE_SOURCE_DISK,
     )
     assert (truncated.reason, truncated.metadata["fault"]) == ("SNAPSHOT_CORRUPT", "truncated")
     assert (altered.reason, altered.metadata["fault"]) == ("SNAPSHOT_CORRUPT", "altered")
 
-    other = copy_with_template(BUNDLED_PATH, tmp_path / "other.gguf", "{{ messages[0].content }}")
-    with run_inference(tmp_path, {"models": [str(other)]}) as service:
+    variant = copy_with_template(BUNDLED_PATH, tmp_path / "other.gguf", "{{ messages[0].content }}")
+    with run_inference(tmp_path, {"models": [str(variant)]}) as service:
         async with connect(service.target) as rpc:
             foreign = await restore_failure(rpc, snapshot.id)
 
@@ -127,21 +126,21 @@ async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
 async def test_a_kept_sequence_is_saved_and_dropped_later(rpc: Rpc) -> None:
     """A sequence that ended with `cache.keep` can be saved until it is dropped."""
     keep = generation_pb2.CacheOptions(keep=True)
-    answer = await gather(rpc.inference.Generate(story_request(MORE, cache=keep)))
+    answer = await gather(rpc.inference.Generate(story_request(NUM_MORE, cache=keep)))
     saving = engine_pb.SaveSnapshotRequest(request_id=answer.accepted.request_id)
     snapshot = (await rpc.engine.SaveSnapshot(saving)).snapshot
-    back = await restore(rpc, snapshot.id)
+    restored = await restore(rpc, snapshot.id)
     drop = engine_pb.DropSnapshotsRequest(snapshot_ids=[snapshot.id, "another"])
     dropped = await rpc.engine.DropSnapshots(drop)
-    gone = await restore_failure(rpc, snapshot.id)
+    error = await restore_failure(rpc, snapshot.id)
 
-    assert snapshot.num_tokens == answer.accepted.prompt_tokens + MORE - 1
-    assert list(back.output_token_ids) == answer.tokens[0]
+    assert snapshot.num_tokens == answer.accepted.prompt_tokens + NUM_MORE - 1
+    assert list(restored.output_token_ids) == answer.tokens[0]
     assert dropped.num_dropped == 1
-    assert (gone.code, gone.reason) == (grpc.StatusCode.NOT_FOUND, "SNAPSHOT_NOT_FOUND")
+    assert (error.code, error.reason) == (grpc.StatusCode.NOT_FOUND, "SNAPSHOT_NOT_FOUND")
 
 
-BAD: Mapping[str, tuple[str, Any, str]] = {
+INVALID_REQUESTS: Mapping[str, tuple[str, Any, str]] = {
     "nothing to save": ("SaveSnapshot", engine_pb.SaveSnapshotRequest(), "MISSING_FIELD"),
     "a negative choice": (
         "SaveSnapshot",
@@ -167,10 +166,10 @@ BAD: Mapping[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("case", INVALID_REQUESTS)
 async def test_each_invalid_request_has_its_reason(rpc: Rpc, case: str) -> None:
     """Without side effects."""
-    method, request, reason = BAD[case]
+    method, request, reason = INVALID_REQUESTS[case]
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await getattr(rpc.engine, method)(request)
 

@@ -1,6 +1,6 @@
 """Speculative decoding and timings over gRPC and HTTP.
 
-Whether a step drafts is decided by measured times, so nothing here asks that it does.
+Whether a step drafts is decided by measured times, so the tests do not require drafts.
 """
 
 from typing import Any
@@ -24,14 +24,14 @@ def _options(**speculation: Any) -> generation_pb2.SpeculationOptions:
 
 async def test_an_answer_does_not_depend_on_drafts(rpc: Rpc) -> None:
     """The tokens are the same with drafts disabled, enabled and limited."""
-    asked: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "sampling": {"seed": 7, "temperature": 1.0},
         "stopping": {"max_tokens": LENGTH, "ignore_eos": True},
         "output": {"token_ids": True},
         "cache": generation_pb2.CacheOptions(reuse=False),
     }
     answers = [
-        await rpc.generate(make_completion(LETTERS, speculation=speculation, **asked))
+        await rpc.generate(make_completion(LETTERS, speculation=speculation, **settings))
         for speculation in (_options(enabled=False), None, _options(max_draft_tokens=3))
     ]
 
@@ -48,14 +48,14 @@ async def test_an_answer_does_not_depend_on_its_prediction(rpc: Rpc) -> None:
     output = {"token_ids": True}
     plain = await rpc.generate(make_completion(LETTERS, stopping=stopping, output=output))
     for prediction in (plain.text[0], "nothing of this", "<|im_end|>" * 500):
-        asked = make_completion(
+        request = make_completion(
             LETTERS,
             stopping=stopping,
             output=output,
             speculation=_options(prediction=prediction),
             cache=generation_pb2.CacheOptions(reuse=False),
         )
-        assert (await rpc.generate(asked)).tokens == plain.tokens
+        assert (await rpc.generate(request)).tokens == plain.tokens
 
 
 async def test_a_draft_limit_out_of_range_is_refused(rpc: Rpc) -> None:
@@ -106,16 +106,16 @@ def test_openais_prediction_is_accepted(up: Corral) -> None:
 def test_the_gateway_sends_timings_and_draft_counts(up: Corral, stream: bool) -> None:
     """In a response, and in the usage chunk of a stream."""
     with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
-        asked: dict[str, Any] = {
+        body: dict[str, Any] = {
             "model": MODEL,
             "messages": [{"role": "user", "content": CAPITAL}],
             "extra_body": {"speculation": {"enabled": False}},
         }
         if stream:
-            asked |= {"stream": True, "stream_options": {"include_usage": True}}
-            *_, answer = client.chat.completions.create(**asked)
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            *_, answer = client.chat.completions.create(**body)
         else:
-            answer = client.chat.completions.create(**asked)
+            answer = client.chat.completions.create(**body)
 
     timings = answer.model_extra["timings"]
     assert timings["predicted_n"] == answer.usage.completion_tokens

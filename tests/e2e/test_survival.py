@@ -51,7 +51,7 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
                     errors = [await read_error(stream) for stream in streams]
                 answer = await rpc.chat(make_chat())
                 took = time.monotonic() - killed_at
-                still_running = ends.wait(0)
+                running_pids = ends.wait(0)
             info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
             engines = [member for member in service.program.family() if ENGINE in member.command]
 
@@ -61,7 +61,7 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
         assert error.retry_after >= 1
     assert answer.text[0] == PARIS
     assert took < load_s + 2
-    assert not still_running
+    assert not running_pids
     assert [member.pid for member in engines] == [info.engine_pid] != [engine]
     assert info.engine_restarts == 1
 
@@ -117,8 +117,8 @@ async def test_a_model_file_with_the_same_bytes_is_reloaded(
     mortal: Mortal, mortal_rpc: Rpc
 ) -> None:
     """After it was copied back or touched, by a restarted engine and on request."""
-    asked = pb.GetModelRequest(model=MODEL)
-    while not (await mortal_rpc.inference.GetModel(asked)).model.digest:
+    request = pb.GetModelRequest(model=MODEL)
+    while not (await mortal_rpc.inference.GetModel(request)).model.digest:
         pass  # until the digest is computed; each request is a round trip
     copy = shutil.copy(mortal.model, f"{mortal.model}.copy")
     shutil.move(copy, mortal.model)
@@ -152,12 +152,12 @@ async def test_the_engine_of_a_killed_frontend_exits_and_both_are_restarted(
                 pass
         with pytest.raises(openai.InternalServerError) as refused:
             await capital_of_france(sdk)
-        left = await asyncio.to_thread(ends.wait, 5)
+        remaining = await asyncio.to_thread(ends.wait, 5)
     await program.line("inference was killed by SIGKILL", after=mark)
     await program.line("inference is back", after=mark)
 
     assert len(household) > 2, "frontend, engine and template children"
-    assert not left
+    assert not remaining
     assert refused.value.status_code == 503
     assert await capital_of_france(sdk) == PARIS
     assert program.member(ENGINE).pid not in household
@@ -193,10 +193,10 @@ async def test_a_killed_frontend_without_a_supervisor_leaves_no_processes(tmp_pa
             await read_delta(stream)
             with Ends(member.pid for member in service.program.family()) as household:
                 service.program.signal(signal.SIGKILL)
-                left = await asyncio.to_thread(household.wait, 5)
+                remaining = await asyncio.to_thread(household.wait, 5)
             error = await read_error(stream)
 
-    assert not left
+    assert not remaining
     assert error.code is grpc.StatusCode.UNAVAILABLE
 
 
@@ -206,7 +206,7 @@ async def test_a_killed_supervisor_leaves_no_processes(tmp_path: Path) -> None:
         family = corral.program.family()
         with Ends(member.pid for member in family) as household:
             corral.program.signal(signal.SIGKILL)
-            left = await asyncio.to_thread(household.wait, 10)
+            remaining = await asyncio.to_thread(household.wait, 10)
 
     assert len(family) >= 4, "two services, an engine and a template child"
-    assert not left
+    assert not remaining

@@ -89,9 +89,9 @@ async def test_the_format_of_a_model_is_reported(
     rpc: Rpc, model: str, tool_calls: str, reasoning: str
 ) -> None:
     """The detected one, or that of the operator."""
-    found = (await rpc.inference.GetModel(pb.GetModelRequest(model=model))).model.turn_format
+    turn_format = (await rpc.inference.GetModel(pb.GetModelRequest(model=model))).model.turn_format
 
-    assert (found.tool_calls, found.reasoning) == (tool_calls, reasoning)
+    assert (turn_format.tool_calls, turn_format.reasoning) == (tool_calls, reasoning)
 
 
 async def test_a_misleading_template_leaves_calls_in_the_content(rpc: Rpc) -> None:

@@ -55,9 +55,9 @@ def library(client: openai.OpenAI) -> str:
     return store.id
 
 
-def search(client: openai.OpenAI, store_id: str, query: str | list[str], **asked: Any) -> list[str]:
+def search(client: openai.OpenAI, store_id: str, query: str | list[str], **extra: Any) -> list[str]:
     """Return the names of the files in the results, best first."""
-    return [hit.filename for hit in client.vector_stores.search(store_id, query=query, **asked)]
+    return [hit.filename for hit in client.vector_stores.search(store_id, query=query, **extra)]
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_a_store_is_exported_and_imported_with_its_files(
         model="demo-chat", tool_resources={"file_search": {"vector_store_ids": [store.id]}}
     )
     export = tmp_path / "all.jsonl"
-    there = corral(searching, "export", "assistants", export)
-    kept = [line for line in export.read_text().splitlines() if store.id in line or file.id in line]
-    export.write_text("\n".join(kept))
+    exported = corral(searching, "export", "assistants", export)
+    rows = [line for line in export.read_text().splitlines() if store.id in line or file.id in line]
+    export.write_text("\n".join(rows))
     client.beta.assistants.delete(assistant.id)
     client.vector_stores.delete(store.id)
     client.files.delete(file.id)
@@ -139,7 +139,7 @@ def test_a_store_is_exported_and_imported_with_its_files(
         ids[f"{store.id}/{file.id}"], vector_store_id=copy.id, poll_interval_ms=50
     )
 
-    assert there.returncode == 0, there.stderr
+    assert exported.returncode == 0, exported.stderr
     counts = "1 assistants, 0 threads, 0 messages, 1 files, 1 vector stores\n"
     assert (rehearsed.stdout, first.stdout) == (f"would import {counts}", f"imported {counts}")
     assert again.stdout == f"imported {counts}".replace("1", "0"), again.stderr
@@ -152,7 +152,7 @@ def test_a_store_is_exported_and_imported_with_its_files(
 
 def test_a_file_is_uploaded_and_polled(client: openai.OpenAI) -> None:
     """By the SDK's helpers, at the interval of the server."""
-    said: Any = {
+    options: Any = {
         "attributes": {"year": 2024, "draft": True, "by": "me"},
         "chunking_strategy": {
             "type": "static",
@@ -163,12 +163,12 @@ def test_a_file_is_uploaded_and_polled(client: openai.OpenAI) -> None:
     file = client.vector_stores.files.upload_and_poll(
         vector_store_id=store.id,
         file=("long.txt", " ".join(f"word{n}" for n in range(900)).encode()),
-        **said,
+        **options,
     )
     raw = client.vector_stores.files.with_raw_response.retrieve(file.id, vector_store_id=store.id)
-    again = client.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id, **said)
+    again = client.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id, **options)
     older: Any = {"type": "lt", "key": "year", "value": 2024}
-    mine: Any = {"type": "and", "filters": [{"type": "eq", "key": "by", "value": "me"}]}
+    filters: Any = {"type": "and", "filters": [{"type": "eq", "key": "by", "value": "me"}]}
 
     assert (file.status, file.attributes) == (
         "completed",
@@ -177,7 +177,7 @@ def test_a_file_is_uploaded_and_polled(client: openai.OpenAI) -> None:
     assert "openai-poll-after-ms" not in raw.headers
     assert (again.id, again.created_at) == (file.id, file.created_at)
     assert store.expires_at == store.created_at + 3 * 24 * 3600
-    assert search(client, store.id, ["word5", "word888"], filters=mine)[0] == "long.txt"
+    assert search(client, store.id, ["word5", "word888"], filters=filters)[0] == "long.txt"
     assert search(client, store.id, "word5", filters=older) == []
     client.vector_stores.files.update(file.id, vector_store_id=store.id, attributes={"year": 2000})
     assert search(client, store.id, "word5", filters=older)
@@ -228,10 +228,10 @@ def test_files_that_cannot_be_parsed_have_an_error(client: openai.OpenAI) -> Non
              client.vector_stores.files.list(store.id)}  # fmt: skip
 
     assert (batch.status, batch.file_counts.failed) == ("failed", len(hostile))
-    for name, (_, code, words) in hostile.items():
+    for name, (_, code, message) in hostile.items():
         error = names[name].last_error
         assert error is not None
-        assert (error.code, words in error.message) == (code, True), (name, error)
+        assert (error.code, message in error.message) == (code, True), (name, error)
 
 
 def make_zip() -> bytes:

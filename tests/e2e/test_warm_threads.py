@@ -105,8 +105,8 @@ async def test_runs_reuse_the_prefix_of_their_thread(tmp_path: Path) -> None:
 
     assert [cost.computed <= NEW_TOKENS for cost in costs] == [False, *[True] * 5]
     single_turn_costs = costs[2:]  # after the function call
-    assert [one.cached for one in single_turn_costs[1:]] == [
-        one.num_cached_after for one in single_turn_costs[:-1]
+    assert [cost.cached for cost in single_turn_costs[1:]] == [
+        cost.num_cached_after for cost in single_turn_costs[:-1]
     ]
     assert len(archived) == 1
     assert num_cached_after == []
