@@ -1,4 +1,4 @@
-"""Where prefixes come from, on the fake backend with its queued copies."""
+"""Sources of cached prefixes, on the fake backend, which queues copies."""
 
 import pytest
 
@@ -157,8 +157,8 @@ def test_requests_without_reuse_neither_copy_nor_are_copied(first: bool, second:
     assert bench.started(1).cached_tokens == 0
 
 
-def test_a_slot_whose_prefix_is_mostly_something_else_is_copied_not_taken() -> None:
-    """A conversation survives a stranger with the same system prompt."""
+def test_a_slot_is_copied_if_the_prompt_reuses_less_than_half_of_it() -> None:
+    """The cached conversation stays in its slot."""
     bench = _bench()
     conversation = [*SYSTEM, *[70 + i % 7 for i in range(120)]]
     bench.submit(make_request(0, prompt=conversation, max_tokens=1))
@@ -184,7 +184,7 @@ def test_an_overwritten_prefix_is_restored_from_memory() -> None:
     assert bench.tokens(2) == expected_tokens([*SYSTEM, 1, 2], 3)
     load = [event for event in bench.events if isinstance(event, ModelLoad)][-1]
     assert (load.saved.num_entries, load.saved.num_bytes > 0) == (2, True)
-    # The first two began with nothing; the third came back, for which the second was saved too.
+    # Two misses and one hit, for which the second prefix was evicted and saved too.
     assert load.saved[4:] == (1, 2, 2, 0)
 
 
@@ -199,7 +199,7 @@ def test_a_common_prefix_is_saved_once() -> None:
     bench.run()
 
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
-    assert loads[-1].saved.num_written == 1 + 1  # and what the seventh pushed out
+    assert loads[-1].saved.num_written == 1 + 1  # and the prefix that the seventh request evicted
     assert bench.started(6).source is CacheSource.MEMORY
 
 
@@ -214,12 +214,12 @@ def test_an_idle_recurrent_state_is_saved_although_a_running_one_has_the_prefix(
     assert bench.finished(0)
     bench.submit(make_request(2, prompt=[1] * 90, max_tokens=2))
     bench.run()
-    whole = [*SYSTEM, *bench.tokens(0)[:2]]
-    bench.submit(make_request(3, prompt=[*whole, 7], max_tokens=2))
+    state_tokens = [*SYSTEM, *bench.tokens(0)[:2]]
+    bench.submit(make_request(3, prompt=[*state_tokens, 7], max_tokens=2))
     bench.run()
 
     assert bench.started(2).slot == bench.started(0).slot
-    assert bench.started(3)[2:4] == (len(whole), CacheSource.MEMORY)
+    assert bench.started(3)[2:4] == (len(state_tokens), CacheSource.MEMORY)
 
 
 def test_a_kept_state_that_was_evicted_is_saved_again_with_its_slot() -> None:
@@ -228,7 +228,7 @@ def test_a_kept_state_that_was_evicted_is_saved_again_with_its_slot() -> None:
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=2, keep=True, request_id="r0"))
     bench.submit(make_request(1, prompt=[97] * 150, max_tokens=2))
     bench.run()
-    _run_together(bench, 2, [*[97] * 80, 98])  # saves what the second had, in the first one's place
+    _run_together(bench, 2, [*[97] * 80, 98])  # the second prefix is saved and evicts the state
     assert bench.engine.snapshot("r0", 0) is None
     _run_together(bench, 3, [99] * 70)
     _run_together(bench, 4, [*SYSTEM, 9])
@@ -239,13 +239,13 @@ def test_a_kept_state_that_was_evicted_is_saved_again_with_its_slot() -> None:
 
 def test_evicting_a_slot_marks_its_saved_prefix_as_recently_used() -> None:
     """Entries that were used less recently are evicted first."""
-    bench = _bench(2, saved_bytes=1100)  # three of these
+    bench = _bench(2, saved_bytes=1100)  # space for three prefixes
     _run_together(bench, 0, [*SYSTEM, 1], [*SYSTEM, 2])
     _run_together(bench, 2, [97] * 90, [98] * 90)
     _run_together(bench, 4, [*SYSTEM, 3])
     _run_together(bench, 5, [*SYSTEM, 4], [99] * 90)
     assert bench.started(5).source is CacheSource.SLOT
-    for i in (7, 8, 9):  # the first takes that slot, the others save the one before them
+    for i in (7, 8, 9):  # the first uses that slot, each other one saves its predecessor
         _run_together(bench, i, [i] * 90)
     _run_together(bench, 10, [*SYSTEM, 5])
 
@@ -267,24 +267,24 @@ def test_prefixes_of_stored_objects_are_saved_completely() -> None:
     assert loads[-1].saved.num_written == 2
 
 
-def test_a_state_that_cannot_be_shortened_serves_only_what_continues_it() -> None:
-    """Recurrent models: whole prefixes, from slots and from memory."""
+def test_a_recurrent_state_is_reused_only_by_prompts_that_begin_with_all_of_it() -> None:
+    """A recurrent state cannot be truncated to a shorter common prefix."""
     bench = _bench(1, saved_bytes=10**6, can_trim=False)
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=3))
     bench.run()
-    whole = [*SYSTEM, *bench.tokens(0)[:2]]
+    state_tokens = [*SYSTEM, *bench.tokens(0)[:2]]
     other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
-    for i, prompt in enumerate([other, [*SYSTEM, 1, 2, 3], [*whole, 7]], start=1):
+    for i, prompt in enumerate([other, [*SYSTEM, 1, 2, 3], [*state_tokens, 7]], start=1):
         bench.submit(make_request(i, prompt=prompt, max_tokens=3))
         bench.run()
 
     assert bench.started(2).cached_tokens == 0
-    assert bench.started(3) == Started(3, 0, len(whole), CacheSource.MEMORY)
-    assert bench.tokens(3) == expected_tokens([*whole, 7], 3)
+    assert bench.started(3) == Started(3, 0, len(state_tokens), CacheSource.MEMORY)
+    assert bench.tokens(3) == expected_tokens([*state_tokens, 7], 3)
 
 
-def test_a_short_common_beginning_is_not_worth_a_copy() -> None:
-    """And does not scatter running slots."""
+def test_a_short_common_prefix_is_not_copied() -> None:
+    """The request starts in the lowest free slot."""
     bench = _bench()
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=50))
     bench.step()
@@ -294,8 +294,8 @@ def test_a_short_common_beginning_is_not_worth_a_copy() -> None:
     assert bench.started(1) == Started(1, 1, 0, CacheSource.NONE)
 
 
-def test_flushing_forgets_idle_and_saved_prefixes() -> None:
-    """What runs goes on; the next request with that beginning computes it."""
+def test_flushing_drops_idle_and_saved_prefixes() -> None:
+    """Running sequences continue; the next request with such a prefix computes it."""
     bench = _bench(2, saved_bytes=10**6)
     other = [97 + i % 20 for i in range(MIN_SAVED_TOKENS)]
     for i, prompt in enumerate([SYSTEM, other]):
@@ -313,18 +313,18 @@ def test_flushing_forgets_idle_and_saved_prefixes() -> None:
     assert bench.tokens(2) == expected_tokens([98, 99], 30)
 
 
-def test_a_copy_that_is_still_queued_after_a_rejected_batch_is_harmless() -> None:
+def test_a_copy_that_stays_queued_after_a_rejected_batch_corrupts_no_output() -> None:
     """Its target is neither read nor filled until a decode has executed the copy."""
-    refuse = [False]
+    reject = [False]
     limits = NativeLimits(256, 2, 2, 256, VOCABULARY_SIZE)
-    backend = FakeBackend(limits, fails=lambda _: -1 if refuse[0] else 0)
+    backend = FakeBackend(limits, fails=lambda _: -1 if reject[0] else 0)
     bench = EngineBench(backend, chunk_cap=256, saved_bytes=10**6)
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=50))
     bench.step()
     bench.submit(make_request(1, prompt=[*SYSTEM, 1], max_tokens=2))
-    refuse[0] = True
+    reject[0] = True
     bench.step()
-    refuse[0] = False
+    reject[0] = False
     prompts = {2: [*SYSTEM, 2], 3: [*SYSTEM, 3]}
     bench.submit(*(make_request(i, prompt=prompt, max_tokens=4) for i, prompt in prompts.items()))
     bench.run()
@@ -335,7 +335,7 @@ def test_a_copy_that_is_still_queued_after_a_rejected_batch_is_harmless() -> Non
 
 
 def test_the_target_of_a_queued_copy_is_not_a_source() -> None:
-    """Two sequences start in one step with the prefix of a third: both copy from its slot."""
+    """Two sequences that start in one step both copy the prefix of a third."""
     bench = _bench()
     bench.submit(*(make_request(i, prompt=[97 + i] * 3, max_tokens=2) for i in range(3)))
     bench.submit(make_request(3, prompt=SYSTEM, max_tokens=50))
@@ -349,25 +349,25 @@ def test_the_target_of_a_queued_copy_is_not_a_source() -> None:
         assert bench.tokens(i) == expected_tokens([*SYSTEM, i], 4)
 
 
-def test_a_running_state_that_cannot_be_shortened_is_lent_whole_or_not_at_all() -> None:
-    """A recurrent model's lender has moved on past the common beginning."""
+def test_a_running_recurrent_state_is_copied_whole_or_not_at_all() -> None:
+    """A prompt that differs within the generated tokens reuses nothing."""
     bench = _bench(can_trim=False)
     bench.submit(make_request(0, prompt=SYSTEM, max_tokens=50))
     bench.step()
     bench.step()
-    said = bench.tokens(0)[:1]
+    generated = bench.tokens(0)[:1]
     bench.submit(make_request(1, prompt=[*SYSTEM, 1, 2, 3], max_tokens=4))
-    bench.submit(make_request(2, prompt=[*SYSTEM, *said, 2, 3], max_tokens=4))
+    bench.submit(make_request(2, prompt=[*SYSTEM, *generated, 2, 3], max_tokens=4))
     bench.step()
 
     assert bench.started(1).cached_tokens == 0
     assert bench.started(2) == Started(2, 2, len(SYSTEM) + 1, CacheSource.LIVE)
     bench.run()
-    assert bench.tokens(2) == expected_tokens([*SYSTEM, *said, 2, 3], 4)
+    assert bench.tokens(2) == expected_tokens([*SYSTEM, *generated, 2, 3], 4)
 
 
-def test_a_slot_that_is_about_to_be_copied_is_not_given_away() -> None:
-    """The next one waits a step; the copy is whole."""
+def test_the_source_of_a_planned_copy_is_not_allocated() -> None:
+    """The next sequence has the slot after the copy; both outputs are correct."""
     bench = _bench(2)
     conversation = [*SYSTEM, *[70 + i % 7 for i in range(120)]]
     bench.submit(make_request(0, prompt=conversation, max_tokens=1))

@@ -1,4 +1,4 @@
-"""Who starts next."""
+"""The order in which waiting sequences start."""
 
 from functools import partial
 
@@ -29,8 +29,10 @@ def _order(queue: AdmissionQueue, now: float) -> list[int]:
     return [sequence.request.sequence_id for sequence in queue.in_order(priority_of)]
 
 
-def _waiting(i: int, *, priority: int = 2, project: str = "p", since: float = 0.0) -> Sequence:
-    return Sequence(make_request(i, priority=priority, project=project), arrived_at=since)
+def _sequence(
+    i: int, *, priority: int = 2, project: str = "p", arrived_at: float = 0.0
+) -> Sequence:
+    return Sequence(make_request(i, priority=priority, project=project), arrived_at=arrived_at)
 
 
 def _one_slot(**options: object) -> EngineBench:
@@ -40,7 +42,10 @@ def _one_slot(**options: object) -> EngineBench:
 def test_the_queue_is_ordered_by_priority_then_arrival() -> None:
     """Interactive, normal and batch work."""
     queue = _queue(
-        _waiting(0, priority=1), _waiting(1), _waiting(2, since=-1.0), _waiting(3, priority=3)
+        _sequence(0, priority=1),
+        _sequence(1),
+        _sequence(2, arrived_at=-1.0),
+        _sequence(3, priority=3),
     )
 
     assert _order(queue, 0.0) == [3, 2, 1, 0]
@@ -48,36 +53,35 @@ def test_the_queue_is_ordered_by_priority_then_arrival() -> None:
 
 def test_waiting_raises_the_priority() -> None:
     """After two aging periods, batch work competes with interactive work."""
-    queue = _queue(_waiting(0, priority=1), _waiting(1, priority=3, since=2 * AGING_S - 1))
+    queue = _queue(_sequence(0, priority=1), _sequence(1, priority=3, arrived_at=2 * AGING_S - 1))
 
     assert _order(queue, 2 * AGING_S - 0.5) == [1, 0]
     assert _order(queue, 2 * AGING_S) == [0, 1]
 
 
 def test_the_number_of_promoted_sequences_is_limited() -> None:
-    """Two of each class with sixteen slots, never in succession. A paused one does not count, nor
-    one that has run for longer than the aging period."""
-    ascent, now = PriorityAging(16), 2 * AGING_S
-    old = [_waiting(i, priority=1) for i in range(9)]
-    usual = _waiting(9)
+    """Two per class with 16 slots, never in succession; not counting paused or old ones."""
+    aging, now = PriorityAging(16), 2 * AGING_S
+    aged = [_sequence(i, priority=1) for i in range(9)]
+    normal = _sequence(9)
     running: list[Sequence] = []
 
-    def stands(sequence: Sequence, *, at: float = now) -> int:
-        ascent.begin(running, at)
-        ascent.start(sequence)
+    def start(sequence: Sequence, *, at: float = now) -> int:
+        aging.begin(running, at)
+        aging.start(sequence)
         running.append(sequence)
         return sequence.admitted_priority
 
-    assert [stands(sequence) for sequence in old[:5]] == [3, 1, 3, 1, 1]
-    assert [stands(usual), stands(old[5])] == [3, 1]
-    old[0].paused = True
-    assert [stands(old[6]), stands(old[7])] == [3, 1]
-    ascent.begin(running, now)
-    assert ascent.priority_of(old[8]) == 1
-    ascent.begin(running, now + AGING_S)
-    assert [ascent.priority_of(old[8]), ascent.priority_of(_waiting(10, since=now))] == [3, 3]
-    ascent.start(old[8])
-    assert ascent.priority_of(_waiting(11)) == 2, "until others start"
+    assert [start(sequence) for sequence in aged[:5]] == [3, 1, 3, 1, 1]
+    assert [start(normal), start(aged[5])] == [3, 1]
+    aged[0].paused = True
+    assert [start(aged[6]), start(aged[7])] == [3, 1]
+    aging.begin(running, now)
+    assert aging.priority_of(aged[8]) == 1
+    aging.begin(running, now + AGING_S)
+    assert [aging.priority_of(aged[8]), aging.priority_of(_sequence(10, arrived_at=now))] == [3, 3]
+    aging.start(aged[8])
+    assert aging.priority_of(_sequence(11)) == 2, "until others start"
 
 
 def test_an_aged_backlog_gets_an_eighth_of_the_slots() -> None:
@@ -96,11 +100,11 @@ def test_an_aged_backlog_gets_an_eighth_of_the_slots() -> None:
 
 
 def test_a_lowered_priority_reorders_the_queue_during_iteration() -> None:
-    """Also if its project was charged nothing."""
-    queue = _queue(_waiting(0, project="a"), _waiting(1, project="b"), _waiting(2, project="c"))
+    """Although its project is not charged."""
+    queue = _queue(_sequence(0, project="a"), _sequence(1, project="b"), _sequence(2, project="c"))
     classes = {0: 3, 1: 3, 2: 2}
     order = []
-    for sequence in queue.in_order(lambda one: classes[one.request.sequence_id]):
+    for sequence in queue.in_order(lambda item: classes[item.request.sequence_id]):
         order.append(sequence.request.sequence_id)
         classes[1] = 1
 
@@ -108,7 +112,7 @@ def test_a_lowered_priority_reorders_the_queue_during_iteration() -> None:
 
 
 def test_an_aged_backlog_leaves_slots_to_newer_work() -> None:
-    """With one slot, every second sequence is aged."""
+    """With one slot, every second sequence that starts is an aged one."""
     bench = _one_slot()
     bench.submit(*(make_request(i, priority=1, max_tokens=2) for i in range(4)))
     bench.clock.now = 2 * AGING_S
@@ -120,9 +124,9 @@ def test_an_aged_backlog_leaves_slots_to_newer_work() -> None:
 
 
 def test_the_least_served_project_comes_first() -> None:
-    """A hundred requests of one project do not delay the first one of another."""
+    """The project that was charged less is ahead of one that came earlier."""
     shares = FairShare[str]()
-    queue = _queue(_waiting(0, project="big"), _waiting(1, project="small"), shares=shares)
+    queue = _queue(_sequence(0, project="big"), _sequence(1, project="small"), shares=shares)
     shares.enter("big")
     shares.enter("small")
     shares.charge("big", 10)
@@ -131,7 +135,7 @@ def test_the_least_served_project_comes_first() -> None:
 
 
 def test_projects_take_turns() -> None:
-    """Through the engine: the many do not crowd out the few, whoever came first."""
+    """A project with many earlier requests does not delay those of another."""
     bench = _one_slot()
     bench.submit(*(make_request(i, project="many", max_tokens=3) for i in range(6)))
     bench.submit(*(make_request(i, project="few", max_tokens=3, cache_key=b"few") for i in (6, 7)))
@@ -142,20 +146,20 @@ def test_projects_take_turns() -> None:
 
 
 class CountingShare(FairShare[str]):
-    """Counts how often a rank is computed: each asks for what a project was served."""
+    """Counts the calls of `served`: one for each computed rank."""
 
-    num_asked = 0
+    num_calls = 0
 
     def served(self, key: str) -> float:
-        """What a project has had."""
-        self.num_asked += 1
+        """Return the service of a project."""
+        self.num_calls += 1
         return super().served(key)
 
 
 def test_iterating_the_queue_ranks_few_sequences_again() -> None:
     """Ranking all of 500 queued sequences for each admission would take a step's time."""
     shares = CountingShare()
-    queue = _queue(*(_waiting(i, project=f"p{i % 2}") for i in range(500)), shares=shares)
+    queue = _queue(*(_sequence(i, project=f"p{i % 2}") for i in range(500)), shares=shares)
     order = []
     for sequence in queue.in_order(partial(aged_priority, now=0.0)):
         if sequence.request.sequence_id == 10:
@@ -163,11 +167,11 @@ def test_iterating_the_queue_ranks_few_sequences_again() -> None:
         order.append(sequence.request.sequence_id)
 
     assert order == [*range(11), *range(11, 500, 2), *range(12, 500, 2)]
-    assert shares.num_asked < 3 * 500
+    assert shares.num_calls < 3 * 500
 
 
 def test_a_prompt_longer_than_a_slot_fails_at_once() -> None:
-    """The error has its size and the limit; llama.cpp is not called."""
+    """The error has its size and the limit; the next request runs."""
     bench = _one_slot()
     bench.submit(make_request(0, prompt=[65] * 129), make_request(1, max_tokens=2))
     bench.run()
@@ -193,9 +197,8 @@ def test_chunks_beside_decoding_rows_keep_the_token_target() -> None:
     assert [len(batch.tokens) for batch in bench.backend.batches] == [64, 36, 1, 20]
 
 
-def test_small_passes_do_not_make_small_steps() -> None:
-    """Beside decoding rows, the chunk is limited by the cap (here to three floors), not by the size
-    of a pass. Otherwise a step is one pass, and whether a prompt is short depends on the cap."""
+def test_a_chunk_may_be_larger_than_a_pass() -> None:
+    """Beside decoding rows, its limit depends on the cap, not on the size of a pass."""
     limits = NativeLimits(256, 4, 4, 512, VOCABULARY_SIZE, ubatch_tokens=64)
     bench = EngineBench(FakeBackend(limits), chunk_cap=128, measured={1: 1.0, 4: 4.0})
     bench.submit(make_request(0, prompt=[70] * 400, max_tokens=50, ignore_eos=True))
@@ -205,10 +208,10 @@ def test_small_passes_do_not_make_small_steps() -> None:
     first = bench.backend.batches[0]
     while len(bench.tokens(1)) < 2:
         bench.step()
-    known = len(bench.backend.batches)
+    num_before = len(bench.backend.batches)
     bench.submit(*(make_request(i, prompt=[71 + i] * 400, max_tokens=1) for i in (2, 3)))
     bench.step()
-    chunks = [len(batch.tokens) for batch in bench.backend.batches[known:]]
+    chunks = [len(batch.tokens) for batch in bench.backend.batches[num_before:]]
 
     assert first.tokens.tolist() == [71] * 40
     assert chunks == [1, 96]
@@ -233,18 +236,18 @@ def test_a_stream_of_urgent_prompts_does_not_starve_others() -> None:
     bench = EngineBench(FakeBackend(limits), chunk_cap=64)
     bench.submit(make_request(0, prompt=[70] * 200, max_tokens=1))
     bench.step()
-    known = len(bench.backend.batches)
+    num_before = len(bench.backend.batches)
     for number in range(1, 6):
         bench.submit(make_request(number, prompt=[80 + number] * 40, priority=3, max_tokens=1))
         bench.step()
 
-    assert [len(batch.tokens) for batch in bench.backend.batches[known:]] == [40] * 5 + [8]
+    assert [len(batch.tokens) for batch in bench.backend.batches[num_before:]] == [40] * 5 + [8]
 
 
 def test_a_project_without_work_does_not_lower_the_share_of_new_ones() -> None:
     """A new project starts with the share of the projects that have work."""
     bench = _one_slot()
-    bench.submit(make_request(0, project="gone", max_tokens=2))
+    bench.submit(make_request(0, project="finished", max_tokens=2))
     bench.submit(*(make_request(i, project="busy", max_tokens=9) for i in (1, 2)))
     while not any(isinstance(event, Finished) and event.sequence_id == 1 for event in bench.events):
         bench.step()
