@@ -1,4 +1,4 @@
-"""Long histories of responses: truncated, rejected or compacted."""
+"""Histories longer than the context: refused, truncated or compacted."""
 
 import pytest
 from corral.control.v1 import response_pb2, tool_pb2
@@ -19,10 +19,10 @@ from tests.support.small_window import SmallWindow
 AUTO = response_pb2.ResponseSettings.TRUNCATION_AUTO
 
 
-async def test_a_history_above_the_size_limit_is_not_read(
+async def test_a_history_above_the_size_limit_is_refused(
     running: RunningControl, client: ResponseClient, database_url: str | None
 ) -> None:
-    """This holds for chains and for conversations; the conversation is unlocked again."""
+    """For chains and conversations; a refused request leaves the conversation unlocked."""
     conversations = ConversationClient(running.client)
     conversation = await conversations.create(make_message("long"))
     first = await client.create("short")
@@ -50,10 +50,10 @@ async def test_a_history_above_the_size_limit_is_not_read(
     await client.create("x", previous_response_id=first.id)
 
 
-async def test_a_past_without_room_is_cut_or_refused(
+async def test_a_history_above_the_context_is_truncated_or_refused(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """By half the window at once, at something that a user said; later responses begin alike."""
+    """Truncation leaves at most half the window; later prompts start at the same message."""
     last = await client.create("w " * 20 + "first")
     for text in ("second", "third"):
         last = await client.create(f"{text} " + "w " * 5, previous_response_id=last.id)
@@ -68,32 +68,32 @@ async def test_a_past_without_room_is_cut_or_refused(
     assert len(model.requests) == num_calls + 2
     num_words = count_words(model.requests[-1])
     assert await client.count("y", previous_response_id=last.id) == num_words
-    model.window = 60  # the request to sum up has words of its own
+    model.window = 60  # the summary instructions need room too
     await client.compact(previous_response_id=last.id)
     assert model.prompt_text.startswith("third")
 
 
-async def test_a_past_that_callers_keep_themselves_is_cut_alike(
+async def test_a_list_of_input_items_above_the_context_is_truncated_alike(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """It is all input, of which the last question stays; kept or not, and for what follows."""
-    given = ["first " + "w " * 20, "second " + "w " * 15, "third " + "w " * 10, "fourth"]
+    """The last question is never cut; responses that follow keep the truncation."""
+    items = ["first " + "w " * 20, "second " + "w " * 15, "third " + "w " * 10, "fourth"]
     with pytest.raises(ContextLengthExceeded):
-        await client.create(*given)
+        await client.create(*items)
     for store in (False, True):
-        last = await client.create(*given, truncation=AUTO, store=store)
+        last = await client.create(*items, truncation=AUTO, store=store)
         assert model.prompt_text.startswith("third")
     await client.create("fifth", previous_response_id=last.id)
     assert model.prompt_text.startswith("third")
-    with pytest.raises(ContextLengthExceeded):  # a question alone is never cut
+    with pytest.raises(ContextLengthExceeded):  # a single question is never cut
         await client.create("x", "w " * 41, truncation=AUTO)
     assert model.prompt_text.startswith("w")
 
 
-async def test_what_is_read_ahead_is_cut_as_the_answer_would_be(
+async def test_prepare_truncates_or_refuses_the_prompt_as_create_does(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """Where the answer may be given, its prompt may be read; else both are refused alike."""
+    """The prompt is truncated with truncation `auto`, and refused without it."""
     first = await client.create("a " * 30)
     await client.prepare("b " * 30, previous_response_id=first.id, truncation=AUTO)
     assert model.prompt_text == "b " * 30
@@ -102,16 +102,16 @@ async def test_what_is_read_ahead_is_cut_as_the_answer_would_be(
         await client.prepare("b " * 30, previous_response_id=first.id)
 
 
-async def test_a_long_past_is_compacted_by_itself(
+async def test_a_history_above_the_compact_threshold_is_summarized(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """The model sums up what was said; from there on the summary is all that is seen of it."""
+    """Later prompts start with the summary, also if it is sent back as input."""
     model.window = 10_000
     first = await client.create("a " * 1100)
     model.script = text_script("Many times a")
-    told = client.stream("b", previous_response_id=first.id, compact_threshold=1000)
-    events = [each async for each in told]
-    made = events[-1].completed
+    stream = client.stream("b", previous_response_id=first.id, compact_threshold=1000)
+    events = [event async for event in stream]
+    response = events[-1].completed
     assert event_names(events)[:6] == [
         "created",
         "in_progress",
@@ -121,46 +121,46 @@ async def test_a_long_past_is_compacted_by_itself(
         "output_item_added",
     ]
     summary = "Summary of the conversation so far:\n\nMany times a"
-    assert [item.WhichOneof("content") for item in made.output] == ["compaction", "message"]
+    assert [item.WhichOneof("content") for item in response.output] == ["compaction", "message"]
     assert model.prompt_text == f"{summary} | b"
-    assert made.usage.input_tokens == 20
+    assert response.usage.input_tokens == 20
     model.script = text_script("Fine")
-    await client.create("c", previous_response_id=made.id, compact_threshold=1000)
+    await client.create("c", previous_response_id=response.id, compact_threshold=1000)
     assert model.prompt_text == f"{summary} | b | Many times a | c"
     await client.delete(first.id)
-    await client.create("d", previous_response_id=made.id)
+    await client.create("d", previous_response_id=response.id)
     assert model.prompt_text == f"{summary} | b | Many times a | d"
-    # A caller who keeps the list himself gives everything back.
-    await client.create("a " * 1100, "b", *made.output, "e", store=False)
+    # A client that does not use stored responses sends all items back.
+    await client.create("a " * 1100, "b", *response.output, "e", store=False)
     assert model.prompt_text == f"{summary} | b | Many times a | e"
 
 
-async def test_a_long_list_of_a_caller_is_compacted_too(
+async def test_input_items_above_the_compact_threshold_are_summarized(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """A caller that sends all items has no previous response; the last question is kept."""
+    """The last question is kept; a question or a summary alone is not summarized."""
     model.window = 10_000
     model.script = text_script("Many times a")
-    told = client.stream("a " * 1100, "b", "c", store=False, compact_threshold=1000)
-    made = [each async for each in told][-1].completed
+    stream = client.stream("a " * 1100, "b", "c", store=False, compact_threshold=1000)
+    response = [event async for event in stream][-1].completed
     summary = "Summary of the conversation so far:\n\nMany times a"
 
-    assert [item.WhichOneof("content") for item in made.output] == ["compaction", "message"]
+    assert [item.WhichOneof("content") for item in response.output] == ["compaction", "message"]
     assert model.prompt_text == f"{summary} | c"
-    await client.create("a " * 1100, "b", "c", *made.output, "d", store=False)
+    await client.create("a " * 1100, "b", "c", *response.output, "d", store=False)
     assert model.prompt_text == f"{summary} | c | Many times a | d"
     num_calls = len(model.requests)
     await client.create("a " * 1100, store=False, compact_threshold=1000)
-    assert len(model.requests) == num_calls + 1, "a question alone is not summed up"
-    summed_up = (await client.compact("let us agree")).output[-1]
-    await client.create(summed_up, "e " * 1100, store=False, compact_threshold=1000)
-    assert len(model.requests) == num_calls + 3, "nor is a summary"
+    assert len(model.requests) == num_calls + 1, "a single question is not summarized"
+    summary_item = (await client.compact("let us agree")).output[-1]
+    await client.create(summary_item, "e " * 1100, store=False, compact_threshold=1000)
+    assert len(model.requests) == num_calls + 3, "a summary is not summarized"
 
 
-async def test_a_summary_leaves_no_output_without_its_call(
+async def test_a_tool_output_is_summarized_together_with_its_call(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """What answers an earlier call is summed up with it."""
+    """The prompt after the summary has no output without a call."""
     model.window = 10_000
     model.script = call_script("f", "{}")
     function = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
@@ -169,32 +169,32 @@ async def test_a_summary_leaves_no_output_without_its_call(
     await client.create(
         function_output("call_1", "warm"), previous_response_id=first.id, compact_threshold=1000
     )
-    summed = model.requests[-2].messages
+    summarized = model.requests[-2].messages
 
-    assert summed[-2].call_id == "call_1"
+    assert summarized[-2].call_id == "call_1"
     assert model.prompt_text == "Summary of the conversation so far:\n\nIt is warm | b"
 
 
-async def test_a_summary_without_words_stands_for_nothing(
-    client: ResponseClient, model: SmallWindow
-) -> None:
-    """A model may spend all its tokens on thoughts; the past stays as it is."""
+async def test_an_empty_summary_is_discarded(client: ResponseClient, model: SmallWindow) -> None:
+    """If the model produces only reasoning, the history stays unchanged."""
     model.window = 10_000
     first = await client.create("a " * 1100)
     model.script = text_script("", reasoning="Much was said")
-    made = await client.create("b", previous_response_id=first.id, compact_threshold=1000)
+    response = await client.create("b", previous_response_id=first.id, compact_threshold=1000)
 
-    assert not any(item.HasField("compaction") for item in made.output)
+    assert not any(item.HasField("compaction") for item in response.output)
     assert model.prompt_text == f"{'a ' * 1100} | Fine | b"
 
 
-async def test_a_summary_is_no_question(client: ResponseClient, model: SmallWindow) -> None:
-    """It speaks as a user does; what the user has asked before it stays behind a later summary."""
+async def test_a_summary_does_not_count_as_the_last_question(
+    client: ResponseClient, model: SmallWindow
+) -> None:
+    """The user's last question before it stays after a later summary."""
     model.window = 10_000
-    summed_up = (await client.compact("b")).output
+    compacted = (await client.compact("b")).output
     model.script = call_script("f", "{}")
     function = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
-    first = await client.create(*summed_up, tools=[function])
+    first = await client.create(*compacted, tools=[function])
     model.script = text_script("It is warm")
     warm = function_output("call_1", "warm " * 1100)
     await client.create(warm, previous_response_id=first.id, compact_threshold=1000)
@@ -202,32 +202,34 @@ async def test_a_summary_is_no_question(client: ResponseClient, model: SmallWind
     assert model.prompt_text == "Summary of the conversation so far:\n\nIt is warm | b"
 
 
-async def test_a_past_that_cannot_be_summed_up_is_cut(
+async def test_a_history_too_long_to_summarize_is_truncated(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """Where it may be; there was no room to read it."""
+    """With truncation `auto`, if the summary request itself does not fit."""
     model.window = 3000
     first = await client.create("a " * 2990)
-    made = await client.create(
+    response = await client.create(
         "b " * 30, previous_response_id=first.id, compact_threshold=1000, truncation=AUTO
     )
 
-    assert [item.WhichOneof("content") for item in made.output] == ["message"]
+    assert [item.WhichOneof("content") for item in response.output] == ["message"]
     assert model.prompt_text == "b " * 30
 
 
-async def test_a_summary_that_a_caller_gives_outlives_a_later_one(
+async def test_a_compaction_item_in_the_input_is_kept_by_later_compaction(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """Compaction sums up what was before a response, and leaves what its caller gave as it is."""
+    """Only items before the response are summarized, not its own input."""
     model.window = 10_000
     first = await client.create("a " * 1100)
     model.script = text_script("They agreed")
-    given = (await client.compact("let us agree")).output[-1]
+    summary_item = (await client.compact("let us agree")).output[-1]
     model.script = text_script("Many times a")
-    made = await client.create(given, "b", previous_response_id=first.id, compact_threshold=1000)
+    response = await client.create(
+        summary_item, "b", previous_response_id=first.id, compact_threshold=1000
+    )
     summaries = "Summary of the conversation so far:\n\n"
     prompt_text = f"{summaries}Many times a | {summaries}They agreed | b"
     assert model.prompt_text == prompt_text
-    await client.create("c", previous_response_id=made.id)
+    await client.create("c", previous_response_id=response.id)
     assert model.prompt_text == f"{prompt_text} | Many times a | c"

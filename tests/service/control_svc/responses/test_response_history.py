@@ -1,4 +1,4 @@
-"""What responses go on from: chains and conversations."""
+"""The history of a response: chains of responses, and conversations."""
 
 import asyncio
 import sqlite3
@@ -36,8 +36,8 @@ P = "p"
 # ---- chains
 
 
-def a_response(response_id: str, previous_id: str, clock: SetClock) -> Response:
-    """A response that has ended."""
+def make_response(response_id: str, previous_id: str, clock: SetClock) -> Response:
+    """Build a completed response."""
     return Response(
         id=response_id,
         state=ResponseState.COMPLETED,
@@ -50,8 +50,8 @@ def a_response(response_id: str, previous_id: str, clock: SetClock) -> Response:
     )
 
 
-def said(text: str, ids: IdSource, clock: SetClock) -> Item:
-    """What a user said."""
+def make_user_item(text: str, ids: IdSource, clock: SetClock) -> Item:
+    """Build a completed user message."""
     return Item(
         id=ids.new("msg_"),
         status=ItemStatus.COMPLETED,
@@ -60,40 +60,44 @@ def said(text: str, ids: IdSource, clock: SetClock) -> Item:
     )
 
 
-async def test_a_thousand_responses_are_a_thousand_rows(
+async def test_a_chain_of_responses_is_stored_as_one_row_each(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """Storage grows by what each adds; the past is measured, and read, by one statement each."""
+    """Its history is read with two statements: one for its size, one for its items."""
     clock, length = SetClock(), 1000
     ids, statements = IdSource(clock), list[str]()
 
-    def note(*call: Any) -> None:
+    def record_statement(*call: Any) -> None:
         statements.append(call[2])
 
     async with open_test_database(tmp_path, database_url, clock) as database:
-        made = [ids.new(RESPONSE) for _ in range(length)]
+        response_ids = [ids.new(RESPONSE) for _ in range(length)]
 
         async def add(tx: Transaction) -> None:
-            for previous, each in zip(["", *made], made, strict=False):
-                await ResponseQueries(tx).add(P, a_response(each, previous, clock))
-                await TimelineQueries(tx).append(P, each, [said(each, ids, clock)])
+            for previous, each in zip(["", *response_ids], response_ids, strict=False):
+                await ResponseQueries(tx).add(P, make_response(each, previous, clock))
+                await TimelineQueries(tx).append(P, each, [make_user_item(each, ids, clock)])
 
         await database.transactions.write(add)
-        event.listen(Engine, "before_cursor_execute", note)
-        past = await database.transactions.read(lambda each: read_history(each, P, made[-1]))
-        event.remove(Engine, "before_cursor_execute", note)
+        event.listen(Engine, "before_cursor_execute", record_statement)
+        history = await database.transactions.read(
+            lambda each: read_history(each, P, response_ids[-1])
+        )
+        event.remove(Engine, "before_cursor_execute", record_statement)
         reads = [statement for statement in statements if "SELECT" in statement.upper()]
 
         assert [
-            item.content.text for item in past.items if isinstance(item.content, Message)
-        ] == made
+            item.content.text for item in history.items if isinstance(item.content, Message)
+        ] == response_ids
         assert len(reads) == 2
         assert await count_rows(database, ItemRow) == length
         assert await count_rows(database, TimelineItemRow) == length
 
 
-async def test_two_responses_can_go_on_from_one(client: ResponseClient, model: SmallWindow) -> None:
-    """Neither sees the other."""
+async def test_two_responses_can_follow_the_same_one(
+    client: ResponseClient, model: SmallWindow
+) -> None:
+    """The second prompt contains nothing of the first branch."""
     root = await client.create("root")
     await client.create("left", previous_response_id=root.id)
     await client.create("right", previous_response_id=root.id)
@@ -101,37 +105,37 @@ async def test_two_responses_can_go_on_from_one(client: ResponseClient, model: S
     assert model.prompt_text == "root | Fine | right"
 
 
-async def test_a_broken_chain_is_refused(client: ResponseClient) -> None:
-    """The one that is missing is named; the model does not silently forget."""
+async def test_a_chain_with_a_deleted_response_is_refused(client: ResponseClient) -> None:
+    """The error names the deleted response."""
     first = await client.create("one")
     second = await client.create("two", previous_response_id=first.id)
     await client.delete(first.id)
 
-    with pytest.raises(PreviousResponseNotFound) as refused:
+    with pytest.raises(PreviousResponseNotFound) as error:
         await client.create("three", previous_response_id=second.id)
-    assert refused.value.response == first.id
+    assert error.value.response == first.id
 
 
-async def test_what_has_not_ended_cannot_be_gone_on_from(
+async def test_a_running_response_cannot_be_the_previous_response(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """What it will say is not known."""
+    """Raises PreviousResponseUnfinished."""
     gate = asyncio.Event()
 
     async def wait(_request: object, _number: int) -> None:
         await gate.wait()
 
     model.before_token = wait
-    begun = await client.create("one", background=True)
+    response = await client.create("one", background=True)
     with pytest.raises(PreviousResponseUnfinished):
-        await client.create("two", previous_response_id=begun.id)
+        await client.create("two", previous_response_id=response.id)
     gate.set()
 
 
-async def test_old_responses_are_forgotten_once_none_goes_on_from_them(
+async def test_responses_expire_after_the_last_response_of_their_chain(
     running: RunningControl, client: ResponseClient
 ) -> None:
-    """With their items and events; a chain is kept as long as its end."""
+    """A response is kept while a later one that continues it is kept."""
     first = await client.create("one")
     running.clock.advance(days=29)
     second = await client.create("two", previous_response_id=first.id)
@@ -140,35 +144,37 @@ async def test_old_responses_are_forgotten_once_none_goes_on_from_them(
     assert (await client.get(first.id)).id == first.id
     running.clock.advance(days=30)
     await running.control.sweeper.sweep()
-    for made in (first, second):
+    for response in (first, second):
         with pytest.raises(PreviousResponseNotFound):
-            await client.create("three", previous_response_id=made.id)
+            await client.create("three", previous_response_id=response.id)
 
 
-async def test_a_deleted_response_leaves_no_row(tmp_path: Path, model: SmallWindow) -> None:
-    """Nor does one that is not stored, in any table."""
+async def test_deleted_and_unstored_responses_leave_no_rows(
+    tmp_path: Path, model: SmallWindow
+) -> None:
+    """Only job rows remain of a deleted response; requests with `store=False` write nothing."""
     async with run_control(tmp_path, model=make_model_parts(model)) as running:
         client = ResponseClient(running.client)
         kept = await client.create("kept")
-        before = everything(tmp_path)
+        before = dump_rows(tmp_path)
         answer = await client.create("sesame", store=False, previous_response_id=kept.id)
-        told = [each async for each in client.stream("sesame", store=False)]
+        events = [each async for each in client.stream("sesame", store=False)]
         await client.count("sesame", store=False)
         await client.prepare("sesame", store=False)
         await client.compact("sesame")
 
-        assert everything(tmp_path) == before
+        assert dump_rows(tmp_path) == before
         assert output_text(answer) == "Fine"
-        assert event_names(told)[-1] == "completed"
+        assert event_names(events)[-1] == "completed"
         assert model.requests[0].messages == model.requests[1].messages[:1]
-        gone = await client.create("sesame")
-        await client.delete(gone.id)
-        after = [line for line in everything(tmp_path) if gone.id in line or "sesame" in line]
+        deleted = await client.create("sesame")
+        await client.delete(deleted.id)
+        after = [line for line in dump_rows(tmp_path) if deleted.id in line or "sesame" in line]
         assert [line for line in after if 'INTO "jobs"' not in line] == []
 
 
-def everything(folder: Path) -> list[str]:
-    """All rows of all tables."""
+def dump_rows(folder: Path) -> list[str]:
+    """Return the rows of all tables as SQL statements."""
     (file,) = (folder / "control").glob("*.sqlite3")
     with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
         return sorted(connection.iterdump())
@@ -177,63 +183,63 @@ def everything(folder: Path) -> list[str]:
 # ---- conversations
 
 
-async def test_a_conversation_is_read_and_added_to(
+async def test_a_response_reads_and_extends_its_conversation(
     running: RunningControl, client: ResponseClient, model: SmallWindow
 ) -> None:
-    """Its items come first; input and output are appended once, in order."""
+    """Input and output are appended once."""
     conversations = ConversationClient(running.client)
-    made = await conversations.create()
-    await client.create("one", conversation_id=made.id)
-    await client.create("two", conversation_id=made.id)
-    items = await conversations.items(made.id)
+    conversation = await conversations.create()
+    await client.create("one", conversation_id=conversation.id)
+    await client.create("two", conversation_id=conversation.id)
+    items = await conversations.items(conversation.id)
 
     assert model.prompt_text == "one | Fine | two"
     assert sorted(map(item_text, items)) == sorted(["one", "Fine", "two", "Fine"])
 
 
-async def test_a_conversation_has_one_writer(
+async def test_a_conversation_is_locked_while_a_response_runs(
     running: RunningControl, client: ResponseClient, model: SmallWindow
 ) -> None:
-    """A second response is refused until the first has ended, also by being cancelled."""
+    """Cancelling the response unlocks it, and nothing of it is in the next prompt."""
     gate, conversations = asyncio.Event(), ConversationClient(running.client)
 
     async def wait(_request: object, _number: int) -> None:
         await gate.wait()
 
     model.before_token = wait
-    made = await conversations.create()
-    begun = await client.create("one", conversation_id=made.id, background=True)
+    conversation = await conversations.create()
+    response = await client.create("one", conversation_id=conversation.id, background=True)
     with pytest.raises(ConversationLocked):
-        await client.create("two", conversation_id=made.id)
-    await client.cancel(begun.id)
+        await client.create("two", conversation_id=conversation.id)
+    await client.cancel(response.id)
     gate.set()
-    await client.create("three", conversation_id=made.id)
+    await client.create("three", conversation_id=conversation.id)
 
     assert model.prompt_text == "three"
 
 
-async def test_an_item_is_in_a_conversation_once(
+async def test_an_input_item_already_in_the_conversation_is_refused(
     running: RunningControl, client: ResponseClient
 ) -> None:
-    """An input that names one of its items is refused, and the conversation stays free."""
+    """The conversation is not locked afterwards."""
     conversations = ConversationClient(running.client)
-    made = await conversations.create(make_message("one"))
-    (item,) = await conversations.items(made.id)
-    with pytest.raises(InvalidField) as refused:
-        await client.create(item_pb2.Item(id=item.id), conversation_id=made.id)
-    await client.create("two", conversation_id=made.id)
+    conversation = await conversations.create(make_message("one"))
+    (item,) = await conversations.items(conversation.id)
+    with pytest.raises(InvalidField) as error:
+        await client.create(item_pb2.Item(id=item.id), conversation_id=conversation.id)
+    await client.create("two", conversation_id=conversation.id)
 
-    assert refused.value.field == "input[0].id"
-    assert len(await conversations.items(made.id)) == 3
+    assert error.value.field == "input[0].id"
+    assert len(await conversations.items(conversation.id)) == 3
 
 
-async def test_a_deleted_response_stays_in_its_conversation(
+async def test_deleting_a_response_keeps_its_items_in_the_conversation(
     running: RunningControl, client: ResponseClient
 ) -> None:
-    """What was said belongs to the conversation by then."""
+    """Its input and output items are still listed."""
     conversations = ConversationClient(running.client)
-    made = await conversations.create()
-    answer = await client.create("one", conversation_id=made.id)
+    conversation = await conversations.create()
+    answer = await client.create("one", conversation_id=conversation.id)
     await client.delete(answer.id)
 
-    assert len(await conversations.items(made.id)) == 2
+    assert len(await conversations.items(conversation.id)) == 2

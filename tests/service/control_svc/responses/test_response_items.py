@@ -1,4 +1,4 @@
-"""Items that callers keep themselves and send again: their ids, sealed thoughts and summaries."""
+"""Items that a client sends back: their ids, encrypted reasoning and compaction items."""
 
 import asyncio
 
@@ -17,25 +17,25 @@ from tests.support.small_window import SmallWindow
 SEALED = response_pb2.RESPONSE_INCLUDE_SEALED_REASONING
 
 
-async def test_an_item_keeps_the_id_that_an_answer_gave_it(client: ResponseClient) -> None:
-    """Where no stored item has it, and it is one of ours of its kind; else it gets another one."""
+async def test_an_input_item_keeps_its_id_if_it_is_valid_and_unused(client: ResponseClient) -> None:
+    """A repeated id, another kind's prefix and a malformed id are replaced."""
     answer = (await client.create("one", store=False)).output[0]
-    given = answer.id
-    kept = await ids_of_input(client, answer)
-    taken = await ids_of_input(client, answer, answer)
-    for name in ("msg_68a1", "fc" + answer.id[3:], "msg_" + "x" * 32, "msg_\0"):
-        answer.id = name
-        assert await ids_of_input(client, answer) != {name}
+    answer_id = answer.id
+    kept_ids = await create_and_list_input_ids(client, answer)
+    repeated_ids = await create_and_list_input_ids(client, answer, answer)
+    for invalid_id in ("msg_68a1", "fc" + answer.id[3:], "msg_" + "x" * 32, "msg_\0"):
+        answer.id = invalid_id
+        assert await create_and_list_input_ids(client, answer) != {invalid_id}
 
-    assert kept == {given}
-    assert len(taken) == 2
-    assert not kept & taken
+    assert kept_ids == {answer_id}
+    assert len(repeated_ids) == 2
+    assert not kept_ids & repeated_ids
 
 
-async def test_nobody_takes_an_id_from_an_answer_that_is_being_written(
+async def test_an_input_item_cannot_use_the_id_of_an_item_being_streamed(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """A caller may give a part of it back, by the id that it will have once it is kept."""
+    """It gets a new id, and the streamed response is stored unchanged."""
     reached, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(request: TurnRequest, number: int) -> None:
@@ -45,45 +45,45 @@ async def test_nobody_takes_an_id_from_an_answer_that_is_being_written(
 
     model.script = text_script("Fine so far")
     model.before_token = wait
-    begun = await client.create("one", background=True)
+    response = await client.create("one", background=True)
     await reached.wait()
-    told = ""
-    async for heard in client.watch(begun.id):
-        told = heard.output_item_added.item.id
-        if told:
+    item_id = ""
+    async for event in client.watch(response.id):
+        item_id = event.output_item_added.item.id
+        if item_id:
             break
-    given = item_pb2.Item(id=told)
-    given.message.CopyFrom(make_message("mine", item_pb2.ITEM_ROLE_ASSISTANT).message)
-    other = await client.create(given, "two", background=True)
+    item = item_pb2.Item(id=item_id)
+    item.message.CopyFrom(make_message("mine", item_pb2.ITEM_ROLE_ASSISTANT).message)
+    other = await client.create(item, "two", background=True)
     gate.set()
-    ended = [heard async for heard in client.watch(begun.id)][-1].completed
-    answered = [heard async for heard in client.watch(other.id)][-1].completed
-    *_, asked = (await client.input_items(other.id)).items
+    completed = [event async for event in client.watch(response.id)][-1].completed
+    other_completed = [event async for event in client.watch(other.id)][-1].completed
+    *_, input_message = (await client.input_items(other.id)).items
 
-    assert (ended.output[0].id, output_text(ended)) == (told, "Fine so far")
-    assert output_text(answered) == "Fine so far"
-    assert item_text(asked) == "mine"
-    assert asked.id != told
-
-
-async def ids_of_input(client: ResponseClient, *items: item_pb2.Item) -> set[str]:
-    """What items are called that a response was given."""
-    made = await client.create(*items)
-    return {item.id for item in (await client.input_items(made.id)).items}
+    assert (completed.output[0].id, output_text(completed)) == (item_id, "Fine so far")
+    assert output_text(other_completed) == "Fine so far"
+    assert item_text(input_message) == "mine"
+    assert input_message.id != item_id
 
 
-async def test_a_thought_that_was_sealed_is_read_again(
+async def create_and_list_input_ids(client: ResponseClient, *items: item_pb2.Item) -> set[str]:
+    """Create a response and return the ids of its input items."""
+    response = await client.create(*items)
+    return {item.id for item in (await client.input_items(response.id)).items}
+
+
+async def test_encrypted_reasoning_is_decrypted_for_the_model(
     running: RunningControl, client: ResponseClient, model: SmallWindow
 ) -> None:
-    """By its own project alone, and only as it was."""
+    """Changed bytes and reasoning of another project raise SealInvalid."""
     model.script = text_script("Fine", reasoning="deep thought")
-    made = await client.create("one", store=False, include=[SEALED])
-    sealed = made.output[0].reasoning.sealed
+    response = await client.create("one", store=False, include=[SEALED])
+    sealed = response.output[0].reasoning.sealed
     thought = item_pb2.Item(reasoning=item_pb2.ReasoningItem(sealed=sealed))
-    await client.create("one", thought, *made.output[1:], "two", store=False)
-    reasoned = [message.reasoning for message in model.requests[-1].messages]
+    await client.create("one", thought, *response.output[1:], "two", store=False)
+    reasoning = [message.reasoning for message in model.requests[-1].messages]
 
-    assert "deep thought" in reasoned
+    assert "deep thought" in reasoning
     forged = item_pb2.Item(reasoning=item_pb2.ReasoningItem(sealed=sealed[:-4] + "AAA="))
     with pytest.raises(SealInvalid):
         await client.create("one", forged, "two")
@@ -91,10 +91,10 @@ async def test_a_thought_that_was_sealed_is_read_again(
         await ResponseClient(running.of_project("other")).create("one", thought, "two")
 
 
-async def test_a_compaction_is_accepted_as_input(
+async def test_a_compaction_item_is_accepted_as_input(
     running: RunningControl, client: ResponseClient, model: SmallWindow
 ) -> None:
-    """User messages stay as they were, and the summary stands for the rest."""
+    """The prompt has the user messages and the summary; another project's item is refused."""
     model.script = text_script("They agreed")
     compacted = await client.compact("let us agree")
     model.script = text_script("Fine")

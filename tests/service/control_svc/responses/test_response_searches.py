@@ -1,4 +1,4 @@
-"""Responses that search files: what is told, shown and cited, also behind a summary."""
+"""File search in responses: events, results, citations and compaction."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +20,7 @@ RESULTS = response_pb2.RESPONSE_INCLUDE_FILE_SEARCH_RESULTS
 
 @pytest.fixture
 def model() -> ScriptedTurns:
-    """Looks for foxes, and says what it has found."""
+    """Searches for foxes, then answers with a valid and an invalid citation."""
     return ScriptedTurns(in_order(FOXES, text_script("Foxes sleep [0], nobody knows [1].")))
 
 
@@ -28,28 +28,28 @@ def model() -> ScriptedTurns:
 async def running(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns
 ) -> AsyncIterator[RunningVectors]:
-    """A control service on each database, with real stores."""
+    """A control service on each database, with vector stores."""
     async with run_vectors(tmp_path, database_url, model=make_model_parts(model)) as each:
         yield each
 
 
-async def a_library(running: RunningVectors) -> tuple[tool_pb2.Tool, dict[str, str]]:
-    """The tool that searches the library, which finds one passage, and the files by their names."""
+async def create_library(running: RunningVectors) -> tuple[tool_pb2.Tool, dict[str, str]]:
+    """Create a store of LIBRARY; return a tool that finds one passage, and file ids by name."""
     store_id, files = await running.vectors.create_with_files(LIBRARY)
     search = tool_pb2.FileSearchTool(vector_store_ids=[store_id], max_results=1)
     return tool_pb2.Tool(file_search=search), files
 
 
-async def test_a_search_is_told_shown_and_cited(
+async def test_a_file_search_streams_its_events_and_cites_its_results(
     running: RunningVectors, model: ScriptedTurns
 ) -> None:
-    """In OpenAI's order; results are shown to those who ask, the model reads them anyway."""
+    """Results are returned only with the include option; the model always reads them."""
     client = ResponseClient(running.control.client)
-    tool, files = await a_library(running)
+    tool, files = await create_library(running)
     events = [each async for each in client.stream("What do foxes do?", tools=[tool])]
     search, answer = events[-1].completed.output
     (part,) = answer.message.parts
-    whole = await client.get(events[-1].completed.id, RESULTS)
+    with_results = await client.get(events[-1].completed.id, RESULTS)
 
     assert event_names(events)[2:-2] == [
         "output_item_added",
@@ -66,34 +66,34 @@ async def test_a_search_is_told_shown_and_cited(
     ]
     assert list(search.file_search_call.queries) == ["fox"]
     assert not search.file_search_call.results
-    (found,) = whole.output[0].file_search_call.results
-    assert (found.file_id, found.filename) == (files["fox.txt"], "fox.txt")
-    (cited,) = part.text.citations
-    assert (cited.file_id, cited.marker) == (files["fox.txt"], "[0]")
-    assert read_last(model).startswith("[0] fox.txt\nfox fox")
+    (result,) = with_results.output[0].file_search_call.results
+    assert (result.file_id, result.filename) == (files["fox.txt"], "fox.txt")
+    (citation,) = part.text.citations
+    assert (citation.file_id, citation.marker) == (files["fox.txt"], "[0]")
+    assert last_tool_output(model).startswith("[0] fox.txt\nfox fox")
 
 
-async def test_a_store_that_is_not_there_is_refused(
+async def test_an_unknown_vector_store_is_refused_before_the_model_is_called(
     running: RunningVectors, model: ScriptedTurns
 ) -> None:
-    """Before the model begins, by each way to ask."""
+    """By create, with and without storage, and by count."""
     client = ResponseClient(running.control.client)
-    there, _ = await a_library(running)
-    there.file_search.vector_store_ids.append(NO_STORE)
-    tools = [there]
-    for asking in (client.create("x", tools=tools, store=store) for store in (True, False)):
-        with pytest.raises(VectorStoreNotFound) as caught:
-            await asking
-        assert caught.value.field == "tools[0].vector_store_ids"
+    tool, _ = await create_library(running)
+    tool.file_search.vector_store_ids.append(NO_STORE)
+    tools = [tool]
+    for store in (True, False):
+        with pytest.raises(VectorStoreNotFound) as error:
+            await client.create("x", tools=tools, store=store)
+        assert error.value.field == "tools[0].vector_store_ids"
     with pytest.raises(VectorStoreNotFound):
         await client.count("x", tools=tools)
     assert not model.requests
 
 
-async def test_without_an_embedding_model_nothing_is_searched(
+async def test_file_search_without_an_embedding_model_is_refused(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns
 ) -> None:
-    """The caller is told, with the command that adds one, not the model."""
+    """The error names the option that adds one; the model is not called."""
     parts = make_model_parts(model)
     async with run_vectors(tmp_path, database_url, embedding_model=None, model=parts) as each:
         store = await each.vectors.create(name="later")
@@ -104,12 +104,12 @@ async def test_without_an_embedding_model_nothing_is_searched(
     assert not model.requests
 
 
-async def test_passages_keep_their_numbers_behind_a_summary(
+async def test_passage_numbers_continue_after_compaction(
     running: RunningVectors, model: ScriptedTurns
 ) -> None:
-    """What was found before it and what is found behind it are cited apart."""
+    """Passages found before and after the summary have different citation numbers."""
     client = ResponseClient(running.control.client)
-    tool, files = await a_library(running)
+    tool, files = await create_library(running)
 
     def choose(request: TurnRequest) -> Script:
         texts = [part.text for m in request.messages for part in m.parts if type(part) is TextPart]
@@ -121,19 +121,19 @@ async def test_passages_keep_their_numbers_behind_a_summary(
         return text_script("Whales swim [1], foxes sleep [0].") if has_read else WHALES
 
     model.choose = choose
-    made = await client.create("animals " * 250, tools=[tool], compact_threshold=1000)
+    response = await client.create("animals " * 250, tools=[tool], compact_threshold=1000)
 
-    kinds = [item.WhichOneof("content") for item in made.output]
+    kinds = [item.WhichOneof("content") for item in response.output]
     assert kinds == ["file_search_call", "compaction", "file_search_call", "message"]
-    assert read_last(model).startswith("[1] whale.txt")
-    cited = made.output[-1].message.parts[0].text.citations
-    assert [(each.marker, each.file_id) for each in cited] == [
+    assert last_tool_output(model).startswith("[1] whale.txt")
+    citations = response.output[-1].message.parts[0].text.citations
+    assert [(each.marker, each.file_id) for each in citations] == [
         ("[1]", files["whale.txt"]),
         ("[0]", files["fox.txt"]),
     ]
 
 
-def read_last(model: ScriptedTurns) -> str:
-    """What the model read last of a tool."""
+def last_tool_output(model: ScriptedTurns) -> str:
+    """Return the text of the last tool message in the last prompt."""
     messages = [m for m in model.requests[-1].messages if m.role is TurnRole.TOOL]
     return "".join(part.text for part in messages[-1].parts if isinstance(part, TextPart))

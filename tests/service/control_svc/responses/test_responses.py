@@ -1,4 +1,4 @@
-"""Responses over gRPC, on both databases, with a model that follows scripts."""
+"""ResponseService over gRPC, on SQLite and PostgreSQL, with a scripted model."""
 
 import asyncio
 
@@ -35,8 +35,8 @@ TEXT_TURN = [
 WEATHER = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="weather", parameters_json="{}"))
 
 
-class Model(ScriptedTurns):
-    """Answers "4" unless told otherwise."""
+class ScriptedModel(ScriptedTurns):
+    """Produces `script`, by default "The answer is 4"."""
 
     def __init__(self) -> None:
         self.script: Script = text_script("The answer is 4")
@@ -45,8 +45,8 @@ class Model(ScriptedTurns):
     def _choose(self, request: TurnRequest) -> Script:
         return self.script
 
-    def last_texts(self) -> list[str]:
-        """What the model was shown the last time."""
+    def prompt_texts(self) -> list[str]:
+        """The text of each message of the last prompt."""
         return [
             "".join(part.text for part in message.parts if isinstance(part, TextPart))
             for message in self.requests[-1].messages
@@ -54,34 +54,34 @@ class Model(ScriptedTurns):
 
 
 @pytest.fixture
-def model() -> Model:
-    """The model."""
-    return Model()
+def model() -> ScriptedModel:
+    """A model with a default answer."""
+    return ScriptedModel()
 
 
-async def told(
+async def collect_events(
     client: ResponseClient, *items: str | item_pb2.Item, **fields: object
 ) -> list[response_event_pb2.ResponseEvent]:
-    """All events of a response."""
+    """Create a response and return all events of its stream."""
     return [event async for event in client.stream(*items, **fields)]
 
 
-async def test_a_response_is_answered_and_kept(client: ResponseClient) -> None:
-    """What is returned is what a later call finds, with items, usage and settings."""
-    made = await client.create("What is 2 + 2?", instructions="Be brief", metadata={"a": "b"})
+async def test_a_created_response_is_returned_and_stored(client: ResponseClient) -> None:
+    """With its output, usage and settings."""
+    response = await client.create("What is 2 + 2?", instructions="Be brief", metadata={"a": "b"})
 
-    assert made == await client.get(made.id)
-    assert (made.state, output_text(made)) == (COMPLETED, "The answer is 4")
-    assert (made.usage.input_tokens, made.usage.output_tokens) == (10, 4)
-    assert made.settings.model == "scripted"
-    assert made.settings.store
-    assert made.settings.instructions == "Be brief"
-    assert made.HasField("complete_time")
+    assert response == await client.get(response.id)
+    assert (response.state, output_text(response)) == (COMPLETED, "The answer is 4")
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (10, 4)
+    assert response.settings.model == "scripted"
+    assert response.settings.store
+    assert response.settings.instructions == "Be brief"
+    assert response.HasField("complete_time")
 
 
-async def test_a_stream_tells_everything_in_order(client: ResponseClient) -> None:
-    """Events are numbered from 0 without holes, and the last one is the response."""
-    events = await told(client, "What is 2 + 2?")
+async def test_stream_events_are_ordered_and_numbered_from_zero(client: ResponseClient) -> None:
+    """The last event has the stored response; `watch` resumes after a sequence number."""
+    events = await collect_events(client, "What is 2 + 2?")
 
     assert event_names(events) == TEXT_TURN
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -91,25 +91,26 @@ async def test_a_stream_tells_everything_in_order(client: ResponseClient) -> Non
     assert [event async for event in client.watch(events[0].created.id, 3)] == events[4:]
 
 
-async def test_a_response_goes_on_from_another_one_without_its_instructions(
-    client: ResponseClient, model: Model
+async def test_the_previous_response_adds_its_items_but_not_its_instructions(
+    client: ResponseClient, model: ScriptedModel
 ) -> None:
-    """The model sees what was said before, once; instructions are of one response alone."""
+    """`ListInputItems` returns only the new input."""
     first = await client.create("One", instructions="Be brief")
     second = await client.create("Two", previous_response_id=first.id)
     await client.create("Three", previous_response_id=second.id)
 
-    assert model.last_texts() == ["One", "The answer is 4", "Two", "The answer is 4", "Three"]
-    assert [item.id for item in (await client.input_items(second.id)).items] != []
+    assert model.prompt_texts() == ["One", "The answer is 4", "Two", "The answer is 4", "Three"]
     assert len((await client.input_items(second.id)).items) == 1
 
 
-async def test_a_function_call_waits_for_its_output(client: ResponseClient, model: Model) -> None:
-    """The call is told in pieces; the next response has to answer it."""
+async def test_a_function_call_requires_its_output_in_the_next_response(
+    client: ResponseClient, model: ScriptedModel
+) -> None:
+    """The call is streamed; a missing output and an unknown call id are refused."""
     model.script = call_script("weather", '{"city":"Rome"}')
-    events = await told(client, "Weather?", tools=[WEATHER])
-    made = events[-1].completed
-    call = made.output[0].function_call
+    events = await collect_events(client, "Weather?", tools=[WEATHER])
+    response = events[-1].completed
+    call = response.output[0].function_call
 
     assert event_names(events)[2:-1] == [
         "output_item_added",
@@ -123,19 +124,23 @@ async def test_a_function_call_waits_for_its_output(client: ResponseClient, mode
         "call_1",
     )
     with pytest.raises(ToolOutputMissing):
-        await client.create("And?", previous_response_id=made.id)
+        await client.create("And?", previous_response_id=response.id)
     with pytest.raises(ToolCallMissing):
-        await client.create(function_output("other", "warm"), previous_response_id=made.id)
+        await client.create(function_output("other", "warm"), previous_response_id=response.id)
     model.script = text_script("Sunny")
-    answer = await client.create(function_output("call_1", "warm"), previous_response_id=made.id)
+    answer = await client.create(
+        function_output("call_1", "warm"), previous_response_id=response.id
+    )
     assert output_text(answer) == "Sunny"
-    assert model.last_texts() == ["Weather?", "", "warm"]
+    assert model.prompt_texts() == ["Weather?", "", "warm"]
 
 
-async def test_a_thought_is_told_as_a_summary(client: ResponseClient, model: Model) -> None:
-    """A thought comes before the answer, and is shown as its summary."""
+async def test_reasoning_is_streamed_as_a_summary_before_the_answer(
+    client: ResponseClient, model: ScriptedModel
+) -> None:
+    """Its tokens are counted in the usage."""
     model.script = text_script("Four", reasoning="two and two")
-    events = await told(client, "What is 2 + 2?")
+    events = await collect_events(client, "What is 2 + 2?")
 
     assert event_names(events)[2:8] == [
         "output_item_added",
@@ -149,34 +154,38 @@ async def test_a_thought_is_told_as_a_summary(client: ResponseClient, model: Mod
     assert events[-1].completed.usage.reasoning_tokens == 3
 
 
-async def test_a_prompt_is_read_and_not_answered(client: ResponseClient, model: Model) -> None:
-    """What follows it begins alike."""
-    read = await client.prepare("One", instructions="Be brief")
-    asked = model.requests[-1]
+async def test_prepare_computes_the_prompt_without_an_answer(
+    client: ResponseClient, model: ScriptedModel
+) -> None:
+    """Its messages equal those of a later create; a prompt that is too long is refused."""
+    prepared = await client.prepare("One", instructions="Be brief")
+    request = model.requests[-1]
     await client.create("One", instructions="Be brief")
 
-    assert read.input_tokens == 10
-    assert asked.max_tokens == 0
-    assert asked.messages == model.requests[-1].messages
+    assert prepared.input_tokens == 10
+    assert request.max_tokens == 0
+    assert request.messages == model.requests[-1].messages
     model.failures = [ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=5)]
     with pytest.raises(ContextLengthExceeded):
         await client.prepare("Much")
 
 
-async def test_pictures_alone_are_an_empty_message(client: ResponseClient, model: Model) -> None:
-    """A text model answers without them."""
+async def test_images_are_omitted_for_a_text_model(
+    client: ResponseClient, model: ScriptedModel
+) -> None:
+    """A message of images alone becomes an empty text."""
     picture = item_pb2.ItemPart(image=item_pb2.ImagePart(url="data:image/png;base64,AA=="))
     message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=[picture])
-    made = await client.create("Look", item_pb2.Item(message=message))
+    response = await client.create("Look", item_pb2.Item(message=message))
 
-    assert output_text(made) == "The answer is 4"
-    assert model.last_texts() == ["Look", ""]
+    assert output_text(response) == "The answer is 4"
+    assert model.prompt_texts() == ["Look", ""]
     assert all(message.parts for message in model.requests[-1].messages)
 
 
-async def test_a_limit_breaks_an_answer_off(client: ResponseClient) -> None:
-    """What was written is kept, and marked."""
-    events = await told(client, "What is 2 + 2?", max_output_tokens=2)
+async def test_an_answer_that_reaches_the_token_limit_is_incomplete(client: ResponseClient) -> None:
+    """The partial output is kept with status incomplete."""
+    events = await collect_events(client, "What is 2 + 2?", max_output_tokens=2)
     last = events[-1].incomplete
 
     assert event_names(events) == [*TEXT_TURN[:-1], "incomplete"]
@@ -185,63 +194,63 @@ async def test_a_limit_breaks_an_answer_off(client: ResponseClient) -> None:
     assert last.incomplete_reason == last.INCOMPLETE_REASON_MAX_OUTPUT_TOKENS
 
 
-async def test_a_request_that_the_model_refuses_is_an_error(
-    client: ResponseClient, model: Model
+async def test_a_context_length_error_is_raised_or_fails_a_background_response(
+    client: ResponseClient, model: ScriptedModel
 ) -> None:
-    """Also for a stream, which tells nothing then; in the background the response has failed."""
-    refusal = ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=5)
-    model.failures = [refusal, refusal, refusal]
+    """A stream raises it before its first event."""
+    error = ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=5)
+    model.failures = [error, error, error]
     with pytest.raises(ContextLengthExceeded):
         await client.create("Much")
     with pytest.raises(ContextLengthExceeded):
-        await told(client, "Much")
-    begun = await client.create("Much", background=True)
-    events = [event async for event in client.watch(begun.id)]
+        await collect_events(client, "Much")
+    queued = await client.create("Much", background=True)
+    events = [event async for event in client.watch(queued.id)]
 
-    assert begun.state == response_pb2.Response.STATE_QUEUED
+    assert queued.state == response_pb2.Response.STATE_QUEUED
     assert event_names(events) == ["created", "queued", "failed"]
     assert events[-1].failed.error.code == "context_length_exceeded"
 
 
-async def test_an_engine_that_dies_costs_no_word(
-    running: RunningControl, client: ResponseClient, model: Model
+async def test_a_stream_continues_without_loss_after_the_engine_dies(
+    running: RunningControl, client: ResponseClient, model: ScriptedModel
 ) -> None:
-    """The turn goes on behind the tokens that were told."""
+    """The turn resumes behind the tokens already sent."""
     running.clock.step_s = 1  # so that the waits between two attempts pass
     model.failures = [2, 1]
-    events = await told(client, "What is 2 + 2?")
+    events = await collect_events(client, "What is 2 + 2?")
 
     assert event_names(events) == TEXT_TURN
     assert "".join(event.output_text_delta.text for event in events) == "The answer is 4"
 
 
-async def test_what_is_deleted_is_gone(client: ResponseClient) -> None:
-    """Also for those who want to go on from it."""
-    made = await client.create("One")
-    await client.delete(made.id)
+async def test_a_deleted_response_is_not_found(client: ResponseClient) -> None:
+    """Neither by get and delete nor as the previous response."""
+    response = await client.create("One")
+    await client.delete(response.id)
 
     with pytest.raises(ResponseNotFound):
-        await client.get(made.id)
+        await client.get(response.id)
     with pytest.raises(ResponseNotFound):
-        await client.delete(made.id)
+        await client.delete(response.id)
     with pytest.raises(PreviousResponseNotFound):
-        await client.create("Two", previous_response_id=made.id)
+        await client.create("Two", previous_response_id=response.id)
 
 
-async def test_only_background_responses_are_cancelled(client: ResponseClient) -> None:
-    """One that has ended stays as it is."""
-    made = await client.create("One")
+async def test_only_background_responses_can_be_cancelled(client: ResponseClient) -> None:
+    """Cancelling a completed background response returns it unchanged."""
+    response = await client.create("One")
     with pytest.raises(ResponseNotCancellable):
-        await client.cancel(made.id)
-    begun = await client.create("One", background=True)
-    ended = [event async for event in client.watch(begun.id)][-1].completed
-    assert await client.cancel(begun.id) == ended
+        await client.cancel(response.id)
+    queued = await client.create("One", background=True)
+    completed = [event async for event in client.watch(queued.id)][-1].completed
+    assert await client.cancel(queued.id) == completed
 
 
-async def test_a_cancelled_response_keeps_what_was_said(
-    client: ResponseClient, model: Model
+async def test_a_cancelled_response_keeps_its_partial_output(
+    client: ResponseClient, model: ScriptedModel
 ) -> None:
-    """Its stream ends at once, and the model is not asked any more."""
+    """Its stream ends with the cancelled response."""
     reached, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(_request: TurnRequest, number: int) -> None:
@@ -250,23 +259,23 @@ async def test_a_cancelled_response_keeps_what_was_said(
             await gate.wait()
 
     model.before_token = wait
-    begun = await client.create("What is 2 + 2?", background=True)
-    seen = []
-    async for event in client.watch(begun.id):
-        seen.append(event)
+    queued = await client.create("What is 2 + 2?", background=True)
+    events = []
+    async for event in client.watch(queued.id):
+        events.append(event)
         if event.output_text_delta.text == " answer":
-            cancelled = await client.cancel(begun.id)
+            cancelled = await client.cancel(queued.id)
 
     assert cancelled.state == response_pb2.Response.STATE_CANCELLED
     assert output_text(cancelled) == "The answer"
-    assert seen[-1].cancelled == cancelled
+    assert events[-1].cancelled == cancelled
     assert cancelled.output[0].status == item_pb2.Item.STATUS_INCOMPLETE
 
 
-async def test_a_caller_who_leaves_ends_what_is_not_stored(
-    client: ResponseClient, model: Model
+async def test_closing_the_stream_cancels_a_response_that_is_not_stored(
+    client: ResponseClient, model: ScriptedModel
 ) -> None:
-    """Also where much is waiting to be read."""
+    """Also if many events are waiting to be read."""
     model.script = text_script("word " * 5000)
     stream = client.stream("Say much", store=False)
     await anext(stream)
