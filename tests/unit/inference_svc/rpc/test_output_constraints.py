@@ -92,7 +92,7 @@ def test_calls_are_enforced_and_parsed_in_every_syntax(
     assert golden.parse([two]) == golden.expected
 
 
-def test_calls_are_enforced_in_hermes_format_if_the_own_one_is_unsuitable() -> None:
+def test_calls_are_enforced_in_hermes_format_if_the_model_format_is_unsuitable() -> None:
     """Formats not based on JSON, and beside an output format those without a marker."""
     assert (
         enforced_tool_call_format(ToolCallFormat.MISTRAL, beside_form=True)

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 from corral.inference.v1 import engine_service_pb2 as pb
@@ -86,6 +87,11 @@ def get_engine(harness: PoolHarness, name: str) -> FakeEngine:
     return harness.loader.alive(name)[-1]
 
 
+def get_snapshots(harness: PoolHarness, name: str) -> FakeSnapshots:
+    """The snapshot commands of a loaded model."""
+    return cast(FakeSnapshots, get_engine(harness, name).snapshots)
+
+
 def make_sequence_snapshot() -> Snapshot:
     """A snapshot with four tokens."""
     return make_snapshot(tokens=array("i", [5, 6, 7, 8]))
@@ -158,12 +164,8 @@ async def test_every_engine_has_the_folder_usage_after_a_drop(
     name = new_snapshot_id()
     folder.save(make_snapshot(name), bytearray(40))
     harness = await load_models({"a": make_sequence_snapshot(), "b": make_sequence_snapshot()})
-    engine_snapshots = [
-        FakeSnapshots(make_sequence_snapshot()),
-        FakeSnapshots(make_sequence_snapshot()),
-    ]
-    for model, snapshots in zip("ab", engine_snapshots, strict=True):
-        get_engine(harness, model).snapshots = snapshots
+    engine_snapshots = [get_snapshots(harness, model) for model in "ab"]
+    for snapshots in engine_snapshots:
         snapshots.use = folder.usage
     await make_service(harness).drop(pb.DropSnapshotsRequest(snapshot_ids=[name]))
 
@@ -175,10 +177,8 @@ async def test_every_engine_drops_the_prefixes_of_a_stored_object(
 ) -> None:
     """Also if another engine is down, which is an error after the others have dropped theirs."""
     harness = await load_models({"a": make_sequence_snapshot(), "b": make_sequence_snapshot()})
-    service, engine_snapshots = make_service(harness), []
-    for name in "ab":
-        engine_snapshots.append(FakeSnapshots(make_sequence_snapshot()))
-        get_engine(harness, name).snapshots = engine_snapshots[-1]
+    service = make_service(harness)
+    engine_snapshots = [get_snapshots(harness, model) for model in "ab"]
     request = pb.DropSnapshotsRequest(object_ids=["thread_1", ""])
 
     assert (await service.drop(request)).num_dropped == 2

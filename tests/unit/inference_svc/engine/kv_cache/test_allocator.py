@@ -28,7 +28,7 @@ def _run_together(bench: EngineBench, first_id: int, *prompts: list[int]) -> Non
 
 @pytest.mark.parametrize("costs", [CopyCosts(), CopyCosts(stream_s=1.0)], ids=["stream", "state"])
 def test_the_prefix_of_a_running_sequence_is_copied(costs: CopyCosts) -> None:
-    """Both ways of copying leave both outputs correct."""
+    """Both outputs are correct with either copy method."""
     bench = EngineBench(
         FakeBackend(NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE)), chunk_cap=256, copy_costs=costs
     )

@@ -127,15 +127,15 @@ def test_options_have_the_same_result_with_drafts(changes: dict[str, Any]) -> No
 
 
 def test_a_stop_text_inside_a_draft_ends_the_output() -> None:
-    """Draft tokens after it are neither emitted nor left in the slot."""
-    whole = _run_plain(_request()).text(0)
-    stop = whole[40:44]
+    """Draft tokens after it are not emitted."""
+    text = _run_plain(_request()).text(0)
+    stop = text[40:44]
     request = _request(stop=(stop,))
     bench, plain = _bench(), _run_plain(request)
     bench.submit(request)
     bench.run()
 
-    assert bench.text(0) == plain.text(0) == whole[: whole.index(stop)]
+    assert bench.text(0) == plain.text(0) == text[: text.index(stop)]
     assert bench.finished(0).stop_text == stop
 
 
@@ -298,7 +298,7 @@ def test_deterministic_sequences_do_not_draft_while_others_wait() -> None:
 
 
 def test_a_draft_fits_into_one_pass() -> None:
-    """A second pass could overwrite cells that a sliding window has left."""
+    """A second pass could overwrite cells outside a sliding window, which may be needed again."""
     limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE, ubatch_tokens=4)
     bench = EngineBench(FakeBackend(limits, repeats=True))
     bench.submit(_request(prompt=[65, 66, 67, 68]))
