@@ -52,22 +52,22 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 async def test_an_adapter_is_registered_changed_and_deleted(scene: Scene) -> None:
     """By id or name; updates by POST or PATCH."""
-    made = (await scene.create(description="Arr", default_scale="0.5")).json()
-    found = (await scene.http.get("/v1/adapters/voice")).json()
-    patched = await scene.http.patch(f"/v1/adapters/{made['id']}", json={"default_scale": 0.25})
-    stale = {"description": "x", "etag": made["etag"]}
+    added = (await scene.create(description="Arr", default_scale="0.5")).json()
+    retrieved = (await scene.http.get("/v1/adapters/voice")).json()
+    patched = await scene.http.patch(f"/v1/adapters/{added['id']}", json={"default_scale": 0.25})
+    stale = {"description": "x", "etag": added["etag"]}
     refused = await scene.http.post("/v1/adapters/voice", json=stale)
     posted = await scene.http.post("/v1/adapters/voice", json={"standing_scale": 1})
-    gone = await scene.http.delete("/v1/adapters/voice")
+    deleted = await scene.http.delete("/v1/adapters/voice")
 
-    assert found == made
-    assert (made["object"], made["name"], made["description"]) == ("adapter", "voice", "Arr")
-    assert (made["default_scale"], made["standing_scale"], made["engines"]) == (0.5, 0.0, [])
-    assert (made["architecture"], made["base_model"], made["model"]) == ("llama", "Tiny", None)
+    assert retrieved == added
+    assert (added["object"], added["name"], added["description"]) == ("adapter", "voice", "Arr")
+    assert (added["default_scale"], added["standing_scale"], added["engines"]) == (0.5, 0.0, [])
+    assert (added["architecture"], added["base_model"], added["model"]) == ("llama", "Tiny", None)
     assert patched.json()["default_scale"] == 0.25
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "stale_generation")
     assert (posted.json()["standing_scale"], posted.json()["default_scale"]) == (1.0, 0.25)
-    assert gone.json() == {"id": made["id"], "object": "adapter", "deleted": True}
+    assert deleted.json() == {"id": added["id"], "object": "adapter", "deleted": True}
     assert (await scene.http.get("/v1/adapters/voice")).status_code == 404
 
 
@@ -75,12 +75,12 @@ async def test_adapters_are_listed_in_pages(scene: Scene) -> None:
     """Newest first."""
     ids = [(await scene.create(name=name)).json()["id"] for name in ("one", "two", "three")]
     page = (await scene.http.get("/v1/adapters", params={"limit": 2})).json()
-    rest = await scene.http.get("/v1/adapters", params={"after": page["last_id"]})
+    second_page = await scene.http.get("/v1/adapters", params={"after": page["last_id"]})
 
     assert [each["name"] for each in page["data"]] == ["three", "two"]
     assert (page["object"], page["has_more"]) == ("list", True)
     assert (page["first_id"], page["last_id"]) == (ids[2], ids[1])
-    assert [each["id"] for each in rest.json()["data"]] == [ids[0]]
+    assert [each["id"] for each in second_page.json()["data"]] == [ids[0]]
 
 
 async def test_an_adapter_has_the_reports_of_engines(scene: Scene) -> None:
@@ -88,11 +88,11 @@ async def test_an_adapter_has_the_reports_of_engines(scene: Scene) -> None:
     await scene.create()
     await scene.report(state="STATE_FAILED", reason="ADAPTER_BASE_MISMATCH", problem="it")
     (engine,) = (await scene.http.get("/v1/adapters/voice", params={"wait": 5})).json()["engines"]
-    again = await scene.http.post("/v1/adapters/voice/retry")
+    retried = await scene.http.post("/v1/adapters/voice/retry")
 
     assert (engine["status"], engine["reason"]) == ("failed", "adapter_base_mismatch")
     assert (engine["address"], engine["problem"]) == ("host:1", "it")
-    assert again.json()["engines"] == [engine]
+    assert retried.json()["engines"] == [engine]
 
 
 @pytest.mark.parametrize(

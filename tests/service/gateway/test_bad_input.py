@@ -210,9 +210,9 @@ async def test_a_head_has_a_timeout() -> None:
         await slow.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea")
         _, headers = await slow.head()
         await slow.body(headers)
-        ends = await silent.rest(), await slow.rest()
+        tails = await silent.rest(), await slow.rest()
 
-    assert ends == (b"", b"")
+    assert tails == (b"", b"")
 
 
 async def test_a_large_head_is_rejected(connection: RawConnection) -> None:

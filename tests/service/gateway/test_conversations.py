@@ -72,45 +72,45 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
 async def test_the_official_client_manages_a_conversation(setup: Setup) -> None:
     """Create, update, list, remove an item, delete."""
     conversations = setup.sdk.conversations
-    made = await conversations.create(
+    new = await conversations.create(
         metadata={"a": "b"}, items=[{"role": "user", "content": str(n)} for n in range(5)]
     )
-    changed = await conversations.update(made.id, metadata={"c": "d"})
-    seen = [item async for item in conversations.items.list(made.id, limit=2, order="asc")]
-    left = await conversations.items.delete(seen[0].id or "", conversation_id=made.id)
-    found = await conversations.retrieve(made.id)
-    gone = await conversations.delete(made.id)
+    changed = await conversations.update(new.id, metadata={"c": "d"})
+    items = [item async for item in conversations.items.list(new.id, limit=2, order="asc")]
+    after_removal = await conversations.items.delete(items[0].id or "", conversation_id=new.id)
+    retrieved = await conversations.retrieve(new.id)
+    deleted = await conversations.delete(new.id)
 
-    texts = [item.to_dict()["content"][0]["text"] for item in seen]  # type: ignore[index]
+    texts = [item.to_dict()["content"][0]["text"] for item in items]  # type: ignore[index]
     assert texts == list("01234")
-    assert (made.object, changed.metadata) == ("conversation", {"c": "d"})
-    assert left == found == changed
-    assert (gone.id, gone.object, gone.deleted) == (made.id, "conversation.deleted", True)
-    with pytest.raises(openai.NotFoundError, match=f"Conversation with id '{made.id}' not found"):
-        await conversations.retrieve(made.id)
+    assert (new.object, changed.metadata) == ("conversation", {"c": "d"})
+    assert after_removal == retrieved == changed
+    assert (deleted.id, deleted.object, deleted.deleted) == (new.id, "conversation.deleted", True)
+    with pytest.raises(openai.NotFoundError, match=f"Conversation with id '{new.id}' not found"):
+        await conversations.retrieve(new.id)
 
 
 async def test_items_of_every_type_are_returned_as_sent(setup: Setup) -> None:
     """They can be sent again."""
-    made = (await setup.http.post("/v1/conversations", json={})).json()
-    path = f"/v1/conversations/{made['id']}/items?include[]=message.input_image.image_url"
+    created = (await setup.http.post("/v1/conversations", json={})).json()
+    path = f"/v1/conversations/{created['id']}/items?include[]=message.input_image.image_url"
 
     added = (await setup.http.post(path, json={"items": EVERY_KIND})).json()
     listed = (await setup.http.get(f"{path}&order=asc")).json()
-    again = await setup.http.post(path, json={"items": listed["data"]})
+    resent = await setup.http.post(path, json={"items": listed["data"]})
 
     assert added["data"] == listed["data"]
     assert (listed["first_id"], listed["has_more"]) == (listed["data"][0]["id"], False)
     for written, shown in zip(EVERY_KIND, listed["data"], strict=True):
         assert shown["type"] == written.get("type", "message")
-        said_otherwise = {"approval_request_id", "content", "type", "id", "phase", "status"}
-        for name in written.keys() - said_otherwise:
+        normalized_fields = {"approval_request_id", "content", "type", "id", "phase", "status"}
+        for name in written.keys() - normalized_fields:
             assert shown[name] == written[name], name
-    asked, answered = listed["data"][-2:]
-    assert answered["approval_request_id"] == asked["id"]
+    request, answered = listed["data"][-2:]
+    assert answered["approval_request_id"] == request["id"]
     assert listed["data"][0]["content"] == [{"type": "input_text", "text": "hello"}]
     assert listed["data"][2]["content"] == EVERY_KIND[2]["content"]
-    assert without_ids(again.json()["data"]) == without_ids(listed["data"])
+    assert without_ids(resent.json()["data"]) == without_ids(listed["data"])
 
 
 def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -45,15 +45,15 @@ async def test_errors_have_the_callers_field(fake: FakeInference, client: AsyncC
     fake.script = Script(
         refusal=ContextLengthExceeded(field="inputs[1]", prompt_tokens=9, context_tokens=8)
     )
-    long = await client.post(PATH, json=BODY)
+    too_long = await client.post(PATH, json=BODY)
     fake.script = Script(
         refusal=ModelCannot(model="fake", model_class="reranker", operation="embed")
     )
     wrong = await client.post(PATH, json=BODY)
     empty = await client.post(PATH, json=BODY | {"input": []})
 
-    assert (long.status_code, long.json()["error"]["param"]) == (400, "input[1]")
-    assert long.json()["error"]["code"] == "context_length_exceeded"
+    assert (too_long.status_code, too_long.json()["error"]["param"]) == (400, "input[1]")
+    assert too_long.json()["error"]["code"] == "context_length_exceeded"
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "model_cannot")
     assert (empty.status_code, empty.json()["error"]["param"]) == (400, "input")
     assert len(fake.calls.requests) == 2
@@ -79,10 +79,10 @@ async def test_a_drain_cancels_the_call_after_the_grace_period() -> None:
         run_gateway_until(stop, fake, drain_grace_s=0.2) as gateway,
         gateway.client() as client,
     ):
-        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        request = asyncio.create_task(client.post(PATH, json=BODY))
         await fake.calls.arrived.wait()
         stop.set()
-        answer = await asked
+        answer = await request
 
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "draining"

@@ -23,10 +23,10 @@ from tests.support.response_client import make_model_parts
 from tests.support.scripted_turns import ScriptedTurns, text_script
 
 ROUTES = ("/v1/", "/lora-adapters", "/admin/")
-BARE = {"/docs", "/openapi.json", "/health", "/ready"}
+UNPREFIXED = {"/docs", "/openapi.json", "/health", "/ready"}
 """Routes without fields and parameters."""
 MODEL = "fake"
-KNOWN = {
+KNOWN_VALUES = {
     "model": MODEL,
     "role": "user",
     "content": "hi",
@@ -80,7 +80,7 @@ async def known_values(http: httpx.AsyncClient) -> dict[str, Any]:
         name: (await http.post(path, json=body)).raise_for_status().json()["id"]
         for name, (path, body) in OBJECTS.items()
     }
-    return KNOWN | ids
+    return KNOWN_VALUES | ids
 
 
 def is_clear(answer: httpx.Response) -> bool:
@@ -88,8 +88,8 @@ def is_clear(answer: httpx.Response) -> bool:
     if answer.status_code < 400:
         return True
     error = answer.json()["error"]
-    known = error.keys() == {"message", "type", "param", "code"}
-    return known and bool(error["message"]) and answer.status_code not in DEFECTS
+    has_envelope = error.keys() == {"message", "type", "param", "code"}
+    return has_envelope and bool(error["message"]) and answer.status_code not in DEFECTS
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -118,13 +118,13 @@ def table(routes: Iterable[Any]) -> Iterator[APIRoute]:
 async def test_hostile_requests_cover_every_route_and_field() -> None:
     """As in the OpenAPI document."""
     async with build(GatewaySettings(listen=LOOPBACK, management_listen=None)) as gateway:
-        document = Document(describe_api(gateway.api, BODIES), KNOWN, REQUIRED)
+        document = Document(describe_api(gateway.api, BODIES), KNOWN_VALUES, REQUIRED)
         calls = list(document.hostile(ROUTES))
         every = {
             (method, route.path_format)
             for route in table(gateway.api.routes)
             for method in route.methods or ()
-            if route.path not in BARE
+            if route.path not in UNPREFIXED
         }
     chats = [call.body for call in calls if call.path == "/v1/chat/completions"]
     fields = document.content["components"]["schemas"]["ChatCompletionBody"]["properties"]

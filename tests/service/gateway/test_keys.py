@@ -142,10 +142,10 @@ async def test_the_callers_request_id_becomes_a_label() -> None:
     async with run_gateway(fake) as gateway, gateway.client(headers=headers) as client:
         answer = await client.post("/v1/chat/completions", json=CHAT)
 
-    own = answer.headers["x-request-id"]
-    assert own.startswith("req_")
+    request_id = answer.headers["x-request-id"]
+    assert request_id.startswith("req_")
     assert fake.calls.requests[0].options.label == "mine"
-    assert fake.calls.metadata[0]["x-request-id"] == own
+    assert fake.calls.metadata[0]["x-request-id"] == request_id
     assert fake.calls.metadata[0]["traceparent"] == trace
 
 

@@ -134,10 +134,10 @@ async def test_a_call_has_a_deadline() -> None:
     fake = FakeInference()
     fake.script = Script(gate=asyncio.Event(), gate_at=1)
     async with run_gateway(fake, request_timeout_s=0.2) as gateway, gateway.client() as client:
-        whole = await client.post(CHAT, json=BODY)
+        expired = await client.post(CHAT, json=BODY)
         stream = await client.post(CHAT, json=BODY | {"stream": True})
 
-    assert whole.status_code == 504
+    assert expired.status_code == 504
     last = orjson.loads(stream.text.strip().split("data: ")[-1])
     assert last["error"]["code"] == "deadline_expired"
 

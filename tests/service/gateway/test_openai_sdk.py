@@ -113,24 +113,24 @@ async def test_the_synchronous_client_works() -> None:
 
         def use() -> tuple[str | None, str]:
             with make_sync_client(gateway) as client:
-                whole = client.chat.completions.create(model="fake", messages=[USER])
+                completion = client.chat.completions.create(model="fake", messages=[USER])
                 stream = client.chat.completions.create(model="fake", messages=[USER], stream=True)
                 text = "".join(
                     chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices
                 )
-                return whole.choices[0].message.content, text
+                return completion.choices[0].message.content, text
 
         assert await asyncio.to_thread(use) == ("Hello world", "Hello world")
 
 
 async def test_several_choices_have_indexes(client: Client) -> None:
     """With and without streaming."""
-    whole = await client.chat.completions.create(model="fake", messages=[USER], n=2)
+    completion = await client.chat.completions.create(model="fake", messages=[USER], n=2)
     stream = await client.chat.completions.create(model="fake", messages=[USER], n=2, stream=True)
-    ends = [chunk.choices[0].index async for chunk in stream if chunk.choices[0].finish_reason]
+    indexes = [chunk.choices[0].index async for chunk in stream if chunk.choices[0].finish_reason]
 
-    assert [choice.message.content for choice in whole.choices] == ["Hello world"] * 2
-    assert ends == [0, 1]
+    assert [choice.message.content for choice in completion.choices] == ["Hello world"] * 2
+    assert indexes == [0, 1]
 
 
 async def test_logprobs_are_parsed_by_the_client(client: Client) -> None:

@@ -20,10 +20,10 @@ ANNOUNCEMENT = "serving HTTP on http://"
 @asynccontextmanager
 async def run_process(**environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run `python -m gateway` with these settings; kill it at the end."""
-    own = {f"CORRAL_GATEWAY_{name.upper()}": value for name, value in environment.items()}
+    settings = {f"CORRAL_GATEWAY_{name.upper()}": value for name, value in environment.items()}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway"),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | own,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | settings,
         stderr=asyncio.subprocess.PIPE,
     )
     try:

@@ -113,7 +113,7 @@ async def test_prompts_run_concurrently(fake: FakeInference, connection: RawConn
     await connection.request(TEXT, body)
     first = [await connection.chunk(), await connection.chunk()]
     gate.set()
-    rest = await connection.chunks()
+    chunks = await connection.chunks()
 
     assert sorted(b'"index":1' in chunk for chunk in first) == [False, True]
-    assert rest[-1] == b"data: [DONE]\n\n"
+    assert chunks[-1] == b"data: [DONE]\n\n"

@@ -134,10 +134,10 @@ async def test_a_failed_continuation_removes_the_response_from_history(socket: S
     failed = await socket.create("two", previous_response_id=first["id"])
     socket.fake.failure = None
 
-    again = await socket.create("two", previous_response_id=first["id"])
+    rejected = await socket.create("two", previous_response_id=first["id"])
 
     assert (failed["status"], failed["error"]["code"]) == (503, "engine_restarting")
-    assert again["error"]["param"] == "previous_response_id"
+    assert rejected["error"]["param"] == "previous_response_id"
 
 
 async def test_streams_are_concurrent_and_ordered(socket: Socket) -> None:
@@ -148,14 +148,14 @@ async def test_streams_are_concurrent_and_ordered(socket: Socket) -> None:
     gate, socket.fake.gate = socket.fake.gate, None
     await socket.send(input="a2", stream_id="a")
     await socket.send(input="b1", stream_id="b")
-    done: list[tuple[str, str]] = []
-    while len(done) < 3:
+    outputs: list[tuple[str, str]] = []
+    while len(outputs) < 3:
         event = await socket.receive()
         if event["type"] == "response.completed":
-            done.append((event["stream_id"], output_text(event["response"])))
+            outputs.append((event["stream_id"], output_text(event["response"])))
             gate.set()
 
-    assert done == [("b", "b1"), ("a", "a1"), ("a", "a2")]
+    assert outputs == [("b", "b1"), ("a", "a1"), ("a", "a2")]
 
 
 async def test_streams_and_queued_frames_are_limited(socket: Socket) -> None:
@@ -180,14 +180,14 @@ async def test_the_size_of_queued_frames_is_limited() -> None:
         await socket.send(input="4" * 3000, stream_id="b")
         rejected = await next_error(socket)
         socket.fake.gate.set()
-        done: set[str] = set()
-        while len(done) < 3:
+        outputs: set[str] = set()
+        while len(outputs) < 3:
             event = await socket.receive()
             if event["type"] == "response.completed":
-                done.add(output_text(event["response"])[:1])
+                outputs.add(output_text(event["response"])[:1])
 
     assert (rejected["status"], rejected["stream_id"]) == (429, "a")
-    assert done == {"1", "2", "4"}
+    assert outputs == {"1", "2", "4"}
 
 
 async def next_error(socket: Socket) -> Event:
@@ -264,12 +264,12 @@ async def test_a_connection_has_a_maximum_age() -> None:
         await socket.send(input="x")
         limit = await next_error(socket)
         socket.fake.gate.set()
-        done = await socket.receive_all()
+        outputs = await socket.receive_all()
         with pytest.raises(ConnectionClosed):
             await socket.receive()
 
     assert limit["error"]["code"] == "websocket_connection_limit_reached"
-    assert output_text(done[-1]["response"]) == "x"
+    assert output_text(outputs[-1]["response"]) == "x"
 
 
 async def test_a_disconnect_ends_the_calls(socket: Socket) -> None:
@@ -309,7 +309,7 @@ async def test_the_handshake_is_authenticated(headers: dict[str, str], status: i
     assert json.loads(rejected.value.response.body)["error"]["message"]
 
 
-# The client's own use of its library, of which a later release than it knows is installed.
+# The client uses a deprecated function of the installed websockets library.
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 async def test_the_official_client_connects(socket: Socket) -> None:
     """Asynchronous and synchronous."""

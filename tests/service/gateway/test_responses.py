@@ -115,9 +115,9 @@ async def test_a_stored_stream_can_be_resumed_from_any_event(setup: Setup) -> No
     body = {"model": MODEL, "input": "hello", "stream": True}
     first = await setup.frames("POST", "/v1/responses", json=body)
 
-    for seen in (0, 3, len(first) - 3):
-        path = f"/v1/responses/resp_1?stream=true&starting_after={seen}"
-        assert await setup.frames("GET", path) == first[seen + 1 :]
+    for cursor in (0, 3, len(first) - 3):
+        path = f"/v1/responses/resp_1?stream=true&starting_after={cursor}"
+        assert await setup.frames("GET", path) == first[cursor + 1 :]
 
 
 async def test_an_error_event_has_both_formats(setup: Setup) -> None:
@@ -188,10 +188,10 @@ async def test_a_disconnect_ends_the_stream_call(setup: Setup) -> None:
 
 async def test_other_routes_of_responses(setup: Setup) -> None:
     """Get, input items, token count, compaction, cancel and delete."""
-    made = (await setup.post(model=MODEL, input="hello")).json()
-    path = f"/v1/responses/{made['id']}"
+    created = (await setup.post(model=MODEL, input="hello")).json()
+    path = f"/v1/responses/{created['id']}"
 
-    assert (await setup.http.get(path)).json() == made
+    assert (await setup.http.get(path)).json() == created
     listed = (await setup.http.get(f"{path}/input_items?limit=1&order=asc")).json()
     assert (listed["object"], listed["has_more"]) == ("list", True)
     assert listed["data"][0]["content"] == [{"type": "input_text", "text": "hello"}]
@@ -199,12 +199,12 @@ async def test_other_routes_of_responses(setup: Setup) -> None:
     assert counted == {"object": "response.input_tokens", "input_tokens": 1}
     compacted = (await setup.post("/compact", model=MODEL, input="hello")).json()
     assert compacted["object"] == "response.compaction"
-    again = await setup.post(model=MODEL, input=compacted["output"])
-    assert again.status_code == 200
+    continued = await setup.post(model=MODEL, input=compacted["output"])
+    assert continued.status_code == 200
     assert setup.fake.requests[-1].input[-1].compaction.sealed == "s"
-    assert (await setup.http.post(f"{path}/cancel")).json() == made
+    assert (await setup.http.post(f"{path}/cancel")).json() == created
     deleted = (await setup.http.delete(path)).json()
-    assert deleted == {"id": made["id"], "object": "response", "deleted": True}
+    assert deleted == {"id": created["id"], "object": "response", "deleted": True}
 
 
 @pytest.mark.parametrize(
@@ -281,26 +281,26 @@ def sdk(setup: Setup) -> openai.AsyncOpenAI:
 async def test_the_official_client_uses_every_route(setup: Setup) -> None:
     """Create, stream, retrieve, list, count, compact and delete."""
     async with sdk(setup) as client:
-        made = await client.responses.create(model=MODEL, input="hello")
-        assert made.output_text == "hello"
+        created = await client.responses.create(model=MODEL, input="hello")
+        assert created.output_text == "hello"
         async with client.responses.stream(model=MODEL, input="hello") as stream:
             deltas = [e.delta async for e in stream if e.type == "response.output_text.delta"]
             final = await stream.get_final_response()
         assert "".join(deltas) == final.output_text == "hello"
         async with await client.responses.retrieve(
-            made.id, stream=True, starting_after=4
+            created.id, stream=True, starting_after=4
         ) as followed:
             assert (await anext(aiter(followed))).sequence_number == 5
-        output: Any = made.output
+        output: Any = created.output
         chained = await client.responses.create(
-            model=MODEL, input=output, previous_response_id=made.id
+            model=MODEL, input=output, previous_response_id=created.id
         )
-        assert chained.previous_response_id == made.id
-        page = await client.responses.input_items.list(made.id)
+        assert chained.previous_response_id == created.id
+        page = await client.responses.input_items.list(created.id)
         assert [item.type for item in page.data] == ["message"]
         await client.responses.compact(model=MODEL, input="x")
         await client.responses.input_tokens.count(model=MODEL, input="x")
-        await client.responses.delete(made.id)
+        await client.responses.delete(created.id)
 
 
 def test_the_fake_joins_the_input_texts() -> None:

@@ -32,14 +32,14 @@ def options(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ..
     """Yield the subcommands, as words, that have an option of these names, with the option."""
     for option in command.params:
         yield from (((), name) for name in names if name in option.opts)
-    for word, below in getattr(command, "commands", {}).items():
-        yield from (((word, *words), name) for words, name in options(below, *names))
+    for command_name, subcommand in getattr(command, "commands", {}).items():
+        yield from (((command_name, *path), name) for path, name in options(subcommand, *names))
 
 
-@pytest.mark.parametrize(("words", "name"), [*options(cli, "--target", "--control")])
-def test_an_empty_address_is_refused(words: tuple[str, ...], name: str) -> None:
+@pytest.mark.parametrize(("path", "name"), [*options(cli, "--target", "--control")])
+def test_an_empty_address_is_refused(path: tuple[str, ...], name: str) -> None:
     """By every command with an address option."""
-    result = CliRunner().invoke(cli, [*words, name, ""])
+    result = CliRunner().invoke(cli, [*path, name, ""])
 
     assert result.exit_code == 2
     assert f"Invalid value for '{name}': it is empty" in result.output

@@ -40,17 +40,17 @@ async def test_a_socket_is_closed_at_its_maximum_age_even_if_the_client_does_not
     """Writes that block do not keep the connection open."""
 
     sent: list[str] = []
-    never = asyncio.Event()
+    never_set = asyncio.Event()
 
     async def receive() -> Message:
         if sent:
-            await never.wait()
+            await never_set.wait()
         return {"type": "websocket.connect"}
 
     async def send(message: Message) -> None:
         sent.append(message["type"])
         if message["type"] != "websocket.accept":
-            await never.wait()
+            await never_set.wait()
 
     websocket = WebSocket({"type": "websocket", "headers": []}, receive, send)
     context = make_context(websocket_max_age_s=0.01, drain_grace_s=0.01)

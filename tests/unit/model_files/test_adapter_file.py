@@ -51,9 +51,9 @@ class Files:
             "adapter.lora.alpha": 16.0,
         }
         metadata |= {key.replace("__", "."): value for key, value in changes.items()}
-        kept = {key: value for key, value in metadata.items() if value is not None}
+        remaining = {key: value for key, value in metadata.items() if value is not None}
         tensors = make_pair() if tensors is None else tensors
-        self.adapter.write_bytes(gguf_bytes(kept, tensors))
+        self.adapter.write_bytes(gguf_bytes(remaining, tensors))
         return describe_adapter(self.adapter, [self.model])
 
 

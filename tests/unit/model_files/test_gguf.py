@@ -128,8 +128,8 @@ def test_the_depth_of_nested_arrays_is_limited(tmp_path: Path) -> None:
     assert "too deeply" in parse_error(tmp_path, data)
 
 
-def tensor_file(name: bytes, shape: tuple[int, ...], kind: int, offset: int) -> bytes:
-    info = text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+def tensor_file(name: bytes, shape: tuple[int, ...], tensor_type: int, offset: int) -> bytes:
+    info = text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, tensor_type, offset)
     return b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + info + bytes(4096)
 
 

@@ -114,11 +114,11 @@ def test_prompt_errors_contain_the_index_of_the_prompt(field: str, name: str) ->
 def test_a_missing_prompt_of_several_is_reported_as_empty() -> None:
     """Other missing fields are unchanged."""
     empty = TooShort(field="prompt[1]", length=0, minimum=1, unit="characters")
-    gone = ModelNotFound(model="m")
+    not_found = ModelNotFound(model="m")
 
     assert with_prompt_number(MissingField(field="prompt"), 1) == empty
     assert with_prompt_number(MissingField(field="seed"), 1) == MissingField(field="seed")
-    assert with_prompt_number(gone, 1) is gone
+    assert with_prompt_number(not_found, 1) is not_found
 
 
 def test_an_unknown_reason_is_translated() -> None:

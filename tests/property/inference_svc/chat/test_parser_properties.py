@@ -72,11 +72,11 @@ def test_the_result_does_not_depend_on_how_the_text_is_split(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
 
-    whole = turn.parse([text])
+    expected = turn.parse([text])
 
-    assert turn.parse(list(text)) == whole
-    assert turn.parse(pieces) == whole
-    assert str(whole).encode()
+    assert turn.parse(list(text)) == expected
+    assert turn.parse(pieces) == expected
+    assert str(expected).encode()
 
 
 @pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))

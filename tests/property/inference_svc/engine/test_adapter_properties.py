@@ -112,15 +112,15 @@ def test_no_stack_starves_and_output_is_as_alone(
         assert longest_wait <= max_wait_s + 2 * len(STACKS) * step_s
         before, overtaken = overtaken, set()
         for stack in computed:
-            overtaken |= {one for one in skipped if skipped[one] > priorities[stack]}
+            overtaken |= {other for other in skipped if skipped[other] > priorities[stack]}
         assert not before & overtaken
     assert not bench.engine.has_sequences
 
     for i, plan in enumerate(plans):
-        alone = make_bench()
-        submit(alone, i, plan)
-        alone.run()
+        reference = make_bench()
+        submit(reference, i, plan)
+        reference.run()
         tokens = bench.tokens(i)
-        assert tokens == alone.tokens(i)[: len(tokens)]
+        assert tokens == reference.tokens(i)[: len(tokens)]
         if plan["cancel_after"] is None:
             assert len(tokens) == plan["max_tokens"]

@@ -23,7 +23,7 @@ LIMITS = NativeLimits(48, SLOTS, SLOTS, 160, VOCABULARY_SIZE)
 _sequences = st.fixed_dictionaries(
     {
         "prompt": st.builds(
-            lambda prefix, shared, own: [*prefix[:shared], *own],
+            lambda prefix, shared, suffix: [*prefix[:shared], *suffix],
             st.sampled_from(PREFIXES),
             st.sampled_from([0, 0, 40, 70]),
             st.lists(st.integers(97, 99), min_size=1, max_size=14),

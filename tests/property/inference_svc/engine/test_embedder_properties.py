@@ -24,11 +24,11 @@ ARRIVALS = st.lists(
 )  # fmt: skip
 def test_every_request_ends_once_and_with_its_own_vectors(
     arrivals: list[tuple[list[list[int]], str, int, int, bool]],
-    kind: dict[str, Any],
+    options: dict[str, Any],
     pack_tokens: int,
 ) -> None:
     """Slots are empty at the end. The fake fails on batches that would abort a real context."""
-    bench = EmbeddingBench(FakeEmbedding(**kind), pack_tokens=pack_tokens)
+    bench = EmbeddingBench(FakeEmbedding(**options), pack_tokens=pack_tokens)
     cancelled = set()
     for number, (inputs, project, priority, steps, is_cancelled) in enumerate(arrivals):
         bench.submit(make_embedding(number, *inputs, project=project, priority=priority))
@@ -52,17 +52,17 @@ def test_every_request_ends_once_and_with_its_own_vectors(
         if any(POISON in tokens for tokens in inputs):
             assert number in failed | cancelled
         elif number not in cancelled:
-            check_vectors(bench, number, inputs, kind)
+            check_vectors(bench, number, inputs, options)
 
 
 def check_vectors(
-    bench: EmbeddingBench, number: int, inputs: list[list[int]], kind: dict[str, Any]
+    bench: EmbeddingBench, number: int, inputs: list[list[int]], options: dict[str, Any]
 ) -> None:
     """Check that there is one vector per input, in order."""
     vectors = bench.vectors(number)
     assert len(vectors) == len(inputs)
     for vector, tokens in zip(vectors, inputs, strict=True):
-        if kind.get("averages") or not kind:
+        if options.get("averages") or not options:
             assert vector[0] == pytest.approx(sum(tokens) / len(tokens), rel=1e-4)
-        if not kind.get("averages"):
+        if not options.get("averages"):
             assert vector[1] == tokens[-1]

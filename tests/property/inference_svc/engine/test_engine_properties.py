@@ -21,7 +21,7 @@ SYSTEM = [100 + i % 3 for i in range(40)]
 _arrivals = st.fixed_dictionaries(
     {
         "prompt": st.builds(
-            lambda shared, own: [*SYSTEM[:shared], *own],
+            lambda shared, suffix: [*SYSTEM[:shared], *suffix],
             st.integers(0, 40),
             st.lists(st.integers(97, 99), min_size=1, max_size=20),
         ),
@@ -151,9 +151,9 @@ def test_text_does_not_depend_on_how_its_bytes_are_split(
 ) -> None:
     """Any split has the same text and the same stop text."""
     data = text.encode()
-    whole = Detokenizer(stops)
-    bytewise = [whole.push(data[i : i + 1]) for i in range(len(data))]
-    reference = _until_stop([*bytewise, whole.finish()])
+    detokenizer = Detokenizer(stops)
+    bytewise = [detokenizer.push(data[i : i + 1]) for i in range(len(data))]
+    reference = _until_stop([*bytewise, detokenizer.finish()])
 
     stream, pieces, at = Detokenizer(stops), [], 0
     for cut in [*cuts, len(data)]:

@@ -108,11 +108,11 @@ def _check_keys(bench: EngineBench, plans: list[dict[str, Any]]) -> None:
 
 # Further apart than the minimum length of a saved prefix.
 _CUTS = (0, 100, 250, 400, 600)
-_LONG = [[100 + (i * step) % 7 for i in range(600)] for step in (1, 2)]
+_BASE_PROMPTS = [[100 + (i * step) % 7 for i in range(600)] for step in (1, 2)]
 
 _prompts = st.fixed_dictionaries(
     {
-        "base": st.integers(0, len(_LONG) - 1),
+        "base": st.integers(0, len(_BASE_PROMPTS) - 1),
         "cut": st.sampled_from(_CUTS),
         "own": st.lists(st.integers(97, 99), min_size=1, max_size=4),
         "max_tokens": st.integers(1, 8),
@@ -138,7 +138,7 @@ def test_every_computed_prefix_stays_reusable_while_memory_is_free(
         saved_bytes=10**7,
         policy=Policy.THROUGHPUT_FIRST,
     )
-    prefixes = [_LONG[plan["base"]][: plan["cut"]] for plan in plans]
+    prefixes = [_BASE_PROMPTS[plan["base"]][: plan["cut"]] for plan in plans]
     for step in range(41):
         for i, plan in enumerate(plans):
             if plan["at"] == step:

@@ -100,10 +100,10 @@ def test_drafts_change_no_output(
     )
     run_plans(bench, plans, lambda bench, i, plan: bench.submit(make_request(i, **plan["request"])))
     for i, plan in enumerate(plans):
-        alone = _run_alone(make_request(i, **plan["request"]), repeats=repeats)
-        output, expected = _output(bench, i), _output(alone, i)
+        reference = _run_alone(make_request(i, **plan["request"]), repeats=repeats)
+        output, expected = _output(bench, i), _output(reference, i)
         if plan["cancel_after"] is None:
             assert output == expected
-            assert bench.finished(i)[1:5] == alone.finished(i)[1:5]
+            assert bench.finished(i)[1:5] == reference.finished(i)[1:5]
         else:
             assert output.tokens == expected.tokens[: len(output.tokens)]

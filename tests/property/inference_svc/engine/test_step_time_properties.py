@@ -55,9 +55,9 @@ def test_successive_steps_show_which_count_is_faster(
             trials.observe([rows], seconds)
         speed = newest
 
-    for one, other in permutations(true, 2):
+    for num, other in permutations(true, 2):
         assert (
-            times.exact_seconds(one) < times.exact_seconds(other) or true[one] > 0.85 * true[other]
+            times.exact_seconds(num) < times.exact_seconds(other) or true[num] > 0.85 * true[other]
         )
 
 

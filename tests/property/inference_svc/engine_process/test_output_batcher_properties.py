@@ -55,8 +55,8 @@ def test_events_are_sent_in_order_and_urgent_ones_at_once(steps: list[list[Event
             assert all(isinstance(event, Delta) for event in delayed)
             assert not urgent & {_sequence(event) for event in delayed}
     outbox.put(SnapshotDone(7, 0, None))
-    *rest, _ = outbox.get()
-    sent += [event for output in rest if isinstance(output, list) for event in output]
+    *outputs, _ = outbox.get()
+    sent += [event for output in outputs if isinstance(output, list) for event in output]
 
     put = [event for step in steps for event in step]
     for sequence in (0, 1, 2, 3, None):

@@ -111,15 +111,15 @@ _damages = st.lists(
 )
 
 
-@given(damages=_damages, cut=st.none() | st.integers(0, len(_FILE)), more=st.binary(max_size=20))
+@given(damages=_damages, cut=st.none() | st.integers(0, len(_FILE)), added=st.binary(max_size=20))
 def test_any_damage_is_detected(
-    damages: list[tuple[int, bytes]], cut: int | None, more: bytes
+    damages: list[tuple[int, bytes]], cut: int | None, added: bytes
 ) -> None:
     """Changed, missing and added bytes raise a typed error."""
     data = bytearray(_FILE)
-    for place, change in damages:
-        data[place : place + len(change)] = change
-    damaged = bytes(data[:cut] + more)
+    for offset, change in damages:
+        data[offset : offset + len(change)] = change
+    damaged = bytes(data[:cut] + added)
     if damaged == _FILE:
         assert read(damaged) == (_SNAPSHOT, bytes(range(40)))
         return

@@ -53,7 +53,7 @@ def _sequence(i: int, plan: dict[str, Any], resumed: list[int]) -> SequenceReque
     )
 
 
-def _alone(plan: dict[str, Any]) -> list[int]:
+def _tokens_alone(plan: dict[str, Any]) -> list[int]:
     bench = EngineBench(FakeBackend(NativeLimits(24, 3, 3, 64, VOCABULARY_SIZE), end_after=20))
     bench.submit(_sequence(0, plan, []))
     bench.run()
@@ -79,8 +79,8 @@ def test_constrained_sequences_emit_the_same_tokens_as_alone(
     limits = NativeLimits(24, 3, 3, 64, VOCABULARY_SIZE)
     backend = FakeBackend(limits, end_after=20, fails=fails, builds_after=builds_after)
     bench = EngineBench(backend, chunk_cap=8)
-    whole = [_alone(plan) for plan in plans]
-    resumed = [tokens[: plan["resume"]] for tokens, plan in zip(whole, plans, strict=True)]
+    full = [_tokens_alone(plan) for plan in plans]
+    resumed = [tokens[: plan["resume"]] for tokens, plan in zip(full, plans, strict=True)]
     for step in range(2000):
         for i, plan in enumerate(plans):
             if plan["at"] == step:
@@ -98,11 +98,11 @@ def test_constrained_sequences_emit_the_same_tokens_as_alone(
     assert bench.failures() == {}
     assert all(guide.closed for guide in backend.guides)
     for i, plan in enumerate(plans):
-        said = resumed[i] + bench.tokens(i)
-        assert said == (whole[i] if plan["cancel_after"] is None else whole[i][: len(said)])
-        assert len(said) <= plan["max_tokens"]
+        tokens = resumed[i] + bench.tokens(i)
+        assert tokens == (full[i] if plan["cancel_after"] is None else full[i][: len(tokens)])
+        assert len(tokens) <= plan["max_tokens"]
         if plan["pattern"] is not None:
-            _check_pattern(plan["pattern"], bytes(token for token in said if token < 256))
+            _check_pattern(plan["pattern"], bytes(token for token in tokens if token < 256))
 
 
 def _check_pattern(pattern: str, said: bytes) -> None:
@@ -134,10 +134,10 @@ _SCRATCH = Candidates(_SIZE)
     sampling=_samplings,
     share=st.sampled_from([0.0, 0.001, 0.3, 0.9]),
     seed=st.integers(0, 2**32 - 1),
-    early=st.booleans(),
+    forbids_end=st.booleans(),
 )
 def test_sampled_tokens_are_allowed(
-    sampling: Sampling, share: float, seed: int, early: bool
+    sampling: Sampling, share: float, seed: int, forbids_end: bool
 ) -> None:
     """For any sampling settings; the row of logits is not changed."""
     rng = np.random.default_rng(seed)
@@ -145,9 +145,9 @@ def test_sampled_tokens_are_allowed(
     allowed = rng.random(_SIZE) < share
     allowed[rng.integers(_SIZE)] = True
     few = np.flatnonzero(allowed).astype(np.int32) if allowed.sum() <= FEW else None
-    request = make_request(sampling=sampling, seed=seed, min_tokens=5 if early else 0)
-    ends = np.array([3, 17], np.int32)
-    chain = SamplerChain(request, ModelSizes(None, _SIZE, 2048), ends, lambda token: b"x")
+    request = make_request(sampling=sampling, seed=seed, min_tokens=5 if forbids_end else 0)
+    end_tokens = np.array([3, 17], np.int32)
+    chain = SamplerChain(request, ModelSizes(None, _SIZE, 2048), end_tokens, lambda token: b"x")
     before = row.copy()
     token = chain.sample(row, 1, _SCRATCH, TokenMask(allowed, few))
     chain.close()
@@ -191,10 +191,10 @@ _schemas = st.recursive(
     lambda inner: st.one_of(
         st.builds(lambda items: {"type": "array", "items": items, "maxItems": 3}, inner),
         st.dictionaries(st.text("ab/~é", min_size=1, max_size=3), inner, max_size=3).map(
-            lambda found: {
+            lambda properties: {
                 "type": "object",
-                "properties": found,
-                "required": list(found)[:2],
+                "properties": properties,
+                "required": list(properties)[:2],
                 "additionalProperties": False,
             }
         ),
@@ -206,9 +206,9 @@ _schemas = st.recursive(
 @pytest.fixture(scope="module")
 def guides() -> Iterator[GrammarGuides]:
     """Guides over a vocabulary of bytes."""
-    made = GrammarGuides(lambda: byte_tokenizer(BYTES, {}, [END]), BYTES)
-    yield made
-    made.close()
+    grammar_guides = GrammarGuides(lambda: byte_tokenizer(BYTES, {}, [END]), BYTES)
+    yield grammar_guides
+    grammar_guides.close()
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -239,13 +239,13 @@ def test_walks_inside_a_schema_end_in_valid_json(
         walk.accept([token])
         stepwise.accept([token])
         said.append(token)
-        again = guides.new(constraint)
-        assert again.wait(30)
-        again.accept(said)
-        assert again.is_finished == walk.is_finished
+        replayed = guides.new(constraint)
+        assert replayed.wait(30)
+        replayed.accept(said)
+        assert replayed.is_finished == walk.is_finished
         if not walk.is_finished:
-            assert (again.mask().allowed == walk.mask().allowed).all()
-        again.close()
+            assert (replayed.mask().allowed == walk.mask().allowed).all()
+        replayed.close()
     walk.close()
     json.loads(bytes(said))
 
@@ -255,9 +255,9 @@ def test_the_pointer_of_an_error_finds_the_invalid_subschema(
     schema: dict[str, Any], data: st.DataObject
 ) -> None:
     """One subschema is invalid, at any depth."""
-    schema = json.loads(json.dumps(schema))  # equal parts become parts of their own
-    places = list(_places(schema, "#"))
-    pointer, broken = data.draw(st.sampled_from(places))
+    schema = json.loads(json.dumps(schema))  # equal subschemas become separate objects
+    subschemas = list(_subschemas(schema, "#"))
+    pointer, broken = data.draw(st.sampled_from(subschemas))
     broken["broken"] = True
 
     def find_problem(candidate: Any) -> str | None:
@@ -266,10 +266,10 @@ def test_the_pointer_of_an_error_finds_the_invalid_subschema(
     assert faulty_pointer(schema, find_problem) == pointer
 
 
-def _places(schema: dict[str, Any], pointer: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _subschemas(schema: dict[str, Any], pointer: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield pointer, schema
     if isinstance(schema.get("items"), dict):
-        yield from _places(schema["items"], f"{pointer}/items")
+        yield from _subschemas(schema["items"], f"{pointer}/items")
     for name, child in schema.get("properties", {}).items():
         escaped = name.replace("~", "~0").replace("/", "~1")
-        yield from _places(child, f"{pointer}/properties/{escaped}")
+        yield from _subschemas(child, f"{pointer}/properties/{escaped}")

@@ -149,7 +149,7 @@ async def test_the_limit_does_not_depend_on_socket_options(request_head: bytes) 
 
 
 def endless(ended: asyncio.Event) -> ASGIApp:
-    """An application that writes until its client is gone."""
+    """An application that writes until its client disconnects."""
 
     async def write(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -159,13 +159,13 @@ def endless(ended: asyncio.Event) -> ASGIApp:
         else:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             piece = {"type": "http.response.body", "body": b"x" * 8192, "more_body": True}
-        gone = asyncio.ensure_future(receive())
+        disconnected = asyncio.ensure_future(receive())
         try:
-            while not gone.done():
+            while not disconnected.done():
                 await send(piece)
                 await asyncio.sleep(0)
         except ClientDisconnected:
-            pass  # what a WebSocket says instead
+            pass  # the event of a WebSocket
         ended.set()
 
     return write

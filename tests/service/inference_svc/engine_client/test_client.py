@@ -297,7 +297,7 @@ async def test_a_saved_sequence_survives_a_crash_of_the_engine(tmp_path: Path) -
         await _first_delta(stream)
         saved = await engine.snapshots.run(SaveSnapshot(0, "r", 0, "d1"))
         await _text(stream)
-        whole = [token for event in events if isinstance(event, Delta) for token in event.tokens]
+        tokens = [token for event in events if isinstance(event, Delta) for token in event.tokens]
         events.clear()
         os.kill(engine.pid, signal.SIGSTOP)
         saving = asyncio.create_task(engine.snapshots.run(SaveSnapshot(0, "r", 0, "d1")))
@@ -312,11 +312,11 @@ async def test_a_saved_sequence_survives_a_crash_of_the_engine(tmp_path: Path) -
         restored = await engine.snapshots.run(RestoreSnapshot(0, saved.snapshot_id, "d1"))
         output = restored.origin.tokens[len(PROMPT) :]
         await _text(_submit(engine, replace(request, resumed=output)))
-        rest = [token for event in events if isinstance(event, Delta) for token in event.tokens]
+        tail = [token for event in events if isinstance(event, Delta) for token in event.tokens]
 
         assert restored == saved
         assert engine.snapshots.use.num_files == 1
-        assert [*output, *rest] == whole
+        assert [*output, *tail] == tokens
 
 
 async def test_killing_the_frontend_ends_the_engine(tmp_path: Path) -> None:
@@ -349,9 +349,9 @@ async def test_killing_the_frontend_ends_the_engine(tmp_path: Path) -> None:
     frontend.kill()
     await frontend.wait()
 
-    gone = asyncio.Event()
-    asyncio.get_running_loop().add_reader(watch, gone.set)
-    await asyncio.wait_for(gone.wait(), 5)
+    closed = asyncio.Event()
+    asyncio.get_running_loop().add_reader(watch, closed.set)
+    await asyncio.wait_for(closed.wait(), 5)
     asyncio.get_running_loop().remove_reader(watch)
     os.close(watch)
 

@@ -68,8 +68,8 @@ def test_the_order_of_messages_of_one_second_is_that_of_other_threads(
 ) -> None:
     """Messages that were created with a thread are all of the same second."""
     messages = [make_message("a", 5), make_message("b", 5)][::order]
-    others = [make_message("c", 6, "thread_2"), make_message("d", 7, "thread_2")][::order]
-    export = index_export(write_export(tmp_path, *messages, *others))
+    other_messages = [make_message("c", 6, "thread_2"), make_message("d", 7, "thread_2")][::order]
+    export = index_export(write_export(tmp_path, *messages, *other_messages))
 
     assert [each["id"] for each in export.messages_of("thread_1")] == ["a", "b"]
 
@@ -120,7 +120,7 @@ def test_models_are_renamed() -> None:
 
 
 def test_an_expired_store_is_skipped() -> None:
-    """Its files are gone."""
+    """Its files no longer exist."""
     translator = Translator({}, "", lambda old: None, with_search=True)
     store = {"id": "vs_1", "object": "vector_store", "name": "foxes", "status": "expired"}
 
@@ -128,16 +128,16 @@ def test_an_expired_store_is_skipped() -> None:
     assert translator.skipped == {"expired vector stores": 1}
 
 
-@pytest.mark.parametrize("where", [".", "../export", "deeper/.."])
+@pytest.mark.parametrize("export", [".", "../export", "deeper/.."])
 def test_the_map_is_written_next_to_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: str
 ) -> None:
     """Also if the path does not end with the name of the folder."""
     folder = tmp_path / "export"
     (folder / "deeper").mkdir(parents=True)
     write_export(folder)
     monkeypatch.chdir(folder)
-    result = CliRunner().invoke(cli, ["import", "assistants", where, "--control", "127.0.0.1:1"])
+    result = CliRunner().invoke(cli, ["import", "assistants", export, "--control", "127.0.0.1:1"])
 
     assert result.exit_code == 0, result.output
     assert (tmp_path / "export.ids").exists()

@@ -44,10 +44,10 @@ def test_addresses_model_and_sizes_are_printed() -> None:
 
 def test_the_curl_command_is_valid_shell_syntax() -> None:
     """It has the URL and a JSON body with the model's name."""
-    words = shlex.split(ANNOUNCEMENT.curl_command())
+    arguments = shlex.split(ANNOUNCEMENT.curl_command())
 
-    assert words[:2] == ["curl", "http://127.0.0.1:8080/v1/chat/completions"]
-    assert json.loads(words[-1])["model"] == "demo-chat"
+    assert arguments[:2] == ["curl", "http://127.0.0.1:8080/v1/chat/completions"]
+    assert json.loads(arguments[-1])["model"] == "demo-chat"
 
 
 def test_the_curl_command_has_a_key_if_the_server_requires_one() -> None:

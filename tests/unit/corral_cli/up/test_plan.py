@@ -121,8 +121,8 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_one_address_for_two_listeners_is_refused(tmp_path: Path) -> None:
     """The check of the ports alone would not find it."""
-    twice = str(parse_address("127.0.0.1:28080"))
-    plan = Plan.make(UpFlags(data_dir=tmp_path, listen=twice, inference_listen=twice))
+    address = str(parse_address("127.0.0.1:28080"))
+    plan = Plan.make(UpFlags(data_dir=tmp_path, listen=address, inference_listen=address))
 
     with pytest.raises(StartupError, match="configured for two listeners"):
         plan.check_ports()
@@ -185,19 +185,19 @@ def test_a_control_service_alone_has_the_same_data_folder(
 ) -> None:
     """As under `corral up`."""
     config = write_config(tmp_path, text)
-    alone = load("control", config).data_dir
+    standalone = load("control", config).data_dir
 
-    assert alone == Plan.make(UpFlags(config=config)).control.data_dir == Path(folder)
+    assert standalone == Plan.make(UpFlags(config=config)).control.data_dir == Path(folder)
 
 
 def test_an_embedding_model_is_served_in_addition(tmp_path: Path) -> None:
     """The control service gets its name."""
     flags = UpFlags(data_dir=tmp_path, embedding_model="meaning=minilm.gguf")
-    alone, beside = Plan.make(flags), Plan.make(replace(flags, models=("chat.gguf",)))
+    standalone, beside = Plan.make(flags), Plan.make(replace(flags, models=("chat.gguf",)))
 
-    assert alone.inference.models == ["bundled", "meaning=minilm.gguf"]
+    assert standalone.inference.models == ["bundled", "meaning=minilm.gguf"]
     assert beside.inference.models == ["chat.gguf", "meaning=minilm.gguf"]
-    assert alone.control.embedding_model == beside.control.embedding_model == "meaning"
+    assert standalone.control.embedding_model == beside.control.embedding_model == "meaning"
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,11 @@ async def test_a_killed_service_is_restarted(tmp_path: Path) -> None:
     """The exit and the restart are reported."""
     reports: list[str] = []
 
-    async def kill_it() -> None:
+    async def kill() -> None:
         os.kill(pids(tmp_path)[0], signal.SIGKILL)
         await wait_until(lambda: len(pids(tmp_path)) == 2 and len(reports) == 2)
 
-    await run_until(Supervisor([make_service(tmp_path)], reports.append, FAST_RESTARTS), kill_it)
+    await run_until(Supervisor([make_service(tmp_path)], reports.append, FAST_RESTARTS), kill)
 
     assert reports == [
         "inference was killed by SIGKILL; restarting it in 0.01 s",
@@ -205,13 +205,13 @@ async def test_a_long_run_resets_the_count_of_failures(tmp_path: Path) -> None:
     """A service that fails occasionally is always restarted."""
     policy = RestartPolicy(first_delay_s=0.01, stable_after_s=0, failures_allowed=1)
 
-    async def kill_it_often() -> None:
+    async def kill_repeatedly() -> None:
         for count in range(1, 5):
             await wait_until(partial(has_started, tmp_path, count))
             os.kill(pids(tmp_path)[-1], signal.SIGKILL)
         await wait_until(lambda: len(pids(tmp_path)) == 5)
 
-    await run_until(Supervisor([make_service(tmp_path)], lambda _: None, policy), kill_it_often)
+    await run_until(Supervisor([make_service(tmp_path)], lambda _: None, policy), kill_repeatedly)
 
     assert len(pids(tmp_path)) == 5
 
@@ -221,11 +221,11 @@ async def test_stopping_does_not_wait_for_a_restart(tmp_path: Path) -> None:
     reports: list[str] = []
     slow = RestartPolicy(first_delay_s=1000, longest_delay_s=1000)
 
-    async def kill_it() -> None:
+    async def kill() -> None:
         os.kill(pids(tmp_path)[0], signal.SIGKILL)
         await wait_until(lambda: reports)
 
-    await run_until(Supervisor([make_service(tmp_path)], reports.append, slow), kill_it)
+    await run_until(Supervisor([make_service(tmp_path)], reports.append, slow), kill)
 
     assert len(pids(tmp_path)) == 1
 
@@ -339,7 +339,7 @@ async def test_a_child_that_ignores_sigterm_of_the_lifeline_is_killed(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "description"),
     [
         (0, "exited with code 0"),
         (2, "exited with code 2"),
@@ -347,9 +347,9 @@ async def test_a_child_that_ignores_sigterm_of_the_lifeline_is_killed(tmp_path: 
         (-99, "was killed by signal 99"),
     ],
 )
-def test_exit_codes_are_described(code: int, words: str) -> None:
+def test_exit_codes_are_described(code: int, description: str) -> None:
     """Signals by name."""
-    assert describe_exit(code) == words
+    assert describe_exit(code) == description
 
 
 def test_delays_double_up_to_a_limit() -> None:

@@ -79,8 +79,8 @@ def test_the_timer_is_cancelled() -> None:
     """When the buffer has room or the connection is closed."""
     protocol = Protocol(unread_limit_s=LIMIT_S)
     loop: Any = protocol.loop
-    for end in (protocol.resume_writing, lambda: protocol.connection_lost(None)):
+    for stop_timer in (protocol.resume_writing, lambda: protocol.connection_lost(None)):
         protocol.pause_writing()
         assert loop.timer is not None
-        end()
+        stop_timer()
         assert loop.timer is None

@@ -82,12 +82,12 @@ async def test_concurrent_stores_of_a_digest_download_it_once(cache: AdapterCach
 
     first = asyncio.create_task(fetch("first", b"broken"))
     await began.wait()
-    others = [asyncio.create_task(fetch(name)) for name in ("second", "third")]
+    waiting = [asyncio.create_task(fetch(name)) for name in ("second", "third")]
     await asyncio.sleep(0)
     gate.set()
     with pytest.raises(AdapterDigestMismatch):
         await first
-    paths = await asyncio.gather(*others)
+    paths = await asyncio.gather(*waiting)
 
     assert paths == [cache.find(sha256(content))] * 2
     assert sent == ["first", "second"]

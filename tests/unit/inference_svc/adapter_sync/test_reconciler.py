@@ -139,12 +139,12 @@ async def test_cached_adapters_are_loaded_without_the_control_service(
         control.set_desired(make_desired("1"))
         await frontend.wait_for(lambda: frontend.states() == [("READY", "")])
     control.is_down = True
-    async with run_frontend(tmp_path, control) as again:
-        assert again.find() is not None
+    async with run_frontend(tmp_path, control) as second:
+        assert second.find() is not None
         assert control.downloads == 1
         control.is_down = False
         control.set_desired()
-        await again.wait_for(lambda: again.find() is None)
+        await second.wait_for(lambda: second.find() is None)
 
 
 async def test_a_failed_download_is_retried(tmp_path: Path, control: FakeControl) -> None:
@@ -169,11 +169,11 @@ async def test_an_adapter_that_crashed_an_engine_is_loaded_only_on_request(
         await frontend.wait_for(
             lambda: frontend.states() == [("FAILED", AdapterCrashedEngine.reason)]
         )
-    async with run_frontend(tmp_path, control) as again:
-        await again.wait_for(lambda: again.states() == [("FAILED", AdapterCrashedEngine.reason)])
-        assert again.loader.orders == []
+    async with run_frontend(tmp_path, control) as second:
+        await second.wait_for(lambda: second.states() == [("FAILED", AdapterCrashedEngine.reason)])
+        assert second.loader.orders == []
         control.set_desired(make_desired("1", attempt=1))
-        await again.wait_for(lambda: again.states() == [("READY", "")])
+        await second.wait_for(lambda: second.states() == [("READY", "")])
 
 
 async def test_an_adapter_that_reuses_a_name_waits_for_the_previous_one(

@@ -242,7 +242,7 @@ async def test_an_adapter_added_without_an_engine_is_loaded_by_the_next_engine(
 
 async def test_closing_the_engine_keeps_the_current_generations(harness: RegistryHarness) -> None:
     """No adapter is blamed; pending new loads fail, and draining generations are freed."""
-    kept, old = await harness.load("kept"), await harness.load("new", "two")
+    current, old = await harness.load("kept"), await harness.load("new", "two")
     harness.users[old] = 1
     await harness.load("new", "three")
     pending = harness.registry.load(harness.make_adapter("late", "four"))
@@ -256,7 +256,7 @@ async def test_closing_the_engine_keeps_the_current_generations(harness: Registr
 
     assert [each.name for each in harness.registry.all()] == ["kept", "new"]
     assert {state for _, state in harness.states()} == {AdapterState.LOADING}
-    assert harness.sent[0] == LoadAdapter("demo", kept.digest, kept.file.path)
+    assert harness.sent[0] == LoadAdapter("demo", current.digest, current.file.path)
     assert len(harness.sent) == 2
 
 
@@ -265,16 +265,16 @@ async def test_closing_the_engine_keeps_the_current_generations(harness: Registr
 
 async def test_adapter_names_are_separate_for_each_project(harness: RegistryHarness) -> None:
     """And for the operator."""
-    shared, mine = await harness.load(content="one"), harness.make_adapter(content="two")
-    mine.project = "mine"
-    answer = harness.registry.load(mine)
-    harness.answer(mine)
+    shared, private = await harness.load(content="one"), harness.make_adapter(content="two")
+    private.project = "red"
+    answer = harness.registry.load(private)
+    harness.answer(private)
 
-    assert await answer is harness.registry.get("voice", "mine")
+    assert await answer is harness.registry.get("voice", "red")
     assert harness.registry.get("voice") is shared
     assert harness.registry.find("voice", "other") is None
-    assert (shared.generation, mine.generation) == (1, 1)
-    assert harness.registry.unload("voice", "mine") is mine
+    assert (shared.generation, private.generation) == (1, 1)
+    assert harness.registry.unload("voice", "red") is private
     assert harness.registry.get("voice") is shared
 
 

@@ -21,7 +21,7 @@ from tests.support.snapshots import FINGERPRINT
 
 LIMITS = NativeLimits(64, 4, 1, 512, 300)
 THREAD = [65 + i % 20 for i in range(100)]
-OTHERS = [[97 + (i + shift) % 20 for i in range(100)] for shift in range(4)]
+OTHER_PROMPTS = [[97 + (i + shift) % 20 for i in range(100)] for shift in range(4)]
 SAVED_BYTES = 900
 """Memory for two states of a hundred tokens with four bytes each."""
 
@@ -39,10 +39,10 @@ class Bench:
         slot_tokens: int = LIMITS.slot_tokens,
     ) -> None:
         self.engine = EngineBench(FakeBackend(LIMITS), saved_bytes=saved_bytes)
-        self.done: SimpleQueue[OffloadDone] = SimpleQueue()
+        self.finished: SimpleQueue[OffloadDone] = SimpleQueue()
         served = ServedEngine("m", self.engine.engine, FINGERPRINT, slot_tokens)
         cache = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files))
-        self.offloader = PrefixOffloader(served, cache, self.done.put)
+        self.offloader = PrefixOffloader(served, cache, self.finished.put)
         self._ids = iter(range(1000))
 
     def request(self, prompt: list[int], object_id: str = "", **changes: Any) -> SequenceRequest:
@@ -53,7 +53,7 @@ class Bench:
 
     def complete_next(self) -> list[SequenceRequest | SnapshotDone]:
         """Wait for the offload thread and complete its work."""
-        return list(self.offloader.complete(self.done.get(timeout=10)))
+        return list(self.offloader.complete(self.finished.get(timeout=10)))
 
     def run(self, prompt: list[int], object_id: str = "", **changes: Any) -> Started:
         """Run a request to its end; returns how it started."""
@@ -90,7 +90,7 @@ class Bench:
     def evict(self) -> None:
         """Fill slot and memory with other prompts, and wait until the evicted prefixes are
         written."""
-        for prompt in OTHERS:
+        for prompt in OTHER_PROMPTS:
             self.run(prompt)
         self.drop("nobody")
 
@@ -115,9 +115,9 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.snapshot"))
 
 
-def next_prompt(more: int = 20) -> list[int]:
+def next_prompt(num_new_tokens: int = 20) -> list[int]:
     """The thread's next prompt."""
-    return [*THREAD, *range(200, 200 + more)]
+    return [*THREAD, *range(200, 200 + num_new_tokens)]
 
 
 def test_an_evicted_prefix_is_loaded_from_disk(bench: Bench, folder: Path) -> None:
@@ -140,9 +140,9 @@ def test_another_engine_loads_the_prefixes_of_the_first(bench: Bench, folder: Pa
 def test_another_object_of_the_project_reuses_a_prefix(bench: Bench) -> None:
     """A response that continues another is found by its tokens; other projects are not searched."""
     other = bench.run(next_prompt(), "thread_1", cache_key=b"another project")
-    own = bench.run(next_prompt(), "response_2")
+    same_project = bench.run(next_prompt(), "response_2")
 
-    assert (other.cached_tokens, own.cached_tokens) == (0, 100)
+    assert (other.cached_tokens, same_project.cached_tokens) == (0, 100)
 
 
 def test_only_prefixes_of_stored_objects_are_written(folder: Path) -> None:
@@ -175,14 +175,14 @@ def test_a_slightly_longer_prefix_is_not_written_again(bench: Bench, folder: Pat
     assert files(folder) == [before]
 
 
-@pytest.mark.parametrize("place", [60, -40], ids=["metadata", "cells"])
+@pytest.mark.parametrize("offset", [60, -40], ids=["metadata", "cells"])
 def test_a_damaged_file_is_deleted_and_the_prompt_computed(
-    bench: Bench, folder: Path, place: int
+    bench: Bench, folder: Path, offset: int
 ) -> None:
     """Damage is detected in the metadata, when an engine starts, and in the cells."""
     (file,) = files(folder)
     data = bytearray(file.read_bytes())
-    data[place] ^= 1
+    data[offset] ^= 1
     file.write_bytes(data)
 
     started = Bench(folder).run(next_prompt(), "thread_1")
@@ -210,7 +210,7 @@ def test_the_files_of_another_model_are_ignored(bench: Bench, folder: Path) -> N
 def test_a_dropped_object_leaves_no_files(bench: Bench, folder: Path) -> None:
     """Its files are deleted, and its prefixes in slots, memory and running sequences are not
     written any more."""
-    bench.run(OTHERS[0], "thread_2")
+    bench.run(OTHER_PROMPTS[0], "thread_2")
     bench.engine.submit(bench.request(next_prompt(), "thread_1"))
     bench.engine.step()
 
@@ -229,7 +229,7 @@ def test_a_prefix_read_while_its_object_is_dropped_is_not_written_again(
     assert bench.offloader.defer(deferred)
 
     bench.offloader.drop(DropCachedPrefixes(1, ("thread_1",)))
-    done = [bench.done.get(timeout=10) for _ in range(2)]
+    done = [bench.finished.get(timeout=10) for _ in range(2)]
     results = [result for each in done for result in bench.offloader.complete(each)]
     (released,) = (result for result in results if isinstance(result, SequenceRequest))
     bench.engine.submit(released)
@@ -242,13 +242,13 @@ def test_a_prefix_read_while_its_object_is_dropped_is_not_written_again(
 def test_an_evicted_file_is_removed_from_the_index(folder: Path) -> None:
     """Its tokens are not matched, and no read is attempted."""
     bench = Bench(folder, max_files=1)
-    for object_id, prompt in zip("ab", OTHERS[:2], strict=True):
+    for object_id, prompt in zip("ab", OTHER_PROMPTS[:2], strict=True):
         bench.run(prompt, object_id)
     bench.run(THREAD, "thread_1")
     bench.evict()
 
     assert len(files(folder)) == 1
-    assert not bench.offloader.defer(bench.request([*OTHERS[0], 1], "a"))
+    assert not bench.offloader.defer(bench.request([*OTHER_PROMPTS[0], 1], "a"))
 
 
 def test_a_prefix_larger_than_the_memory_is_not_written(folder: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_file_larger_than_the_memory_is_read_once(bench: Bench, folder: Path) 
     smaller = Bench(folder, saved_bytes=300)
 
     assert smaller.run(next_prompt(), "thread_1").cached_tokens == 0
-    smaller.run(OTHERS[0])
+    smaller.run(OTHER_PROMPTS[0])
     assert not smaller.offloader.defer(smaller.request(next_prompt(), "thread_1"))
 
 
@@ -336,7 +336,7 @@ def test_the_load_counts_hits_misses_and_writes(bench: Bench, folder: Path) -> N
 def test_evicted_files_are_counted(folder: Path) -> None:
     """Whichever object they belong to."""
     bench = Bench(folder, max_files=1)
-    bench.run(OTHERS[0], "a")
+    bench.run(OTHER_PROMPTS[0], "a")
     bench.run(THREAD, "thread_1")
     bench.evict()
 

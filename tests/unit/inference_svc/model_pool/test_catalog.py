@@ -43,18 +43,18 @@ def scene(tmp_path: Path) -> Iterator[CatalogFixture]:
 
 def test_a_projects_own_adapter_hides_the_operators(scene: CatalogFixture) -> None:
     """Other projects use the operator's; each lists the name once."""
-    shared, mine = scene.add("voice", model="b"), scene.add("voice", "mine")
+    shared, private = scene.add("voice", model="b"), scene.add("voice", "red")
 
-    assert scene.catalog.resolve("voice", "mine") == (scene.catalog.find_model("a"), mine)
+    assert scene.catalog.resolve("voice", "red") == (scene.catalog.find_model("a"), private)
     assert scene.catalog.resolve("voice", "other") == (scene.catalog.find_model("b"), shared)
-    visible = scene.catalog.visible_models("mine")
-    assert [resolved.adapter for resolved in visible] == [None, None, mine]
+    visible = scene.catalog.visible_models("red")
+    assert [resolved.adapter for resolved in visible] == [None, None, private]
     assert scene.catalog.find_adapter("voice", "other") is shared
 
 
 def test_the_adapter_of_another_project_is_not_found(scene: CatalogFixture) -> None:
     """As a model, in a list, or where adapters are not allowed."""
-    scene.add("voice", "mine")
+    scene.add("voice", "red")
 
     with pytest.raises(ModelNotFound):
         scene.catalog.resolve("voice", "other")
@@ -63,15 +63,15 @@ def test_the_adapter_of_another_project_is_not_found(scene: CatalogFixture) -> N
     with pytest.raises(ModelNotFound):
         scene.catalog.find_model("voice", operation="embed", project="other")
     with pytest.raises(ModelCannot):
-        scene.catalog.find_model("voice", operation="embed", project="mine")
+        scene.catalog.find_model("voice", operation="embed", project="red")
     assert [resolved.name for resolved in scene.catalog.visible_models("other")] == ["a", "b"]
 
 
 def test_a_standing_adapter_applies_to_requests_that_name_no_adapter(scene: CatalogFixture) -> None:
     """Of its project and model only, and not after it failed to load."""
-    standing = scene.add("voice", "mine", standing=0.5)
-    scene.add("other", "mine")
-    scene.add("third", "mine", model="b", standing=1)
+    standing = scene.add("voice", "red", standing=0.5)
+    scene.add("other", "red")
+    scene.add("third", "red", model="b", standing=1)
 
     def used(project: str, model: str = "a", *names: str) -> list[str]:
         scales = [adapter_pb2.AdapterScale(adapter=name) for name in names]
@@ -79,10 +79,10 @@ def test_a_standing_adapter_applies_to_requests_that_name_no_adapter(scene: Cata
         result = resolve_adapters(scales, resolved, scene.catalog, project)
         return [f"{a.name} {s.scale}" for a, s in zip(result.adapters, result.stack, strict=True)]
 
-    assert used("mine") == ["voice 0.5"]
-    assert used("mine", "other") == ["other 1.0"]
-    assert used("mine", "a", "other") == ["other 1.0"]
-    assert used("mine", "b") == ["third 1.0"]
+    assert used("red") == ["voice 0.5"]
+    assert used("red", "other") == ["other 1.0"]
+    assert used("red", "a", "other") == ["other 1.0"]
+    assert used("red", "b") == ["third 1.0"]
     assert used("other") == []
     standing.error = AdapterCrashedEngine(adapter="voice")
-    assert used("mine") == []
+    assert used("red") == []

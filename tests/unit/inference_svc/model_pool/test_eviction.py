@@ -33,22 +33,22 @@ def make_resident(
     return Resident(name, pinned, state, uses, used_at=used_at, memory=DeviceBytes(memory))
 
 
-def decide(*others: Resident, needed: int = 20, available: int = 1000) -> LoadDecision:
+def decide(*residents: Resident, needed: int = 20, available: int = 1000) -> LoadDecision:
     """The decision for a candidate with a budget of 50."""
     candidate = Resident("new", state=ModelState.LOADING)
     available_bytes = DeviceBytes(available)
     return plan_load(
-        candidate, [candidate, *others], needed, budget_bytes=50, available=available_bytes
+        candidate, [candidate, *residents], needed, budget_bytes=50, available=available_bytes
     )
 
 
 def decide_on_gpus(
-    *others: Resident, layer_split: LayerSplit = ALL_ON_GPU, **free: int
+    *residents: Resident, layer_split: LayerSplit = ALL_ON_GPU, **free: int
 ) -> LoadDecision:
     """The decision for a candidate of 20 bytes that uses GPUs only."""
     candidate = Resident("new", state=ModelState.LOADING, layer_split=layer_split)
     available = DeviceBytes(1000, free)
-    return plan_load(candidate, [candidate, *others], 20, budget_bytes=2000, available=available)
+    return plan_load(candidate, [candidate, *residents], 20, budget_bytes=2000, available=available)
 
 
 def test_a_model_that_fits_may_use_all_free_memory() -> None:
@@ -85,9 +85,9 @@ def test_nothing_is_evicted_for_a_model_that_cannot_fit() -> None:
 def test_memory_that_the_machine_lacks_is_not_waited_for() -> None:
     """Nothing is evicted if the memory of all models would not suffice."""
     idle, used = make_resident("idle", 10), make_resident("used", 4, uses=1)
-    for others, available_bytes in ((), 5), ((idle,), 15), ((idle, used), 19):
+    for residents, available_bytes in ((), 5), ((idle,), 15), ((idle, used), 19):
         with pytest.raises(ModelTooLarge) as refusal:
-            decide(*others, available=5)
+            decide(*residents, available=5)
         assert refusal.value.available_bytes == available_bytes
     assert decide(idle, used, needed=19, available=5) == Evict(idle)
     assert decide(used, needed=9, available=5) == Wait(5)

@@ -46,7 +46,7 @@ def test_models_on_different_devices_do_not_share_memory() -> None:
     assert plan(large, *models)[1:] == plan(*models)
 
 
-def test_models_on_one_gpu_share_its_memory() -> None:
+def test_models_single_share_its_memory() -> None:
     """The error of models that do not fit has the GPU's memory."""
     assert sum(plan(make_placed("a", 8, "CUDA0"), make_placed("b", 8, "CUDA0"))) < 24 * GIB
 
@@ -57,9 +57,9 @@ def test_models_on_one_gpu_share_its_memory() -> None:
 
 def test_a_model_planned_early_leaves_the_minimum_that_later_ones_need() -> None:
     """Even though its load divides it by the memory that is free before the others load."""
-    both, one = make_placed("both", 20, "CUDA0", "CUDA1"), make_placed("one", 8, "CUDA0")
+    split, single = make_placed("both", 20, "CUDA0", "CUDA1"), make_placed("one", 8, "CUDA0")
 
-    for models in ((both, one), (one, both)):
+    for models in ((split, single), (single, split)):
         free = MACHINE
         for entry, size in zip(models, plan(*models), strict=True):
             used = entry.resident.layer_split.divide(size, free)

@@ -34,8 +34,8 @@ GPU_MACHINE = DeviceBytes(100 * GIB, {"CUDA0": 8 * GIB})
 
 async def use(harness: PoolHarness, name: str, stack: AsyncExitStack | None = None) -> str:
     """Use a model, until `stack` closes if given; returns its name."""
-    async with AsyncExitStack() as own:
-        loaded = await (stack or own).enter_async_context(harness.pool.use(harness[name]))
+    async with AsyncExitStack() as own_stack:
+        loaded = await (stack or own_stack).enter_async_context(harness.pool.use(harness[name]))
         harness.clock.now += 1
         return loaded.processor.name
 
@@ -333,14 +333,14 @@ async def test_an_unload_waits_for_the_last_use() -> None:
     async with AsyncExitStack() as stack:
         await use(harness, "a", stack)
         unload = asyncio.create_task(harness.pool.unload(harness["a"], force=False, wait=True))
-        late = asyncio.create_task(use(harness, "a"))
+        pending = asyncio.create_task(use(harness, "a"))
         await settle()
         assert not unload.done()
         assert harness["a"].state is ModelState.UNLOADING
         assert not harness.loader.engines[0].is_closed
     await unload
 
-    assert await late == "a"
+    assert await pending == "a"
     assert [engine.is_closed for engine in harness.loader.engines] == [True, False]
 
 

@@ -47,10 +47,10 @@ def test_every_truncation_is_detected() -> None:
 def test_every_changed_byte_is_detected() -> None:
     """At every offset, with several bit masks."""
     data = make_snapshot_file(make_snapshot(), STATE)
-    for place in range(len(data)):
+    for offset in range(len(data)):
         for mask in (1, 0x80, 0xFF):
             changed = bytearray(data)
-            changed[place] ^= mask
+            changed[offset] ^= mask
             with pytest.raises((SnapshotCorrupt, SnapshotIncompatible)):
                 read(bytes(changed))
 
@@ -115,7 +115,7 @@ def test_a_snapshot_is_compatible_with_its_own_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "aspect", "found"),
+    ("target", "aspect", "actual"),
     [
         (TARGET._replace(fingerprint=replace(FINGERPRINT, model="d9")), "model", "d1"),
         (TARGET._replace(fingerprint=replace(FINGERPRINT, cache="q8_0")), "cache", "f16/f16"),
@@ -130,13 +130,13 @@ def test_a_snapshot_is_compatible_with_its_own_model() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_incompatibility_is_named(target: RestoreTarget, aspect: str, found: str) -> None:
+def test_an_incompatibility_is_named(target: RestoreTarget, aspect: str, actual: str) -> None:
     """The error has the aspect and the actual value; a missing adapter is named by its digest."""
     adapters = (("d2", 0.5),) if aspect == "adapters" else ()
     with pytest.raises(SnapshotIncompatible) as failure:
         make_snapshot(adapters=adapters).check_compatible(target)
 
-    assert (failure.value.aspect, failure.value.found) == (aspect, found)
+    assert (failure.value.aspect, failure.value.found) == (aspect, actual)
 
 
 def test_the_metadata_is_plain_json_without_tokens() -> None:

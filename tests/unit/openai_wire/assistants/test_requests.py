@@ -36,11 +36,11 @@ from svc_kit.errors import (
 )
 
 IGNORED = {"user", "safety_identifier", "service_tier", "etag"}
-"""Fields without an effect on an assistant, and what a change rests on."""
+"""Fields that have no effect on an assistant, or identify the version to update."""
 
 
 def update_paths(**fields: Any) -> list[str]:
-    """What an update takes."""
+    """Return the field mask of an update."""
     return list(update_assistant_request("asst_x", fields).update_mask.paths)
 
 
@@ -127,8 +127,8 @@ def test_vector_stores_are_created_only_with_new_objects() -> None:
     body = {"assistant_id": "asst_1", "thread": {"tool_resources": resources}}
     run = create_thread_and_run_request(parse_thread_and_run(body), "")
 
-    for made in (assistant, thread, run):
-        (new,) = made.new_vector_stores
+    for request in (assistant, thread, run):
+        (new,) = request.new_vector_stores
         assert (list(new.file_ids), dict(new.metadata)) == (["file-1"], {"k": "v"})
     for change in (update_assistant_request, update_thread_request):
         with pytest.raises(UnsupportedField, match="vector_stores"):

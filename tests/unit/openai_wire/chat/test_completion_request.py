@@ -27,12 +27,12 @@ def make_requests(**fields: Any) -> list[inference_service_pb2.GenerateRequest]:
 )
 def test_prompts_have_four_forms(prompt: Any, sent: list[Any]) -> None:
     """Each prompt becomes a request."""
-    found = [
+    prompts = [
         request.text if request.WhichOneof("prompt") == "text" else list(request.token_ids.ids)
         for request in make_requests(prompt=prompt)
     ]
 
-    assert found == sent
+    assert prompts == sent
 
 
 @pytest.mark.parametrize(

@@ -23,22 +23,22 @@ def make_request(**fields: Any) -> pb.EmbedRequest:
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"),
+    ("body_input", "proto_inputs"),
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])],
 )
-def test_inputs_have_four_forms(given: Any, sent: list[Any]) -> None:
+def test_inputs_have_four_forms(body_input: Any, proto_inputs: list[Any]) -> None:
     """A text, texts, token ids, or lists of token ids."""
-    inputs = make_request(input=given).inputs
+    inputs = make_request(input=body_input).inputs
 
-    assert [each.text or list(each.token_ids.ids) for each in inputs] == sent
+    assert [each.text or list(each.token_ids.ids) for each in inputs] == proto_inputs
 
 
 def test_unset_fields_stay_unset() -> None:
     """The defaults are the service's."""
-    bare, full = make_request(input="a"), make_request(input="a", dimensions=3, normalize=False)
+    unset, full = make_request(input="a"), make_request(input="a", dimensions=3, normalize=False)
 
-    assert not bare.HasField("dimensions")
-    assert not bare.HasField("normalize")
+    assert not unset.HasField("dimensions")
+    assert not unset.HasField("normalize")
     assert (full.dimensions, full.normalize, full.model) == (3, False, "m")
 
 
@@ -77,9 +77,9 @@ def test_the_proto_name_of_inputs_is_translated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_base64", "sent"), [(False, [1.5, -2.0]), (True, "AADAPwAAAMA=")]
+    ("is_base64", "embedding"), [(False, [1.5, -2.0]), (True, "AADAPwAAAMA=")]
 )  # fmt: skip
-def test_vectors_are_numbers_or_base64(is_base64: bool, sent: object) -> None:
+def test_vectors_are_numbers_or_base64(is_base64: bool, embedding: object) -> None:
     """Usage has the token count."""
     vectors = EmbeddingList("asked", is_base64=is_base64)
     vectors.add(
@@ -91,7 +91,7 @@ def test_vectors_are_numbers_or_base64(is_base64: bool, sent: object) -> None:
     assert vectors.as_object() == {
         "object": "list",
         "model": "answered",
-        "data": [{"object": "embedding", "index": 0, "embedding": sent}],
+        "data": [{"object": "embedding", "index": 0, "embedding": embedding}],
         "usage": {"prompt_tokens": 7, "total_tokens": 7},
     }
 
@@ -101,11 +101,11 @@ RERANK_BODY: dict[str, Any] = {"model": "m", "query": "q", "documents": ["a", {"
 
 def test_a_rerank_body_is_converted() -> None:
     """Unset fields stay unset."""
-    bare = rerank_request(parse_rerank(RERANK_BODY))
+    unset = rerank_request(parse_rerank(RERANK_BODY))
     full = rerank_request(parse_rerank(RERANK_BODY | {"top_n": 1, "return_documents": True}))
 
-    assert (bare.model, bare.query, list(bare.documents)) == ("m", "q", ["a", "b"])
-    assert not bare.HasField("top_n")
+    assert (unset.model, unset.query, list(unset.documents)) == ("m", "q", ["a", "b"])
+    assert not unset.HasField("top_n")
     assert full.top_n == 1
 
 

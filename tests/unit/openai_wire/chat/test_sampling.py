@@ -48,11 +48,11 @@ def make_params(**fields: Any) -> sampling_pb2.SamplingParams:
 )
 def test_every_field_is_converted(field: str, value: Any, path: str) -> None:
     """To the corresponding field of the proto."""
-    found: Any = make_params(**{field: value})
+    converted: Any = make_params(**{field: value})
     for step in path.split("."):
-        found = getattr(found, step)
+        converted = getattr(converted, step)
 
-    assert found == value
+    assert converted == value
 
 
 def test_every_sampling_field_of_the_proto_can_be_set() -> None:

@@ -1,4 +1,4 @@
-"""Bodies about adapters: what is refused, and what becomes of the rest."""
+"""Request bodies and queries of adapters."""
 
 from typing import Any
 

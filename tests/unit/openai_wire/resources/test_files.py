@@ -1,4 +1,4 @@
-"""Lists of files, as clients ask for them."""
+"""Queries of file lists."""
 
 import pytest
 from corral.control.v1 import file_pb2

@@ -1,4 +1,4 @@
-"""Tools of responses: whose calls wait for a person's word."""
+"""Tools of responses: approval of MCP calls, and unsupported fields."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def named(*names: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "approval", "exempt"),
+    ("setting", "approval", "exempt"),
     [
         (None, ALWAYS, []),
         ("always", ALWAYS, []),
@@ -33,10 +33,10 @@ def named(*names: str) -> dict[str, Any]:
     ],
 )
 def test_calls_require_approval_by_default(
-    asked: object, approval: tool_pb2.McpTool.Approval, exempt: list[str]
+    setting: object, approval: tool_pb2.McpTool.Approval, exempt: list[str]
 ) -> None:
     """Also those in both lists; an empty list exempts nothing."""
-    [tool] = tools_to_proto([{"type": "mcp", "server_label": "shop", "require_approval": asked}])
+    [tool] = tools_to_proto([{"type": "mcp", "server_label": "shop", "require_approval": setting}])
 
     assert (tool.mcp.approval, list(tool.mcp.approval_exempt)) == (approval, exempt)
 

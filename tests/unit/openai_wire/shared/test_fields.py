@@ -28,8 +28,8 @@ def schemas(value: object) -> Iterator[dict[str, object]]:
 
 def test_unions_are_discriminated() -> None:
     """Errors of other unions have member names in the field path."""
-    for found in pkgutil.walk_packages(openai_wire.__path__, "openai_wire."):
-        importlib.import_module(found.name)
+    for module in pkgutil.walk_packages(openai_wire.__path__, "openai_wire."):
+        importlib.import_module(module.name)
 
     with_unions = [
         model
