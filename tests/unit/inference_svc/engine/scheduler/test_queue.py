@@ -39,6 +39,10 @@ def _one_slot(**options: object) -> EngineBench:
     return EngineBench(FakeBackend(NativeLimits(64, 1, 1, 128, VOCABULARY_SIZE)), **options)  # type: ignore[arg-type]
 
 
+def _started_ids(bench: EngineBench) -> list[int]:
+    return [event.sequence_id for event in bench.events if isinstance(event, Started)]
+
+
 def test_the_queue_is_ordered_by_priority_then_arrival() -> None:
     """Interactive, normal and batch work."""
     queue = _queue(
@@ -94,7 +98,7 @@ def test_an_aged_backlog_gets_an_eighth_of_the_slots() -> None:
     for _ in range(6):
         bench.step()
 
-    started = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    started = _started_ids(bench)
     assert [i for i in started if i < 8] == [0, 1]
     assert len(started) > 20
 
@@ -119,8 +123,7 @@ def test_an_aged_backlog_leaves_slots_to_newer_work() -> None:
     bench.submit(*(make_request(i, priority=3, max_tokens=2) for i in range(4, 6)))
     bench.run()
 
-    order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
-    assert order == [0, 4, 1, 5, 2, 3]
+    assert _started_ids(bench) == [0, 4, 1, 5, 2, 3]
 
 
 def test_the_least_served_project_comes_first() -> None:
@@ -141,8 +144,7 @@ def test_projects_take_turns() -> None:
     bench.submit(*(make_request(i, project="few", max_tokens=3, cache_key=b"few") for i in (6, 7)))
     bench.run()
 
-    order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
-    assert order[:4] == [0, 6, 1, 7]
+    assert _started_ids(bench)[:4] == [0, 6, 1, 7]
 
 
 class CountingShare(FairShare[str]):
@@ -254,5 +256,4 @@ def test_a_project_without_work_does_not_lower_the_share_of_new_ones() -> None:
     bench.submit(make_request(3, project="new", max_tokens=2))
     bench.run()
 
-    order = [event.sequence_id for event in bench.events if isinstance(event, Started)]
-    assert order == [0, 1, 2, 3]
+    assert _started_ids(bench) == [0, 1, 2, 3]

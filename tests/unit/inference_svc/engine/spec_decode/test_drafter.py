@@ -34,12 +34,16 @@ def _request(i: int = 0, **changes: Any) -> SequenceRequest:
     return make_request(i, **{"max_tokens": LENGTH, "ignore_eos": True, **changes})
 
 
-def _run_plain(request: SequenceRequest) -> EngineBench:
-    """Run a request without drafts."""
-    bench = _bench(spare=0)
-    bench.submit(request)
+def _run(*requests: SequenceRequest, **options: Any) -> EngineBench:
+    bench = _bench(**options)
+    bench.submit(*requests)
     bench.run()
     return bench
+
+
+def _run_plain(request: SequenceRequest) -> EngineBench:
+    """Run a request without drafts."""
+    return _run(request, spare=0)
 
 
 def _expensive_bench(seconds: Callable[[int], float], slots: int = 1) -> EngineBench:
@@ -59,9 +63,7 @@ def _logprobs(bench: EngineBench) -> list[ChosenLogprob]:
 
 def test_drafts_save_steps_and_change_no_token() -> None:
     """Repetitive text takes less than half of the steps."""
-    bench = _bench()
-    bench.submit(_request())
-    bench.run()
+    bench = _run(_request())
     plain = _run_plain(_request())
 
     assert bench.tokens(0) == plain.tokens(0)
@@ -91,9 +93,7 @@ def test_a_prediction_is_drafted_from_its_first_token() -> None:
 
 def test_accepted_tokens_of_a_step_are_one_event() -> None:
     """They count as one unread event of the reader."""
-    bench = _bench()
-    bench.submit(_request())
-    bench.run()
+    bench = _run(_request())
 
     assert len(bench.deltas(0)) == bench.engine.num_steps
     assert max(len(delta.tokens) for delta in bench.deltas(0)) > 8
@@ -116,9 +116,7 @@ def test_accepted_tokens_of_a_step_are_one_event() -> None:
 def test_options_have_the_same_result_with_drafts(changes: dict[str, Any]) -> None:
     """Tokens, text, log probabilities and finish reason are equal."""
     request = _request(**changes)
-    bench, plain = _bench(), _run_plain(request)
-    bench.submit(request)
-    bench.run()
+    bench, plain = _run(request), _run_plain(request)
 
     assert bench.tokens(0) == plain.tokens(0)
     assert bench.text(0) == plain.text(0)
@@ -131,9 +129,7 @@ def test_a_stop_text_inside_a_draft_ends_the_output() -> None:
     text = _run_plain(_request()).text(0)
     stop = text[40:44]
     request = _request(stop=(stop,))
-    bench, plain = _bench(), _run_plain(request)
-    bench.submit(request)
-    bench.run()
+    bench, plain = _run(request), _run_plain(request)
 
     assert bench.text(0) == plain.text(0) == text[: text.index(stop)]
     assert bench.finished(0).stop_text == stop
@@ -141,9 +137,7 @@ def test_a_stop_text_inside_a_draft_ends_the_output() -> None:
 
 def test_a_slot_with_a_rejected_draft_is_reused() -> None:
     """The next request reuses exactly the emitted tokens."""
-    bench = _bench()
-    bench.submit(_request())
-    bench.run()
+    bench = _run(_request())
     prompt = [65, 66, 67, *bench.tokens(0)[:40]]
     bench.submit(_request(1, prompt=prompt, max_tokens=20))
     bench.run()
@@ -153,9 +147,7 @@ def test_a_slot_with_a_rejected_draft_is_reused() -> None:
 
 def test_several_sequences_draft_rows_of_one_length() -> None:
     """Streams compute rows of different lengths in separate passes."""
-    bench = _bench(2)
-    bench.submit(_request(0), _request(1, prompt=[70, 71], seed=5))
-    bench.run()
+    bench = _run(_request(0), _request(1, prompt=[70, 71], seed=5), slots=2)
 
     for i, request in enumerate([_request(0), _request(1, prompt=[70, 71], seed=5)]):
         assert bench.tokens(i) == _run_plain(request).tokens(i)
@@ -168,9 +160,7 @@ def test_several_sequences_draft_rows_of_one_length() -> None:
 
 def test_max_draft_0_disables_drafts_of_one_sequence() -> None:
     """The other sequence of the batch still drafts."""
-    bench = _bench(2)
-    bench.submit(_request(0, max_draft=0), _request(1, prompt=[70, 71], seed=5))
-    bench.run()
+    bench = _run(_request(0, max_draft=0), _request(1, prompt=[70, 71], seed=5), slots=2)
 
     assert bench.finished(0).num_drafted == 0
     assert {len(delta.tokens) for delta in bench.deltas(0)} == {1}
@@ -180,9 +170,7 @@ def test_max_draft_0_disables_drafts_of_one_sequence() -> None:
 
 def test_a_request_may_limit_its_drafts() -> None:
     """`max_draft` limits the tokens of a step."""
-    bench = _bench()
-    bench.submit(_request(max_draft=2))
-    bench.run()
+    bench = _run(_request(max_draft=2))
 
     assert 2 < max(len(delta.tokens) for delta in bench.deltas(0)) <= 4
     assert bench.tokens(0) == _run_plain(_request()).tokens(0)
@@ -205,9 +193,7 @@ def test_steps_with_prompts_have_no_drafts() -> None:
 @pytest.mark.parametrize("options", [{"spare": 0}, {"can_trim": False}])
 def test_nothing_is_drafted_without_spare_rows_or_trim(options: dict[str, Any]) -> None:
     """Rejected tokens could not be computed or removed; there are no trials either."""
-    bench = _bench(measured={1: 1.0}, token_times=EXPENSIVE, **options)
-    bench.submit(_request())
-    bench.run()
+    bench = _run(_request(), measured={1: 1.0}, token_times=EXPENSIVE, **options)
 
     assert bench.finished(0).num_drafted == 0
     assert bench.tokens(0) == _run_plain(_request()).tokens(0)
@@ -215,9 +201,7 @@ def test_nothing_is_drafted_without_spare_rows_or_trim(options: dict[str, Any]) 
 
 def test_nothing_is_drafted_if_tokens_cost_as_much_as_steps() -> None:
     """A row of two tokens takes twice as long, so a draft cannot gain."""
-    bench = _bench(measured={1: 1.0}, token_times=EXPENSIVE)
-    bench.submit(_request(max_tokens=TRIAL_INTERVAL - 1))
-    bench.run()
+    bench = _run(_request(max_tokens=TRIAL_INTERVAL - 1), measured={1: 1.0}, token_times=EXPENSIVE)
 
     assert bench.finished(0).num_drafted == 0
 
@@ -271,9 +255,7 @@ def test_a_busy_batch_drafts_nothing() -> None:
     """A row of eight tokens costs as much as one token alone, but not beside others."""
     flat_then_steep = {1: 1.0, 8: 1.0, 16: 4.0, 32: 9.0}
     rows = {1: 1.0, 8: 1.0}
-    alone = _bench(8, measured=rows, token_times=flat_then_steep)
-    alone.submit(_request())
-    alone.run()
+    alone = _run(_request(), slots=8, measured=rows, token_times=flat_then_steep)
     busy = _bench(8, measured=rows, token_times=flat_then_steep)
     busy.submit(*(_request(i, seed=i) for i in range(8)))
     while not any(isinstance(event, Finished) for event in busy.events):
@@ -286,12 +268,14 @@ def test_a_busy_batch_drafts_nothing() -> None:
 def test_deterministic_sequences_do_not_draft_while_others_wait() -> None:
     """Deterministic sequences have separate steps that delay the others."""
     token_times = {1: 1.0, 2: 1.7, 16: 1.8, 32: 1.9}
-    alone = _bench(2, measured={1: 1.0}, token_times=token_times)
-    alone.submit(_request(deterministic=True))
-    alone.run()
-    busy = _bench(2, measured={1: 1.0}, token_times=token_times)
-    busy.submit(_request(deterministic=True), _request(1, prompt=[70, 71], max_draft=0))
-    busy.run()
+    alone = _run(_request(deterministic=True), slots=2, measured={1: 1.0}, token_times=token_times)
+    busy = _run(
+        _request(deterministic=True),
+        _request(1, prompt=[70, 71], max_draft=0),
+        slots=2,
+        measured={1: 1.0},
+        token_times=token_times,
+    )
 
     assert alone.finished(0).num_accepted > 0
     assert busy.finished(0).num_drafted == 0
@@ -311,9 +295,11 @@ def test_a_draft_fits_into_one_pass() -> None:
 @pytest.mark.parametrize(("cells", "drafts"), [(None, False), (480, True)])
 def test_streams_with_a_hole_between_them_draft_nothing(cells: int | None, drafts: bool) -> None:
     """Each run of streams would be a separate pass. The unified layout has no holes."""
-    bench = _bench(3, cells=cells)
-    bench.submit(*(_request(i, seed=i, max_tokens=2 if i == 1 else LENGTH) for i in range(3)))
-    bench.run()
+    bench = _run(
+        *(_request(i, seed=i, max_tokens=2 if i == 1 else LENGTH) for i in range(3)),
+        slots=3,
+        cells=cells,
+    )
 
     assert all(bool(bench.finished(i).num_drafted) is drafts for i in (0, 2))
 
@@ -347,9 +333,7 @@ def test_a_cancellation_between_two_drafts_frees_the_slot() -> None:
 
 def test_a_step_that_fails_with_drafts_is_retried_without() -> None:
     """The memory may not suffice for the logits of all drafts, for example."""
-    bench = _bench(fails=lambda batch: -2 if batch.outputs.sum() > 1 else 0)
-    bench.submit(_request())
-    bench.run()
+    bench = _run(_request(), fails=lambda batch: -2 if batch.outputs.sum() > 1 else 0)
 
     assert bench.failures() == {}
     assert bench.tokens(0) == _run_plain(_request()).tokens(0)
@@ -372,9 +356,7 @@ def test_a_failed_batch_with_drafts_is_retried_in_halves() -> None:
 
 def test_the_load_has_totals_of_drafted_and_accepted_tokens() -> None:
     """Totals never decrease, and include sequences that have ended."""
-    bench = _bench()
-    bench.submit(_request())
-    bench.run()
+    bench = _run(_request())
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
     finished = bench.finished(0)
 
