@@ -33,7 +33,7 @@ UNREAD_LIMIT_S = 3
 
 
 @dataclass(frozen=True)
-class Mortal(Corral):
+class KillableCorral(Corral):
     """A Corral whose processes tests may kill; `model` is the path of its model file."""
 
     model: Path
@@ -63,9 +63,9 @@ async def rpc(up: Corral) -> AsyncIterator[Rpc]:
 
 
 @pytest.fixture(scope="session")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """`corral up` with one slot, a queue of one request, small limits and a hostile model."""
-    folder = tmp_path_factory.mktemp("narrow")
+    folder = tmp_path_factory.mktemp("small")
     model = copy_with_template(BUNDLED_PATH, folder / "hostile.gguf", ENDLESS_TEMPLATE)
     flags = ("--model", "bundled", "--model", f"{HOSTILE}={model}")
     inference = {
@@ -81,9 +81,9 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 
 @pytest.fixture
-async def narrow_rpc(narrow: Corral) -> AsyncIterator[Rpc]:
-    """A plain gRPC client of the narrow server."""
-    async with connect(narrow.target) as connected:
+async def small_rpc(small: Corral) -> AsyncIterator[Rpc]:
+    """A plain gRPC client of the server with small limits."""
+    async with connect(small.target) as connected:
         yield connected
 
 
@@ -95,16 +95,16 @@ async def http(up: Corral) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-async def narrow_http(narrow: Corral) -> AsyncIterator[httpx.AsyncClient]:
-    """A plain HTTP client of the narrow server."""
-    async with plain_client(narrow) as client:
+async def small_http(small: Corral) -> AsyncIterator[httpx.AsyncClient]:
+    """A plain HTTP client of the server with small limits."""
+    async with plain_client(small) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+def killable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableCorral]:
     """`corral up` with short timeouts. Tests may kill its processes, but must wait for restarts."""
-    folder = tmp_path_factory.mktemp("mortal")
+    folder = tmp_path_factory.mktemp("killable")
     model = Path(shutil.copy(BUNDLED_PATH, folder / "own.gguf"))
     inference = {
         "engine.slots": 3,
@@ -116,20 +116,20 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
     with corral_up(
         folder, "--model", f"{MODEL}={model}", inference=inference, gateway=gateway
     ) as corral:
-        yield Mortal(corral.program, corral.url, corral.target, corral.control, model)
+        yield KillableCorral(corral.program, corral.url, corral.target, corral.control, model)
 
 
 @pytest.fixture
-async def mortal_rpc(mortal: Mortal) -> AsyncIterator[Rpc]:
+async def killable_rpc(killable: KillableCorral) -> AsyncIterator[Rpc]:
     """A plain gRPC client of the server that tests may kill."""
-    async with connect(mortal.target) as connected:
+    async with connect(killable.target) as connected:
         yield connected
 
 
 @pytest.fixture
-async def sdk(mortal: Mortal) -> AsyncIterator[openai.AsyncOpenAI]:
+async def sdk(killable: KillableCorral) -> AsyncIterator[openai.AsyncOpenAI]:
     """The SDK without retries, for the server that tests may kill."""
-    async with openai.AsyncOpenAI(base_url=mortal.api, api_key="x", max_retries=0) as connected:
+    async with openai.AsyncOpenAI(base_url=killable.api, api_key="x", max_retries=0) as connected:
         yield connected
 
 

@@ -66,9 +66,8 @@ FROM_DISK = (TURN + 1, generation.CACHE_SOURCE_DISK)
 
 @pytest.mark.timeout(90)  # two servers in sequence, and a killed engine
 async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
-    """After an eviction, a kill of the engine, and a restart with other slots only the new turn is
-    computed. Another project reuses nothing. The load has the counts of the cache, and prefixes can
-    be dropped without a loaded model."""
+    """After eviction, a kill of its engine and a restart only the new turn is computed; another
+    project reuses nothing. The load has the counts; prefixes can be dropped without a model."""
     with cache_folder.run_server() as target:
         async with connect(target) as rpc:
             caller = cache_folder.caller(rpc)

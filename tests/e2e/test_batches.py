@@ -42,19 +42,19 @@ def client(up: Corral) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral whose engine can be made to abort. Every test leaves it ready."""
     inference = {"engine.slots": 4, "engine.context_tokens": 1024, "engine.abort_on": POISON}
     control = {"batches.lines_at_once": LINES_AT_ONCE}
-    folder = tmp_path_factory.mktemp("fragile")
+    folder = tmp_path_factory.mktemp("server")
     with corral_up(folder, inference=inference, control=control) as corral:
         yield corral
 
 
 @pytest.fixture
-def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
+def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
     """The SDK with retries, for the server whose processes are killed."""
-    with openai.OpenAI(base_url=fragile.api, api_key="unused", max_retries=8) as connected:
+    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=8) as connected:
         yield connected
 
 
@@ -213,17 +213,17 @@ def test_fault_injection_is_off_by_default(client: openai.OpenAI) -> None:
 
 
 def test_after_kills_only_lines_in_flight_are_recomputed(
-    fragile: Corral, patient: openai.OpenAI
+    server: Corral, retrying_client: openai.OpenAI
 ) -> None:
     """Every line is in the output once."""
-    before = count_answered(fragile)
-    batch = start_batch(patient, make_lines(60))
+    before = count_answered(server)
+    batch = start_batch(retrying_client, make_lines(60))
     for completed, command in ((10, CONTROL), (25, ENGINE), (40, CONTROL)):
-        wait_for_batch(fragile, batch.id, completed)
-        kill_process(fragile, command)
-    wait_for_batch(fragile, batch.id)
-    ended = read_batch(patient, batch.id)
-    answered = count_answered(fragile) - before
+        wait_for_batch(server, batch.id, completed)
+        kill_process(server, command)
+    wait_for_batch(server, batch.id)
+    ended = read_batch(retrying_client, batch.id)
+    answered = count_answered(server) - before
 
     assert (ended.batch.status, ended.failed) == ("completed", {})
     assert sorted(ended.completed) == [line["custom_id"] for line in make_lines(60)]
@@ -232,17 +232,17 @@ def test_after_kills_only_lines_in_flight_are_recomputed(
 
 
 def test_a_batch_continues_after_frontend_and_gateway_are_killed(
-    fragile: Corral, patient: openai.OpenAI
+    server: Corral, retrying_client: openai.OpenAI
 ) -> None:
     """Every line is in the output once."""
-    program, mark = fragile.program, fragile.program.bookmark()
-    batch = start_batch(patient, make_lines(40))
-    wait_for_batch(fragile, batch.id, 10)
-    kill_process(fragile, GATEWAY)
-    kill_process(fragile, FRONTEND)
-    wait_for_batch(fragile, batch.id)
+    program, mark = server.program, server.program.bookmark()
+    batch = start_batch(retrying_client, make_lines(40))
+    wait_for_batch(server, batch.id, 10)
+    kill_process(server, GATEWAY)
+    kill_process(server, FRONTEND)
+    wait_for_batch(server, batch.id)
     program.wait_for_line("gateway is back", after=mark)
-    ended = read_batch(patient, batch.id)
+    ended = read_batch(retrying_client, batch.id)
 
     assert (ended.batch.status, ended.failed) == ("completed", {})
     assert len(ended.completed) == 40
@@ -250,16 +250,16 @@ def test_a_batch_continues_after_frontend_and_gateway_are_killed(
 
 
 def test_a_request_that_aborts_the_engine_fails_alone(
-    fragile: Corral, patient: openai.OpenAI
+    server: Corral, retrying_client: openai.OpenAI
 ) -> None:
     """One error line, results for all others, at most three aborted engines."""
-    mark = fragile.program.bookmark()
+    mark = server.program.bookmark()
     lines = make_lines(40)
     lines[20] = make_chat_line("line-020", stop=[POISON])
-    batch = start_batch(patient, lines)
-    wait_for_batch(fragile, batch.id)
-    ended = read_batch(patient, batch.id)
-    deaths = [line for line in fragile.program.stderr[mark:] if "engine process ended" in line.text]
+    batch = start_batch(retrying_client, lines)
+    wait_for_batch(server, batch.id)
+    ended = read_batch(retrying_client, batch.id)
+    deaths = [line for line in server.program.stderr[mark:] if "engine process ended" in line.text]
 
     assert (ended.batch.status, len(ended.completed)) == ("completed", 39)
     assert list(ended.failed) == ["line-020"]

@@ -20,16 +20,16 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_malicious_template_of_a_model_blocks_no_other_request(
-    narrow: Corral, narrow_rpc: Rpc, narrow_http: httpx.AsyncClient
+    small: Corral, small_rpc: Rpc, small_http: httpx.AsyncClient
 ) -> None:
     """A template that never ends is refused at its deadline."""
     started = time.monotonic()
     hostile = pb.ChatRequest(model=HOSTILE, conversation=make_chat().conversation)
     attack = asyncio.gather(
-        read_error(narrow_rpc.inference.Chat(hostile)),
-        narrow_http.post(CHAT, json=chat_body(model=HOSTILE)),
+        read_error(small_rpc.inference.Chat(hostile)),
+        small_http.post(CHAT, json=chat_body(model=HOSTILE)),
     )
-    answers = [(await narrow_rpc.chat(make_chat())).text[0] for _ in range(3)]
+    answers = [(await small_rpc.chat(make_chat())).text[0] for _ in range(3)]
     attack_had_ended = attack.done()
     error, response = await attack
     took = time.monotonic() - started
@@ -54,16 +54,16 @@ HOSTILE_TEMPLATES: Mapping[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_TEMPLATES)
-async def test_a_malicious_template_of_a_caller_is_refused(narrow_rpc: Rpc, name: str) -> None:
+async def test_a_malicious_template_of_a_caller_is_refused(small_rpc: Rpc, name: str) -> None:
     """If caller templates are allowed, they have the limits of model templates."""
     template, problem = HOSTILE_TEMPLATES[name]
     request = make_chat()
     request.conversation.template.template = template
-    error = await expect_refusal(narrow_rpc, request)
+    error = await expect_refusal(small_rpc, request)
 
     assert (error.code, error.reason) == (INVALID, "TEMPLATE_FAILED")
     assert problem in error.metadata["problem"]
-    assert (await narrow_rpc.chat(make_chat())).text[0] == PARIS
+    assert (await small_rpc.chat(make_chat())).text[0] == PARIS
 
 
 async def test_a_callers_template_is_refused_unless_allowed(

@@ -13,7 +13,7 @@ import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1.load_pb2 import LiveRequest
 
-from tests.e2e.conftest import PATIENCE_S, Mortal
+from tests.e2e.conftest import PATIENCE_S, KillableCorral
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.processes import resident_bytes
 from tests.support.rpc import PARIS, Rpc, connect, endless_chat, make_chat, read_delta, read_error
@@ -31,74 +31,76 @@ SMALL_WINDOW = ("grpc.http2.bdp_probe", 0)
 
 
 async def test_a_disconnect_during_a_stream_frees_the_slot(
-    mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
+    killable: KillableCorral, sdk: openai.AsyncOpenAI, killable_rpc: Rpc
 ) -> None:
     """At the next step; the cancellation passes through gateway and frontend."""
-    mark = mortal.program.bookmark()
+    mark = killable.program.bookmark()
     stream = await start_story(sdk)
     await stream.close()
-    freed = await mortal.program.line(FREED, after=mark, service="engine")
-    access = await mortal.program.line("^request$", after=mark, service="gateway", status="499")
+    freed = await killable.program.line(FREED, after=mark, service="engine")
+    access = await killable.program.line("^request$", after=mark, service="gateway", status="499")
 
     assert_freed_at_once(freed, "decode")
     assert access
-    await wait_until_states(mortal_rpc, [])
+    await wait_until_states(killable_rpc, [])
 
 
-async def test_a_cancelled_grpc_stream_frees_the_slot(mortal: Mortal, mortal_rpc: Rpc) -> None:
+async def test_a_cancelled_grpc_stream_frees_the_slot(
+    killable: KillableCorral, killable_rpc: Rpc
+) -> None:
     """The same without the gateway."""
-    mark = mortal.program.bookmark()
-    stream = mortal_rpc.inference.Chat(endless_chat())
+    mark = killable.program.bookmark()
+    stream = killable_rpc.inference.Chat(endless_chat())
     await read_delta(stream)
     stream.cancel()
-    freed = await mortal.program.line(FREED, after=mark, service="engine")
+    freed = await killable.program.line(FREED, after=mark, service="engine")
 
     assert_freed_at_once(freed, "decode")
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 async def test_a_disconnect_before_the_first_token_frees_the_slot(
-    mortal: Mortal, mortal_rpc: Rpc, streaming: bool
+    killable: KillableCorral, killable_rpc: Rpc, streaming: bool
 ) -> None:
     """During prefill no write can fail."""
-    beside = mortal_rpc.inference.Chat(endless_chat())  # keeps the chunks of the prompt small
+    beside = killable_rpc.inference.Chat(endless_chat())  # keeps the chunks of the prompt small
     await read_delta(beside)
-    mark = mortal.program.bookmark()
-    with request_over(mortal, prompt="word " * 6000, max_tokens=1, stream=streaming):
-        await wait_until_states(mortal_rpc, [LiveRequest.STATE_DECODE, LiveRequest.STATE_PREFILL])
-    freed = await mortal.program.line(FREED, after=mark, service="engine")
+    mark = killable.program.bookmark()
+    with request_over(killable, prompt="word " * 6000, max_tokens=1, stream=streaming):
+        await wait_until_states(killable_rpc, [LiveRequest.STATE_DECODE, LiveRequest.STATE_PREFILL])
+    freed = await killable.program.line(FREED, after=mark, service="engine")
     beside.cancel()
-    await wait_until_states(mortal_rpc, [])
+    await wait_until_states(killable_rpc, [])
 
     assert_freed_at_once(freed, "prefill")
 
 
 async def test_a_disconnect_in_the_queue_removes_the_request(
-    mortal: Mortal, mortal_rpc: Rpc
+    killable: KillableCorral, killable_rpc: Rpc
 ) -> None:
     """It never gets a slot."""
-    running = [mortal_rpc.inference.Chat(endless_chat()) for _ in range(3)]
+    running = [killable_rpc.inference.Chat(endless_chat()) for _ in range(3)]
     for stream in running:
         await read_delta(stream)
-    mark = mortal.program.bookmark()
-    with request_over(mortal, prompt="Hello", stream=True):
+    mark = killable.program.bookmark()
+    with request_over(killable, prompt="Hello", stream=True):
         await wait_until_states(
-            mortal_rpc,
+            killable_rpc,
             [LiveRequest.STATE_DECODE] * 3 + [LiveRequest.STATE_QUEUED],
         )
-    freed = await mortal.program.line(FREED, after=mark, service="engine")
+    freed = await killable.program.line(FREED, after=mark, service="engine")
     for stream in running:
         stream.cancel()
-    await wait_until_states(mortal_rpc, [])
+    await wait_until_states(killable_rpc, [])
 
     assert_freed_at_once(freed, "queued")
 
 
 @contextmanager
-def request_over(mortal: Mortal, **body: object) -> Iterator[socket.socket]:
+def request_over(killable: KillableCorral, **body: object) -> Iterator[socket.socket]:
     """Send a completion request on a plain socket with small buffers, without reading."""
-    content = httpx.Request("POST", mortal.url, json={"model": MODEL, **body}).content
-    address = urlsplit(mortal.url)
+    content = httpx.Request("POST", killable.url, json={"model": MODEL, **body}).content
+    address = urlsplit(killable.url)
     with socket.socket() as connection:
         # Small segments and a small window: the kernel buffers kilobytes, not megabytes.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
@@ -113,10 +115,7 @@ def request_over(mortal: Mortal, **body: object) -> Iterator[socket.socket]:
 
 
 async def wait_until_states(rpc: Rpc, states: "list[LiveRequest.State]") -> None:
-    """Return when the live requests, oldest first, are in these states.
-
-    Each look is an RPC, so this does not spin.
-    """
+    """Return when the live requests, oldest first, are in these states. Each poll is an RPC."""
     actual: list[LiveRequest.State] = []
     try:
         async with asyncio.timeout(15):
@@ -133,16 +132,16 @@ async def wait_until_states(rpc: Rpc, states: "list[LiveRequest.State]") -> None
 
 
 async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
-    mortal: Mortal, mortal_rpc: Rpc
+    killable: KillableCorral, killable_rpc: Rpc
 ) -> None:
     """Its sequence pauses, others continue, memory is bounded, then the call is cancelled."""
-    frontend, mark = mortal.program.member("serve inference").pid, mortal.program.bookmark()
+    frontend, mark = killable.program.member("serve inference").pid, killable.program.bookmark()
     before = resident_bytes(frontend)
-    async with connect(mortal.target, SMALL_WINDOW) as lazy:
-        slow = lazy.inference.Chat(endless_chat(output={"top_logprobs": 20}))
+    async with connect(killable.target, SMALL_WINDOW) as rpc:
+        slow = rpc.inference.Chat(endless_chat(output={"top_logprobs": 20}))
         await read_delta(slow)
-        await wait_until_others_run(mortal_rpc)
-        freed = await mortal.program.line(FREED, after=mark, service="engine")
+        await wait_until_paused(killable_rpc)
+        freed = await killable.program.line(FREED, after=mark, service="engine")
         grown = resident_bytes(frontend) - before
         error = await read_error(slow)
 
@@ -152,8 +151,8 @@ async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
     assert error.metadata == {"unread_events": "32", "limit_s": str(PATIENCE_S)}
 
 
-async def wait_until_others_run(rpc: Rpc) -> None:
-    """Return when other requests complete and the paused one computes no tokens."""
+async def wait_until_paused(rpc: Rpc) -> None:
+    """Return when the only live request is paused and computes no tokens; other chats complete."""
     actual: list[tuple[LiveRequest.State, int]] = []
     async with asyncio.timeout(15):
         while True:
@@ -168,20 +167,22 @@ async def wait_until_others_run(rpc: Rpc) -> None:
 
 
 async def test_an_http_client_that_stops_reading_is_disconnected(
-    mortal: Mortal, mortal_rpc: Rpc
+    killable: KillableCorral, killable_rpc: Rpc
 ) -> None:
     """Back pressure reaches the engine, then the connection is closed."""
-    pids = [mortal.program.member(command).pid for command in ("serve inference", "serve gateway")]
-    before, mark = [resident_bytes(pid) for pid in pids], mortal.program.bookmark()
+    pids = [
+        killable.program.member(command).pid for command in ("serve inference", "serve gateway")
+    ]
+    before, mark = [resident_bytes(pid) for pid in pids], killable.program.bookmark()
     with request_over(
-        mortal, prompt="Hello", max_tokens=9999, logprobs=20, stream=True, ignore_eos=True
+        killable, prompt="Hello", max_tokens=9999, logprobs=20, stream=True, ignore_eos=True
     ) as connection:
-        await wait_until_others_run(mortal_rpc)
-        freed = await mortal.program.line(FREED, after=mark, service="engine")
-        await mortal.program.line("^request$", after=mark, service="gateway", status="499")
+        await wait_until_paused(killable_rpc)
+        freed = await killable.program.line(FREED, after=mark, service="engine")
+        await killable.program.line("^request$", after=mark, service="gateway", status="499")
         grown = [resident_bytes(pid) - size for pid, size in zip(pids, before, strict=True)]
         assert connection.recv(12) == b"HTTP/1.1 200"
 
     assert_freed_at_once(freed, "decode")
     assert max(grown) < 32 * MIB
-    await wait_until_states(mortal_rpc, [])
+    await wait_until_states(killable_rpc, [])

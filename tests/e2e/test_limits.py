@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_body_over_the_limit_is_refused(narrow_http: httpx.AsyncClient) -> None:
+async def test_a_body_over_the_limit_is_refused(small_http: httpx.AsyncClient) -> None:
     """413, with and without a declared length."""
     body = b'{"pad": "%b"}' % (b"x" * BODY_LIMIT)
 
@@ -24,24 +24,24 @@ async def test_a_body_over_the_limit_is_refused(narrow_http: httpx.AsyncClient) 
             yield body[start : start + 4096]
 
     for content in (body, chunks()):
-        response = await narrow_http.post(CHAT, content=content, headers=JSON)
+        response = await small_http.post(CHAT, content=content, headers=JSON)
 
         assert response.status_code == 413
         assert error_of(response)["code"] == "request_too_large"
         assert str(BODY_LIMIT) in error_of(response)["message"]
 
 
-async def test_a_message_over_the_limit_is_refused(narrow_rpc: Rpc) -> None:
+async def test_a_message_over_the_limit_is_refused(small_rpc: Rpc) -> None:
     """With both sizes and error details."""
-    error = await expect_refusal(narrow_rpc, make_chat(user("x" * MESSAGE_LIMIT)))
+    error = await expect_refusal(small_rpc, make_chat(user("x" * MESSAGE_LIMIT)))
 
     assert (error.code, error.reason) == (INVALID, "REQUEST_TOO_LARGE")
     assert error.metadata["limit"] == str(MESSAGE_LIMIT)
 
 
-async def test_too_many_messages_are_refused(narrow_rpc: Rpc) -> None:
+async def test_too_many_messages_are_refused(small_rpc: Rpc) -> None:
     """In addition to the limit of bytes."""
-    error = await expect_refusal(narrow_rpc, make_chat(*[user("Hi")] * 101))
+    error = await expect_refusal(small_rpc, make_chat(*[user("Hi")] * 101))
 
     assert (error.reason, error.metadata["limit"]) == ("TOO_LONG", "100")
 

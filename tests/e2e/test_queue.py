@@ -27,14 +27,14 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-async def full(narrow_rpc: Rpc) -> AsyncIterator[list[ChatStream]]:
+async def full(small_rpc: Rpc) -> AsyncIterator[list[ChatStream]]:
     """Fill the slot and the queue with endless streams; cancel them afterwards."""
-    running = narrow_rpc.inference.Chat(endless_chat())
+    running = small_rpc.inference.Chat(endless_chat())
     await read_delta(running)
-    waiting = narrow_rpc.inference.Chat(endless_chat())
+    waiting = small_rpc.inference.Chat(endless_chat())
     await accepted(waiting)
     yield [running, waiting]
-    await cancel([running, waiting], narrow_rpc)
+    await cancel([running, waiting], small_rpc)
 
 
 async def cancel(streams: list[ChatStream], rpc: Rpc) -> None:
@@ -46,10 +46,10 @@ async def cancel(streams: list[ChatStream], rpc: Rpc) -> None:
             pass
 
 
-async def test_a_full_queue_refuses_over_grpc(narrow_rpc: Rpc, full: list[ChatStream]) -> None:
+async def test_a_full_queue_refuses_over_grpc(small_rpc: Rpc, full: list[ChatStream]) -> None:
     """RESOURCE_EXHAUSTED with the limit and a retry delay. Other streams continue."""
-    error = await read_error(narrow_rpc.inference.Chat(make_chat()))
-    listed = (await narrow_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
+    error = await read_error(small_rpc.inference.Chat(make_chat()))
+    listed = (await small_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
 
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert error.metadata == {"bound": "requests", "depth": "2", "limit": "1"}
@@ -58,9 +58,9 @@ async def test_a_full_queue_refuses_over_grpc(narrow_rpc: Rpc, full: list[ChatSt
     assert len(listed) == len(full)
 
 
-async def test_a_full_queue_refuses_over_http(narrow: Corral, full: list[ChatStream]) -> None:
+async def test_a_full_queue_refuses_over_http(small: Corral, full: list[ChatStream]) -> None:
     """The SDK's RateLimitError, with Retry-After."""
-    async with openai.AsyncOpenAI(base_url=narrow.api, api_key="x", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=small.api, api_key="x", max_retries=0) as client:
         for stream in (False, True):
             with pytest.raises(openai.RateLimitError) as failure:
                 await client.post(
@@ -80,30 +80,30 @@ async def test_a_full_queue_refuses_over_http(narrow: Corral, full: list[ChatStr
 
 
 async def test_a_retry_of_the_sdk_succeeds_after_the_queue_has_room(
-    narrow: Corral, narrow_rpc: Rpc, full: list[ChatStream]
+    small: Corral, small_rpc: Rpc, full: list[ChatStream]
 ) -> None:
     """It waits for the time in Retry-After."""
-    mark = narrow.program.bookmark()
-    async with openai.AsyncOpenAI(base_url=narrow.api, api_key="x", max_retries=3) as client:
+    mark = small.program.bookmark()
+    async with openai.AsyncOpenAI(base_url=small.api, api_key="x", max_retries=3) as client:
         asking = asyncio.create_task(
             client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0
             )
         )
-        await narrow.program.line("^request$", after=mark, status="429")
-        await cancel(full, narrow_rpc)
+        await small.program.line("^request$", after=mark, status="429")
+        await cancel(full, small_rpc)
         answer = await asking
 
     assert answer.choices[0].message.content == PARIS
 
 
-async def test_a_queued_request_is_accepted_with_its_position(narrow_rpc: Rpc) -> None:
+async def test_a_queued_request_is_accepted_with_its_position(small_rpc: Rpc) -> None:
     """It starts when the slot is free."""
-    running = narrow_rpc.inference.Chat(endless_chat())
+    running = small_rpc.inference.Chat(endless_chat())
     await read_delta(running)
-    waiting = narrow_rpc.inference.Chat(make_chat())
+    waiting = small_rpc.inference.Chat(make_chat())
     position = (await accepted(waiting)).queue_position
-    listed = (await narrow_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
+    listed = (await small_rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
     running.cancel()
     text = "".join([response.delta.content async for response in waiting])
 
@@ -113,22 +113,22 @@ async def test_a_queued_request_is_accepted_with_its_position(narrow_rpc: Rpc) -
 
 
 async def test_a_queue_timeout_removes_a_waiting_request(
-    narrow_rpc: Rpc, full: list[ChatStream]
+    small_rpc: Rpc, full: list[ChatStream]
 ) -> None:
     """DEADLINE_EXCEEDED with the phase. Running requests continue."""
     full[1].cancel()
-    await wait_until_live(narrow_rpc, 1)
+    await wait_until_live(small_rpc, 1)
     request = make_chat(
         scheduling=generation_pb2.SchedulingOptions(queue_timeout=Duration(nanos=200_000_000))
     )
-    error = await read_error(narrow_rpc.inference.Chat(request))
+    error = await read_error(small_rpc.inference.Chat(request))
 
     assert (error.code, error.reason) == (
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "DEADLINE_EXPIRED",
     )
     assert error.metadata == {"phase": "queued"}
-    await wait_until_live(narrow_rpc, 1)
+    await wait_until_live(small_rpc, 1)
 
 
 async def wait_until_live(rpc: Rpc, count: int) -> None:
@@ -140,21 +140,21 @@ async def wait_until_live(rpc: Rpc, count: int) -> None:
                 return
 
 
-async def test_a_draining_server_refuses_new_requests(narrow_rpc: Rpc) -> None:
+async def test_a_draining_server_refuses_new_requests(small_rpc: Rpc) -> None:
     """Running streams continue. After Undrain requests are accepted again."""
-    running = narrow_rpc.inference.Chat(endless_chat())
+    running = small_rpc.inference.Chat(endless_chat())
     await read_delta(running)
-    drained = await narrow_rpc.engine.Drain(engine_pb.DrainRequest())
+    drained = await small_rpc.engine.Drain(engine_pb.DrainRequest())
     try:
-        error = await read_error(narrow_rpc.inference.Chat(make_chat()))
-        load = (await narrow_rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
+        error = await read_error(small_rpc.inference.Chat(make_chat()))
+        load = (await small_rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
         await read_delta(running)
     finally:
-        await narrow_rpc.engine.Undrain(engine_pb.UndrainRequest())
+        await small_rpc.engine.Undrain(engine_pb.UndrainRequest())
     running.cancel()
 
     assert drained.num_requests == 1
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
     assert error.retry_after is not None
     assert load.draining
-    assert (await narrow_rpc.chat(make_chat())).text[0] == PARIS
+    assert (await small_rpc.chat(make_chat())).text[0] == PARIS

@@ -32,16 +32,16 @@ def client(up: Corral) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral whose processes are killed. Every test leaves it ready."""
-    with corral_up(tmp_path_factory.mktemp("fragile"), control={"jobs.lease_s": 2}) as corral:
+    with corral_up(tmp_path_factory.mktemp("server"), control={"jobs.lease_s": 2}) as corral:
         yield corral
 
 
 @pytest.fixture
-def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
+def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
     """The SDK with retries, for the server whose processes are killed."""
-    with openai.OpenAI(base_url=fragile.api, api_key="unused", max_retries=8) as connected:
+    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=8) as connected:
         yield connected
 
 
@@ -62,13 +62,13 @@ def test_a_chain_of_responses_reuses_its_prefix(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("victim", [ENGINE, FRONTEND, CONTROL, GATEWAY])
 def test_a_background_response_survives_a_kill(
-    fragile: Corral, patient: openai.OpenAI, victim: str
+    server: Corral, retrying_client: openai.OpenAI, victim: str
 ) -> None:
     """No event is missing or repeated, and the text is the stored one."""
-    created = patient.responses.create(**LONG_RESPONSE, background=True)
+    created = retrying_client.responses.create(**LONG_RESPONSE, background=True)
     received: list[Any] = []
     while not received or received[-1].type != "response.incomplete":
-        read: Any = functools.partial(patient.responses.retrieve, created.id, stream=True)
+        read: Any = functools.partial(retrying_client.responses.retrieve, created.id, stream=True)
         try:
             cursor = {"starting_after": received[-1].sequence_number} if received else {}
             with read(**cursor) as events:
@@ -76,18 +76,20 @@ def test_a_background_response_survives_a_kill(
                     if not received or event.sequence_number > received[-1].sequence_number:
                         received.append(event)
                     if len(received) == 20:
-                        kill_process(fragile, victim)
+                        kill_process(server, victim)
         except BROKEN:
             continue
     deltas = "".join(e.delta for e in received if e.type == "response.output_text.delta")
-    stored = patient.responses.retrieve(created.id)
-    with patient.responses.retrieve(created.id, stream=True) as events:
+    stored = retrying_client.responses.retrieve(created.id)
+    with retrying_client.responses.retrieve(created.id, stream=True) as events:
         reread = list(events)
 
     assert [event.sequence_number for event in received] == list(range(len(received)))
     assert deltas == stored.output_text == received[-1].response.output_text
     assert stored.usage is not None
     assert stored.usage.output_tokens == LONG_RESPONSE["max_output_tokens"]
-    counted = patient.responses.input_tokens.count(model=MODEL, input=LONG_RESPONSE["input"])
+    counted = retrying_client.responses.input_tokens.count(
+        model=MODEL, input=LONG_RESPONSE["input"]
+    )
     assert stored.usage.input_tokens == counted.input_tokens
     assert reread == received

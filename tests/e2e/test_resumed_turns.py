@@ -34,7 +34,7 @@ from control_svc.inference.turns import (
 )
 from control_svc.jobs.model import EngineDied
 from svc_kit.errors import ModelNotFound, SchemaInvalid
-from tests.e2e.conftest import Mortal
+from tests.e2e.conftest import KillableCorral
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.services import Corral, wait_until_serving
 
@@ -215,13 +215,13 @@ async def test_errors_are_those_of_the_service(client: RpcTurnClient) -> None:
         await collect_events(client, make_turn("Hello", format=JsonSchema('{"type": "objct"}')))
 
 
-async def test_a_turn_is_resumed_after_its_engine_was_killed(mortal: Mortal) -> None:
+async def test_a_turn_is_resumed_after_its_engine_was_killed(killable: KillableCorral) -> None:
     """The call fails as unavailable, and the resumed output continues the earlier one."""
     turn_request = make_turn("Tell me a story.", ignore_eos=True, max_tokens=4000)
-    async with grpc.aio.insecure_channel(mortal.target) as channel:
+    async with grpc.aio.insecure_channel(killable.target) as channel:
         client = RpcTurnClient(channel, None, timeout_s=20)
-        before = await run_until_killed(mortal, client, turn_request)
-        await asyncio.to_thread(wait_until_serving, mortal.target)
+        before = await run_until_killed(killable, client, turn_request)
+        await asyncio.to_thread(wait_until_serving, killable.target)
         limited = replace(turn_request, max_tokens=len(before.token_ids) + 20)
         full = combine(await collect_events(client, limited))
         resumed = replace(limited, token_ids=tuple(before.token_ids))
@@ -232,10 +232,10 @@ async def test_a_turn_is_resumed_after_its_engine_was_killed(mortal: Mortal) -> 
 
 
 async def run_until_killed(
-    mortal: Mortal, client: RpcTurnClient, turn_request: TurnRequest
+    killable: KillableCorral, client: RpcTurnClient, turn_request: TurnRequest
 ) -> Turn:
     """Return the output of a turn whose engine is killed after the first tokens."""
-    turn, engine = Turn(), mortal.program.member(ENGINE).pid
+    turn, engine = Turn(), killable.program.member(ENGINE).pid
 
     async def read() -> None:
         async for event in client.run(turn_request):
@@ -249,10 +249,10 @@ async def run_until_killed(
     return turn
 
 
-async def test_an_abandoned_turn_is_cancelled(mortal: Mortal) -> None:
+async def test_an_abandoned_turn_is_cancelled(killable: KillableCorral) -> None:
     """Its slot is free at the next step."""
-    mark = mortal.program.bookmark()
-    async with grpc.aio.insecure_channel(mortal.target) as channel:
+    mark = killable.program.bookmark()
+    async with grpc.aio.insecure_channel(killable.target) as channel:
         client = RpcTurnClient(channel, None, timeout_s=20)
         async with aclosing(
             client.run(make_turn("Hello", ignore_eos=True, max_tokens=9000))
@@ -260,6 +260,6 @@ async def test_an_abandoned_turn_is_cancelled(mortal: Mortal) -> None:
             async for event in run:
                 if isinstance(event, Delta):
                     break
-        freed = await mortal.program.line(FREED, after=mark, service="engine")
+        freed = await killable.program.line(FREED, after=mark, service="engine")
 
     assert_freed_at_once(freed, "decode")

@@ -26,21 +26,21 @@ STORY = "Tell me a story about a fox named Zorbo."
 
 
 @pytest.fixture(scope="module")
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral with one worker for runs, whose processes are killed. Every test leaves it ready."""
     settings: dict[str, Any] = {
         "inference": {"engine.slots": 2, "engine.context_tokens": 1024},
         "control": {"runs.runs_at_once": 1},
     }
-    with corral_up(tmp_path_factory.mktemp("fragile"), **settings) as corral:
+    with corral_up(tmp_path_factory.mktemp("server"), **settings) as corral:
         yield corral
 
 
 @pytest.fixture
-def patient(fragile: Corral) -> Iterator[openai.OpenAI]:
+def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
     """The SDK with retries, for the server whose processes are killed."""
-    with openai.OpenAI(base_url=fragile.api, api_key="unused", max_retries=8) as connected:
-        yield connected
+    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=8) as client:
+        yield client
 
 
 def create_run(client: openai.OpenAI, question: str, **fields: Any) -> Run:
@@ -85,34 +85,35 @@ def get_answer(client: openai.OpenAI, run: Run) -> str:
 
 @pytest.mark.parametrize("command", [ENGINE, FRONTEND, CONTROL, GATEWAY])
 async def test_runs_are_completed_after_a_process_is_killed(
-    fragile: Corral, patient: openai.OpenAI, command: str
+    server: Corral, retrying_client: openai.OpenAI, command: str
 ) -> None:
     """One run is generating, one is queued, one requires action; each completes with one message.
     A reader receives the whole stream, or a prefix if control service or gateway is killed."""
     waiting = wait_for_end(
-        patient, create_run(patient, "What is the weather in Paris?", tools=[WEATHER])
+        retrying_client,
+        create_run(retrying_client, "What is the weather in Paris?", tools=[WEATHER]),
     )
-    run = create_run(patient, STORY)
-    async with plain_client(fragile) as client:
+    run = create_run(retrying_client, STORY)
+    async with plain_client(server) as client:
         url = f"/v1/threads/{run.thread_id}/runs/{run.id}/events"
         has_text = asyncio.Event()
         reader = asyncio.create_task(read_stream(client, url, has_text))
         await has_text.wait()
-        queued = create_run(patient, "What is the capital of Italy?")
-        kill_process(fragile, command)
-        completed = await asyncio.to_thread(wait_for_end, patient, run)
+        queued = create_run(retrying_client, "What is the capital of Italy?")
+        kill_process(server, command)
+        completed = await asyncio.to_thread(wait_for_end, retrying_client, run)
         received, stored = await reader, (await client.get(url)).text
     received, *_ = received.partition("event: error\n")
     assert waiting.required_action is not None
     [call] = waiting.required_action.submit_tool_outputs.tool_calls
-    submitted = patient.beta.threads.runs.submit_tool_outputs(
+    submitted = retrying_client.beta.threads.runs.submit_tool_outputs(
         waiting.id,
         thread_id=waiting.thread_id,
         tool_outputs=[{"tool_call_id": call.id, "output": "18 degrees and sunny"}],
     )
 
     assert queued.status == "queued"
-    assert get_answer(patient, completed).endswith("The end.")
+    assert get_answer(retrying_client, completed).endswith("The end.")
     assert completed.usage is not None
     assert completed.usage.completion_tokens > 20
     assert stored.count("event: thread.message.created") == 1
@@ -121,5 +122,8 @@ async def test_runs_are_completed_after_a_process_is_killed(
     assert received.endswith("\n\n")
     assert stored.startswith(received)
     assert (received == stored) is (command in (ENGINE, FRONTEND))
-    assert get_answer(patient, wait_for_end(patient, queued)) == "The capital of Italy is Rome."
-    assert "18" in get_answer(patient, wait_for_end(patient, submitted))
+    assert (
+        get_answer(retrying_client, wait_for_end(retrying_client, queued))
+        == "The capital of Italy is Rome."
+    )
+    assert "18" in get_answer(retrying_client, wait_for_end(retrying_client, submitted))

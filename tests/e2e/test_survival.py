@@ -13,7 +13,7 @@ import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from tests.e2e.conftest import Mortal
+from tests.e2e.conftest import KillableCorral
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.plain_http import plain_client
 from tests.support.processes import Ends, Program
@@ -67,11 +67,11 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
 
 
 async def test_a_killed_engine_ends_http_streams_with_an_error_event(
-    mortal: Mortal, sdk: openai.AsyncOpenAI
+    killable: KillableCorral, sdk: openai.AsyncOpenAI
 ) -> None:
     """The SDK raises during the stream, and its next request succeeds by retrying."""
     stream = await start_story(sdk)
-    os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
+    os.kill(killable.program.member(ENGINE).pid, signal.SIGKILL)
     with pytest.raises(openai.APIError) as torn:
         async for _ in stream:
             pass
@@ -82,22 +82,22 @@ async def test_a_killed_engine_ends_http_streams_with_an_error_event(
 
 
 async def test_requests_are_refused_with_a_retry_delay_while_the_engine_restarts(
-    mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
+    killable: KillableCorral, sdk: openai.AsyncOpenAI, killable_rpc: Rpc
 ) -> None:
     """UNAVAILABLE with RetryInfo, and 503 with Retry-After."""
-    mark, hidden = mortal.program.bookmark(), mortal.model.with_suffix(".away")
-    mortal.model.rename(hidden)  # prevents the new engine from loading
+    mark, hidden = killable.program.bookmark(), killable.model.with_suffix(".away")
+    killable.model.rename(hidden)  # prevents the new engine from loading
     try:
-        os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
-        await mortal.program.line("engine cannot start", after=mark)
-        over_grpc = await read_error(mortal_rpc.inference.Chat(make_chat()))
+        os.kill(killable.program.member(ENGINE).pid, signal.SIGKILL)
+        await killable.program.line("engine cannot start", after=mark)
+        over_grpc = await read_error(killable_rpc.inference.Chat(make_chat()))
         with pytest.raises(openai.InternalServerError) as over_http:
             await capital_of_france(sdk)
-        info = await mortal_rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
-        async with plain_client(mortal) as plain:
+        info = await killable_rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+        async with plain_client(killable) as plain:
             probes = [(await plain.get(path)).status_code for path in ("/health", "/ready")]
     finally:
-        hidden.rename(mortal.model)
+        hidden.rename(killable.model)
     answer = await capital_of_france(sdk.with_options(max_retries=5))
 
     assert (over_grpc.code, over_grpc.reason) == (
@@ -114,38 +114,38 @@ async def test_requests_are_refused_with_a_retry_delay_while_the_engine_restarts
 
 
 async def test_a_model_file_with_the_same_bytes_is_reloaded(
-    mortal: Mortal, mortal_rpc: Rpc
+    killable: KillableCorral, killable_rpc: Rpc
 ) -> None:
     """After it was copied back or touched, by a restarted engine and on request."""
     request = pb.GetModelRequest(model=MODEL)
-    while not (await mortal_rpc.inference.GetModel(request)).model.digest:
+    while not (await killable_rpc.inference.GetModel(request)).model.digest:
         pass  # until the digest is computed; each request is a round trip
-    copy = shutil.copy(mortal.model, f"{mortal.model}.copy")
-    shutil.move(copy, mortal.model)
-    with expect_restart(mortal.target):
-        os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
-    after_death = await mortal_rpc.chat(make_chat())
-    os.utime(mortal.model, (0, 0))
-    await mortal_rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=MODEL))
-    await mortal_rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=MODEL, wait=True))
-    after_load = await mortal_rpc.chat(make_chat())
-    os.utime(mortal.model, (1, 1))
-    with expect_restart(mortal.target):
-        os.kill(mortal.program.member(ENGINE).pid, signal.SIGKILL)
-    after_both = await mortal_rpc.chat(make_chat())
+    copy = shutil.copy(killable.model, f"{killable.model}.copy")
+    shutil.move(copy, killable.model)
+    with expect_restart(killable.target):
+        os.kill(killable.program.member(ENGINE).pid, signal.SIGKILL)
+    after_death = await killable_rpc.chat(make_chat())
+    os.utime(killable.model, (0, 0))
+    await killable_rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=MODEL))
+    await killable_rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=MODEL, wait=True))
+    after_load = await killable_rpc.chat(make_chat())
+    os.utime(killable.model, (1, 1))
+    with expect_restart(killable.target):
+        os.kill(killable.program.member(ENGINE).pid, signal.SIGKILL)
+    after_both = await killable_rpc.chat(make_chat())
 
     assert [each.text[0] for each in (after_death, after_load, after_both)] == [PARIS] * 3
 
 
 async def test_the_engine_of_a_killed_frontend_exits_and_both_are_restarted(
-    mortal: Mortal, sdk: openai.AsyncOpenAI
+    killable: KillableCorral, sdk: openai.AsyncOpenAI
 ) -> None:
     """Streams end with an error, and no process is orphaned."""
-    program, mark = mortal.program, mortal.program.bookmark()
+    program, mark = killable.program, killable.program.bookmark()
     stream = await start_story(sdk)
     frontend = program.member(FRONTEND)
-    household = [member.pid for member in program.family() if member.session == frontend.session]
-    with Ends(household) as ends:
+    family = [member.pid for member in program.family() if member.session == frontend.session]
+    with Ends(family) as ends:
         os.kill(frontend.pid, signal.SIGKILL)
         with pytest.raises(openai.APIError):
             async for _ in stream:
@@ -156,19 +156,19 @@ async def test_the_engine_of_a_killed_frontend_exits_and_both_are_restarted(
     await program.line("inference was killed by SIGKILL", after=mark)
     await program.line("inference is back", after=mark)
 
-    assert len(household) > 2, "frontend, engine and template children"
+    assert len(family) > 2, "frontend, engine and template children"
     assert not remaining
     assert refused.value.status_code == 503
     assert await capital_of_france(sdk) == PARIS
-    assert program.member(ENGINE).pid not in household
+    assert program.member(ENGINE).pid not in family
 
 
 async def test_a_killed_gateway_is_restarted_and_frees_its_slots(
-    mortal: Mortal, sdk: openai.AsyncOpenAI, mortal_rpc: Rpc
+    killable: KillableCorral, sdk: openai.AsyncOpenAI, killable_rpc: Rpc
 ) -> None:
     """Its connections are closed and their requests cancelled. gRPC streams continue."""
-    program, mark = mortal.program, mortal.program.bookmark()
-    beside = mortal_rpc.inference.Chat(endless_chat())
+    program, mark = killable.program, killable.program.bookmark()
+    beside = killable_rpc.inference.Chat(endless_chat())
     await read_delta(beside)
     stream = await start_story(sdk)
     os.kill(program.member("serve gateway").pid, signal.SIGKILL)
@@ -191,9 +191,9 @@ async def test_a_killed_frontend_without_a_supervisor_leaves_no_processes(tmp_pa
         async with connect(service.target) as rpc:
             stream = rpc.inference.Chat(endless_chat())
             await read_delta(stream)
-            with Ends(member.pid for member in service.program.family()) as household:
+            with Ends(member.pid for member in service.program.family()) as ends:
                 service.program.signal(signal.SIGKILL)
-                remaining = await asyncio.to_thread(household.wait, 5)
+                remaining = await asyncio.to_thread(ends.wait, 5)
             error = await read_error(stream)
 
     assert not remaining
@@ -204,9 +204,9 @@ async def test_a_killed_supervisor_leaves_no_processes(tmp_path: Path) -> None:
     """The services exit when `corral up` does."""
     with corral_up(tmp_path) as corral:
         family = corral.program.family()
-        with Ends(member.pid for member in family) as household:
+        with Ends(member.pid for member in family) as ends:
             corral.program.signal(signal.SIGKILL)
-            remaining = await asyncio.to_thread(household.wait, 10)
+            remaining = await asyncio.to_thread(ends.wait, 10)
 
     assert len(family) >= 4, "two services, an engine and a template child"
     assert not remaining

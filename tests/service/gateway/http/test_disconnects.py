@@ -104,7 +104,7 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
 
 
 async def test_an_unread_response_ends_its_call() -> None:
-    """After the limit."""
+    """The service stops before it has sent all events."""
     fake = FakeResponses()
     body = {"model": "m", "input": "x" * 50_000, "stream": True}
     async with (
@@ -191,7 +191,7 @@ async def test_a_slow_reader_gets_everything() -> None:
 
 
 async def wait_until_blocked(fake: FakeInference) -> int:
-    """How many pieces were handed out when no more are taken for a while."""
+    """Return the number of generated pieces once it is unchanged for half a second."""
     while True:
         before = fake.calls.num_pieces
         try:
