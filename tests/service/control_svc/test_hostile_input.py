@@ -90,7 +90,7 @@ def values(field: Any, depth: int) -> Iterator[Any]:
         yield from NUMBERS[field.cpp_type]
 
 
-async def error_of(channel: grpc.aio.Channel, name: str, request: Message) -> DomainError | None:
+async def call_error(channel: grpc.aio.Channel, name: str, request: Message) -> DomainError | None:
     """Make a call and return its error, if any."""
     try:
         await call(channel, name, request)
@@ -134,7 +134,7 @@ async def test_hostile_values_raise_typed_errors(running: RunningControl, name: 
     """Never INTERNAL, always with a reason, and the service continues."""
     request = message_factory.GetMessageClass(describe(name).input_type)()
     for message in hostile(request):
-        error = await error_of(running.client.channel, name, message)
+        error = await call_error(running.client.channel, name, message)
         assert not isinstance(error, Internal), (message, error)
     assert (await running.client.create()).size_bytes == 5
 

@@ -43,7 +43,7 @@ OPERATORS = [method for method in METHODS if not is_for_callers(method)]
 MINE = "mine"
 
 
-def canary_of(name: str) -> str:
+def make_canary(name: str) -> str:
     """A text in all objects of a project."""
     return f"canary-of-{name}"
 
@@ -66,7 +66,7 @@ class Tenant:
         ids: dict[str, str] = {}
         owners: dict[str, str] = {}
         for service in services:
-            created = await RESOURCES[service].create(client, canary_of(name))
+            created = await RESOURCES[service].create(client, make_canary(name))
             ids |= created
             owners |= dict.fromkeys(created, service)
         return cls(client, ids, owners)
@@ -105,7 +105,7 @@ async def mine(running: RunningControl) -> Tenant:
 @pytest_asyncio.fixture(loop_scope="module")
 async def other(running: RunningControl, mine: Tenant, method: MethodDescriptor) -> Tenant:
     """A new project with the objects that a valid call of the method needs."""
-    needed = {mine.services[kind] for kind in kinds_of(method)}
+    needed = {mine.services[kind] for kind in required_kinds(method)}
     return await Tenant.make(running, f"other-{uuid4()}", sorted(needed))
 
 
@@ -123,7 +123,7 @@ class _RecordingIds(dict[str, str]):
         return kind
 
 
-def kinds_of(method: MethodDescriptor) -> Collection[str]:
+def required_kinds(method: MethodDescriptor) -> Collection[str]:
     """The kinds of objects that a valid call contains."""
     ids = _RecordingIds()
     build_call(method, ids, {})
@@ -170,7 +170,7 @@ async def test_a_foreign_id_is_treated_as_unknown(
             )
 
             assert response.replace(foreign, unknown_id) == expected, f"{place}: {foreign}"
-            assert canary_of(MINE) not in response
+            assert make_canary(MINE) not in response
             if names_an_object:
                 expected_error = refusals.get(place.field, "NotFound")
                 assert expected_error in response, f"{place}: {foreign}"
@@ -214,7 +214,7 @@ async def test_no_combination_of_foreign_ids_has_an_effect(
     for text in texts.values():
         response = response.replace(text, make_unknown_id(text))
     assert response == expected
-    assert canary_of(MINE) not in response
+    assert make_canary(MINE) not in response
     assert await mine.observe() == before
 
 

@@ -141,7 +141,7 @@ async def test_data_survives_a_restart(tmp_path: Path) -> None:
     ],
 )
 async def test_an_unusable_database_raises_an_error(tmp_path: Path, url: str, problem: str) -> None:
-    """A StartupError with the problem."""
+    """The StartupError names the problem."""
     with pytest.raises(StartupError, match=problem):
         async with run_control(tmp_path, url):
             pass

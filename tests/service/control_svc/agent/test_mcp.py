@@ -98,13 +98,13 @@ async def test_a_call_is_executed_once_and_streamed_in_order(
 ) -> None:
     """The list of tools, the call with arguments and output, and the answer."""
     events = [event async for event in client.stream("Tea, please", tools=[remote(approval=NEVER)])]
-    made = events[-1].completed
+    response = events[-1].completed
 
     assert shop.ordered == ["tea"]
     assert shop.authorizations == [SECRET]
-    assert kinds(made) == ["mcp_list_tools", "mcp_call", "message"]
-    assert made.output[1].mcp_call.output == "Ordered: tea"
-    assert output_text(made) == "It is ordered"
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "message"]
+    assert response.output[1].mcp_call.output == "Ordered: tea"
+    assert output_text(response) == "It is ordered"
     assert [tool.name for tool in model.requests[0].tools] == [
         "order",
         "wait",
@@ -145,21 +145,21 @@ async def test_a_chain_lists_tools_once(client: ResponseClient, model: ScriptedT
 async def test_an_approved_call_is_executed_by_the_next_response(
     client: ResponseClient, shop: Shop
 ) -> None:
-    """Not before; an approval can be used once."""
-    asked = await client.create("Tea", tools=[remote()])
-    request = asked.output[-1]
-    assert (kinds(asked)[-1], shop.ordered) == ("mcp_approval_request", [])
+    """The call is not executed before; a used or repeated approval is refused."""
+    pending = await client.create("Tea", tools=[remote()])
+    request = pending.output[-1]
+    assert (kinds(pending)[-1], shop.ordered) == ("mcp_approval_request", [])
     assert request.id.startswith("mcpr_")
     assert request.mcp_approval_request.arguments_json == '{"ware":"tea"}'
 
-    yes = approval(request.id, approve=True)
-    done = await client.create(yes, previous_response_id=asked.id, tools=[remote()])
+    approved = approval(request.id, approve=True)
+    answer = await client.create(approved, previous_response_id=pending.id, tools=[remote()])
 
     assert shop.ordered == ["tea"]
-    assert kinds(done) == ["mcp_call", "message"]
-    assert done.output[0].mcp_call.approval_request_id == request.id
-    assert done.output[0].mcp_call.output == "Ordered: tea"
-    for approvals, previous in (([yes], done.id), ([yes, yes], asked.id)):
+    assert kinds(answer) == ["mcp_call", "message"]
+    assert answer.output[0].mcp_call.approval_request_id == request.id
+    assert answer.output[0].mcp_call.output == "Ordered: tea"
+    for approvals, previous in (([approved], answer.id), ([approved, approved], pending.id)):
         with pytest.raises(InvalidField, match="no pending approval"):
             await client.create(*approvals, previous_response_id=previous, tools=[remote()])
     assert shop.ordered == ["tea"]
@@ -171,9 +171,9 @@ async def test_an_approval_is_used_by_one_of_concurrent_responses(
 ) -> None:
     """A client may repeat a request while the first one is in progress and after its end. The call
     is executed before the first turn of the model."""
-    asked = await client.create("Tea", tools=[remote()])
-    yes = approval(asked.output[-1].id, approve=True)
-    again: dict[str, Any] = {"previous_response_id": asked.id, "tools": [remote()]}
+    pending = await client.create("Tea", tools=[remote()])
+    approved = approval(pending.output[-1].id, approve=True)
+    fields: dict[str, Any] = {"previous_response_id": pending.id, "tools": [remote()]}
     reached, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(_request: TurnRequest, _number: int) -> None:
@@ -181,17 +181,17 @@ async def test_an_approval_is_used_by_one_of_concurrent_responses(
         await gate.wait()
 
     model.before_token = wait
-    begun = await client.create(yes, background=True, **again)
+    response = await client.create(approved, background=True, **fields)
     with pytest.raises(InvalidField, match="no pending approval"):
-        await client.create(yes, store=store, **again)
+        await client.create(approved, store=store, **fields)
     await reached.wait()
     gate.set()
-    ended = [event async for event in client.watch(begun.id)][-1].completed
+    completed = [event async for event in client.watch(response.id)][-1].completed
     with pytest.raises(InvalidField, match="no pending approval"):
-        await client.create(yes, store=store, **again)
-    other = await client.create("Never mind", **again)
+        await client.create(approved, store=store, **fields)
+    other = await client.create("Never mind", **fields)
 
-    assert kinds(ended) == ["mcp_call", "message"]
+    assert kinds(completed) == ["mcp_call", "message"]
     assert shop.ordered == ["tea"]
     assert other.state == COMPLETED
 
@@ -200,11 +200,11 @@ async def test_an_approval_in_a_refused_request_can_be_repeated(
     client: ResponseClient, shop: Shop
 ) -> None:
     """A refused request does not use the approval."""
-    asked = await client.create("Tea", tools=[remote()])
-    yes = approval(asked.output[-1].id, approve=True)
+    pending = await client.create("Tea", tools=[remote()])
+    approved = approval(pending.output[-1].id, approve=True)
     with pytest.raises(InvalidField, match="needs the server"):
-        await client.create(yes, previous_response_id=asked.id)
-    await client.create(yes, previous_response_id=asked.id, tools=[remote()])
+        await client.create(approved, previous_response_id=pending.id)
+    await client.create(approved, previous_response_id=pending.id, tools=[remote()])
 
     assert shop.ordered == ["tea"]
 
@@ -214,18 +214,18 @@ async def test_an_approval_is_used_once_in_a_conversation(
 ) -> None:
     """The approved call is not executed again."""
     conversations = ConversationServiceStub(client.client.channel)
-    made = await conversations.CreateConversation(
+    created = await conversations.CreateConversation(
         conversation_service_pb2.CreateConversationRequest(), metadata=client.client.metadata
     )
-    within: dict[str, Any] = {"conversation_id": made.conversation.id, "tools": [remote()]}
-    asked = await client.create("Tea", **within)
-    yes = approval(asked.output[-1].id, approve=True)
-    done = await client.create(yes, **within)
+    fields: dict[str, Any] = {"conversation_id": created.conversation.id, "tools": [remote()]}
+    pending = await client.create("Tea", **fields)
+    approved = approval(pending.output[-1].id, approve=True)
+    answer = await client.create(approved, **fields)
     with pytest.raises(InvalidField, match="no pending approval"):
-        await client.create(yes, **within)
+        await client.create(approved, **fields)
 
-    assert kinds(asked)[-1] == "mcp_approval_request"
-    assert kinds(done) == ["mcp_call", "message"]
+    assert kinds(pending)[-1] == "mcp_approval_request"
+    assert kinds(answer) == ["mcp_call", "message"]
     assert shop.ordered == ["tea"]
 
 
@@ -235,14 +235,14 @@ async def test_an_approval_after_items_sent_by_the_caller(
 ) -> None:
     """Without a previous response, the caller sends the approval request too. It gets a new id if a
     stored item has its id, and the approval refers to it in both cases."""
-    asked = await client.create("Tea", tools=[remote()], store=store)
-    yes = approval(asked.output[-1].id, approve=True)
-    done = await client.create("Tea", *asked.output, yes, tools=[remote()], store=store)
+    pending = await client.create("Tea", tools=[remote()], store=store)
+    approved = approval(pending.output[-1].id, approve=True)
+    answer = await client.create("Tea", *pending.output, approved, tools=[remote()], store=store)
 
-    assert kinds(done) == ["mcp_call", "message"]
+    assert kinds(answer) == ["mcp_call", "message"]
     assert shop.ordered == ["tea"]
-    request_id = done.output[0].mcp_call.approval_request_id
-    assert (request_id == asked.output[-1].id) is not store
+    request_id = answer.output[0].mcp_call.approval_request_id
+    assert (request_id == pending.output[-1].id) is not store
 
 
 async def test_a_long_result_is_compacted_before_the_next_turn(
@@ -254,7 +254,7 @@ async def test_a_long_result_is_compacted_before_the_next_turn(
     summary = "Summary of the conversation so far:\n\nMuch tea"
 
     def choose(request: TurnRequest) -> Script:
-        texts = texts_of(request)
+        texts = prompt_texts(request)
         if texts[-1].startswith("Sum up"):
             return text_script("Much tea")
         return text_script("It is ordered") if summary in texts else ORDER
@@ -262,16 +262,16 @@ async def test_a_long_result_is_compacted_before_the_next_turn(
     model.choose = choose
     running.clock.step_s = 1  # so that the backoff passes
     model.failures = [100, 100, 1]
-    made = await client.create("Go", tools=[remote(approval=NEVER)], compact_threshold=1000)
-    after = await client.create("And?", previous_response_id=made.id)
+    response = await client.create("Go", tools=[remote(approval=NEVER)], compact_threshold=1000)
+    after = await client.create("And?", previous_response_id=response.id)
 
     assert shop.ordered == ["tea"]
-    assert kinds(made) == ["mcp_list_tools", "mcp_call", "compaction", "message"]
-    assert output_text(made) == output_text(after) == "It is ordered"
-    assert texts_of(model.requests[1])[:3] == ["Go", "", f"Ordered: tea{shop.small_print}"]
-    assert texts_of(model.requests[-1]) == [summary, "Go", "It is ordered", "And?"]
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "compaction", "message"]
+    assert output_text(response) == output_text(after) == "It is ordered"
+    assert prompt_texts(model.requests[1])[:3] == ["Go", "", f"Ordered: tea{shop.small_print}"]
+    assert prompt_texts(model.requests[-1]) == [summary, "Go", "It is ordered", "And?"]
     outputs = (ORDER, text_script("Much tea"), text_script("It is ordered"))
-    assert made.usage.output_tokens == sum(len(script.deltas) for script in outputs)
+    assert response.usage.output_tokens == sum(len(script.deltas) for script in outputs)
 
 
 async def test_a_list_of_tools_survives_compaction(
@@ -284,20 +284,20 @@ async def test_a_list_of_tools_survives_compaction(
     first = await client.create("a " * 1100, tools=tools)
     running.clock.step_s = 1  # so that the backoff passes
     model.failures = [100, 1]
-    made = await client.create(
+    response = await client.create(
         "b", previous_response_id=first.id, tools=tools, compact_threshold=1000
     )
-    after = await client.create("c", previous_response_id=made.id, tools=tools)
+    after = await client.create("c", previous_response_id=response.id, tools=tools)
 
-    assert kinds(made) == ["compaction", "message"]
+    assert kinds(response) == ["compaction", "message"]
     assert kinds(after) == ["message"]
-    assert output_text(made) == "So be it"
+    assert output_text(response) == "So be it"
     offered = [[tool.name for tool in request.tools] for request in model.requests]
     assert offered[0] == offered[2] == offered[3] == offered[4] != []
 
 
-def texts_of(request: TurnRequest) -> list[str]:
-    """The text of each message of the prompt."""
+def prompt_texts(request: TurnRequest) -> list[str]:
+    """Return the text of each message of the prompt."""
     return [
         "".join(part.text for part in message.parts if isinstance(part, TextPart))
         for message in request.messages
@@ -308,22 +308,24 @@ async def test_a_refused_call_is_not_executed_and_the_model_reads_the_reason(
     client: ResponseClient, shop: Shop, model: ScriptedTurns
 ) -> None:
     """The model answers in the same response."""
-    asked = await client.create("Tea", tools=[remote()])
-    no = approval(asked.output[-1].id, approve=False, reason="Too dear.")
-    done = await client.create(no, previous_response_id=asked.id, tools=[remote()])
+    pending = await client.create("Tea", tools=[remote()])
+    refused = approval(pending.output[-1].id, approve=False, reason="Too dear.")
+    answer = await client.create(refused, previous_response_id=pending.id, tools=[remote()])
 
-    assert (kinds(done), shop.ordered) == (["message"], [])
+    assert (kinds(answer), shop.ordered) == (["message"], [])
     assert model.requests[-1].messages[-1].parts[0] == (
         "The user did not allow this call. Too dear.",
     )
 
 
-async def test_an_approved_call_needs_its_server(client: ResponseClient, shop: Shop) -> None:
-    """A request without the server's tool is refused."""
-    asked = await client.create("Tea", tools=[remote()])
-    yes = approval(asked.output[-1].id, approve=True)
+async def test_an_approval_without_the_tool_of_its_server_is_refused(
+    client: ResponseClient, shop: Shop
+) -> None:
+    """The call is not executed."""
+    pending = await client.create("Tea", tools=[remote()])
+    approved = approval(pending.output[-1].id, approve=True)
     with pytest.raises(InvalidField) as error:
-        await client.create(yes, previous_response_id=asked.id)
+        await client.create(approved, previous_response_id=pending.id)
 
     assert (error.value.field, shop.ordered) == ("tools", [])
 
@@ -351,23 +353,23 @@ async def test_a_failed_call_is_a_result(
     assert output_text(events[-1].completed) == "Sorry"
 
 
-async def test_an_unreachable_server_only_costs_its_tools(
+async def test_tools_of_an_unreachable_server_are_left_out(
     client: ResponseClient, model: ScriptedTurns
 ) -> None:
     """The model answers without them, and the next response tries again."""
     script(model, text_script("Hello"))
     unreachable = tool_pb2.Tool(mcp=tool_pb2.McpTool(server_label="dead"))
     events = [event async for event in client.stream("Hi", tools=[unreachable])]
-    made = events[-1].completed
-    again = await client.create("Hi", previous_response_id=made.id, tools=[unreachable])
+    response = events[-1].completed
+    second = await client.create("Hi", previous_response_id=response.id, tools=[unreachable])
 
     assert "mcp_list_tools_failed" in event_names(events)
-    assert "dead" in made.output[0].mcp_list_tools.problem
-    assert kinds(made) == kinds(again) == ["mcp_list_tools", "message"]
+    assert "dead" in response.output[0].mcp_list_tools.problem
+    assert kinds(response) == kinds(second) == ["mcp_list_tools", "message"]
 
 
-async def test_a_tool_names_a_configured_server_once(client: ResponseClient) -> None:
-    """Unknown and repeated labels are refused."""
+async def test_unknown_and_repeated_server_labels_are_refused(client: ResponseClient) -> None:
+    """The error has the field `server_label`."""
     with pytest.raises(UnsupportedValue) as unknown:
         await client.create("Hi", tools=[tool_pb2.Tool(mcp=tool_pb2.McpTool(server_label="else"))])
     with pytest.raises(InvalidField) as twice:
@@ -382,19 +384,19 @@ async def test_a_client_function_keeps_its_name(
     """An MCP tool with the same name gets another one."""
     mine = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="order"))
     script(model, call_script("shop_order", '{"ware":"tea"}'), text_script("It is ordered"))
-    made = await client.create("Tea", tools=[remote(approval=NEVER), mine])
+    response = await client.create("Tea", tools=[remote(approval=NEVER), mine])
 
-    assert (made.output[1].mcp_call.name, shop.ordered) == ("order", ["tea"])
-    assert made.state == COMPLETED
+    assert (response.output[1].mcp_call.name, shop.ordered) == ("order", ["tea"])
+    assert response.state == COMPLETED
 
 
 async def test_a_response_that_is_not_stored_executes_calls(
     client: ResponseClient, shop: Shop
 ) -> None:
     """It has the same tools."""
-    made = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
+    response = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
 
-    assert (kinds(made), shop.ordered) == (["mcp_list_tools", "mcp_call", "message"], ["tea"])
+    assert (kinds(response), shop.ordered) == (["mcp_list_tools", "mcp_call", "message"], ["tea"])
 
 
 async def test_a_response_that_cannot_be_resumed_fails_after_a_call(
@@ -403,7 +405,7 @@ async def test_a_response_that_cannot_be_resumed_fails_after_a_call(
     """A response that is not stored cannot be resumed. A retryable error would make clients repeat
     the call."""
     model.failures = [99, 0]  # the engine dies in the second turn
-    made = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
+    response = await client.create("Tea", tools=[remote(approval=NEVER)], store=False)
 
-    assert (made.state, shop.ordered) == (FAILED, ["tea"])
-    assert kinds(made) == ["mcp_list_tools", "mcp_call"]
+    assert (response.state, shop.ordered) == (FAILED, ["tea"])
+    assert kinds(response) == ["mcp_list_tools", "mcp_call"]

@@ -30,7 +30,7 @@ def servers(url: str, timeout_s: float = 20) -> RemoteMcpServers:
 
 
 @asynccontextmanager
-async def a_server(reply: Callable[[bytes, bytes], bytes | None]) -> AsyncIterator[str]:
+async def serve_http(reply: Callable[[bytes, bytes], bytes | None]) -> AsyncIterator[str]:
     """A server that answers with `reply(head, body)`, or never if that is None."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,13 +75,13 @@ def answer_methods(answers: Answers, methods: list[str]) -> Callable[[bytes, byt
         answer: dict[str, Any] = {"error": {"code": -32601, "message": "What?"}}
         if request["method"] in known:
             answer = {"result": known[request["method"]](request.get("params") or {})}
-        text = json_of({"jsonrpc": "2.0", "id": request["id"]} | answer)
+        text = encode_json({"jsonrpc": "2.0", "id": request["id"]} | answer)
         return always("200 OK", text, content_type="application/json", mcp_session_id="7")(b"", b"")
 
     return reply
 
 
-def json_of(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """JSON in which "HUGE" is replaced by a number that exceeds 64 bits."""
     return orjson.dumps(value).replace(b'"HUGE"', b"1" + b"0" * 30)
 
@@ -94,7 +94,7 @@ async def test_a_redirect_to_another_server_is_not_followed() -> None:
         requests.append(head)
         return EMPTY
 
-    async with a_server(record) as other, a_server(always("307 Go", location=other)) as url:
+    async with serve_http(record) as other, serve_http(always("307 Go", location=other)) as url:
         with pytest.raises(McpError) as failed:
             await servers(url).tools(LABEL)
 
@@ -105,7 +105,7 @@ async def test_a_redirect_to_another_server_is_not_followed() -> None:
 
 async def test_a_redirect_that_changes_the_method_is_not_followed() -> None:
     """The request would lose its body."""
-    async with a_server(always("302 Found", location="/login")) as url:
+    async with serve_http(always("302 Found", location="/login")) as url:
         with pytest.raises(McpError, match="another address"):
             await servers(url).tools(LABEL)
 
@@ -113,7 +113,7 @@ async def test_a_redirect_that_changes_the_method_is_not_followed() -> None:
 async def test_the_length_of_an_answer_is_limited() -> None:
     """Reading stops at the limit."""
     long = always("200 OK", b"x" * 100_000, content_type="application/json")
-    async with a_server(long) as url:
+    async with serve_http(long) as url:
         with pytest.raises(McpError, match="longer than 4096 bytes"):
             await servers(url).tools(LABEL)
 
@@ -123,7 +123,7 @@ async def test_a_compressed_answer_is_refused() -> None:
     compressed = gzip.compress(b" " * 1_000_000)
     answer = always("200 OK", compressed, content_type="application/json", content_encoding="gzip")
     assert len(compressed) < 4096
-    async with a_server(answer) as url:
+    async with serve_http(answer) as url:
         with pytest.raises(McpError, match="compressed"):
             await servers(url).tools(LABEL)
 
@@ -154,7 +154,7 @@ async def test_an_excessive_list_of_tools_is_refused(
 ) -> None:
     """Also if each page is within the limits."""
     answers: Answers = {"tools/list": list_tools, "DELETE": lambda _: None}
-    async with a_server(answer_methods(answers, [])) as url:
+    async with serve_http(answer_methods(answers, [])) as url:
         with pytest.raises(McpError, match=problem):
             await servers(url).tools(LABEL)
 
@@ -163,7 +163,7 @@ async def test_a_call_does_not_list_tools() -> None:
     """Its result is not validated with a schema of the server, which could take forever."""
     methods: list[str] = []
     call = {"tools/call": lambda _: ANSWERED}
-    async with a_server(answer_methods(call, methods)) as url:
+    async with serve_http(answer_methods(call, methods)) as url:
         answer = await servers(url).call(LABEL, "order", {"ware": "tea"})
 
     assert answer == "Ordered"

@@ -152,10 +152,10 @@ async def test_a_blob_that_is_too_short_raises_an_error(blobs: BlobStore) -> Non
 
 async def test_deleting_missing_blobs_is_no_error(blobs: BlobStore) -> None:
     """Two processes may sweep at the same time."""
-    kept, gone = await store(blobs, b"a"), await store(blobs, b"b")
+    kept, deleted = await store(blobs, b"a"), await store(blobs, b"b")
 
-    await blobs.delete([gone, "0" * 32])
-    await blobs.delete([gone])
+    await blobs.delete([deleted, "0" * 32])
+    await blobs.delete([deleted])
     await blobs.delete([])
 
     assert await all_keys(blobs) == {kept}
@@ -199,7 +199,7 @@ async def test_a_used_bucket_of_an_unknown_database_is_refused(
     ],
 )
 async def test_an_unusable_bucket_raises_an_error(tmp_path: Path, url: str, problem: str) -> None:
-    """A StartupError with the problem."""
+    """The StartupError names the problem."""
     with pytest.raises(StartupError, match=problem):
         await open_blobs(url, CREDENTIALS, tmp_path, "this")
 

@@ -75,12 +75,12 @@ async def test_a_conversation_keeps_its_items_in_order(conversations: Conversati
     )
     added = await conversations.add(created.id, make_message("three"))
 
-    found = await conversations.items(created.id, order=OLDEST_FIRST)
+    items = await conversations.items(created.id, order=OLDEST_FIRST)
 
-    assert [get_item_text(item) for item in found] == ["one", "two", "three"]
-    assert found[-1:] == added
-    assert found == list(reversed(await conversations.items(created.id)))
-    assert await conversations.item(created.id, found[0].id) == found[0]
+    assert [get_item_text(item) for item in items] == ["one", "two", "three"]
+    assert items[-1:] == added
+    assert items == list(reversed(await conversations.items(created.id)))
+    assert await conversations.item(created.id, items[0].id) == items[0]
     assert await conversations.get(created.id) == created
 
 
@@ -151,11 +151,11 @@ async def test_image_urls_are_returned_only_if_included(
     created = await conversations.create(make_message("look", url=picture))
 
     (item,) = await conversations.items(created.id)
-    (whole,) = await conversations.items(created.id, include=[IMAGE_URLS])
+    (with_urls,) = await conversations.items(created.id, include=[IMAGE_URLS])
 
     assert item.message.parts[1].image.url == ""
-    assert whole.message.parts[1].image.url == picture
-    assert await conversations.item(created.id, item.id, include=[IMAGE_URLS]) == whole
+    assert with_urls.message.parts[1].image.url == picture
+    assert await conversations.item(created.id, item.id, include=[IMAGE_URLS]) == with_urls
 
 
 async def test_a_repeated_request_id_is_idempotent(
@@ -169,11 +169,11 @@ async def test_a_repeated_request_id_is_idempotent(
         created.id, make_message("y"), make_message("z"), request_id="r"
     )
     await conversations.add(created.id, make_message("later"))
-    again = await conversations.add(
+    repeated = await conversations.add(
         created.id, make_message("y"), make_message("z"), request_id="r"
     )
 
-    assert again == added
+    assert repeated == added
     assert len(await conversations.items(created.id)) == 4
     with pytest.raises(RequestIdReused):
         await conversations.add(created.id, make_message("other"), request_id="r")

@@ -96,7 +96,7 @@ async def test_unknown_files_in_the_blob_folder_are_ignored(
 
 
 async def test_small_chunks_are_written_in_batches(tmp_path: Path, blobs: FolderBlobs) -> None:
-    """So that they do not fill the memory; empty chunks are skipped."""
+    """One-byte chunks are written once 256 bytes are buffered; empty chunks are not written."""
 
     def written_sizes() -> list[int]:
         incoming = tmp_path / "control" / "blobs" / "incoming"

@@ -129,13 +129,13 @@ async def test_failed_runs_and_responses_are_not_retried(
         assistant = await ThreadClient(control.client).create_assistant()
         stub = RunServiceStub(control.client.channel)
         with translate_errors():
-            asked = run_service_pb2.CreateThreadAndRunRequest(
+            request = run_service_pb2.CreateThreadAndRunRequest(
                 messages=[make_new_message("Hi")],
                 run=run_service_pb2.RunOptions(assistant_id=assistant.id),
             )
-            run = (await stub.CreateThreadAndRun(asked)).run
-            watched = run_service_pb2.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
-            events = [event async for event in stub.WatchRun(watched)]
+            run = (await stub.CreateThreadAndRun(request)).run
+            watch_request = run_service_pb2.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
+            events = [event async for event in stub.WatchRun(watch_request)]
         dead = (await operator.list_jobs(state=JobPb.STATE_DEAD)).jobs
 
         assert last.WhichOneof("event") == "failed"

@@ -89,10 +89,10 @@ async def test_the_handler_limits_the_concurrency(database: Database, jobs: Jobs
         (EngineDied(EngineRestarting()), JobState.QUEUED, 0),
     ],
 )
-async def test_the_error_of_an_attempt_decides_what_follows(
+async def test_the_error_of_an_attempt_decides_whether_it_is_retried(
     database: Database, jobs: Jobs, error: Exception, state: JobState, attempt: int
 ) -> None:
-    """A dead letter, a counted retry, or an uncounted one."""
+    """The job is dead, or queued again; outages and engine deaths do not count as attempts."""
 
     async def fail(_claim: Claim, _context: JobContext) -> None:
         raise error
@@ -131,8 +131,10 @@ async def test_a_job_dies_of_its_third_failure_without_progress(
     assert ended[-1].error.reason == "SLOW_READER"
 
 
-async def test_a_running_job_is_told_of_its_cancellation(database: Database, jobs: Jobs) -> None:
-    """The handler sees the event at once and can still finish."""
+async def test_a_running_job_is_notified_of_its_cancellation(
+    database: Database, jobs: Jobs
+) -> None:
+    """The handler's `cancelled` event is set, and it can still finish the job."""
 
     async def until_cancelled(_claim: Claim, context: JobContext) -> None:
         await context.cancelled.wait()
@@ -241,13 +243,13 @@ async def test_a_failing_dead_letter_handler_blocks_no_other_job(
         async def on_dead(self, tx: Transaction, job: Job) -> None:
             raise RuntimeError("a defect")
 
-    gone, poison = make_leases(database.transactions, "gone"), await jobs.add()
+    dead_worker, failing_job = make_leases(database.transactions, "gone"), await jobs.add()
     for _ in range(MAX_ATTEMPTS - 1):
-        job = await gone.claim_next()
-        clock.now = (await gone.end(job.claim, AttemptResult(Outcome.FAILED))).run_after
-    await gone.claim_next()
+        job = await dead_worker.claim_next()
+        clock.now = (await dead_worker.end(job.claim, AttemptResult(Outcome.FAILED))).run_after
+    await dead_worker.claim_next()
     orphan = await jobs.add()
-    await gone.claim_next()
+    await dead_worker.claim_next()
     clock.advance(minutes=5)
 
     async with run_dispatcher(database, Broken()) as work:
@@ -255,7 +257,7 @@ async def test_a_failing_dead_letter_handler_blocks_no_other_job(
         ended = [await work.ended.get() for _ in range(2)]
 
     assert {job.id for job in ended} == {orphan.id, added.id}
-    assert (await jobs.get(poison)).state is JobState.RUNNING
+    assert (await jobs.get(failing_job)).state is JobState.RUNNING
 
 
 async def test_the_result_is_stored_once_the_database_is_available(

@@ -124,8 +124,10 @@ async def test_the_secret_of_a_key_is_returned_once(operator: Operator) -> None:
     assert created.secret not in str(key)
 
 
-async def test_keys_are_verified(running: RunningControl, operator: Operator) -> None:
-    """Each verdict."""
+async def test_verify_key_returns_the_state_of_a_key(
+    running: RunningControl, operator: Operator
+) -> None:
+    """A valid key also has its project and priority."""
     await operator.create_project("red")
     await operator.create_project("closed")
     in_five_minutes = make_timestamp(running.clock() + timedelta(minutes=5))

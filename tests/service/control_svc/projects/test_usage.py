@@ -29,7 +29,7 @@ def service(running: RunningControl) -> Operator:
     return Operator.of(running)
 
 
-def sums_of(reply: pb.ListUsageResponse) -> Sums:
+def collect_sums(reply: pb.ListUsageResponse) -> Sums:
     """The counts of a response by project, model and time."""
     return {
         (each.project, each.model, each.start_time.ToDatetime(UTC)): (
@@ -55,12 +55,12 @@ async def test_reports_are_summed_by_hour_and_day(
     await service.report("two", make_usage_delta(now - timedelta(hours=1), (2, 3, 0, 5)))
     await service.report("three", make_usage_delta(now, (1, 1, 0, 0), project="blue", model="ü/%"))
 
-    assert sums_of(await service.list_usage(period=HOURS)) == {
+    assert collect_sums(await service.list_usage(period=HOURS)) == {
         ("red", "demo", noon - timedelta(hours=1)): (2, 3, 0, 5),
         ("blue", "ü/%", noon): (1, 1, 0, 0),
         ("red", "demo", noon): (2, 11, 4, 8),
     }
-    assert sums_of(await service.list_usage()) == {
+    assert collect_sums(await service.list_usage()) == {
         ("blue", "ü/%", midnight): (1, 1, 0, 0),
         ("red", "demo", midnight): (4, 14, 4, 13),
     }
@@ -75,7 +75,7 @@ async def test_the_longest_names_are_accepted(running: RunningControl, service: 
     await service.report("one", delta)
     await service.report("two", delta)
 
-    assert [key[:2] for key in sums_of(await service.list_usage())] == [(project, model)]
+    assert [key[:2] for key in collect_sums(await service.list_usage())] == [(project, model)]
     assert len((await service.list_usage(project=project, model=model)).sums) == 1
 
 
@@ -89,7 +89,7 @@ async def test_a_repeated_report_is_added_once(running: RunningControl, service:
     await asyncio.gather(*(service.report(*each) for each in reports * 5))
     await service.report(*reports[0])
 
-    assert list(sums_of(await service.list_usage()).values()) == [(2, 15, 0, 2)]
+    assert list(collect_sums(await service.list_usage()).values()) == [(2, 15, 0, 2)]
 
 
 REPORTS = st.lists(
@@ -211,7 +211,7 @@ async def test_an_invalid_report_adds_nothing(
     with pytest.raises(error) as raised:
         await service.report("one", valid, invalid)
     assert (raised.value.field or "").startswith(f"deltas[1].{field}")
-    assert sums_of(await service.list_usage()) == {}
+    assert collect_sums(await service.list_usage()) == {}
 
 
 async def test_the_size_of_reports_is_limited(running: RunningControl, service: Operator) -> None:
@@ -262,4 +262,4 @@ async def test_old_reports_are_refused_before_their_ids_are_deleted(
         except InvalidField:
             continue
 
-    assert list(sums_of(await service.list_usage()).values()) == [(1, 10, 0, 1)]
+    assert list(collect_sums(await service.list_usage()).values()) == [(1, 10, 0, 1)]

@@ -24,7 +24,7 @@ TURNS = 50
 THREAD_TABLES = re.compile(r"\b(threads|messages|items|timeline_items|runs|run_steps)\b")
 
 
-def words_of(messages: tuple[TurnMessage, ...]) -> list[str]:
+def split_words(messages: tuple[TurnMessage, ...]) -> list[str]:
     """The words of all messages."""
     texts = (getattr(part, "text", "") for message in messages for part in message.parts)
     return [word for text in texts for word in text.split()]
@@ -38,7 +38,7 @@ class NarrowModel:
 
     def __call__(self, request: TurnRequest) -> Script:
         """Answer, or raise ContextLengthExceeded."""
-        prompt = words_of(request.messages)
+        prompt = split_words(request.messages)
         if len(prompt) > WINDOW:
             raise ContextLengthExceeded(
                 field="messages", prompt_tokens=len(prompt), context_tokens=WINDOW
@@ -105,7 +105,7 @@ async def test_a_prompt_limit_does_not_truncate_for_other_runs(
     """The next run is shown all of the thread again, or all that fits into the context."""
 
     def model(request: TurnRequest) -> Script:
-        length = len(words_of(request.messages))
+        length = len(split_words(request.messages))
         if length > 600:
             raise ContextLengthExceeded(field="messages", prompt_tokens=length, context_tokens=600)
         return replace(text_script("Hi"), prompt_tokens=length)
@@ -119,7 +119,7 @@ async def test_a_prompt_limit_does_not_truncate_for_other_runs(
         for options in ({"max_prompt_tokens": MIN_TOKEN_LIMIT}, {}):
             ended, _ = await execute_run(process, assistant, thread, **options)
             assert ended.state is RunState.COMPLETED
-            num_words.append(len(words_of(turns.requests[-1].messages)))
+            num_words.append(len(split_words(turns.requests[-1].messages)))
 
     assert num_words == [100, 301]
 
@@ -127,7 +127,7 @@ async def test_a_prompt_limit_does_not_truncate_for_other_runs(
 async def test_runs_with_the_same_limit_are_rarely_truncated(make_world: Worlds) -> None:
     """A run begins where the previous run with the same limit was truncated."""
     turns = ScriptedTurns(
-        lambda request: replace(text_script("Hi"), prompt_tokens=len(words_of(request.messages)))
+        lambda request: replace(text_script("Hi"), prompt_tokens=len(split_words(request.messages)))
     )
     world = make_world(turns)
     assistant, thread = await world.assistant(), await world.thread()
@@ -139,12 +139,12 @@ async def test_runs_with_the_same_limit_are_rarely_truncated(make_world: Worlds)
                 process, assistant, thread, max_prompt_tokens=MIN_TOKEN_LIMIT
             )
             assert ended.state is RunState.COMPLETED
-            prompts.append(words_of(turns.requests[-1].messages))
+            prompts.append(split_words(turns.requests[-1].messages))
         await execute_run(process, assistant, thread)
 
     cuts = [later for earlier, later in pairwise(prompts) if later[: len(earlier)] != earlier]
     assert 0 < len(cuts) <= 20 * 31 // (MIN_TOKEN_LIMIT // 2) + 1
-    assert len(words_of(turns.requests[-1].messages)) == 20 * 31
+    assert len(split_words(turns.requests[-1].messages)) == 20 * 31
 
 
 class Reads:
@@ -174,7 +174,9 @@ def count_reads() -> Iterator[Reads]:
 
 
 @pytest.mark.parametrize("count", [1, 10])
-async def test_last_messages_read_only_what_they_need(make_world: Worlds, count: int) -> None:
+async def test_a_last_messages_limit_reads_the_same_rows_for_any_thread_length(
+    make_world: Worlds, count: int
+) -> None:
     """A thread of 1000 messages causes the same statements and reads as many rows as one of 10."""
     turns = ScriptedTurns(lambda _: text_script("Yes"))
     world = make_world(turns)

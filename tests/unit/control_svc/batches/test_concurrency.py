@@ -130,7 +130,7 @@ def test_a_weighted_semaphore_is_bounded_and_fair(sizes: list[int], total: int) 
 
 
 async def test_a_cancelled_waiter_does_not_block_the_next() -> None:
-    """The next waiter of the semaphore gets what is free."""
+    """The next waiter of the semaphore gets its units."""
     semaphore = WeightedSemaphore(2)
     async with semaphore.reserve(2):
         cancelled = asyncio.create_task(semaphore.acquire(2))

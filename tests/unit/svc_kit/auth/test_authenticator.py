@@ -157,36 +157,36 @@ async def test_a_service_calls_on_behalf_of_a_principal() -> None:
         project="blue", scopes=frozenset({"inference"}), priority=Priority.BATCH, key_id="ci"
     )
     authenticator = Authenticator(service_token=TOKEN)
-    seen = await authenticator.identify(bearer(TOKEN.secret), dict(principal_metadata(principal)))
+    caller = await authenticator.identify(bearer(TOKEN.secret), dict(principal_metadata(principal)))
 
-    assert (seen.project, seen.priority) == ("blue", Priority.BATCH)
-    assert seen.scopes == {"inference"}
-    assert seen.is_service
+    assert (caller.project, caller.priority) == ("blue", Priority.BATCH)
+    assert caller.scopes == {"inference"}
+    assert caller.is_service
 
 
 async def test_a_service_without_a_project_has_all_scopes() -> None:
     """The call is the service's own."""
-    seen = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret))
+    caller = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret))
 
-    assert seen.scopes == {"inference", "admin", "service"}
-    assert seen.priority is Priority.INTERACTIVE
+    assert caller.scopes == {"inference", "admin", "service"}
+    assert caller.priority is Priority.INTERACTIVE
 
 
 async def test_a_project_without_scopes_has_none() -> None:
     """Missing scopes do not grant access."""
-    seen = await Authenticator(service_token=TOKEN).identify(
+    caller = await Authenticator(service_token=TOKEN).identify(
         bearer(TOKEN.secret), {PROJECT_KEY: "blue"}
     )
 
-    assert (seen.scopes, seen.priority) == (frozenset(), Priority.NORMAL)
+    assert (caller.scopes, caller.priority) == (frozenset(), Priority.NORMAL)
 
 
 async def test_a_service_cannot_invent_scopes() -> None:
     """Only scopes that a key can have are accepted."""
     metadata = {PROJECT_KEY: "blue", SCOPES_KEY: "public,inference,root,service"}
-    seen = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret), metadata)
+    caller = await Authenticator(service_token=TOKEN).identify(bearer(TOKEN.secret), metadata)
 
-    assert seen.scopes == {"inference"}
+    assert caller.scopes == {"inference"}
 
 
 async def test_an_unknown_priority_is_an_invalid_field() -> None:
@@ -206,11 +206,11 @@ async def test_identity_metadata_without_the_service_token_is_ignored(
         verifier=keys(make_key(project="mine")), service_token=TOKEN, keyless=["inference"]
     )
     metadata = {PROJECT_KEY: "theirs", SCOPES_KEY: "admin", PRIORITY_KEY: "interactive"}
-    seen = await authenticator.identify(authorization, metadata)
+    caller = await authenticator.identify(authorization, metadata)
 
-    assert seen.project in {"mine", "default"}
-    assert seen.scopes == {"inference"}
-    assert not seen.is_service
+    assert caller.project in {"mine", "default"}
+    assert caller.scopes == {"inference"}
+    assert not caller.is_service
 
 
 @pytest.mark.parametrize("own", [TOKEN, None])
@@ -256,10 +256,10 @@ async def test_the_scheme_is_case_insensitive() -> None:
 
 async def test_a_server_without_keys_accepts_any_key() -> None:
     """SDKs require one."""
-    seen = await Authenticator(keyless=["inference"]).identify(bearer("sk-anything"))
+    caller = await Authenticator(keyless=["inference"]).identify(bearer("sk-anything"))
 
-    assert seen.key_id == "keyless"
-    assert seen.scopes == {"inference"}
+    assert caller.key_id == "keyless"
+    assert caller.scopes == {"inference"}
 
 
 async def test_a_wrong_key_is_refused_although_keyless_callers_are_allowed() -> None:
@@ -276,11 +276,11 @@ class StoredKeys:
 
     def __init__(self, known: str) -> None:
         self._known = known
-        self.asked: list[str] = []
+        self.verified: list[str] = []
 
     async def verify(self, key: str) -> Principal:
         """Verify the key. Raises ApiKeyInvalid."""
-        self.asked.append(key)
+        self.verified.append(key)
         if key != self._known:
             raise ApiKeyInvalid()
         return Principal(scopes=frozenset({"admin"}), key_id="stored")
@@ -302,7 +302,7 @@ async def test_keys_of_the_settings_and_stored_keys_are_accepted() -> None:
         await authenticator.identify(bearer("old"))
     with pytest.raises(ApiKeyInvalid):
         await authenticator.identify(bearer("wrong"))
-    assert stored.asked == [mine, "wrong"]
+    assert stored.verified == [mine, "wrong"]
 
 
 async def test_a_keyless_server_verifies_well_formed_keys_only() -> None:
@@ -316,7 +316,7 @@ async def test_a_keyless_server_verifies_well_formed_keys_only() -> None:
     assert (await authenticator.identify(None)).key_id == "keyless"
     with pytest.raises(ApiKeyInvalid):
         await authenticator.identify(bearer(wrong))
-    assert stored.asked == [mine, wrong]
+    assert stored.verified == [mine, wrong]
 
 
 async def test_all_keys_may_be_stored_if_keys_are_required() -> None:
