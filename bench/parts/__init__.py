@@ -8,6 +8,7 @@ from bench.parts import (
     interactive,
     memory,
     objects,
+    queue,
     runs,
     shared,
     soak,
@@ -27,5 +28,6 @@ PARTS = (
     objects.PART,
     batches.PART,
     runs.PART,
+    queue.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts

@@ -3,26 +3,33 @@
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import product
+from typing import Any, Final
 
 from sqlalchemy import (
+    CTE,
     BigInteger,
+    ColumnElement,
     Index,
     Integer,
+    ScalarSelect,
     Select,
     SmallInteger,
     String,
     Text,
     func,
     insert,
+    literal,
+    literal_column,
     or_,
     select,
     text,
     tuple_,
+    union_all,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Mapped, aliased, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import JOB, is_id
 from control_svc.base.pagination import Window, apply_window, restore_order
@@ -46,6 +53,7 @@ from control_svc.jobs.model import (
 from svc_kit.errors import JobNotFound
 
 _UNFINISHED = "state IN ('queued', 'running')"
+_QUEUED = "state = 'queued'"
 
 
 class JobRow(Table):
@@ -63,6 +71,16 @@ class JobRow(Table):
             unique=True,
             sqlite_where=text(_UNFINISHED),
             postgresql_where=text(_UNFINISHED),
+        ),
+        Index(
+            "ix_jobs_queued",
+            "kind",
+            "priority",
+            "project",
+            "run_after",
+            "id",
+            sqlite_where=text(_QUEUED),
+            postgresql_where=text(_QUEUED),
         ),
     )
 
@@ -89,6 +107,13 @@ class JobRow(Table):
     # error of the last failed attempt
     error_reason: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(Text)
+
+
+_IS_QUEUED = JobRow.state == literal_column("'queued'")
+"""A literal, so that prepared statements can use the partial index."""
+
+_CANDIDATES: Final = 8
+"""Flows in which a claim looks for a job that no other process has locked."""
 
 
 class JobQueries:
@@ -172,28 +197,19 @@ class JobQueueQueries:
         """Select and lock the next due job, ordered by priority, then by the number of running jobs
         of the project, then by age.
         """
-        running = aliased(JobRow)
-        num_running = (
-            select(func.count())
-            .where(
-                running.project == JobRow.project,
-                running.state == JobState.RUNNING,
-                running.kind.in_(kinds),
+        now = await self._now()
+        for flow in [*await self._session.execute(_next_flows(kinds, now))]:
+            job = await _one(
+                self._session,
+                select(JobRow)
+                .where(*_queued_in(flow), JobRow.project == flow.project, JobRow.run_after <= now)
+                .order_by(JobRow.run_after, JobRow.id)
+                .limit(1)
+                .with_for_update(skip_locked=True),
             )
-            .scalar_subquery()
-        )
-        return await _one(
-            self._session,
-            select(JobRow)
-            .where(
-                JobRow.state == JobState.QUEUED,
-                JobRow.kind.in_(kinds),
-                JobRow.run_after <= await self._now(),
-            )
-            .order_by(JobRow.priority, num_running, JobRow.run_after, JobRow.id)
-            .limit(1)
-            .with_for_update(skip_locked=True, of=JobRow),
-        )
+            if job is not None:  # else other processes have locked all of them
+                return job
+        return None
 
     async def lock(self, claim: Claim) -> Job:
         """Lock the job of a claim. Raises LeaseLost."""
@@ -311,6 +327,68 @@ class JobRecordQueries:
         if job is None:
             raise JobNotFound(job=job_id)
         return job
+
+
+def _next_flows(kinds: Collection[str], now: datetime) -> Select[str, int, str]:
+    """Select the kind, priority and project of the due jobs that are next.
+
+    A loose index scan of `ix_jobs_queued`: the recursive query finds the projects of each kind and
+    priority, and the oldest job of each, with one lookup each. The cost depends on the number of
+    projects, but not on the length of the queue.
+    """
+    classes = union_all(
+        *(
+            select(literal(kind).label("kind"), literal(priority.value).label("priority"))
+            for kind, priority in product(sorted(kinds), JobPriority)
+        )
+    ).cte("classes")
+    columns = classes.c
+    flows = select(columns.kind, columns.priority, _first_project(classes).label("project")).cte(
+        "flows", recursive=True
+    )
+    columns = flows.c
+    following = _first_project(flows, JobRow.project > columns.project)
+    flows = flows.union_all(
+        select(columns.kind, columns.priority, following).where(columns.project.is_not(None))
+    )
+    columns = flows.c
+    run_after = (
+        select(JobRow.run_after)
+        .where(*_queued_in(columns), JobRow.project == columns.project)
+        .order_by(JobRow.run_after, JobRow.id)
+        .limit(1)
+        .correlate(flows)
+        .scalar_subquery()
+    )
+    heads = (
+        select(columns.kind, columns.priority, columns.project, run_after.label("run_after"))
+        .where(columns.project.is_not(None))
+        .cte("heads")
+        .prefix_with("MATERIALIZED")
+    )
+    running = (
+        select(JobRow.project, func.count().label("number"))
+        .where(JobRow.state == JobState.RUNNING, JobRow.kind.in_(kinds))
+        .group_by(JobRow.project)
+        .subquery("running")
+    )
+    number = func.coalesce(running.c.number, 0)
+    return (
+        select(heads.c.kind, heads.c.priority, heads.c.project)
+        .outerjoin_from(heads, running, running.c.project == heads.c.project)
+        .where(heads.c.run_after <= now)
+        .order_by(heads.c.priority, number, heads.c.run_after, heads.c.project, heads.c.kind)
+        .limit(_CANDIDATES)
+    )
+
+
+def _first_project(flows: CTE, *conditions: ColumnElement[bool]) -> ScalarSelect[str]:
+    query = select(func.min(JobRow.project)).where(*_queued_in(flows.c), *conditions)
+    return query.correlate(flows).scalar_subquery()
+
+
+def _queued_in(flow: Any) -> tuple[ColumnElement[bool], ...]:
+    return _IS_QUEUED, JobRow.kind == flow.kind, JobRow.priority == flow.priority
 
 
 async def _save(session: AsyncSession, job: Job) -> None:

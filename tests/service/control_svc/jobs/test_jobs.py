@@ -1,14 +1,15 @@
 """Leases of jobs on both databases: claim, cancel, take over."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from control_svc.blobs.local import FolderBlobs
 from control_svc.db.engine import Database
-from control_svc.jobs.model import AttemptResult, JobPriority, JobState, LeaseLost, Outcome
+from control_svc.jobs.model import AttemptResult, Job, JobPriority, JobState, LeaseLost, Outcome
 from control_svc.jobs.queries import JobQueueQueries, delete_ended_jobs
 from control_svc.schema import BLOB_COLUMNS
 from control_svc.sweeper import Sweeper
@@ -42,6 +43,45 @@ async def test_projects_share_the_workers(database: Database, jobs: Jobs) -> Non
     claimed = [await leases.claim([KIND]) for _ in range(5)]
 
     assert [job and job.project for job in claimed] == ["p", "q", "p", "q", "p"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_claims_follow_the_documented_order(
+    database: Database, clock: SetClock, jobs: Jobs, seed: int
+) -> None:
+    """Priority, then the fewest running jobs of the project, then age; only due jobs of the kinds
+    that are asked for.
+    """
+    random = Random(seed)
+    projects = [Jobs(database, jobs.ids, project=f"p{number}") for number in range(5)]
+    kinds, queued, running = ["a", "b"], dict[str, Job](), dict[str, Job]()
+    for _ in range(40):
+        clock.advance(seconds=1)
+        job = await random.choice(projects).add(
+            kind=random.choice([*kinds, "other"]),
+            priority=random.choice([*JobPriority]),
+            delay=timedelta(hours=random.choice([0, 0, 0, 1])),
+        )
+        queued[job.id] = job
+    leases = make_leases(database.transactions, "one")
+
+    def rank(job: Job) -> tuple[int, int, datetime]:
+        num_running = sum(other.project == job.project for other in running.values())
+        return job.priority, num_running, job.run_after
+
+    due = [job for job in queued.values() if job.kind in kinds and job.run_after <= clock()]
+    while due:
+        expected = min(due, key=rank)
+        claimed = await leases.claim(kinds)
+        assert claimed is not None
+        assert claimed.id == expected.id
+        due.remove(expected)
+        running[claimed.id] = claimed
+        if random.random() < 0.5:
+            ended = running.pop(random.choice([*running]))
+            await leases.finish(ended.claim, no_change)
+
+    assert await leases.claim(kinds) is None
 
 
 async def test_a_worker_that_lost_its_job_cannot_write(

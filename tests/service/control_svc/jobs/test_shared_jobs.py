@@ -20,7 +20,7 @@ from control_svc.db.transaction import Transaction
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.heartbeat import BEATS_PER_LEASE, renew_leases
 from control_svc.jobs.model import Claim, Job, JobState
-from control_svc.jobs.queries import JobQueueQueries
+from control_svc.jobs.queries import JobQueueQueries, JobRecordQueries
 from tests.support.control import SetClock
 from tests.support.dispatching import run_dispatcher
 from tests.support.examples import examples
@@ -85,6 +85,27 @@ async def test_processes_share_the_jobs(postgres_url: str, tmp_path: Path) -> No
     claims = [claim.job_id for handler in handlers for claim in handler.claims]
     assert sorted(claims) == sorted(job.id for job in done) == sorted(job.id for job in added)
     assert {(job.state, job.fence) for job in done} == {(JobState.DONE, 1)}
+
+
+async def test_a_claim_skips_a_locked_job(postgres_url: str, tmp_path: Path) -> None:
+    """The next job of the same project is claimed, without a wait."""
+    async with open_test_database(tmp_path, postgres_url) as database:
+        jobs = Jobs(database, IdSource(utc_now))
+        first, second = await jobs.add(), await jobs.add()
+        is_locked, is_claimed = asyncio.Event(), asyncio.Event()
+
+        async def hold(tx: Transaction) -> None:
+            await JobRecordQueries(tx).lock(first.id)
+            is_locked.set()
+            await is_claimed.wait()
+
+        holder = asyncio.create_task(database.transactions.write(hold))
+        await is_locked.wait()
+        claimed = await make_leases(database.transactions, "one").claim_next()
+        is_claimed.set()
+        await holder
+
+    assert claimed.id == second.id
 
 
 async def test_notifications_reach_another_process(postgres_url: str, tmp_path: Path) -> None:
