@@ -1,11 +1,9 @@
-"""Filters on file attributes in a search: parsing, validation, evaluation."""
+"""Filters on file attributes: parsing and validation. `filter_sql.py` evaluates them."""
 
 import json
-import operator
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from control_svc.base.validation import MAX_METADATA_KEY_CHARACTERS, check_text
 from control_svc.vector_stores.model import AttributeValue, check_value
@@ -54,17 +52,6 @@ class Comparison:
     value: AttributeValue | tuple[AttributeValue, ...]
     """A tuple for `in` and `nin` only."""
 
-    def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
-        """Whether a file with these attributes satisfies the condition."""
-        attribute = attributes.get(self.key)
-        kind = _kind(attribute)
-        if self.comparator in _ORDERINGS:
-            is_comparable = kind in (str, float) and kind is _kind(self.value)
-            return is_comparable and _ORDERINGS[self.comparator](attribute, self.value)
-        values = self.value if isinstance(self.value, tuple) else (self.value,)
-        is_equal = any(kind is _kind(value) and attribute == value for value in values)
-        return is_equal is (self.comparator in (Comparator.EQ, Comparator.IN))
-
 
 @dataclass(frozen=True, slots=True)
 class Compound:
@@ -73,19 +60,8 @@ class Compound:
     junction: Junction
     filters: tuple["Filter", ...]
 
-    def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
-        """Whether a file with these attributes satisfies the condition."""
-        results = (condition.matches(attributes) for condition in self.filters)
-        return all(results) if self.junction is Junction.AND else any(results)
-
 
 Filter = Comparison | Compound
-_ORDERINGS: Final[Mapping[Comparator, Callable[[Any, Any], bool]]] = {
-    Comparator.GT: operator.gt,
-    Comparator.GTE: operator.ge,
-    Comparator.LT: operator.lt,
-    Comparator.LTE: operator.le,
-}
 
 
 def check_filter(condition: Filter, field: str = FIELD, depth: int = 1) -> int:
@@ -156,8 +132,3 @@ def _check_comparison(comparison: Comparison, field: str) -> None:
         raise TooLong(field=f"{field}.value", length=len(values), limit=MAX_CONDITIONS)
     for value in values:
         check_value(f"{field}.value", value)
-
-
-def _kind(value: object) -> type:
-    """The type of a value: `float` for all numbers, `bool` for booleans."""
-    return float if type(value) is int else type(value)

@@ -1,6 +1,6 @@
 """SQL of vector stores, their files and file batches."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -20,8 +20,9 @@ from control_svc.base.ids import (
 from control_svc.base.pagination import Window, apply_cursors, apply_window, restore_order
 from control_svc.db.transaction import Transaction
 from control_svc.files.tables import FileRow
+from control_svc.vector_stores.filter_sql import filter_condition
+from control_svc.vector_stores.filters import Filter
 from control_svc.vector_stores.model import (
-    AttributeValue,
     Chunking,
     FileBatch,
     FileCounts,
@@ -244,14 +245,16 @@ class StoreFileQueries:
         query = select(StoreFileRow.entry).where(*_completed(project, [store_id]))
         return set(await self._session.scalars(query))
 
-    async def get_attributes(
-        self, project: str, store_ids: Collection[str]
-    ) -> dict[str, Mapping[str, AttributeValue]]:
-        """Get the attributes of completed files, by entry."""
-        rows = await self._session.execute(
-            select(StoreFileRow.entry, StoreFileRow.attached).where(*_completed(project, store_ids))
+    async def list_matching(
+        self, project: str, store_ids: Collection[str], condition: Filter
+    ) -> frozenset[str]:
+        """List the entries of completed files whose attributes satisfy a filter."""
+        dialect = self._session.get_bind().dialect.name
+        query = select(StoreFileRow.entry).where(
+            *_completed(project, store_ids),
+            filter_condition(condition, StoreFileRow.attached, dialect),
         )
-        return {entry: orjson.loads(attached) for entry, attached in rows}
+        return frozenset(await self._session.scalars(query))
 
     async def _cursor_entry(self, project: str, store_id: str, file_id: str) -> str | None:
         """The entry of a cursor. Approximate once its row is deleted: the creation of the file."""

@@ -150,10 +150,9 @@ class VectorSearch:
         store_ids = [store.id for store in stores]
         if filters is None:
             return SearchScope(project, store_ids)
-        attributes = await self._transactions.read(
-            lambda tx: StoreFileQueries(tx).get_attributes(project, store_ids)
+        entries = await self._transactions.read(
+            lambda tx: StoreFileQueries(tx).list_matching(project, store_ids, filters)
         )
-        entries = frozenset(entry for entry, each in attributes.items() if filters.matches(each))
         return SearchScope(project, store_ids, entries)
 
     async def _find_chunks(

@@ -1,11 +1,17 @@
 """Filters agree with a plain implementation, and with their JSON."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from hypothesis import given
+import orjson
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import LargeBinary, literal, select
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from control_svc.vector_stores.filter_sql import filter_condition
 from control_svc.vector_stores.filters import (
     MAX_DEPTH,
     Comparator,
@@ -16,16 +22,24 @@ from control_svc.vector_stores.filters import (
     filter_from_json,
 )
 from control_svc.vector_stores.model import AttributeValue
+from tests.support.postgres import create_database, run_test_postgres
 
+TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=4)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 VALUES: st.SearchStrategy[AttributeValue] = (
-    st.sampled_from(["", "a", "b"]) | st.sampled_from([0.0, 1.0, 2.0]) | st.booleans()
+    st.sampled_from(["", "a", "b", "1", "true"])
+    | st.sampled_from([0.0, 1.0, 2.0, 0.1 + 0.2])
+    | st.booleans()
+    | TEXTS
+    | NUMBERS
 )
-ATTRIBUTES = st.dictionaries(st.sampled_from("xyz"), VALUES)
+KEYS = st.sampled_from(["x", "y", 'z"', "$.x", "\u00e9"])
+ATTRIBUTES = st.dictionaries(KEYS, VALUES)
 LIST_COMPARATORS = (Comparator.IN, Comparator.NIN)
 COMPARISONS: st.SearchStrategy[Filter] = st.sampled_from(Comparator).flatmap(
     lambda comparator: st.builds(
         Comparison,
-        st.sampled_from("xyz"),
+        KEYS,
         st.just(comparator),
         st.lists(VALUES).map(tuple) if comparator in LIST_COMPARATORS else VALUES,
     )
@@ -73,12 +87,36 @@ def matches_plainly(condition: Filter, attributes: Mapping[str, AttributeValue])
     return less or actual == expected
 
 
-@given(FILTERS, ATTRIBUTES)
-def test_filters_match_as_documented(
-    condition: Filter, attributes: dict[str, AttributeValue]
-) -> None:
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """The URL of an empty PostgreSQL database."""
+    with run_test_postgres() as server:
+        yield create_database(server)
+
+
+@pytest.mark.timeout(120)  # the server starts
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_filters_match_as_documented(database: str, request: pytest.FixtureRequest) -> None:
     """For all combinations of types, and missing attributes."""
-    assert condition.matches(attributes) is matches_plainly(condition, attributes)
+    url = "sqlite+aiosqlite://" if database == "sqlite" else request.getfixturevalue("postgres")
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
+
+    async def matches(condition: Filter, attributes: dict[str, AttributeValue]) -> bool:
+        document = literal(orjson.dumps(attributes), LargeBinary)
+        async with engine.connect() as connection:
+            query = select(filter_condition(condition, document, database))
+            return bool(await connection.scalar(query))
+
+    with asyncio.Runner() as runner:
+
+        @settings(deadline=None)
+        @given(FILTERS, ATTRIBUTES)
+        def check(condition: Filter, attributes: dict[str, AttributeValue]) -> None:
+            result = runner.run(matches(condition, attributes))
+            assert result is matches_plainly(condition, attributes)
+
+        check()
+        runner.run(engine.dispose())
 
 
 def to_json(condition: Filter) -> dict[str, object]:
