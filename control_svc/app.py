@@ -66,6 +66,7 @@ from control_svc.services import (
     thread_services,
 )
 from control_svc.sweeper import Sweeper
+from control_svc.vector_stores.search.pgvector import add_vector_column
 from control_svc.vector_stores.service import VECTOR_STORE_CLEANUP
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.lifecycle import StartupError, stop_on_signals
@@ -242,8 +243,13 @@ def _sweeper(deps: Deps) -> Sweeper:
 async def upgrade_database(settings: ControlSettings) -> str:
     """Upgrade the database and return its revision. Raises StartupError."""
     async with _database(settings) as database:
-        await migrations.upgrade(database.migrator)
+        await _upgrade(database)
     return migrations.head()
+
+
+async def _upgrade(database: Database) -> None:
+    await migrations.upgrade(database.migrator)
+    await add_vector_column(database.migrator)
 
 
 async def check_database(settings: ControlSettings) -> str:
@@ -266,7 +272,7 @@ async def _prepare_schema(database: Database, settings: ControlSettings) -> None
     if auto_migrate is None:
         auto_migrate = not database.is_shared
     if auto_migrate:
-        await migrations.upgrade(database.migrator)
+        await _upgrade(database)
     await migrations.check_revision(database.writer)
 
 

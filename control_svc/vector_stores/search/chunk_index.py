@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from control_svc.inference.embeddings import Vector
@@ -17,6 +17,12 @@ from control_svc.vector_stores.search.model import ChunkKey, NewChunk, SearchSco
 from control_svc.vector_stores.search.ranking import search_terms
 
 TABLE: Final = "vector_chunk_index"
+HAS_COLUMN: Final = text(
+    "SELECT 1 FROM pg_attribute WHERE attrelid = 'vector_chunk_index'::regclass"
+    " AND attname = 'embedding' AND NOT attisdropped"
+)
+HAS_VECTORS: Final = text(f"{HAS_COLUMN} AND attnotnull")
+"""Whether all rows have their vectors in pgvector's column."""
 
 
 class ChunkIndex(Protocol):
@@ -142,10 +148,6 @@ class PostgresChunkIndex:
         " ORDER BY i.embedding <#> CAST(CAST(:vector AS text) AS vector),"
         " i.entry, i.number LIMIT :limit"
     )
-    _HAS_VECTORS: Final = text(
-        "SELECT 1 FROM pg_attribute WHERE attrelid = 'vector_chunk_index'::regclass"
-        " AND attname = 'embedding' AND NOT attisdropped"
-    )
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
@@ -160,11 +162,11 @@ class PostgresChunkIndex:
             }
             for chunk in chunks
         ]
-        if not await self._has_vectors():
+        if not await self._is_true(HAS_COLUMN):
             await self._session.execute(self._ADD, rows)
             return
         for row, chunk in zip(rows, chunks, strict=True):
-            row["embedding"] = _encode(chunk.vector)
+            row["embedding"] = encode_vector(chunk.vector)
         await self._session.execute(self._ADD_WITH_VECTORS, rows)
 
     async def delete(self, entry: str, first: int, end: int) -> None:
@@ -187,13 +189,13 @@ class PostgresChunkIndex:
         self, scope: SearchScope, vector: Vector, limit: int
     ) -> list[ChunkKey] | None:
         """Find the chunks nearest to a vector by an exact scan; None without pgvector."""
-        if not await self._has_vectors():
+        if not await self._is_true(HAS_VECTORS):
             return None
-        values = {"vector": _encode(vector), **_parameters(scope, limit)}
+        values = {"vector": encode_vector(vector), **_parameters(scope, limit)}
         return [ChunkKey(*row) for row in await self._session.execute(self._SEARCH_VECTOR, values)]
 
-    async def _has_vectors(self) -> bool:
-        return (await self._session.execute(self._HAS_VECTORS)).first() is not None
+    async def _is_true(self, query: TextClause) -> bool:
+        return (await self._session.execute(query)).first() is not None
 
 
 def _parameters(scope: SearchScope, limit: int) -> dict[str, Any]:
@@ -209,6 +211,6 @@ def _tsquery_any(words: Sequence[str]) -> str:
     return " | ".join(f"'{word}'" for word in words)
 
 
-def _encode(vector: Vector) -> str:
+def encode_vector(vector: Vector) -> str:
     """Encode a vector for pgvector."""
     return json.dumps(vector.tolist(), separators=(",", ":"))

@@ -70,7 +70,7 @@ class ChunkQueries:
         """List the vectors of a file's chunks, from number `first`, as rows."""
         query = select(ChunkRow.vector).where(*_in_file(project, entry), ChunkRow.number >= first)
         vectors = await self._session.scalars(query.order_by(ChunkRow.number).limit(limit))
-        rows = [_decode(vector) for vector in vectors]
+        rows = [decode_vector(vector) for vector in vectors]
         return np.stack(rows) if rows else np.empty((0, 0), np.float32)
 
     async def get_searchable(
@@ -113,7 +113,7 @@ class ChunkQueries:
                 filename,
                 orjson.loads(attached),
                 content,
-                _decode(vector),
+                decode_vector(vector),
             )
             for entry, number, file_id, filename, attached, content, vector in (
                 await self._session.execute(query)
@@ -125,5 +125,6 @@ def _in_file(project: str, entry: str) -> tuple[ColumnElement[bool], ...]:
     return (ChunkRow.project == project, ChunkRow.entry == entry)
 
 
-def _decode(vector: bytes) -> Vector:
+def decode_vector(vector: bytes) -> Vector:
+    """Decode a stored vector."""
     return np.frombuffer(vector, _STORED_TYPE).astype(np.float32)

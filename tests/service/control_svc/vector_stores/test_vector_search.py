@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pydantic import SecretStr
+from sqlalchemy import text
 
-from control_svc.app import utc_now
+from control_svc.app import upgrade_database, utc_now
 from control_svc.base.ids import IdSource
+from control_svc.config import ControlSettings
 from control_svc.db.engine import open_database
 from control_svc.vector_stores.membership import FileAdder
+from control_svc.vector_stores.search.chunk_index import HAS_VECTORS
 from control_svc.vector_stores.search.model import Ranking
 from control_svc.vector_stores.search.service import VectorSearch
 from control_svc.vector_stores.search.vector_index import VectorIndex
@@ -33,7 +37,10 @@ LETTERS = {
 }
 QUERIES = ("old tree", "fox in the barn", "cold blue sea", "京", "STRASSE", "nothing of it", "?!")
 WITHOUT_PGVECTOR = "ALTER TABLE vector_chunk_index DROP COLUMN IF EXISTS embedding"
-WITH_PGVECTOR = "ALTER TABLE vector_chunk_index ADD COLUMN IF NOT EXISTS embedding vector"
+WITH_PGVECTOR = (
+    "ALTER TABLE vector_chunk_index ADD COLUMN IF NOT EXISTS embedding vector,"
+    " ALTER COLUMN embedding SET NOT NULL"
+)
 
 
 @pytest.fixture
@@ -73,6 +80,36 @@ async def test_all_databases_return_equal_hits_and_scores(
     assert [cast("tuple[str, float]", hit)[0] for hit in first[:5]] == [
         *("green.txt", "red.txt", "blue.txt", "tokyo.txt", "tokyo.txt")
     ]
+
+
+async def test_pgvector_can_be_installed_and_removed_later(
+    tmp_path: Path, bare_postgres_url: str
+) -> None:
+    """An upgrade adds the chunks that are there; without the column they are found in memory."""
+    settings = ControlSettings(database_url=SecretStr(bare_postgres_url))
+    async with run_vectors(tmp_path, bare_postgres_url) as running:
+        vectors = running.vectors
+        store_id, _ = await vectors.create_with_files(LETTERS)
+        expected = [await vectors.search(store_id, query) for query in QUERIES]
+
+        await upgrade_database(settings)
+        assert await indexed_chunks(bare_postgres_url) == len(LETTERS)
+        assert [await vectors.search(store_id, query) for query in QUERIES] == expected
+        await vectors.add_file(store_id, "the red fox", "late.txt")
+        await vectors.wait_for_files(store_id)
+        assert await indexed_chunks(bare_postgres_url) == len(LETTERS) + 1
+        await execute(bare_postgres_url, WITHOUT_PGVECTOR)
+        names = await vectors.search_names(store_id, "fox in the barn")
+
+    assert "late.txt" in names
+
+
+async def indexed_chunks(url: str) -> int:
+    """The number of vectors that PostgreSQL can search."""
+    async with open_database(url, Path("unused")) as database, database.writer.connect() as reader:
+        is_complete = (await reader.execute(HAS_VECTORS)).first() is not None
+        query = text("SELECT count(embedding) FROM vector_chunk_index")
+        return int(await reader.scalar(query) or 0) if is_complete else 0
 
 
 async def test_processes_see_each_others_changes(tmp_path: Path, bare_postgres_url: str) -> None:
