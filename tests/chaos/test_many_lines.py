@@ -43,7 +43,7 @@ async def test_fifty_thousand_lines_need_the_memory_of_five_thousand(tmp_path: P
 class NonRecordingInference(ScriptedInference):
     """Does not record requests."""
 
-    def _note(self, request: object, context: object) -> None:
+    def _record(self, request: object, context: object) -> None:
         pass
 
 
