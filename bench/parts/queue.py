@@ -100,9 +100,9 @@ async def _fill(database: Database, queued: int, projects: int) -> None:
         rows = [row(number) for number in range(start, min(start + ROWS_AT_ONCE, queued))]
         async with database.migrator.begin() as connection:
             await connection.execute(insert(JobRow), rows)
-    async with database.migrator.connect() as connection:
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
-        await connection.execute(text("ANALYZE"))
+    if database.is_shared:  # as autovacuum does; SQLite has no statistics
+        async with database.migrator.begin() as connection:
+            await connection.execute(text("ANALYZE jobs"))
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:

@@ -5,13 +5,14 @@ missing attribute satisfies only `ne` and `nin`.
 """
 
 import operator
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 from sqlalchemy import (
     ColumnElement,
     Double,
+    ScalarSelect,
     SQLColumnExpression,
     Text,
     and_,
@@ -20,16 +21,16 @@ from sqlalchemy import (
     exists,
     false,
     func,
-    literal,
+    literal_column,
     not_,
     or_,
+    select,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
 from control_svc.vector_stores.filters import Comparator, Comparison, Compound, Filter, Junction
-from control_svc.vector_stores.model import AttributeValue
 
-_OPERATORS: Final[Mapping[Comparator, Callable[[Any, Any], Any]]] = {
+_ORDERINGS: Final[Mapping[Comparator, Callable[[Any, Any], ColumnElement[bool]]]] = {
     Comparator.GT: operator.gt,
     Comparator.GTE: operator.ge,
     Comparator.LT: operator.lt,
@@ -40,6 +41,15 @@ Attributes = SQLColumnExpression[bytes]
 """A column with attributes as a JSON object in UTF-8."""
 
 
+class _Values(NamedTuple):
+    """The values of a comparison by type. Each is one parameter of the statement."""
+
+    texts: list[str]
+    numbers: list[float]
+    booleans: list[str]
+    """"true" and "false"; empty for an ordering, since booleans are not ordered."""
+
+
 def filter_condition(
     condition: Filter, attributes: Attributes, dialect: str
 ) -> ColumnElement[bool]:
@@ -48,52 +58,62 @@ def filter_condition(
         inner = [filter_condition(each, attributes, dialect) for each in condition.filters]
         return and_(*inner) if condition.junction is Junction.AND else or_(*inner)
     compare = _compare_in_sqlite if dialect == "sqlite" else _compare_in_postgres
-    is_match = compare(condition, attributes)
+    is_match = compare(condition, _group(condition), attributes)
     return not_(is_match) if condition.comparator in _NEGATED else is_match
 
 
-def _compare_in_sqlite(comparison: Comparison, attributes: Attributes) -> ColumnElement[bool]:
-    """Search the members of the object: a JSON path cannot have every key."""
-    member = func.json_each(cast(attributes, Text)).table_valued("key", "value", "type")
-
-    def matches(value: AttributeValue, compare: Callable[[Any, Any], Any]) -> ColumnElement[bool]:
-        if isinstance(value, bool):
-            return member.c.type == ("true" if value else "false")
-        if isinstance(value, str):
-            return and_(member.c.type == "text", compare(member.c.value, value))
-        # The parameter is parsed like the attribute, so that rounding is the same.
-        number = func.json_extract(orjson.dumps(float(value)).decode(), "$")
-        return and_(member.c.type.in_(["integer", "real"]), compare(member.c.value, number))
-
-    return exists().where(member.c.key == comparison.key, _any_value(comparison, matches))
-
-
-def _compare_in_postgres(comparison: Comparison, attributes: Attributes) -> ColumnElement[bool]:
-    document = cast(func.convert_from(attributes, "UTF8"), JSONB)
-    kind = func.jsonb_typeof(document[comparison.key])
-    value_text = document[comparison.key].astext
-
-    def matches(value: AttributeValue, compare: Callable[[Any, Any], Any]) -> ColumnElement[bool]:
-        if isinstance(value, bool):
-            expected, is_match = "boolean", value_text == str(value).lower()
-        elif isinstance(value, str):
-            expected, is_match = "string", compare(value_text.collate("C"), literal(value, Text))
-        else:
-            expected = "number"
-            is_match = compare(cast(value_text, Double), literal(float(value), Double))
-        return case((kind == expected, is_match), else_=false())
-
-    return _any_value(comparison, matches)
-
-
-def _any_value(
-    comparison: Comparison,
-    matches: Callable[[AttributeValue, Callable[[Any, Any], Any]], ColumnElement[bool]],
-) -> ColumnElement[bool]:
-    """Whether the attribute matches the value, or any value of a list."""
-    compare = _OPERATORS.get(comparison.comparator, operator.eq)
+def _group(comparison: Comparison) -> _Values:
     value = comparison.value
     values = value if isinstance(value, tuple) else (value,)
-    if compare is not operator.eq and isinstance(value, bool):
-        return false()  # booleans are not ordered
-    return or_(false(), *(matches(each, compare) for each in values))
+    is_ordering = comparison.comparator in _ORDERINGS
+    return _Values(
+        [each for each in values if isinstance(each, str)],
+        [float(each) for each in values if not isinstance(each, str | bool)],
+        [str(each).lower() for each in values if isinstance(each, bool) and not is_ordering],
+    )
+
+
+def _compare_in_sqlite(
+    comparison: Comparison, values: _Values, attributes: Attributes
+) -> ColumnElement[bool]:
+    """Search the members of the object: a JSON path cannot have every key."""
+    member = func.json_each(cast(attributes, Text)).table_valued("key", "value", "type")
+    # Numbers are parsed by SQLite like the attributes, so that rounding is the same.
+    parsed = func.json_each(orjson.dumps(values.numbers).decode()).table_valued("value")
+    numbers = select(parsed.c.value).scalar_subquery()
+    is_match = or_(
+        (member.c.type == literal_column("'text'"))
+        & _matches_any(comparison, member.c.value, values.texts),
+        member.c.type.in_([literal_column("'integer'"), literal_column("'real'")])
+        & _matches_any(comparison, member.c.value, numbers),
+        member.c.type.in_(values.booleans),
+    )
+    return exists().where(member.c.key == comparison.key, is_match)
+
+
+def _compare_in_postgres(
+    comparison: Comparison, values: _Values, attributes: Attributes
+) -> ColumnElement[bool]:
+    value = cast(func.convert_from(attributes, "UTF8"), JSONB)[comparison.key]
+    number, text = cast(value.astext, Double), value.astext.collate("C")
+    return case(
+        {
+            "string": _matches_any(comparison, text, values.texts),
+            "number": _matches_any(comparison, number, values.numbers),
+            "boolean": value.astext.in_(values.booleans),
+        },
+        value=func.jsonb_typeof(value),
+        else_=false(),
+    )
+
+
+def _matches_any(
+    comparison: Comparison, attribute: ColumnElement[Any], values: Sequence[Any] | ScalarSelect[Any]
+) -> ColumnElement[bool]:
+    """Compare an attribute with values of its type; false if there are none."""
+    ordering = _ORDERINGS.get(comparison.comparator)
+    if ordering is not None and isinstance(values, ScalarSelect):
+        return ordering(attribute, values)
+    if ordering is not None and values:
+        return ordering(attribute, values[0])
+    return attribute.in_(values)

@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import LargeBinary, literal, select
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control_svc.vector_stores.filter_sql import filter_condition
 from control_svc.vector_stores.filters import (
+    MAX_CONDITIONS,
     MAX_DEPTH,
     Comparator,
     Comparison,
     Compound,
     Filter,
     Junction,
+    check_filter,
     filter_from_json,
 )
 from control_svc.vector_stores.model import AttributeValue
@@ -94,12 +96,17 @@ def postgres() -> Iterator[str]:
         yield create_database(server)
 
 
+def open_engine(database: str, request: pytest.FixtureRequest) -> AsyncEngine:
+    """Open an empty database."""
+    url = "sqlite+aiosqlite://" if database == "sqlite" else request.getfixturevalue("postgres")
+    return create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
+
+
 @pytest.mark.timeout(120)  # the server starts
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_filters_match_as_documented(database: str, request: pytest.FixtureRequest) -> None:
     """For all combinations of types, and missing attributes."""
-    url = "sqlite+aiosqlite://" if database == "sqlite" else request.getfixturevalue("postgres")
-    engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
+    engine = open_engine(database, request)
 
     async def matches(condition: Filter, attributes: dict[str, AttributeValue]) -> bool:
         document = literal(orjson.dumps(attributes), LargeBinary)
@@ -116,6 +123,30 @@ def test_filters_match_as_documented(database: str, request: pytest.FixtureReque
             assert result is matches_plainly(condition, attributes)
 
         check()
+        runner.run(engine.dispose())
+
+
+@pytest.mark.timeout(120)  # the server starts
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("value", ["a", 0.5])
+def test_the_largest_filter_fits_into_a_statement(
+    database: str, value: AttributeValue, request: pytest.FixtureRequest
+) -> None:
+    """Databases limit the number of parameters of a statement."""
+    condition = Comparison("x", Comparator.IN, (value,) * MAX_CONDITIONS)
+    largest = Compound(Junction.OR, (condition,) * MAX_CONDITIONS)
+    check_filter(largest)
+    engine = open_engine(database, request)
+
+    async def matches(attribute: AttributeValue) -> bool:
+        document = literal(orjson.dumps({"x": attribute}), LargeBinary)
+        async with engine.connect() as connection:
+            query = select(filter_condition(largest, document, database))
+            return bool(await connection.scalar(query))
+
+    with asyncio.Runner() as runner:
+        assert runner.run(matches(value))
+        assert not runner.run(matches("b"))
         runner.run(engine.dispose())
 
 
