@@ -30,6 +30,7 @@ from control_svc.runs.worker import KIND
 from control_svc.tools.model import FunctionTool
 from svc_kit.errors import RunActive, RunNotCancellable, ToolOutputsNotAccepted
 from tests.support.control import SetClock
+from tests.support.examples import draw_one
 from tests.support.job_machine import START, OpenDatabase
 from tests.support.jobs import LEASE, PROJECT
 from tests.support.runs import FUNCTION, WAIT, RunProcess, RunWorld, create_run, get_run
@@ -41,6 +42,7 @@ THREADS = st.sampled_from([0, 1])
 CALL, ANSWER = call_script(FUNCTION, "{}"), text_script("one two three")
 OUTPUTS = [ToolOutput("call_1", "x")]
 ALWAYS = 1 << 30
+NUM_TOKENS = st.sampled_from([1, 2, ALWAYS])
 
 
 class Step(StrEnum):
@@ -281,14 +283,15 @@ class RunMachine(RuleBasedStateMachine):
         """Produce one, two or all tokens of an attempt."""
         if not self.attempts():
             self.claim_next(name)
-        if attempts := self.attempts():
-            attempt = data.draw(st.sampled_from(attempts))
-            self.run(self.advance(attempt, data.draw(st.sampled_from([1, 2, ALWAYS]))))
+        attempt, num_tokens = draw_one(data, self.attempts()), data.draw(NUM_TOKENS)
+        if attempt is not None:
+            self.run(self.advance(attempt, num_tokens))
 
     def check_a_cancel(self, data: st.DataObject) -> None:
         """A worker checks whether its run is to be cancelled."""
-        if attempts := self.attempts():
-            self.run(self.check_cancel(data.draw(st.sampled_from(attempts))))
+        attempt = draw_one(data, self.attempts())
+        if attempt is not None:
+            self.run(self.check_cancel(attempt))
 
     async def check_cancel(self, attempt: Attempt) -> None:
         """Cancel the attempt if that was requested."""

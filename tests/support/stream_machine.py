@@ -24,6 +24,7 @@ from control_svc.event_log.writer import StreamWriter
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import LONGEST_BACKOFF, Job, JobState, LeaseLost
 from tests.support.control import SetClock
+from tests.support.examples import draw_one
 from tests.support.job_machine import START, OpenDatabase, insert_mark
 from tests.support.jobs import KIND, LEASE, PROJECT, Fault, Jobs
 from tests.support.streams import Follower, StreamProcess, create_stream, make_process
@@ -199,7 +200,7 @@ class StreamMachine(RuleBasedStateMachine):
     def draw_attempt(self, data: st.DataObject) -> Attempt | None:
         """Draw an attempt whose writer is open."""
         attempts = [each for process in self.processes.values() for each in process.attempts]
-        return data.draw(st.sampled_from(attempts)) if attempts else None
+        return draw_one(data, attempts)
 
     def add(self, attempt: Attempt | None, count: int) -> None:
         """Add events; the data of each is a token id."""
@@ -216,7 +217,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     def change(self, data: st.DataObject) -> None:
         """An attempt changes rows, with faults: once if it has the job, otherwise never."""
-        attempt = self.draw_attempt(data)
+        attempt, faults = self.draw_attempt(data), data.draw(FAULTS)
         if attempt is None:
             return
         self.num_events += 1
@@ -227,7 +228,7 @@ class StreamMachine(RuleBasedStateMachine):
             return mark
 
         is_valid = self.is_valid(attempt)
-        attempt.process.parts.transactions.faults = data.draw(FAULTS)
+        attempt.process.parts.transactions.faults = faults
         try:
             assert self.run(attempt.writer.commit(work, progress=True)) == mark
             assert is_valid
@@ -257,7 +258,8 @@ class StreamMachine(RuleBasedStateMachine):
     def follow(self, data: st.DataObject, name: str) -> None:
         """Follow a stream from anywhere in it."""
         stream_id = data.draw(st.sampled_from(STREAMS))
-        after = data.draw(st.integers(BEFORE_FIRST, len(self.log[stream_id]) - 1))
+        after = draw_one(data, range(BEFORE_FIRST, len(self.log[stream_id])))
+        assert after is not None
         process = self.processes[name]
 
         async def follow() -> Follower:
@@ -315,7 +317,7 @@ class StreamMachine(RuleBasedStateMachine):
             await finish(attempt)
         for process in self.processes.values():
             for follower in process.followers:
-                await asyncio.wait_for(follower.task, 20)
+                await asyncio.wait_for(follower.task, 120)
 
     def check_complete(self) -> None:
         """Followers have read everything, and the stored tokens are those of the events."""
