@@ -83,7 +83,7 @@ from control_svc.responses.tools import McpPreparer, ResponseTools
 from control_svc.responses.transitions import ResponseTransitions
 from control_svc.responses.worker import ResponseHandler, ResponseWorker
 from control_svc.runs import worker as runs_worker
-from control_svc.runs.queries import RunEventDocuments, delete_streams_of_thread
+from control_svc.runs.queries import delete_streams_of_thread
 from control_svc.runs.service import Runs
 from control_svc.runs.servicer import RunServicer
 from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry, retry_expiry
@@ -330,7 +330,6 @@ def run_service(deps: Deps) -> Service:
     runs = Runs(
         deps.transactions,
         deps.streams.reader,
-        RunEventDocuments(),
         deps.ids,
         deps.tokens,
         deps.clock,
@@ -344,12 +343,11 @@ def run_handlers(
     deps: Deps, search: Search, model: ModelParts | None = None
 ) -> Sequence[JobHandler]:
     """Build the job handlers of runs; `model` replaces the inference service."""
-    codec, bounds = RunEventDocuments(), deps.settings.runs
+    bounds = deps.settings.runs
     model = model or model_parts(deps, bounds.turn_timeout_s)
     handler = RunHandler(
         deps.transactions,
         deps.streams.committer,
-        codec,
         AgentLoop(model.turns, deps.ids, deps.clock),
         model.counter,
         RunTools(search),
@@ -358,7 +356,7 @@ def run_handlers(
         wait=_wait(deps),
         concurrency=bounds.runs_at_once,
     )
-    return [handler, RunExpiry(codec)]
+    return [handler, RunExpiry()]
 
 
 def _wait(deps: Deps) -> timedelta:

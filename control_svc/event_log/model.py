@@ -8,10 +8,12 @@ over can continue the turn. A stream has one writer: the worker that has the obj
 there is no job, the transaction that has locked the object's row.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
+
+from google.protobuf.message import Message
 
 from control_svc.db.transaction import Transaction
 
@@ -112,6 +114,11 @@ class ReadResult:
 
     stream: Stream
     events: Sequence[Event]
+
+
+def encode_events(events: Iterable[Message]) -> list[bytes]:
+    """Serialize protos as events of a stream; equal protos have equal bytes."""
+    return [event.SerializeToString(deterministic=True) for event in events]
 
 
 ResultT = TypeVar("ResultT")

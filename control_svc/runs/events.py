@@ -1,4 +1,4 @@
-"""Events of runs as stored in their streams.
+"""Events of runs, as they are stored in their streams and sent to clients.
 
 They contain all output of the model, also what the Assistants API does not show, since the drafts
 of an interrupted turn are restored from them.
@@ -6,142 +6,173 @@ of an interrupted turn are restored from them.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, Protocol
+from datetime import UTC, datetime
+from typing import Final
+
+from corral.control.v1.run_event_pb2 import (
+    CallDelta,
+    MessageChanged,
+    MessageDelta,
+    ReasoningDelta,
+    RunChanged,
+    RunEvent,
+    StepChanged,
+)
+from corral.control.v1.run_pb2 import Run as RunMessage
+from google.protobuf.timestamp_pb2 import Timestamp
+from pydantic import ConfigDict, TypeAdapter
 
 from control_svc.agent.drafts import Draft, DraftKind
 from control_svc.assistants.message_model import ThreadMessage
 from control_svc.assistants.model import Thread
+from control_svc.assistants.proto import message_to_pb, thread_to_pb
+from control_svc.base.proto import optional_timestamp
 from control_svc.items.model import FileCitation
+from control_svc.items.proto import citation_to_pb
 from control_svc.runs.model import Run
+from control_svc.runs.proto import run_to_pb, step_to_pb
 from control_svc.runs.steps import RunStep
 
-
-@dataclass(frozen=True, kw_only=True)
-class ThreadCreated:
-    """The first event of a run that was created with its thread."""
-
-    kind: Literal["thread"] = "thread"
-    thread: Thread
+CREATED: Final = "created"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunChanged:
-    """The run was created or its state changed."""
-
-    kind: Literal["run"] = "run"
-    what: str
-    """"created", or the new state."""
-    run: Run
+def thread_created(thread: Thread) -> RunEvent:
+    """The first event of a run that is created with its thread."""
+    return RunEvent(thread_created=thread_to_pb(thread))
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepChanged:
-    """A step was created or its state changed."""
-
-    kind: Literal["step"] = "step"
-    what: str
-    """"created", or the new state."""
-    step: RunStep
+def run_changed(run: Run, what: str = "") -> RunEvent:
+    """The event of a run's new state, or of `what`."""
+    return RunEvent(run_changed=RunChanged(what=what or run.state.value, run=run_to_pb(run)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class MessageChanged:
-    """A message was created or its state changed."""
-
-    kind: Literal["message"] = "message"
-    what: str
-    """"created", or the new state."""
-    message: ThreadMessage
+def step_changed(step: RunStep, what: str = "") -> RunEvent:
+    """The event of a step's new state, or of `what`."""
+    return RunEvent(step_changed=StepChanged(what=what or step.state.value, step=step_to_pb(step)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class MessageDelta:
-    """Text or citations were added to a message."""
-
-    kind: Literal["message_delta"] = "message_delta"
-    message_id: str
-    text: str
-    annotations: tuple[FileCitation, ...] = ()
+def message_changed(message: ThreadMessage, what: str = "") -> RunEvent:
+    """The event of a message's new state, or of `what`."""
+    what = what or message.item.status.value
+    return RunEvent(message_changed=MessageChanged(what=what, message=message_to_pb(message)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallDelta:
-    """A call was added to a step, or text to its arguments."""
-
-    kind: Literal["call_delta"] = "call_delta"
-    step_id: str
-    index: int
-    """Index among the calls of the step."""
-    tool: DraftKind
-    """function or hosted."""
-    item_id: str = ""
-    """Set only in the first delta of a call, as are `call_id`, `name` and `created_at`."""
-    call_id: str = ""
-    name: str = ""
-    created_at: datetime | None = None
-    arguments: str = ""
+def message_delta(message_id: str, text: str, citations: Iterable[FileCitation] = ()) -> RunEvent:
+    """The event of new text or new citations of a message."""
+    return RunEvent(
+        message_delta=MessageDelta(
+            message_id=message_id, text=text, citations=map(citation_to_pb, citations)
+        )
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReasoningDelta:
-    """Text was added to reasoning."""
-
-    kind: Literal["reasoning_delta"] = "reasoning_delta"
-    item_id: str
-    text: str
-    created_at: datetime
-
-
-RunEvent = (
-    ThreadCreated
-    | RunChanged
-    | StepChanged
-    | MessageChanged
-    | MessageDelta
-    | CallDelta
-    | ReasoningDelta
-)
+def requires_action(event: RunEvent) -> bool:
+    """Whether the run waits for outputs after the event."""
+    return event.run_changed.run.state == RunMessage.STATE_REQUIRES_ACTION
 
 
 def restore_drafts(events: Iterable[RunEvent]) -> list[Draft]:
     """Restore the drafts of a turn from its events."""
     drafts: list[Draft] = []
     for event in events:
-        match event:
-            case MessageChanged(what="created", message=message):
-                _add_draft(drafts, message.id, DraftKind.MESSAGE, message.item.created_at)
-            case MessageDelta(text=text):
-                drafts[-1].text += text
-            case ReasoningDelta(item_id=item_id):
-                if not drafts or drafts[-1].id != item_id:
-                    _add_draft(drafts, item_id, DraftKind.REASONING, event.created_at)
-                drafts[-1].text += event.text
-            case CallDelta():
-                if event.created_at is not None:
-                    draft = _add_draft(drafts, event.item_id, event.tool, event.created_at)
-                    draft.name, draft.call_id = event.name, event.call_id
-                    draft.call_index = event.index
-                drafts[-1].text += event.arguments
+        match event.WhichOneof("event"):
+            case "message_changed" if event.message_changed.what == CREATED:
+                message = event.message_changed.message
+                _add_draft(drafts, message.id, DraftKind.MESSAGE, message.create_time)
+            case "message_delta":
+                drafts[-1].text += event.message_delta.text
+            case "reasoning_delta":
+                reasoning = event.reasoning_delta
+                if not drafts or drafts[-1].id != reasoning.item_id:
+                    kind = DraftKind.REASONING
+                    _add_draft(drafts, reasoning.item_id, kind, reasoning.create_time)
+                drafts[-1].text += reasoning.text
+            case "call_delta":
+                call = event.call_delta
+                if call.HasField("create_time"):
+                    kind = DraftKind.HOSTED if call.is_hosted else DraftKind.FUNCTION
+                    draft = _add_draft(drafts, call.item_id, kind, call.create_time)
+                    draft.name, draft.call_id = call.name, call.call_id
+                    draft.call_index = call.index
+                drafts[-1].text += call.arguments_json
             case _:  # not output of the model
                 pass
     return drafts
 
 
-def _add_draft(drafts: list[Draft], item_id: str, kind: DraftKind, created_at: datetime) -> Draft:
+def _add_draft(drafts: list[Draft], item_id: str, kind: DraftKind, created: Timestamp) -> Draft:
     """Add a draft; the previous one is complete."""
     if drafts:
         drafts[-1].is_done = True
-    draft = Draft(index=len(drafts), id=item_id, kind=kind, created_at=created_at)
-    drafts.append(draft)
-    return draft
+    created_at = created.ToDatetime(UTC)
+    drafts.append(Draft(index=len(drafts), id=item_id, kind=kind, created_at=created_at))
+    return drafts[-1]
 
 
-class RunEventCodec(Protocol):
-    """Serialization of events for the event log."""
+# ---- events of release 0.1, which are read until `streams.keep_s` after the upgrade
 
-    def encode(self, event: RunEvent) -> bytes:
-        """Serialize an event."""
 
-    def decode(self, data: bytes) -> RunEvent:
-        """Deserialize an event."""
+@dataclass(frozen=True, kw_only=True)
+class _JsonEvent:
+    """An event as JSON. Each kind has some of the fields."""
+
+    kind: str
+    what: str = ""
+    thread: Thread | None = None
+    run: Run | None = None
+    step: RunStep | None = None
+    message: ThreadMessage | None = None
+    message_id: str = ""
+    text: str = ""
+    annotations: tuple[FileCitation, ...] = ()
+    step_id: str = ""
+    index: int = 0
+    tool: DraftKind | None = None
+    item_id: str = ""
+    call_id: str = ""
+    name: str = ""
+    created_at: datetime | None = None
+    arguments: str = ""
+
+
+_JSON_EVENT: Final[TypeAdapter[_JsonEvent | None]] = TypeAdapter(
+    _JsonEvent | None, config=ConfigDict(val_json_bytes="base64")
+)
+"""A union, because pydantic does not accept `config` for a dataclass."""
+
+
+def decode_event(data: bytes) -> RunEvent:
+    """Deserialize an event. No serialized proto begins with a brace."""
+    event = _JSON_EVENT.validate_json(data) if data.startswith(b"{") else None
+    match event:
+        case None:
+            return RunEvent.FromString(data)
+        case _JsonEvent(thread=Thread() as thread):
+            return thread_created(thread)
+        case _JsonEvent(run=Run() as run, what=what):
+            return run_changed(run, what)
+        case _JsonEvent(step=RunStep() as step, what=what):
+            return step_changed(step, what)
+        case _JsonEvent(message=ThreadMessage() as message, what=what):
+            return message_changed(message, what)
+        case _JsonEvent(kind="message_delta"):
+            return message_delta(event.message_id, event.text, event.annotations)
+        case _JsonEvent(kind="reasoning_delta"):
+            delta = ReasoningDelta(
+                item_id=event.item_id,
+                text=event.text,
+                create_time=optional_timestamp(event.created_at),
+            )
+            return RunEvent(reasoning_delta=delta)
+        case _:
+            call = CallDelta(
+                step_id=event.step_id,
+                index=event.index,
+                call_id=event.call_id,
+                name=event.name,
+                arguments_json=event.arguments,
+                is_hosted=event.tool is DraftKind.HOSTED,
+                item_id=event.item_id,
+                create_time=optional_timestamp(event.created_at),
+            )
+            return RunEvent(call_delta=call)

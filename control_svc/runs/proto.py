@@ -1,24 +1,13 @@
 """Conversion of runs between protos and dataclasses."""
 
-from corral.control.v1 import item_pb2, run_event_pb2, run_pb2, run_service_pb2
+from corral.control.v1 import item_pb2, run_pb2, run_service_pb2
 
-from control_svc.agent.drafts import DraftKind
 from control_svc.assistants.model import NewThread
-from control_svc.assistants.proto import message_to_pb, new_messages, thread_settings, thread_to_pb
+from control_svc.assistants.proto import new_messages, thread_settings
 from control_svc.base.proto import optional_timestamp, timestamp
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FunctionCall
-from control_svc.items.proto import citation_to_pb, search_result_to_pb
-from control_svc.runs.events import (
-    CallDelta,
-    MessageChanged,
-    MessageDelta,
-    ReasoningDelta,
-    RunChanged,
-    RunEvent,
-    StepChanged,
-    ThreadCreated,
-)
+from control_svc.items.proto import search_result_to_pb
 from control_svc.runs.model import NewRun, Run, RunError, Truncation
 from control_svc.runs.steps import FunctionStepCall, MessageCreation, RunStep, StepCall
 from control_svc.tools.proto import (
@@ -122,47 +111,6 @@ def step_to_pb(step: RunStep) -> run_pb2.RunStep:
         calls = map(_step_call_to_pb, step.details.calls)
         message.tool_calls.CopyFrom(run_pb2.StepCalls(calls=calls))
     return message
-
-
-def event_to_pb(event: RunEvent) -> run_event_pb2.RunEvent:
-    """Convert an event."""
-    wire = run_event_pb2
-    match event:
-        case ThreadCreated(thread=thread):
-            return wire.RunEvent(thread_created=thread_to_pb(thread))
-        case RunChanged(what=what, run=run):
-            return wire.RunEvent(run_changed=wire.RunChanged(what=what, run=run_to_pb(run)))
-        case StepChanged(what=what, step=step):
-            return wire.RunEvent(step_changed=wire.StepChanged(what=what, step=step_to_pb(step)))
-        case MessageChanged(what=what, message=message):
-            changed = wire.MessageChanged(what=what, message=message_to_pb(message))
-            return wire.RunEvent(message_changed=changed)
-        case _:
-            return _delta_to_pb(event)
-
-
-def _delta_to_pb(event: MessageDelta | CallDelta | ReasoningDelta) -> run_event_pb2.RunEvent:
-    wire = run_event_pb2
-    match event:
-        case MessageDelta():
-            citations = map(citation_to_pb, event.annotations)
-            delta = wire.MessageDelta(
-                message_id=event.message_id, text=event.text, citations=citations
-            )
-            return wire.RunEvent(message_delta=delta)
-        case ReasoningDelta():
-            reasoning = wire.ReasoningDelta(item_id=event.item_id, text=event.text)
-            return wire.RunEvent(reasoning_delta=reasoning)
-        case CallDelta():
-            call = wire.CallDelta(
-                step_id=event.step_id,
-                index=event.index,
-                call_id=event.call_id,
-                name=event.name,
-                arguments_json=event.arguments,
-                is_hosted=event.tool is DraftKind.HOSTED,
-            )
-            return wire.RunEvent(call_delta=call)
 
 
 def _error_to_pb(error: RunError | None) -> run_pb2.RunError | None:

@@ -23,7 +23,6 @@ from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.tables import Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamRow
-from control_svc.runs.events import RunEvent
 from control_svc.runs.model import Run, RunSettings
 from control_svc.runs.steps import RunStep, StepState
 from svc_kit.errors import RunNotFound, RunStepNotFound
@@ -70,7 +69,6 @@ _BYTES: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 _RUN: Final[TypeAdapter[Run | None]] = TypeAdapter(Run | None, config=_BYTES)
 _SETTINGS: Final[TypeAdapter[RunSettings | None]] = TypeAdapter(RunSettings | None, config=_BYTES)
 _STEP: Final[TypeAdapter[RunStep]] = TypeAdapter(RunStep)
-_EVENT: Final[TypeAdapter[RunEvent]] = TypeAdapter(RunEvent, config=_BYTES)
 
 
 def settings_document(settings: RunSettings) -> bytes:
@@ -100,18 +98,6 @@ def step_document(step: RunStep) -> bytes:
 def decode_step(document: bytes) -> RunStep:
     """Deserialize a step."""
     return _STEP.validate_json(document)
-
-
-class RunEventDocuments:
-    """A `RunEventCodec` that stores JSON."""
-
-    def encode(self, event: RunEvent) -> bytes:
-        """Serialize an event."""
-        return _EVENT.dump_json(event)
-
-    def decode(self, data: bytes) -> RunEvent:
-        """Deserialize an event."""
-        return _EVENT.validate_json(data)
 
 
 async def delete_streams_of_thread(tx: Transaction, project: str, thread_id: str) -> None:

@@ -8,6 +8,9 @@ commits their events.
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
+
+from corral.control.v1.run_event_pb2 import CallDelta, ReasoningDelta, RunEvent
 
 from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded, ItemDone, TextDelta
 from control_svc.agent.file_search import find_citations
@@ -15,20 +18,18 @@ from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.assistants.message_model import ThreadMessage, start_message
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import STEP, IdSource
+from control_svc.base.proto import timestamp
 from control_svc.db.transaction import Transaction
-from control_svc.event_log.model import FinalEvents
+from control_svc.event_log.model import FinalEvents, encode_events
 from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turns import Started, TurnUsage
 from control_svc.items.model import FileSearchCall, Item, ItemStatus, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.runs.events import (
-    CallDelta,
-    MessageChanged,
-    MessageDelta,
-    ReasoningDelta,
-    RunEvent,
-    RunEventCodec,
-    StepChanged,
+    CREATED,
+    message_changed,
+    message_delta,
+    step_changed,
 )
 from control_svc.runs.model import Run
 from control_svc.runs.queries import RunQueries, RunStepQueries
@@ -72,7 +73,6 @@ class RunRecorder:
         project: str,
         run: Run,
         writer: StreamWriter,
-        codec: RunEventCodec,
         ids: IdSource,
         clock: Callable[[], datetime],
         resume: ResumeState,
@@ -82,7 +82,6 @@ class RunRecorder:
         self._project = project
         self._run = run
         self._writer = writer
-        self._codec = codec
         self._ids = ids
         self._clock = clock
         self._drafts = list(resume.drafts)
@@ -118,13 +117,13 @@ class RunRecorder:
         self._usage = add_usage(self._usage, TurnUsage(0, 0, len(token_ids), 0))
         events = [event for change in changes for event in self._translate(change)]
         if events or token_ids:
-            await self._writer.add(self._encode(events), token_ids, turn=turn)
+            await self._writer.add(encode_events(events), token_ids, turn=turn)
         if self._changes:
             await self._writer.commit(self._pop_changes())
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
         """Store a turn after which hosted calls follow."""
-        await self._writer.add(self._encode(self._end_turn(turn.usage)), turn=turn.number)
+        await self._writer.add(encode_events(self._end_turn(turn.usage)), turn=turn.number)
         changes = self._pop_changes()
 
         async def store(tx: Transaction) -> None:
@@ -153,7 +152,7 @@ class RunRecorder:
             if step is not None:
                 await RunStepQueries(tx).update(self._project, step)
 
-        await self._writer.add(self._encode(events))
+        await self._writer.add(encode_events(events))
         await self._writer.commit(store, progress=True)
 
     async def conclude(self, turn: TurnResult | None, last: FinalChange) -> None:
@@ -175,7 +174,7 @@ class RunRecorder:
                 await self._store_items(tx, turn)
                 run = run.add_turn(turn)
             events, is_end = await last(tx, run)
-            return FinalEvents(self._encode([*turn_events, *events]), is_end)
+            return FinalEvents(encode_events([*turn_events, *events]), is_end)
 
         await self._writer.conclude(store)
 
@@ -220,8 +219,8 @@ class RunRecorder:
 
         self._changes.append(store)
         yield from _step_started(step)
-        yield MessageChanged(what="created", message=message)
-        yield MessageChanged(what=ItemStatus.IN_PROGRESS.value, message=message)
+        yield message_changed(message, CREATED)
+        yield message_changed(message)
 
     def _start_call(self, draft: Draft) -> Iterator[RunEvent]:
         step = self._calls_step
@@ -229,25 +228,26 @@ class RunRecorder:
             step = new_step = self._calls_step = self._new_step(ToolCalls())
             self._changes.append(lambda tx: RunStepQueries(tx).add(self._project, new_step))
             yield from _step_started(step)
-        yield CallDelta(
-            step_id=step.id,
-            index=draft.call_index,
-            tool=draft.kind,
-            item_id=draft.id,
+        yield _call_delta(
+            step,
+            draft,
             call_id=draft.call_id,
             name=draft.name,
-            created_at=draft.created_at,
+            item_id=draft.id,
+            create_time=timestamp(draft.created_at),
         )
 
     def _text_event(self, draft: Draft, text: str) -> RunEvent:
         if draft.kind is DraftKind.MESSAGE:
-            return MessageDelta(message_id=draft.id, text=text)
+            return message_delta(draft.id, text)
         if draft.kind is DraftKind.REASONING:
-            return ReasoningDelta(item_id=draft.id, text=text, created_at=draft.created_at)
+            created = timestamp(draft.created_at)
+            delta = ReasoningDelta(item_id=draft.id, text=text, create_time=created)
+            return RunEvent(reasoning_delta=delta)
         step = self._calls_step
         if step is None:
             raise TypeError(f"the call {draft.id} has no step")
-        return CallDelta(step_id=step.id, index=draft.call_index, tool=draft.kind, arguments=text)
+        return _call_delta(step, draft, arguments_json=text)
 
     # ---- ends of turns, messages and searches
 
@@ -283,9 +283,9 @@ class RunRecorder:
 
         self._changes.append(store)
         if citations:
-            yield MessageDelta(message_id=draft.id, text="", annotations=citations)
-        yield MessageChanged(what=ItemStatus.COMPLETED.value, message=message)
-        yield StepChanged(what=step.state.value, step=step)
+            yield message_delta(draft.id, "", citations)
+        yield message_changed(message)
+        yield step_changed(step)
 
     def _end_search(self, search: FileSearchCall) -> tuple[RunStep | None, list[RunEvent]]:
         """The step with the results of a search, and its events."""
@@ -297,7 +297,7 @@ class RunRecorder:
             return step, []
         step = step.end(StepState.COMPLETED, self._clock())
         self._calls_step = None
-        return step, [StepChanged(what=step.state.value, step=step)]
+        return step, [step_changed(step)]
 
     # ---- helpers
 
@@ -320,9 +320,6 @@ class RunRecorder:
 
         return apply
 
-    def _encode(self, events: Sequence[RunEvent]) -> list[bytes]:
-        return [self._codec.encode(event) for event in events]
-
 
 def _stored_ids(drafts: Sequence[Draft]) -> set[str]:
     """Ids of the drafts whose items are stored: messages, and the reasoning before them."""
@@ -331,8 +328,14 @@ def _stored_ids(drafts: Sequence[Draft]) -> set[str]:
 
 
 def _step_started(step: RunStep) -> Iterator[RunEvent]:
-    yield StepChanged(what="created", step=step)
-    yield StepChanged(what=step.state.value, step=step)
+    yield step_changed(step, CREATED)
+    yield step_changed(step)
+
+
+def _call_delta(step: RunStep, draft: Draft, **fields: Any) -> RunEvent:
+    is_hosted = draft.kind is DraftKind.HOSTED
+    delta = CallDelta(step_id=step.id, index=draft.call_index, is_hosted=is_hosted, **fields)
+    return RunEvent(call_delta=delta)
 
 
 def _step_call(draft: Draft) -> StepCall:

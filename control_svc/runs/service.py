@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from corral.control.v1.run_event_pb2 import RunEvent
+
 from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import NewThread, Thread
 from control_svc.assistants.queries import AssistantQueries, ThreadQueries
@@ -15,12 +17,20 @@ from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata, check_request_id
 from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.event_log.model import encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import StreamReader
 from control_svc.items.model import ITEM_PREFIXES, FunctionCallOutput, Item, ItemStatus, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.queries import JobQueries
-from control_svc.runs.events import RunChanged, RunEvent, RunEventCodec, StepChanged, ThreadCreated
+from control_svc.runs.events import (
+    CREATED,
+    decode_event,
+    requires_action,
+    run_changed,
+    step_changed,
+    thread_created,
+)
 from control_svc.runs.model import NewRun, Run, RunState, ToolOutput, check_outputs
 from control_svc.runs.queries import RunQueries, RunStepQueries
 from control_svc.runs.steps import RunStep, StepState, ToolCalls
@@ -60,7 +70,6 @@ class Runs:
         self,
         transactions: Transactions,
         followers: StreamReader,
-        codec: RunEventCodec,
         ids: IdSource,
         tokens: PageTokens,
         clock: Clock,
@@ -73,7 +82,6 @@ class Runs:
         if the installation has none; files cannot be searched then."""
         self._transactions = transactions
         self._followers = followers
-        self._codec = codec
         self._ids = ids
         self._tokens = tokens
         self._clock = clock
@@ -120,7 +128,7 @@ class Runs:
             if created != run_id:
                 return await RunQueries(tx).lock(project, created)
             added = await self._adder.create_thread(tx, project, thread, new_thread, "thread.")
-            return await self._add(tx, project, added, new, run_id, [ThreadCreated(thread=added)])
+            return await self._add(tx, project, added, new, run_id, [thread_created(added)])
 
         return await self._transactions.write(add)
 
@@ -152,8 +160,7 @@ class Runs:
         )
         await RunQueries(tx).add(project, run)
         await ThreadQueries(tx).update(project, replace(thread, active_run_id=run.id))
-        changes = [RunChanged(what=what, run=run) for what in ("created", "queued")]
-        events = self._encode([*first_events, *changes])
+        events = encode_events([*first_events, run_changed(run, CREATED), run_changed(run)])
         await StreamQueries(tx).create(project, run.id, events)
         await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
         return run
@@ -225,10 +232,10 @@ class Runs:
                 return
             async for group in groups:
                 for number, data in group:
-                    event = self._codec.decode(data)
+                    event = decode_event(data)
                     yield NumberedEvent(number, event)
                     is_current = number > newest or (is_waiting and number == newest)
-                    if is_current and _requires_action(event):
+                    if is_current and requires_action(event):
                         return
 
     # ---- changes
@@ -267,7 +274,7 @@ class Runs:
             if run.state is not RunState.REQUIRES_ACTION:
                 return None  # it was resumed meanwhile, with a new job
             events = await end_run(tx, project, run, CANCELLED, {})
-            await StreamQueries(tx).end(project, run_id, self._encode(events))
+            await StreamQueries(tx).end(project, run_id, encode_events(events))
             return await RunQueries(tx).get(project, thread_id, run_id)
 
         for _ in range(_CANCEL_ATTEMPTS):
@@ -314,12 +321,12 @@ class Runs:
     ) -> None:
         """Store the outputs and queue the run again."""
         now = await tx.now()
-        events: list[RunEvent] = []
+        events = []
         for step in await RunStepQueries(tx).in_progress(project, run.id):
             if isinstance(step.details, ToolCalls):
                 ended = step.with_outputs(dict(outputs)).end(StepState.COMPLETED, now)
                 await RunStepQueries(tx).update(project, ended)
-                events.append(StepChanged(what=ended.state.value, step=ended))
+                events.append(step_changed(ended))
         items = [
             Item(
                 id=self._ids.new(ITEM_PREFIXES[FunctionCallOutput]),
@@ -331,19 +338,12 @@ class Runs:
         ]
         await TimelineQueries(tx).append(project, run.thread_id, items, origin=run.id)
         await RunQueries(tx).update(project, run)
-        events.append(RunChanged(what=run.state.value, run=run))
-        await StreamQueries(tx).append(project, run.id, self._encode(events))
+        events.append(run_changed(run))
+        await StreamQueries(tx).append(project, run.id, encode_events(events))
         await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
-
-    def _encode(self, events: Sequence[RunEvent]) -> list[bytes]:
-        return [self._codec.encode(event) for event in events]
 
 
 async def _last_event(tx: Transaction, project: str, run_id: str) -> int:
     """Number of the last event of a run; -1 if its stream is deleted."""
     stream = await StreamQueries(tx).get(project, run_id)
     return -1 if stream is None else stream.next_number - 1
-
-
-def _requires_action(event: RunEvent) -> bool:
-    return isinstance(event, RunChanged) and event.run.state is RunState.REQUIRES_ACTION

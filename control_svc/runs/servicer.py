@@ -10,7 +10,7 @@ from corral.control.v1 import run_service_pb2_grpc as rpc
 from control_svc.base.proto import page_request
 from control_svc.event_log.model import BEFORE_FIRST
 from control_svc.runs.model import ToolOutput
-from control_svc.runs.proto import event_to_pb, new_run, new_thread, run_to_pb, step_to_pb
+from control_svc.runs.proto import new_run, new_thread, run_to_pb, step_to_pb
 from control_svc.runs.service import Runs
 from svc_kit.auth.principal import current_principal
 
@@ -114,4 +114,4 @@ class RunServicer(rpc.RunServiceServicer):
         )
         async with aclosing(watching) as events:
             async for number, event in events:
-                yield pb.WatchRunResponse(number=number, event=event_to_pb(event))
+                yield pb.WatchRunResponse(number=number, event=event)

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from corral.control.v1.run_event_pb2 import RunEvent
+
 from control_svc.agent.drafts import Draft, DraftKind
 from control_svc.assistants.message_model import IncompleteReason as MessageReason
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
 from control_svc.base.ids import JOB, IdSource
 from control_svc.db.transaction import Transaction
+from control_svc.event_log.model import encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FunctionCall, ItemFilter, ItemStatus, Text
@@ -21,12 +24,11 @@ from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, Job, JobError, NewJob
 from control_svc.jobs.queries import JobQueries
 from control_svc.runs.events import (
-    MessageChanged,
-    RunChanged,
-    RunEvent,
-    RunEventCodec,
-    StepChanged,
+    decode_event,
+    message_changed,
     restore_drafts,
+    run_changed,
+    step_changed,
 )
 from control_svc.runs.model import ErrorCode, IncompleteReason, Run, RunError, RunState
 from control_svc.runs.queries import RunQueries, RunStepQueries
@@ -84,14 +86,14 @@ async def end_run(
     ended = end.apply(run, now)
     events: list[RunEvent] = []
     if run.state is RunState.CANCELLING:
-        events.append(RunChanged(what="cancelling", run=run))
+        events.append(run_changed(run))
     events += await _end_messages(tx, project, ended, texts)
     events += await _end_steps(tx, project, ended, now)
     await _end_searches(tx, project, ended)
     await RunQueries(tx).update(project, ended)
     thread = await ThreadQueries(tx).lock(project, run.thread_id)
     await ThreadQueries(tx).update(project, replace(thread, active_run_id=""))
-    return [*events, RunChanged(what=ended.state.value, run=ended)]
+    return [*events, run_changed(ended)]
 
 
 async def wait_for_outputs(
@@ -114,23 +116,23 @@ async def wait_for_outputs(
             delay=timeout,
         ),
     )
-    return [RunChanged(what=waiting.state.value, run=waiting)]
+    return [run_changed(waiting)]
 
 
-async def fail_run(tx: Transaction, job: Job, codec: RunEventCodec) -> None:
+async def fail_run(tx: Transaction, job: Job) -> None:
     """Fail the run of a dead job, with the job's error and the text that was published."""
     run = await RunQueries(tx).lock(job.project, job.subject)
     if run.state.is_final:
         return
     streams = StreamQueries(tx)
     events = await streams.events_of_turn(job.project, run.id, run.num_turns)
-    drafts = restore_drafts(codec.decode(event.data) for event in events)
+    drafts = restore_drafts(decode_event(event.data) for event in events)
     token_ids = await streams.tokens(job.project, run.id, run.num_turns)
     run = run.add_usage(TurnUsage(0, 0, len(token_ids), 0))
     _, message = job.error or JobError("", "The server had an error.")
     failed = RunEnd(RunState.FAILED, RunError(ErrorCode.SERVER_ERROR, message))
     last_events = await end_run(tx, job.project, run, failed, message_texts(drafts))
-    await streams.end(job.project, run.id, [codec.encode(event) for event in last_events])
+    await streams.end(job.project, run.id, encode_events(last_events))
 
 
 def _expiry_subject(run: Run) -> str:
@@ -162,7 +164,7 @@ async def _end_messages(tx: Transaction, project: str, run: Run, texts: Texts) -
         text = texts.get(message.id, ())
         incomplete = message.mark_incomplete(text, reason, await tx.now())
         await MessageQueries(tx).update(project, incomplete)
-        events.append(MessageChanged(what="incomplete", message=incomplete))
+        events.append(message_changed(incomplete))
     return events
 
 
@@ -171,7 +173,7 @@ async def _end_steps(tx: Transaction, project: str, run: Run, now: datetime) -> 
     for step in await RunStepQueries(tx).in_progress(project, run.id):
         ended = step.end(_STEP_STATES[run.state], now, run.error)
         await RunStepQueries(tx).update(project, ended)
-        events.append(StepChanged(what=ended.state.value, step=ended))
+        events.append(step_changed(ended))
     return events
 
 
@@ -192,9 +194,6 @@ class RunExpiry:
     kind = EXPIRY_KIND
     concurrency = 8
 
-    def __init__(self, codec: RunEventCodec) -> None:
-        self._codec = codec
-
     async def run(self, claim: Claim, context: JobContext) -> None:
         """Expire a run, unless its wait has ended."""
         await context.finish(lambda tx: self._expire(tx, claim))
@@ -210,8 +209,7 @@ class RunExpiry:
         if run is None or not run.is_overdue(await tx.now()):
             return
         events = await end_run(tx, claim.project, run, EXPIRED, {})
-        encoded = [self._codec.encode(event) for event in events]
-        await StreamQueries(tx).end(claim.project, run.id, encoded)
+        await StreamQueries(tx).end(claim.project, run.id, encode_events(events))
 
 
 async def retry_expiry(tx: Transaction, job: Job) -> str:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from corral.control.v1.run_event_pb2 import RunEvent
+
 from control_svc.agent.file_search import FileSearch
 from control_svc.agent.loop import AgentLoop
 from control_svc.agent.model import (
@@ -18,6 +20,7 @@ from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.event_log.group_commit import GroupCommitter
+from control_svc.event_log.model import encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.items.model import (
@@ -31,7 +34,7 @@ from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, Job, JobPriority, NewJob
 from control_svc.runs.context import RunContext, first_position
-from control_svc.runs.events import RunChanged, RunEvent, RunEventCodec, restore_drafts
+from control_svc.runs.events import decode_event, restore_drafts, run_changed
 from control_svc.runs.model import (
     ErrorCode,
     IncompleteReason,
@@ -90,7 +93,6 @@ class RunHandler:
         self,
         transactions: Transactions,
         writers: GroupCommitter,
-        codec: RunEventCodec,
         loop: AgentLoop,
         counter: TokenCounter,
         tools: RunTools,
@@ -105,7 +107,6 @@ class RunHandler:
         self.concurrency = concurrency
         self._transactions = transactions
         self._writers = writers
-        self._codec = codec
         self._loop = loop
         self._counter = counter
         self._tools = tools
@@ -127,7 +128,6 @@ class RunHandler:
                 project,
                 run,
                 writer,
-                self._codec,
                 self._ids,
                 self._clock,
                 resume,
@@ -154,7 +154,7 @@ class RunHandler:
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the run of a dead job; it keeps the text that was published."""
-        await fail_run(tx, job, self._codec)
+        await fail_run(tx, job)
 
     async def _start(self, tx: Transaction, project: str, run_id: str) -> Run:
         """Set a queued run in progress; a run in another state is returned unchanged."""
@@ -165,8 +165,7 @@ class RunHandler:
         if not run.num_turns:
             run = replace(run, first_position=await first_position(tx, project, run))
         await RunQueries(tx).update(project, run)
-        event = RunChanged(what=run.state.value, run=run)
-        await StreamQueries(tx).append(project, run.id, [self._codec.encode(event)])
+        await StreamQueries(tx).append(project, run.id, encode_events([run_changed(run)]))
         return run
 
     async def _load_progress(
@@ -174,7 +173,7 @@ class RunHandler:
     ) -> tuple[ResumeState, Progress]:
         """Load the committed state of earlier attempts."""
         events = await StreamQueries(tx).events_of_turn(project, run.id, run.num_turns)
-        resume = ResumeState(restore_drafts(self._codec.decode(event.data) for event in events))
+        resume = ResumeState(restore_drafts(decode_event(event.data) for event in events))
         progress = Progress(
             num_turns=run.num_turns,
             usage=run.usage,

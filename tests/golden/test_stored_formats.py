@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from corral.control.v1.assistant_pb2 import Assistant
 from corral.control.v1.assistant_service_pb2 import CreateAssistantRequest
+from corral.control.v1.run_event_pb2 import RunEvent
 from corral.inference.v1.generation_pb2 import CacheOptions
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, TypeAdapter
@@ -24,6 +25,7 @@ from control_svc.base.versioning import etag_of
 from control_svc.batches.lines import _sort_key, error_line, response_line
 from control_svc.config import ControlSettings
 from control_svc.db.tables import pack_ints, pack_texts, unpack_ints, unpack_texts
+from control_svc.event_log.model import encode_events
 from control_svc.files.model import Completion
 from control_svc.items import queries as item_queries
 from control_svc.items.model import Content
@@ -34,7 +36,7 @@ from control_svc.responses.event_codec import RESPONSE_EVENTS
 from control_svc.responses.events import EventType, StateEvent, StepEvent
 from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
-from control_svc.runs.events import RunEvent
+from control_svc.runs.events import decode_event
 from control_svc.schema import METADATA
 from control_svc.vector_stores.search.chunk_queries import _STORED_TYPE
 from corral_cli.migration.server import call_once
@@ -74,7 +76,6 @@ DOCUMENTS: Final[dict[str, TypeAdapter[Any]]] = {
     "response settings": response_queries._SETTINGS,
     "response work": response_queries._WORK,
     "run": run_queries._RUN,
-    "run event": run_queries._EVENT,
     "run settings": run_queries._SETTINGS,
     "run step": run_queries._STEP,
     "summary": content_cipher._SUMMARY,
@@ -82,8 +83,11 @@ DOCUMENTS: Final[dict[str, TypeAdapter[Any]]] = {
 }
 IN_COLUMNS: Final = {"assistant settings": {"options"}}
 """Fields that are columns of their own."""
-NOT_STORED: Final = 1
-"""Type adapters of the product that read what others send: results of MCP tools."""
+NOT_STORED: Final = 2
+"""Type adapters of the product that only read: results of MCP tools, and run events of release 0.1,
+which are no documents any more."""
+NO_PROTO: Final = '"AP8="'
+"""Options in golden documents that no request can have."""
 SUMMARY: Final = Summary(text="so far", replaces_all=True)
 CIPHER: Final = ContentCipher(Sealer(bytes(range(64))))
 SECRET: Final = b"s" * 32
@@ -221,12 +225,25 @@ def test_events_of_responses_are_read_and_written_with_the_same_bytes() -> None:
         assert RESPONSE_EVENTS.encode(RESPONSE_EVENTS.decode(stored)) == stored
 
 
-@pytest.mark.parametrize(("name", "kinds"), [("item content", Content), ("run event", RunEvent)])
-def test_every_kind_of_item_and_event_has_a_golden_document(name: str, kinds: Any) -> None:
-    """A new kind needs one."""
-    stored = {json.loads(text)["kind"] for text in golden("stored")[name]}
+def test_events_of_runs_are_read_and_written_with_the_same_bytes() -> None:
+    """Those that release 0.1 stored as JSON are read as the protos that are stored now."""
+    stored = [bytes.fromhex(text) for text in golden("run_events")["run events"]]
+    events = [decode_event(data) for data in stored]
+    texts = [text.replace(NO_PROTO, '""') for text in golden("stored")["run event"]]
+    as_json = [decode_event(text.encode()) for text in texts]
 
-    assert stored == {each.kind for each in get_args(kinds)}
+    assert encode_events(events) == stored
+    assert as_json == events
+    assert {event.WhichOneof("event") for event in events} == {
+        field.name for field in RunEvent.DESCRIPTOR.oneofs_by_name["event"].fields
+    }
+
+
+def test_every_kind_of_item_has_a_golden_document() -> None:
+    """A new kind needs one."""
+    stored = {json.loads(text)["kind"] for text in golden("stored")["item content"]}
+
+    assert stored == {each.kind for each in get_args(Content)}
 
 
 def page_token() -> str:

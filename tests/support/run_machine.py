@@ -22,9 +22,8 @@ from control_svc.items.model import ItemStatus, Role, Text
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import LONGEST_BACKOFF, MAX_ATTEMPTS, JobState, LeaseLost
 from control_svc.jobs.queries import JobQueries
-from control_svc.runs.events import RunChanged, RunEvent
+from control_svc.runs.events import CREATED, decode_event
 from control_svc.runs.model import Run, RunState, ToolOutput
-from control_svc.runs.queries import RunEventDocuments
 from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry
 from control_svc.runs.worker import KIND
 from control_svc.tools.model import FunctionTool
@@ -342,7 +341,7 @@ class RunMachine(RuleBasedStateMachine):
 
     async def run_expiry(self, process: Process) -> None:
         """Execute the expiry jobs that are due."""
-        leases, expiry = process.parts.leases, RunExpiry(RunEventDocuments())
+        leases, expiry = process.parts.leases, RunExpiry()
         while (job := await leases.claim([EXPIRY_KIND])) is not None:
             await expiry.run(job.claim, JobContext(job, leases))
 
@@ -361,20 +360,20 @@ class RunMachine(RuleBasedStateMachine):
             assert is_cancelled == expected.is_cancelled_by_caller
             if expected.is_answered:
                 assert run.state not in (RunState.REQUIRES_ACTION, RunState.EXPIRED)
-            ends = [each for each in self.run(self.run_changes(run)) if each.run.state.is_final]
-            assert [end.run.state for end in ends] == [run.state] * run.state.is_final
+            ends = [each for each in self.run(self.run_states(run)) if each.is_final]
+            assert ends == [run.state] * run.state.is_final
         for number, run in self.latest.items():
             holder = self.run(self.world.get_thread(self.threads[number].id)).active_run_id
             is_final = self.expected[run.id].run.state.is_final
             assert holder == ("" if is_final else run.id)
 
-    async def run_changes(self, run: Run) -> Sequence[RunChanged]:
-        """The events of a run's states."""
+    async def run_states(self, run: Run) -> Sequence[RunState]:
+        """The states in a run's events."""
         events = await self.world.database.transactions.read(
             lambda each: StreamQueries(each).read(PROJECT, run.id, BEFORE_FIRST, ALWAYS)
         )
-        decoded: list[RunEvent] = [RunEventDocuments().decode(event.data) for event in events]
-        return [each for each in decoded if isinstance(each, RunChanged)]
+        changes = [decode_event(event.data).run_changed for event in events]
+        return [RunState(each.what) for each in changes if each.what not in ("", CREATED)]
 
     def teardown(self) -> None:
         """One healthy process and a client end all runs."""

@@ -25,7 +25,6 @@ from control_svc.jobs.dispatcher import Dispatcher
 from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.model import JOBS_TOPIC, Job
 from control_svc.runs.model import NewRun, Run
-from control_svc.runs.queries import RunEventDocuments
 from control_svc.runs.service import NumberedEvent, Runs
 from control_svc.runs.steps import RunStep
 from control_svc.runs.transitions import RunExpiry
@@ -96,11 +95,9 @@ class RunProcess:
         concurrency: int = 8,
     ) -> None:
         self.streams = make_process(database, owner)
-        codec = RunEventDocuments()
         self.handler = RunHandler(
             database.transactions,
             self.streams.committer,
-            codec,
             AgentLoop(turns, ids, clock),
             counter or WordCounter(),
             RunTools(search),
@@ -112,14 +109,13 @@ class RunProcess:
         self.runs = Runs(
             database.transactions,
             self.streams.reader,
-            codec,
             ids,
             PageTokens(b"key"),
             clock,
             wait=WAIT,
             seed=lambda: 7,
         )
-        handlers: list[JobHandler] = [self.handler, RunExpiry(codec)]
+        handlers: list[JobHandler] = [self.handler, RunExpiry()]
         dead_letter_handlers = {handler.kind: handler for handler in handlers}
         self.leases = make_leases(database.transactions, owner, dead_letter_handlers)
         self.dispatcher = Dispatcher(
@@ -256,7 +252,8 @@ async def list_steps(process: RunProcess, run: Run) -> Sequence[RunStep]:
 
 def event_names(events: Sequence[NumberedEvent]) -> list[str]:
     """Kind and state of each event, such as "run.created"; only the kind of a delta."""
+    kinds = [str(event.WhichOneof("event")) for _, event in events]
     return [
-        f"{event.kind}.{what}" if (what := getattr(event, "what", "")) else event.kind
-        for _, event in events
+        kind.replace("_changed", f".{getattr(getattr(event, kind), 'what', '')}")
+        for kind, (_, event) in zip(kinds, events, strict=True)
     ]

@@ -26,27 +26,28 @@ from corral.control.v1 import item_pb2 as corral_dot_control_dot_v1_dot_item__pb
 from corral.control.v1 import message_pb2 as corral_dot_control_dot_v1_dot_message__pb2
 from corral.control.v1 import run_pb2 as corral_dot_control_dot_v1_dot_run__pb2
 from corral.control.v1 import thread_pb2 as corral_dot_control_dot_v1_dot_thread__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!corral/control/v1/run_event.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1b\x63orral/control/v1/run.proto\x1a\x1e\x63orral/control/v1/thread.proto\"\xa0\x03\n\x08RunEvent\x12\x33\n\x0ethread_created\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ThreadH\x00\x12\x34\n\x0brun_changed\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.RunChangedH\x00\x12\x36\n\x0cstep_changed\x18\x03 \x01(\x0b\x32\x1e.corral.control.v1.StepChangedH\x00\x12<\n\x0fmessage_changed\x18\x04 \x01(\x0b\x32!.corral.control.v1.MessageChangedH\x00\x12\x38\n\rmessage_delta\x18\x05 \x01(\x0b\x32\x1f.corral.control.v1.MessageDeltaH\x00\x12\x32\n\ncall_delta\x18\x06 \x01(\x0b\x32\x1c.corral.control.v1.CallDeltaH\x00\x12<\n\x0freasoning_delta\x18\x07 \x01(\x0b\x32!.corral.control.v1.ReasoningDeltaH\x00\x42\x07\n\x05\x65vent\"?\n\nRunChanged\x12\x0c\n\x04what\x18\x01 \x01(\t\x12#\n\x03run\x18\x02 \x01(\x0b\x32\x16.corral.control.v1.Run\"E\n\x0bStepChanged\x12\x0c\n\x04what\x18\x01 \x01(\t\x12(\n\x04step\x18\x02 \x01(\x0b\x32\x1a.corral.control.v1.RunStep\"K\n\x0eMessageChanged\x12\x0c\n\x04what\x18\x01 \x01(\t\x12+\n\x07message\x18\x02 \x01(\x0b\x32\x1a.corral.control.v1.Message\"d\n\x0cMessageDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x32\n\tcitations\x18\x03 \x03(\x0b\x32\x1f.corral.control.v1.FileCitation\"u\n\tCallDelta\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0f\n\x07\x63\x61ll_id\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x05 \x01(\t\x12\x11\n\tis_hosted\x18\x06 \x01(\x08\"/\n\x0eReasoningDelta\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!corral/control/v1/run_event.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1b\x63orral/control/v1/run.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa0\x03\n\x08RunEvent\x12\x33\n\x0ethread_created\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ThreadH\x00\x12\x34\n\x0brun_changed\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.RunChangedH\x00\x12\x36\n\x0cstep_changed\x18\x03 \x01(\x0b\x32\x1e.corral.control.v1.StepChangedH\x00\x12<\n\x0fmessage_changed\x18\x04 \x01(\x0b\x32!.corral.control.v1.MessageChangedH\x00\x12\x38\n\rmessage_delta\x18\x05 \x01(\x0b\x32\x1f.corral.control.v1.MessageDeltaH\x00\x12\x32\n\ncall_delta\x18\x06 \x01(\x0b\x32\x1c.corral.control.v1.CallDeltaH\x00\x12<\n\x0freasoning_delta\x18\x07 \x01(\x0b\x32!.corral.control.v1.ReasoningDeltaH\x00\x42\x07\n\x05\x65vent\"?\n\nRunChanged\x12\x0c\n\x04what\x18\x01 \x01(\t\x12#\n\x03run\x18\x02 \x01(\x0b\x32\x16.corral.control.v1.Run\"E\n\x0bStepChanged\x12\x0c\n\x04what\x18\x01 \x01(\t\x12(\n\x04step\x18\x02 \x01(\x0b\x32\x1a.corral.control.v1.RunStep\"K\n\x0eMessageChanged\x12\x0c\n\x04what\x18\x01 \x01(\t\x12+\n\x07message\x18\x02 \x01(\x0b\x32\x1a.corral.control.v1.Message\"d\n\x0cMessageDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x32\n\tcitations\x18\x03 \x03(\x0b\x32\x1f.corral.control.v1.FileCitation\"\xb7\x01\n\tCallDelta\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0f\n\x07\x63\x61ll_id\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x05 \x01(\t\x12\x11\n\tis_hosted\x18\x06 \x01(\x08\x12\x0f\n\x07item_id\x18\x07 \x01(\t\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"`\n\x0eReasoningDelta\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestampb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.run_event_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RUNEVENT']._serialized_start=181
-  _globals['_RUNEVENT']._serialized_end=597
-  _globals['_RUNCHANGED']._serialized_start=599
-  _globals['_RUNCHANGED']._serialized_end=662
-  _globals['_STEPCHANGED']._serialized_start=664
-  _globals['_STEPCHANGED']._serialized_end=733
-  _globals['_MESSAGECHANGED']._serialized_start=735
-  _globals['_MESSAGECHANGED']._serialized_end=810
-  _globals['_MESSAGEDELTA']._serialized_start=812
-  _globals['_MESSAGEDELTA']._serialized_end=912
-  _globals['_CALLDELTA']._serialized_start=914
-  _globals['_CALLDELTA']._serialized_end=1031
-  _globals['_REASONINGDELTA']._serialized_start=1033
-  _globals['_REASONINGDELTA']._serialized_end=1080
+  _globals['_RUNEVENT']._serialized_start=214
+  _globals['_RUNEVENT']._serialized_end=630
+  _globals['_RUNCHANGED']._serialized_start=632
+  _globals['_RUNCHANGED']._serialized_end=695
+  _globals['_STEPCHANGED']._serialized_start=697
+  _globals['_STEPCHANGED']._serialized_end=766
+  _globals['_MESSAGECHANGED']._serialized_start=768
+  _globals['_MESSAGECHANGED']._serialized_end=843
+  _globals['_MESSAGEDELTA']._serialized_start=845
+  _globals['_MESSAGEDELTA']._serialized_end=945
+  _globals['_CALLDELTA']._serialized_start=948
+  _globals['_CALLDELTA']._serialized_end=1131
+  _globals['_REASONINGDELTA']._serialized_start=1133
+  _globals['_REASONINGDELTA']._serialized_end=1229
 # @@protoc_insertion_point(module_scope)

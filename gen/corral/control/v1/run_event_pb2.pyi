@@ -1,7 +1,10 @@
+import datetime
+
 from corral.control.v1 import item_pb2 as _item_pb2
 from corral.control.v1 import message_pb2 as _message_pb2
 from corral.control.v1 import run_pb2 as _run_pb2
 from corral.control.v1 import thread_pb2 as _thread_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -63,25 +66,31 @@ class MessageDelta(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., text: _Optional[str] = ..., citations: _Optional[_Iterable[_Union[_item_pb2.FileCitation, _Mapping]]] = ...) -> None: ...
 
 class CallDelta(_message.Message):
-    __slots__ = ("step_id", "index", "call_id", "name", "arguments_json", "is_hosted")
+    __slots__ = ("step_id", "index", "call_id", "name", "arguments_json", "is_hosted", "item_id", "create_time")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
     IS_HOSTED_FIELD_NUMBER: _ClassVar[int]
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     step_id: str
     index: int
     call_id: str
     name: str
     arguments_json: str
     is_hosted: bool
-    def __init__(self, step_id: _Optional[str] = ..., index: _Optional[int] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments_json: _Optional[str] = ..., is_hosted: _Optional[bool] = ...) -> None: ...
+    item_id: str
+    create_time: _timestamp_pb2.Timestamp
+    def __init__(self, step_id: _Optional[str] = ..., index: _Optional[int] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments_json: _Optional[str] = ..., is_hosted: _Optional[bool] = ..., item_id: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReasoningDelta(_message.Message):
-    __slots__ = ("item_id", "text")
+    __slots__ = ("item_id", "text", "create_time")
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     item_id: str
     text: str
-    def __init__(self, item_id: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    create_time: _timestamp_pb2.Timestamp
+    def __init__(self, item_id: _Optional[str] = ..., text: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

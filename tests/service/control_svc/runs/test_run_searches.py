@@ -7,6 +7,7 @@ import pytest
 
 from control_svc.inference.turns import TextPart, TurnRole
 from control_svc.items.model import FileCitation, Text
+from control_svc.items.proto import citation_to_pb
 from control_svc.runs.model import RunState
 from control_svc.runs.steps import FileSearchStepCall, ToolCalls
 from control_svc.tools.model import FileSearchTool, ToolResources
@@ -97,5 +98,5 @@ async def test_citations_refer_to_passages_in_the_prompt(world: RunWorld) -> Non
         FileCitation(file_id="file-whales", filename="whales.txt", marker="[1]", start=29, end=32),
     )
     assert filenames == [["foxes.txt"], ["whales.txt"]]
-    deltas = [getattr(event, "annotations", ()) for _, event in events]
-    assert answer.annotations in deltas
+    deltas = [event.message_delta.citations for _, event in events]
+    assert list(map(citation_to_pb, answer.annotations)) in deltas
