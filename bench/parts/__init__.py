@@ -10,6 +10,7 @@ from bench.parts import (
     objects,
     queue,
     runs,
+    search,
     shared,
     soak,
     uneven,
@@ -29,5 +30,6 @@ PARTS = (
     batches.PART,
     runs.PART,
     queue.PART,
+    search.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts
