@@ -6,14 +6,6 @@ result does not depend on how the bytes are split into tokens.
 
 import codecs
 from collections.abc import Sequence
-from typing import NamedTuple
-
-
-class TextChunk(NamedTuple):
-    """Text to send, and the stop string that ended the text, if any."""
-
-    text: str
-    stop: str | None
 
 
 class Detokenizer:
@@ -21,38 +13,38 @@ class Detokenizer:
     `include_stop`."""
 
     def __init__(self, stop: Sequence[str] = (), *, include_stop: bool = False) -> None:
+        self.stop: str | None = None
+        """The stop string that ended the text, if any."""
         self._stops = tuple(stop)
         self._include_stop = include_stop
         self._max_stop_length = max(map(len, self._stops), default=0)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
 
-    def push(self, piece: bytes) -> TextChunk:
-        """Add the bytes of a token."""
+    def push(self, piece: bytes) -> str:
+        """Add the bytes of a token; return the text that can be sent now."""
         return self._release(self._decoder.decode(piece))
 
-    def finish(self) -> TextChunk:
+    def finish(self) -> str:
         """Return the text that was held back. An incomplete character becomes U+FFFD."""
+        if self.stop is not None:
+            return ""
         released = self._release(self._decoder.decode(b"", final=True))
-        if released.stop is not None:
-            return released
         held, self._held = self._held, ""
-        return TextChunk(released.text + held, None)
+        return released + held
 
-    def _release(self, text: str) -> TextChunk:
+    def _release(self, text: str) -> str:
         if not self._stops or not text:
-            return TextChunk(text, None)
+            return text
         buffer = self._held + text
         match = self._first_match(buffer)
         if match is not None:
-            start, stop = match
+            start, self.stop = match
             self._held = ""
-            return TextChunk(
-                buffer[: start + len(stop)] if self._include_stop else buffer[:start], stop
-            )
+            return buffer[: start + len(self.stop) if self._include_stop else start]
         end = len(buffer) - self._num_held(buffer)
         self._held = buffer[end:]
-        return TextChunk(buffer[:end], None)
+        return buffer[:end]
 
     def _first_match(self, buffer: str) -> tuple[int, str] | None:
         """The position and the text of the stop string that ends first."""

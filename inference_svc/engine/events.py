@@ -85,16 +85,32 @@ class Moved(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """Tokens sampled since the last delta, and the text that can be sent now.
+    """Tokens sampled since the last delta, and the text that each of them releases.
 
-    `sampled_at` is the time of the last one on the engine's clock.
+    The text that was held back until the end of a sequence is one more text. `sampled_at` is the
+    time of the last token on the engine's clock.
     """
 
     sequence_id: int
-    text: str
+    texts: tuple[str, ...]
     tokens: tuple[int, ...]
     logprobs: tuple[ChosenLogprob, ...]
     sampled_at: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """All texts."""
+        return "".join(self.texts)
+
+    def join(self, later: "Delta") -> "Delta":
+        """Join this delta and the next one of the same sequence."""
+        return Delta(
+            self.sequence_id,
+            self.texts + later.texts,
+            self.tokens + later.tokens,
+            self.logprobs + later.logprobs,
+            later.sampled_at,
+        )
 
 
 class Timings(NamedTuple):

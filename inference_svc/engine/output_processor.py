@@ -58,7 +58,7 @@ class OutputProcessor:
                 sequence.sampler.accept(token)
             if sequence.guide is not None:
                 sequence.guide.accept((token,))
-            if self._detokenize(sequence, token) is not None:
+            if self._detokenize(sequence, token):
                 return
         if sequence.guide is not None and self._append_forced(sequence):
             return
@@ -66,27 +66,20 @@ class OutputProcessor:
             self.finish(sequence, FinishReason.LENGTH)
 
     def finish(
-        self,
-        sequence: Sequence,
-        reason: FinishReason,
-        *,
-        stop_text: str | None = None,
-        stop_token: int | None = None,
+        self, sequence: Sequence, reason: FinishReason, *, stop_token: int | None = None
     ) -> None:
         """Finish a sequence; the text that the detokenizer has buffered is sent first."""
-        sequence_id = sequence.request.sequence_id
-        if stop_text is None:
-            text, stop_text = sequence.detokenizer.finish()
-            if text:
-                self._emit(Delta(sequence_id, text, (), (), self._clock()))
-            if stop_text is not None:
-                reason = FinishReason.STOP
+        sequence_id, detokenizer = sequence.request.sequence_id, sequence.detokenizer
+        if text := detokenizer.finish():
+            self._emit(Delta(sequence_id, (text,), (), (), self._clock()))
+        if detokenizer.stop is not None:
+            reason = FinishReason.STOP
         self._sequences.remove(sequence)
         self._sequences.events.append(
             Finished(
                 sequence_id,
                 reason,
-                stop_text,
+                detokenizer.stop,
                 stop_token,
                 sequence.num_output,
                 self._timings(sequence),
@@ -111,7 +104,7 @@ class OutputProcessor:
         sequence.tokens.append(sampled.token)
         if sequence.sampler is not None:
             sequence.sampler.accept(sampled.token)
-        return self._detokenize(sequence, sampled.token, sampled) is not None
+        return self._detokenize(sequence, sampled.token, sampled)
 
     def _append_forced(self, sequence: Sequence) -> bool:
         """Append the tokens that the constraint forces; return whether the sequence ended.
@@ -141,45 +134,37 @@ class OutputProcessor:
 
     def _detokenize(
         self, sequence: Sequence, token: int, sampled: SampledToken | None = None
-    ) -> FinishReason | None:
+    ) -> bool:
         """Detokenize an output token and finish the sequence at a stop condition.
 
-        Emits a delta unless `sampled` is None. Returns the finish reason, or None.
+        Emits a delta unless `sampled` is None. Returns whether the sequence ended.
         """
         request = sequence.request
         ends = token in request.stop_tokens or (
             not request.ignore_eos and self._backend.is_eog(token)
         )
         piece = b"" if ends and not request.special_tokens else self._piece(request, token)
-        text, stop = sequence.detokenizer.push(piece)
+        text = sequence.detokenizer.push(piece)
         if sampled is not None:
             logprobs = (sampled.logprob,) if sampled.logprob is not None else ()
-            self._emit(Delta(request.sequence_id, text, (token,), logprobs, self._clock()))
-        if stop is not None:
-            self.finish(sequence, FinishReason.STOP, stop_text=stop)
-        elif ends:
-            self.finish(sequence, FinishReason.STOP, stop_token=token)
-        else:
-            return None
-        return FinishReason.STOP
+            self._emit(Delta(request.sequence_id, (text,), (token,), logprobs, self._clock()))
+        is_stopped = sequence.detokenizer.stop is not None
+        if is_stopped or ends:
+            stop_token = None if is_stopped else token
+            self.finish(sequence, FinishReason.STOP, stop_token=stop_token)
+        return is_stopped or ends
 
     def _emit(self, delta: Delta) -> None:
-        """Emit a delta, merged with the previous event if that is a delta of the same sequence.
+        """Emit a delta, joined with the previous event if that is a delta of the same sequence.
 
         Otherwise a run of forced tokens would count as many unread events of its stream.
         """
         events = self._sequences.events
         last = events[-1] if events else None
         if isinstance(last, Delta) and last.sequence_id == delta.sequence_id:
-            delta = Delta(
-                delta.sequence_id,
-                last.text + delta.text,
-                last.tokens + delta.tokens,
-                last.logprobs + delta.logprobs,
-                delta.sampled_at,
-            )
-            events.pop()
-        events.append(delta)
+            events[-1] = last.join(delta)
+        else:
+            events.append(delta)
 
     def _piece(self, request: SequenceRequest, token: int) -> bytes:
         special = request.special_tokens or token in request.visible_tokens

@@ -1,23 +1,17 @@
-"""The output stream of one request: receives engine events and yields batches to its reader.
+"""The output stream of one request: receives engine events and hands them to its reader.
 
-A slow reader gets all pending events at once; beyond a limit its sequences are paused.
+Deltas of a sequence are joined on arrival, so that a fast reader gets a delta per token and a slow
+one fewer, larger ones. Beyond a limit the sequences of a slow reader are paused.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from inference_svc.engine.events import Cancelled, Delta, Failed, Finished, Started
 from svc_kit.errors import DomainError, SlowReader
 
 SequenceEvent = Started | Delta | Finished
-
-
-class ChoiceEvent(NamedTuple):
-    """An event of one choice."""
-
-    choice: int
-    event: SequenceEvent
 
 
 class ReaderLimits(NamedTuple):
@@ -49,9 +43,9 @@ class OutputStream:
         self._set_paused = set_paused
         self._cancel = cancel
         self._loop = asyncio.get_running_loop()
-        self._choices = {sequence: choice for choice, sequence in enumerate(sequence_ids)}
         self._open = set(sequence_ids)
-        self._pending: list[ChoiceEvent] = []
+        self._unread: dict[int, list[SequenceEvent]] = {}  # by sequence, deltas joined
+        self._num_unread = 0
         self._has_news = asyncio.Event()
         self._error: DomainError | None = None
         self._pause_timer: asyncio.TimerHandle | None = None
@@ -78,17 +72,23 @@ class OutputStream:
             return
         if isinstance(event, Finished):
             self._open.discard(event.sequence_id)
-        self._pending.append(ChoiceEvent(self._choices[event.sequence_id], event))
+        unread = self._unread.setdefault(event.sequence_id, [])
+        last = unread[-1] if unread else None
+        if isinstance(event, Delta) and isinstance(last, Delta):
+            unread[-1] = last.join(event)
+        else:
+            unread.append(event)
+        self._num_unread += 1
         self._has_news.set()
-        if len(self._pending) >= self._limits.unread_events and not self.is_paused and self._open:
+        if self._num_unread >= self._limits.unread_events and not self.is_paused and self._open:
             self._set_paused(True)
             self._pause_timer = self._loop.call_later(
                 self._limits.max_pause_s, self._on_pause_timeout
             )
 
     def fail(self, error: DomainError) -> None:
-        """End the stream with an error, after the pending events."""
-        if self._error is not None or (not self._open and not self._pending):
+        """End the stream with an error, after the unread events."""
+        if self._error is not None or (not self._open and not self._num_unread):
             return
         self._error = error
         self._stop_pause_timer()
@@ -97,36 +97,37 @@ class OutputStream:
         self._has_news.set()
 
     def close(self) -> None:
-        """Cancel running sequences and drop pending events. Can be called repeatedly."""
+        """Cancel running sequences and drop unread events. Can be called repeatedly."""
         self._stop_pause_timer()
         if self._open:
             self._cancel()
             self._open.clear()
-        self._pending.clear()
+        self._pop_unread()
 
-    async def batches(self) -> AsyncIterator[list[ChoiceEvent]]:
-        """Yield the events since the last batch, until every choice has finished. Raises the
-        stream's `DomainError`."""
-        while True:
-            await self._has_news.wait()
-            self._has_news.clear()
-            pending, self._pending = self._pending, []
-            if self.is_paused and self._error is None:
-                self._stop_pause_timer()
-                self._set_paused(False)
-            if pending:
-                yield pending
-            if self._pending:
-                self._has_news.set()
-                continue
+    async def read(self) -> list[SequenceEvent]:
+        """Wait for events and return all unread ones; none after the end of the last sequence.
+
+        Raises the stream's `DomainError`.
+        """
+        while not self._num_unread:
             if self._error is not None:
                 raise self._error
             if not self._open:
-                return
+                return []
+            self._has_news.clear()
+            await self._has_news.wait()
+        if self.is_paused and self._error is None:
+            self._stop_pause_timer()
+            self._set_paused(False)
+        return self._pop_unread()
+
+    def _pop_unread(self) -> list[SequenceEvent]:
+        unread, self._unread, self._num_unread = self._unread, {}, 0
+        return [event for events in unread.values() for event in events]
 
     def _on_pause_timeout(self) -> None:
         self._pause_timer = None
-        self._pending.clear()
+        self._pop_unread()
         limits = self._limits
         self.fail(SlowReader(unread_events=limits.unread_events, limit_s=limits.max_pause_s))
 

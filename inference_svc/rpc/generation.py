@@ -258,9 +258,11 @@ def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: b
 def _replay(request: SequenceRequest, model: ModelProcessor, turn: ChatTurn) -> None:
     """Feed the resumed tokens of a choice to its parser."""
     detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
+    texts = []
     for token in request.resumed:
         special = request.special_tokens or token in request.visible_tokens
-        turn.replay(detokenizer.push(model.vocabulary.piece(token, special)).text)
+        texts.append(detokenizer.push(model.vocabulary.piece(token, special)))
+    turn.replay(texts)
 
 
 def _target(loaded: LoadedModel, applied: AppliedAdapters) -> Target:

@@ -1,11 +1,8 @@
 """The gRPC servicer of InferenceService."""
 
-from collections.abc import AsyncIterator, Mapping
-from itertools import count
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
 
 import grpc
-from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as rpc
 
@@ -17,7 +14,7 @@ from inference_svc.rpc import model_info
 from inference_svc.rpc.embeddings import EmbeddingService
 from inference_svc.rpc.generation import Caller, GenerationService
 from inference_svc.rpc.rerank import RerankService
-from inference_svc.rpc.streaming import Event, stream_events
+from inference_svc.rpc.streaming import stream_responses
 from inference_svc.rpc.validation import page
 from inference_svc.usage import RecordUsage
 from svc_kit.auth.principal import current_principal
@@ -26,7 +23,6 @@ from svc_kit.logs import current_request_id
 from svc_kit.rpc.interceptors import current_deadline
 
 Context = grpc.aio.ServicerContext[object, object]
-ResponseT = TypeVar("ResponseT", pb.GenerateResponse, pb.ChatResponse)
 
 
 class InferenceServicer(rpc.InferenceServiceServicer):
@@ -54,9 +50,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         entry = self._pool.catalog.resolve(request.model, _project()).model
         async with self._pool.use(entry, ModelFile.check_generates) as model:
             accepted, turns = await self._generating.generate(request, model, _caller())
-            numbers = count()
-            async for event in stream_events(accepted, turns, self._count):
-                yield _response(pb.GenerateResponse, next(numbers), event)
+            async for response in stream_responses(accepted, turns, self._count):
+                yield response
 
     async def Chat(
         self, request: pb.ChatRequest, context: Context
@@ -65,9 +60,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         entry = self._pool.catalog.resolve(request.model, _project()).model
         async with self._pool.use(entry, ModelFile.check_generates) as model:
             accepted, turns = await self._generating.chat(request, model, _caller())
-            numbers = count()
-            async for event in stream_events(accepted, turns, self._count):
-                yield _response(pb.ChatResponse, next(numbers), event)
+            async for response in stream_responses(accepted, turns, self._count):
+                yield response
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Embed texts or token lists."""
@@ -165,19 +159,3 @@ def _project() -> str:
 
 def _caller() -> Caller:
     return Caller(current_principal(), current_request_id(), current_deadline())
-
-
-# The field of each event in the `oneof` of both responses.
-_EVENT_FIELDS: Mapping[type, str] = {
-    generation_pb2.Accepted: "accepted",
-    generation_pb2.Started: "started",
-    pb.TextDelta: "delta",
-    pb.ChatDelta: "delta",
-    generation_pb2.ChoiceFinished: "finished",
-    generation_pb2.Done: "done",
-}
-
-
-def _response(kind: type[ResponseT], number: int, event: Event) -> ResponseT:
-    field: dict[str, Any] = {_EVENT_FIELDS[type(event)]: event}
-    return kind(sequence_number=number, **field)

@@ -1,15 +1,16 @@
 """Converts engine events to the messages of a stream.
 
-Pending events of a choice are sent as one delta: a fast reader gets a message per token, a slow one
-fewer, larger messages. This is a hot path: it runs for every token.
+This is a hot path: it runs for every token, so a message is built once, in place. It knows nothing
+of the call that carries the messages.
 """
 
+import itertools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import Generic, TypeVar
 
-from corral.inference.v1 import chat_pb2 as chat_pb
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 from google.protobuf.duration_pb2 import Duration
@@ -18,7 +19,7 @@ from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.parsers.turn import TurnDelta
 from inference_svc.engine import events
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine_client.output_stream import ChoiceEvent, OutputStream
+from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
 from inference_svc.usage import Counts, RecordUsage
 
 _SOURCES = {
@@ -33,6 +34,7 @@ _FINISH = {
     events.FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
 }
 _CLOCK_TICK_S = 1e-6  # tokens of the same step have the same time
+ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatResponse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,27 @@ class UsageCounts:
     new_tokens: dict[int, int] = field(default_factory=dict)
     """Tokens generated so far, by choice. They count as used even if the request ends early."""
 
+    def start(self, event: events.Started) -> None:
+        """Count the prompt tokens that the first choice reuses."""
+        self.started = True
+        self.cached_tokens = event.cached_tokens
+        self.cache_source = event.source
+
+    def add(self, choice: int, num_tokens: int) -> None:
+        """Count new tokens of a choice."""
+        self.new_tokens[choice] = self.new_tokens.get(choice, 0) + num_tokens
+
+    def finish(self, choice: int, event: events.Finished, reasoning_tokens: int) -> None:
+        """Count the tokens of a finished choice."""
+        new_tokens = event.num_output_tokens - self.resumed_tokens
+        self.new_tokens[choice] = new_tokens
+        self.completion_tokens += event.num_output_tokens
+        self.reasoning_tokens += reasoning_tokens
+        self.drafted_tokens += event.num_drafted
+        self.accepted_draft_tokens += event.num_accepted
+        if choice == 0:
+            self.timings, self.timed_tokens = event.timings, new_tokens
+
     def used(self) -> Counts:
         """Return the usage of the request, complete or not."""
         return Counts(1, self.prompt_tokens, self.cached_tokens, sum(self.new_tokens.values()))
@@ -111,214 +134,165 @@ class UsageCounts:
         return timings
 
 
-@dataclass(slots=True)
-class Pending:
-    """Output of one choice since the last message: `text` and number of tokens (`counts`) by delta,
-    `num_tokens` in total."""
+class Turn(ABC, Generic[ResponseT]):
+    """Converts the output of one choice to responses; see `TextTurn` and `ChatTurn`."""
 
-    text: list[str] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[events.ChosenLogprob] = field(default_factory=list)
-    num_tokens: int = 0
-
-    def add(self, delta: events.Delta) -> None:
-        """Append a delta."""
-        self.text.append(delta.text)
-        self.counts.append(len(delta.tokens))
-        self.tokens.extend(delta.tokens)
-        self.logprobs.extend(delta.logprobs)
-        self.num_tokens += len(delta.tokens)
-
-
-Event = (
-    pb.Accepted
-    | pb.Started
-    | service_pb.TextDelta
-    | service_pb.ChatDelta
-    | pb.ChoiceFinished
-    | pb.Done
-)
-
-
-class Turn(Protocol):
-    """Converts the pending output of one choice to deltas."""
-
-    def delta(self, pending: Pending) -> "service_pb.TextDelta | service_pb.ChatDelta | None":
-        """Return the delta to send, or None."""
-
-    def finish(self) -> "service_pb.TextDelta | service_pb.ChatDelta | None":
-        """Return the output that was withheld, once the choice has finished."""
-
-    def reason(self, finished: events.Finished) -> pb.FinishReason:
-        """Return the finish reason."""
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """Number of reasoning tokens."""
-
-
-class TextTurn:
-    """Raw text, for `Generate`."""
-
+    response_type: type[ResponseT]
     reasoning_tokens = 0
 
     def __init__(self, index: int, *, token_ids: bool) -> None:
+        """`token_ids`: send the ids of the tokens."""
         self._index = index
         self._token_ids = token_ids
 
-    def delta(self, pending: Pending) -> service_pb.TextDelta:
-        """Return all pending output."""
-        delta = service_pb.TextDelta(
-            index=self._index, text="".join(pending.text), num_tokens=pending.num_tokens
-        )
-        if self._token_ids:
-            delta.token_ids.extend(pending.tokens)
-        if pending.logprobs:
-            delta.logprobs.extend(map(_chosen, pending.logprobs))
-        return delta
+    @abstractmethod
+    def delta(self, output: events.Delta) -> ResponseT:
+        """Return new output."""
 
-    def finish(self) -> None:
-        """Return None: nothing is withheld."""
+    def finish(self) -> ResponseT | None:
+        """Return the output that was withheld, if any, once the choice has finished."""
+        return None
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
-        """Return the engine's reason."""
+        """Return the finish reason."""
         return _FINISH[finished.reason]
 
+    def _write_tokens(
+        self, output: events.Delta, delta: service_pb.TextDelta | service_pb.ChatDelta
+    ) -> None:
+        delta.index = self._index
+        delta.num_tokens = len(output.tokens)
+        if self._token_ids:
+            delta.token_ids.extend(output.tokens)
+        if output.logprobs:
+            delta.logprobs.extend(map(_chosen, output.logprobs))
 
-class ChatTurn:
+
+class TextTurn(Turn[service_pb.GenerateResponse]):
+    """Raw text, for `Generate`."""
+
+    response_type = service_pb.GenerateResponse
+
+    def delta(self, output: events.Delta) -> service_pb.GenerateResponse:
+        """Return the text and its tokens."""
+        response = service_pb.GenerateResponse()
+        response.delta.text = output.text
+        self._write_tokens(output, response.delta)
+        return response
+
+
+class ChatTurn(Turn[service_pb.ChatResponse]):
     """Content, reasoning and tool calls, for `Chat`; calls beyond `max_calls` are dropped."""
+
+    response_type = service_pb.ChatResponse
 
     def __init__(
         self, index: int, parser: TurnParser, *, token_ids: bool, max_calls: int | None = None
     ) -> None:
-        self._index = index
+        super().__init__(index, token_ids=token_ids)
         self._parser = parser
-        self._token_ids = token_ids
         self._max_calls = max_calls
-        self.reasoning_tokens = 0
 
-    def delta(self, pending: Pending) -> service_pb.ChatDelta:
-        """Return the parsed output, and all pending tokens."""
-        parsed = TurnDelta()
-        for text, num_tokens in zip(pending.text, pending.counts, strict=True):
-            parsed = parsed.then(self._feed(text, num_tokens))
-        delta = self._message(parsed)
-        delta.num_tokens = pending.num_tokens
-        if self._token_ids:
-            delta.token_ids.extend(pending.tokens)
-        if pending.logprobs:
-            delta.logprobs.extend(map(_chosen, pending.logprobs))
-        return delta
+    def delta(self, output: events.Delta) -> service_pb.ChatResponse:
+        """Return the parsed output, and all tokens."""
+        self._parse(output.texts, len(output.tokens))
+        response = service_pb.ChatResponse()
+        self._write(self._parser.pop_delta(), response.delta)
+        self._write_tokens(output, response.delta)
+        return response
 
-    def replay(self, text: str) -> None:
-        """Parse the text of a resumed token without sending it again."""
-        self._feed(text, 1)
+    def replay(self, texts: Sequence[str]) -> None:
+        """Parse the texts of resumed tokens, which are not sent again."""
+        self._parse(texts, len(texts))
+        self._parser.pop_delta()
 
-    def finish(self) -> service_pb.ChatDelta | None:
+    def finish(self) -> service_pb.ChatResponse | None:
         """Return the output that the parser withheld."""
-        parsed = self._parser.finish()
-        if not (parsed.content or parsed.reasoning or parsed.tool_calls):
+        self._parser.finish()
+        parsed = self._parser.pop_delta()
+        if not any(parsed):
             return None
-        return self._message(parsed)
+        response = service_pb.ChatResponse()
+        response.delta.index = self._index
+        self._write(parsed, response.delta)
+        return response
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
         """Return TOOL_CALLS if the turn stopped with calls, else the engine's reason."""
         if finished.reason is events.FinishReason.STOP and self._parser.has_tool_calls:
             return pb.FINISH_REASON_TOOL_CALLS
-        return _FINISH[finished.reason]
+        return super().reason(finished)
 
-    def _feed(self, text: str, num_tokens: int) -> TurnDelta:
-        parsed = self._parser.feed(text)
-        if parsed.reasoning and not parsed.content:
-            self.reasoning_tokens += num_tokens
-        return parsed
+    def _parse(self, texts: Sequence[str], num_tokens: int) -> None:
+        for number, text in enumerate(texts):
+            if self._parser.feed(text) and number < num_tokens:
+                self.reasoning_tokens += 1
 
-    def _message(self, parsed: TurnDelta) -> service_pb.ChatDelta:
-        delta = service_pb.ChatDelta(
-            index=self._index, content=parsed.content, reasoning=parsed.reasoning
-        )
+    def _write(self, parsed: TurnDelta, delta: service_pb.ChatDelta) -> None:
+        delta.content = parsed.content
+        if parsed.reasoning:
+            delta.reasoning = parsed.reasoning
         for call in parsed.tool_calls:
-            if self._max_calls is not None and call.index >= self._max_calls:
-                continue
-            delta.tool_calls.append(
-                chat_pb.ToolCallDelta(
+            if self._max_calls is None or call.index < self._max_calls:
+                delta.tool_calls.add(
                     index=call.index, id=call.id, name=call.name, arguments_json=call.arguments
                 )
-            )
-        return delta
 
 
-async def stream_events(
-    accepted: AcceptedRequest, turns: Sequence[Turn], count: RecordUsage
-) -> AsyncIterator[Event]:
-    """Yield all events of a stream, in order; `count` records its usage at the end.
+async def stream_responses(
+    accepted: AcceptedRequest, turns: Sequence[Turn[ResponseT]], count: RecordUsage
+) -> AsyncIterator[ResponseT]:
+    """Yield all messages of a stream, in order; `count` records its usage at the end.
 
     Raises the stream's `DomainError`. Closing the iterator cancels running choices.
     """
-    first = accepted.requests[0]
+    stream, first, response_type = accepted.stream, accepted.requests[0], turns[0].response_type
+    choices = {sequence_id: choice for choice, sequence_id in enumerate(stream.sequence_ids)}
     usage = UsageCounts(len(first.prompt), len(first.resumed))
+    numbers = itertools.count(1)
     try:
-        yield accepted.accepted()
-        async for batch in accepted.stream.batches():
-            for event in _merge(batch, turns, usage):
-                yield event
-        yield usage.done()
+        yield response_type(accepted=accepted.accepted())
+        while batch := await stream.read():
+            for event in batch:
+                choice = choices[event.sequence_id]
+                for response in _responses(choice, event, turns[choice], usage):
+                    response.sequence_number = next(numbers)
+                    yield response
+        yield response_type(sequence_number=next(numbers), done=usage.done())
     finally:
-        accepted.stream.close()
+        stream.close()
         if usage.started:
             count(accepted.project, accepted.model, usage.used())
 
 
-def _merge(
-    batch: Sequence[ChoiceEvent], turns: Sequence[Turn], usage: UsageCounts
-) -> Iterator[Event]:
-    """Convert a batch of events; the deltas of a choice are joined into one message."""
-    pending: dict[int, Pending] = {}
-    for choice, event in batch:
-        if isinstance(event, events.Delta):
-            pending.setdefault(choice, Pending()).add(event)
-        elif isinstance(event, events.Started):
-            if not usage.started:
-                usage.started = True
-                usage.cached_tokens = event.cached_tokens
-                usage.cache_source = event.source
-                yield pb.Started(
-                    cached_tokens=event.cached_tokens,
-                    cache_source=_SOURCES[event.source],
-                )
-        else:
-            yield from _end(choice, event, pending.pop(choice, None), turns[choice], usage)
-    for choice, output in pending.items():
-        usage.new_tokens[choice] = usage.new_tokens.get(choice, 0) + output.num_tokens
-        delta = turns[choice].delta(output)
-        if delta is not None:
-            yield delta
+def _responses(
+    choice: int, event: SequenceEvent, turn: Turn[ResponseT], usage: UsageCounts
+) -> Iterator[ResponseT]:
+    """Convert an event of a choice, and count its tokens."""
+    if isinstance(event, events.Delta):
+        usage.add(choice, len(event.tokens))
+        yield turn.delta(event)
+    elif isinstance(event, events.Finished):
+        if (rest := turn.finish()) is not None:
+            yield rest
+        usage.finish(choice, event, turn.reasoning_tokens)
+        yield turn.response_type(finished=_finished(choice, event, turn.reason(event)))
+    elif not usage.started:
+        usage.start(event)
+        source = _SOURCES[event.source]
+        started = pb.Started(cached_tokens=event.cached_tokens, cache_source=source)
+        yield turn.response_type(started=started)
 
 
-def _end(
-    choice: int, event: events.Finished, pending: Pending | None, turn: Turn, usage: UsageCounts
-) -> Iterator[Event]:
-    if pending is not None and (delta := turn.delta(pending)) is not None:
-        yield delta
-    if (rest := turn.finish()) is not None:
-        yield rest
-    usage.completion_tokens += event.num_output_tokens
-    usage.new_tokens[choice] = event.num_output_tokens - usage.resumed_tokens
-    usage.reasoning_tokens += turn.reasoning_tokens
-    usage.drafted_tokens += event.num_drafted
-    usage.accepted_draft_tokens += event.num_accepted
-    if choice == 0:
-        usage.timings = event.timings
-        usage.timed_tokens = event.num_output_tokens - usage.resumed_tokens
+def _finished(choice: int, event: events.Finished, reason: pb.FinishReason) -> pb.ChoiceFinished:
     finished = pb.ChoiceFinished(
-        index=choice, reason=turn.reason(event), completion_tokens=event.num_output_tokens
+        index=choice, reason=reason, completion_tokens=event.num_output_tokens
     )
     if event.stop_text is not None:
         finished.stop_text = event.stop_text
     elif event.stop_token is not None:
         finished.stop_token_id = event.stop_token
-    yield finished
+    return finished
 
 
 def _chosen(logprob: events.ChosenLogprob) -> pb.ChosenLogprob:

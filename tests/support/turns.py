@@ -63,8 +63,20 @@ class Golden(NamedTuple):
     def parse(self, pieces: Iterable[str]) -> Parsed:
         """Parse the text of this turn, split into pieces."""
         parser = self.parser()
-        deltas = [parser.feed(piece) for piece in pieces]
-        return merge_deltas([*deltas, parser.finish()])
+        deltas = [feed(parser, piece) for piece in pieces]
+        return merge_deltas([*deltas, finish(parser)])
+
+
+def feed(parser: TurnParser, text: str) -> TurnDelta:
+    """Parse a piece of text and return what it adds."""
+    parser.feed(text)
+    return parser.pop_delta()
+
+
+def finish(parser: TurnParser) -> TurnDelta:
+    """End the turn and return what that adds."""
+    parser.finish()
+    return parser.pop_delta()
 
 
 def merge_deltas(deltas: list[TurnDelta]) -> Parsed:
@@ -91,5 +103,5 @@ def merge_deltas(deltas: list[TurnDelta]) -> Parsed:
 def decode_pieces(pieces: Iterable[bytes]) -> list[str]:
     """Decode pieces as the engine does, which buffers incomplete characters."""
     stream = Detokenizer()
-    texts = [stream.push(piece).text for piece in pieces]
-    return [*texts, stream.finish().text]
+    texts = [stream.push(piece) for piece in pieces]
+    return [*texts, stream.finish()]

@@ -10,13 +10,13 @@ _MAX_ID_CHARACTERS = 64
 
 class TurnOutput:
     """Collects content, reasoning and calls; `pop_delta` returns what was added since its last
-    call."""
+    call, with the pieces of a call joined."""
 
     def __init__(self, new_call_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
         self._new_call_id = new_call_id
         self._used_ids = used_ids  # of calls in earlier turns
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
+        self.content = ""
+        self.reasoning = ""
         self._pieces: list[ToolCallPiece] = []
         self._gap = ""  # white space that is content only if content follows
         self._after_call = False
@@ -33,11 +33,15 @@ class TurnOutput:
         text = self._gap + text
         inside = text.rstrip()
         self._gap = text[len(inside) :]
-        self._content.append(inside)
+        self.content += inside
+
+    def add_verbatim(self, text: str) -> None:
+        """Add content with its white space."""
+        self.content += text
 
     def add_reasoning(self, text: str) -> None:
         """Add reasoning."""
-        self._reasoning.append(text)
+        self.reasoning += text
 
     @property
     def num_calls(self) -> int:
@@ -70,14 +74,12 @@ class TurnOutput:
 
     def finish(self) -> None:
         """End the turn: trailing white space becomes content."""
-        if self._gap:
-            self._content.append(self._gap)
-            self._gap = ""
+        self.content += self._gap
+        self._gap = ""
 
     def pop_delta(self) -> TurnDelta:
         """Return and clear what was added."""
-        delta = TurnDelta("".join(self._content), "".join(self._reasoning), tuple(self._pieces))
-        self._content.clear()
-        self._reasoning.clear()
+        delta = TurnDelta(self.content, self.reasoning, tuple(self._pieces))
+        self.content = self.reasoning = ""
         self._pieces.clear()
         return delta

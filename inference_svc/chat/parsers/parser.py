@@ -50,12 +50,13 @@ class TurnParser:
         self._source = Source()
         new_id = new_call_id or _id_generator(turn_format.tool_calls)
         self._output = TurnOutput(new_id, used_ids)
+        output = self._output
         self._reasoning = ReasoningSplitter(
             None if turn_format.is_harmony else turn_format.reasoning_markers,
+            output.add_verbatim if inline_reasoning else output.add_reasoning,
             opens_in_reasoning=opens_in_reasoning,
             verbatim=inline_reasoning,
         )
-        self._inline_reasoning = inline_reasoning
         self._steps: ParseSteps[None] | None = None
         if turn_format.is_harmony:
             self._steps = HarmonyReader(
@@ -75,43 +76,36 @@ class TurnParser:
         return self._reasoning.is_thinking or self._output.is_thinking
 
     @property
-    def num_tool_calls(self) -> int:
-        """Number of calls that have begun."""
-        return self._output.num_calls
-
-    @property
     def has_tool_calls(self) -> bool:
         """Whether a call has begun, so that the finish reason is `tool_calls`."""
-        return self.num_tool_calls > 0
+        return self._output.num_calls > 0
 
-    def feed(self, text: str) -> TurnDelta:
-        """Parse a piece of text; returns the delta that it adds."""
-        split = self._reasoning.feed(text)
-        return self._delta(split.reasoning, self._parse(split.rest))
+    def feed(self, text: str) -> bool:
+        """Parse a piece of text; returns whether all that it adds is reasoning."""
+        output = self._output
+        num_content, num_reasoning = len(output.content), len(output.reasoning)
+        self._parse(self._reasoning.feed(text))
+        return len(output.reasoning) > num_reasoning and len(output.content) == num_content
 
-    def finish(self) -> TurnDelta:
-        """End the turn; returns the text that was held back."""
-        split = self._reasoning.finish()
-        before = self._parse(split.rest)
+    def finish(self) -> None:
+        """End the turn, which adds the text that was held back."""
+        self._parse(self._reasoning.finish())
         self._source.end()
         for _ in self._steps or ():
             pass
         self._output.finish()
-        return self._delta(split.reasoning, before.then(self._output.pop_delta()))
 
-    def _parse(self, text: str) -> TurnDelta:
-        """Parse text after the reasoning."""
-        if self._steps is None:
-            return TurnDelta(text)
-        if text:
-            self._source.feed(text)
-            next(self._steps, None)
+    def pop_delta(self) -> TurnDelta:
+        """Return what was added since the last call."""
         return self._output.pop_delta()
 
-    def _delta(self, reasoning: str, delta: TurnDelta) -> TurnDelta:
-        if self._inline_reasoning:
-            return delta._replace(content=reasoning + delta.content)
-        return delta._replace(reasoning=reasoning + delta.reasoning)
+    def _parse(self, text: str) -> None:
+        """Parse text after the reasoning."""
+        if self._steps is None:
+            self._output.add_verbatim(text)
+        elif text:
+            self._source.feed(text)
+            next(self._steps, None)
 
 
 def _id_generator(tool_calls: ToolCallFormat) -> Callable[[], str]:

@@ -5,17 +5,9 @@ accepted. White space around reasoning is dropped.
 """
 
 from enum import Enum
-from typing import NamedTuple
 
-from inference_svc.chat.parsers.source import TextStripper, partial_marker
+from inference_svc.chat.parsers.source import TextSink, TextStripper, partial_marker
 from inference_svc.chat.parsers.turn import Markers
-
-
-class ReasoningSplit(NamedTuple):
-    """New text of a turn; either may be empty."""
-
-    reasoning: str
-    rest: str
 
 
 class _State(Enum):
@@ -26,12 +18,14 @@ class _State(Enum):
 
 
 class ReasoningSplitter:
-    """Splits text that arrives in pieces. `verbatim` preserves markers and white space."""
+    """Splits text that arrives in pieces; `sink` receives the reasoning. `verbatim` preserves
+    markers and white space."""
 
     def __init__(
-        self, markers: Markers | None, *, opens_in_reasoning: bool, verbatim: bool
+        self, markers: Markers | None, sink: TextSink, *, opens_in_reasoning: bool, verbatim: bool
     ) -> None:
         self._markers = markers or Markers("", "")
+        self._sink = sink
         self._is_open = opens_in_reasoning
         self._verbatim = verbatim
         self._pending = ""
@@ -43,62 +37,58 @@ class ReasoningSplitter:
         """Whether the model is inside its reasoning."""
         return self._state is _State.THINKING or (self._state is _State.START and self._is_open)
 
-    def feed(self, text: str) -> ReasoningSplit:
-        """Split a piece of text."""
+    def feed(self, text: str) -> str:
+        """Split a piece of text; returns the part that is not reasoning."""
         self._pending += text
-        reasoning = rest = ""
-        while True:
+        before = None
+        while self._state is not before and self._state is not _State.REST:
             before = self._state
-            step = self._step()
-            reasoning += step.reasoning
-            rest += step.rest
-            if self._state is before:
-                return ReasoningSplit(reasoning, rest)
+            self._step()
+        if self._state is not _State.REST:
+            return ""
+        rest, self._pending = self._pending, ""
+        return rest
 
-    def finish(self) -> ReasoningSplit:
-        """End the turn; returns the text that was held back."""
+    def finish(self) -> str:
+        """End the turn; returns the text that was held back and is not reasoning."""
         pending, self._pending = self._pending, ""
         if self.is_thinking:
-            return self._reasoning(pending)
-        return ReasoningSplit("", "" if self._state is _State.AFTER else pending)
+            self._add_reasoning(pending)
+            return ""
+        return "" if self._state is _State.AFTER else pending
 
-    def _step(self) -> ReasoningSplit:
-        match self._state:
-            case _State.START:
-                return self._at_start()
-            case _State.THINKING:
-                return self._in_reasoning()
-            case _State.AFTER:
-                self._pending = self._pending.lstrip()
-                if self._pending:
-                    self._state = _State.REST
-                return ReasoningSplit("", "")
-            case _State.REST:
-                pending, self._pending = self._pending, ""
-                return ReasoningSplit("", pending)
+    def _step(self) -> None:
+        if self._state is _State.START:
+            self._read_start()
+        elif self._state is _State.THINKING:
+            self._read_reasoning()
+        else:
+            self._pending = self._pending.lstrip()
+            if self._pending:
+                self._state = _State.REST
 
-    def _at_start(self) -> ReasoningSplit:
+    def _read_start(self) -> None:
         begin = self._markers.begin
         trimmed = self._pending.lstrip()
         if trimmed.startswith(begin):
             self._state = _State.THINKING
             spaces = len(self._pending) - len(trimmed)
             opening, self._pending = self._pending[: spaces + len(begin)], trimmed[len(begin) :]
-            return ReasoningSplit(opening if self._verbatim else "", "")
-        if trimmed and not begin.startswith(trimmed):
+            if self._verbatim:
+                self._sink(opening)
+        elif trimmed and not begin.startswith(trimmed):
             self._state = _State.THINKING if self._is_open else _State.REST
-        return ReasoningSplit("", "")
 
-    def _in_reasoning(self) -> ReasoningSplit:
+    def _read_reasoning(self) -> None:
         end = self._markers.end
         text, marker, after = self._pending.partition(end)
         if marker:
             self._state = _State.REST if self._verbatim else _State.AFTER
             self._pending = after
-            return self._reasoning(text, marker)
-        size = len(self._pending) - partial_marker(self._pending, end)
-        text, self._pending = self._pending[:size], self._pending[size:]
-        return self._reasoning(text)
+        else:
+            size = len(text) - partial_marker(text, end)
+            text, self._pending = text[:size], text[size:]
+        self._add_reasoning(text, marker)
 
-    def _reasoning(self, text: str, marker: str = "") -> ReasoningSplit:
-        return ReasoningSplit(text + marker if self._verbatim else self._stripper.feed(text), "")
+    def _add_reasoning(self, text: str, marker: str = "") -> None:
+        self._sink(text + marker if self._verbatim else self._stripper.feed(text))

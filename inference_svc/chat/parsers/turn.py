@@ -1,6 +1,6 @@
 """Deltas of a parsed turn."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -20,28 +20,6 @@ class TurnDelta(NamedTuple):
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCallPiece, ...] = ()
-
-    def then(self, later: "TurnDelta") -> "TurnDelta":
-        """Join this delta and the next one."""
-        return TurnDelta(
-            self.content + later.content,
-            self.reasoning + later.reasoning,
-            _join(self.tool_calls, later.tool_calls),
-        )
-
-
-def _join(
-    pieces: tuple[ToolCallPiece, ...], later: tuple[ToolCallPiece, ...]
-) -> tuple[ToolCallPiece, ...]:
-    """Join consecutive pieces of the same call."""
-    joined = list(pieces)
-    for piece in later:
-        if joined and joined[-1].index == piece.index and not piece.id:
-            arguments = joined[-1].arguments + piece.arguments
-            joined[-1] = replace(joined[-1], arguments=arguments)
-        else:
-            joined.append(piece)
-    return tuple(joined)
 
 
 class Markers(NamedTuple):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from inference_svc.chat.parsers import ReasoningFormat, TurnFormat, TurnParser
 from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
-from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed
+from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish
 
 FRAGMENTS = st.sampled_from(
     [
@@ -107,5 +107,5 @@ def test_a_plain_format_holds_nothing_back(text: str) -> None:
     """A format without markers passes all text on at once."""
     parser = TurnParser(TurnFormat(), tools=TOOLS)
 
-    assert parser.feed(text).content == text
-    assert parser.finish().content == ""
+    assert feed(parser, text).content == text
+    assert finish(parser).content == ""

@@ -1,5 +1,6 @@
 """The engine under random arrivals, cancellations, pauses and failed decodes."""
 
+import itertools
 from array import array
 from typing import Any
 
@@ -150,25 +151,20 @@ def test_text_does_not_depend_on_how_its_bytes_are_split(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     """Any split has the same text and the same stop text."""
-    data = text.encode()
-    detokenizer = Detokenizer(stops)
-    bytewise = [detokenizer.push(data[i : i + 1]) for i in range(len(data))]
-    reference = _until_stop([*bytewise, detokenizer.finish()])
+    data, ends = text.encode(), list(itertools.accumulate(cuts))
+    pieces = [data[start:end] for start, end in itertools.pairwise([0, *ends, len(data)])]
+    bytewise = [data[at : at + 1] for at in range(len(data))]
 
-    stream, pieces, at = Detokenizer(stops), [], 0
-    for cut in [*cuts, len(data)]:
-        pieces.append(stream.push(data[at : at + cut]))
-        at += cut
-    assert _until_stop([*pieces, stream.finish()]) == reference
+    assert _until_stop(stops, pieces) == _until_stop(stops, bytewise)
 
 
-def _until_stop(pieces: list[Any]) -> tuple[str, str | None]:
-    text = ""
+def _until_stop(stops: list[str], pieces: list[bytes]) -> tuple[str, str | None]:
+    stream, text = Detokenizer(stops), ""
     for piece in pieces:
-        text += piece.text
-        if piece.stop is not None:
-            return text, piece.stop
-    return text, None
+        text += stream.push(piece)
+        if stream.stop is not None:
+            return text, stream.stop
+    return text + stream.finish(), stream.stop
 
 
 @given(

@@ -56,7 +56,7 @@ def _output(bench: EngineBench, i: int) -> Delta:
     deltas = bench.deltas(i)
     return Delta(
         i,
-        bench.text(i),
+        (bench.text(i),),
         tuple(bench.tokens(i)),
         tuple(logprob for delta in deltas for logprob in delta.logprobs),
     )

@@ -22,7 +22,7 @@ URGENT = (Started, Finished, Cancelled)
 _sequences = st.integers(0, 3)
 _events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Started, _sequences, st.just(0), st.just(0)),
-    st.builds(Delta, _sequences, st.text(max_size=2), st.just((0,)), st.just(())),
+    st.builds(Delta, _sequences, st.tuples(st.text(max_size=2)), st.just((0,)), st.just(())),
     st.builds(
         Finished,
         _sequences,

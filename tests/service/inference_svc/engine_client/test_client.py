@@ -135,20 +135,15 @@ def _endless() -> SequenceRequest:
 
 
 async def _text(generation: OutputStream) -> str:
-    return "".join(
-        [
-            event.text
-            async for batch in generation.batches()
-            for _, event in batch
-            if isinstance(event, Delta)
-        ]
-    )
+    texts = []
+    while batch := await generation.read():
+        texts += [event.text for event in batch if isinstance(event, Delta)]
+    return "".join(texts)
 
 
 async def _first_delta(stream: OutputStream) -> None:
-    async for batch in stream.batches():
-        if any(isinstance(event, Delta) for _, event in batch):
-            return
+    while not any(isinstance(event, Delta) for event in await stream.read()):
+        pass
 
 
 async def _wait_for_state(states: asyncio.Queue[EngineState], state: EngineState) -> None:

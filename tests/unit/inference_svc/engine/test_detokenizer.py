@@ -1,20 +1,22 @@
 """Incremental detokenization with stop strings."""
 
-from inference_svc.engine.detokenizer import Detokenizer, TextChunk
+import pytest
+
+from inference_svc.engine.detokenizer import Detokenizer
 
 
 def test_text_without_stop_strings_is_not_held_back() -> None:
     """No part of it can match."""
     stream = Detokenizer()
 
-    assert stream.push(b"hello") == TextChunk("hello", None)
+    assert stream.push(b"hello") == "hello"
 
 
 def test_a_character_split_over_tokens_comes_out_whole() -> None:
     """A token that ends inside a UTF-8 character sends nothing of it."""
     stream = Detokenizer()
 
-    assert [stream.push(b"caf\xc3").text, stream.push(b"\xa9!").text] == ["caf", "\u00e9!"]
+    assert [stream.push(b"caf\xc3"), stream.push(b"\xa9!")] == ["caf", "\u00e9!"]
 
 
 def test_an_unfinished_character_at_the_end_is_replaced() -> None:
@@ -22,16 +24,16 @@ def test_an_unfinished_character_at_the_end_is_replaced() -> None:
     stream = Detokenizer()
     stream.push(b"\xe2\x82")
 
-    assert stream.finish() == TextChunk("\ufffd", None)
+    assert stream.finish() == "\ufffd"
 
 
 def test_a_stop_text_over_token_boundaries_is_never_sent() -> None:
     """A possible beginning is held back until it is known to be the stop text."""
     stream = Detokenizer(["END"])
 
-    assert stream.push(b"the E") == TextChunk("the ", None)
-    assert stream.push(b"N") == TextChunk("", None)
-    assert stream.push(b"D.") == TextChunk("", "END")
+    assert [stream.push(piece) for piece in (b"the E", b"N")] == ["the ", ""]
+    assert stream.stop is None
+    assert (stream.push(b"D."), stream.finish(), stream.stop) == ("", "", "END")
 
 
 def test_a_partial_match_is_sent_once_it_cannot_match() -> None:
@@ -39,18 +41,24 @@ def test_a_partial_match_is_sent_once_it_cannot_match() -> None:
     stream = Detokenizer(["END"])
     stream.push(b"EN")
 
-    assert stream.push(b"Z") == TextChunk("ENZ", None)
+    assert stream.push(b"Z") == "ENZ"
 
 
-def test_overlapping_stop_strings_end_the_text_at_the_first_complete_one() -> None:
-    """The longest one, if several end at the same position."""
-    assert Detokenizer(["bc", "abcd"]).push(b"xabcd") == TextChunk("xa", "bc")
-    assert Detokenizer(["bc", "abc"]).push(b"xabcd") == TextChunk("x", "abc")
+@pytest.mark.parametrize(
+    ("stops", "include_stop", "piece", "text", "stop"),
+    [
+        (["bc", "abcd"], False, b"xabcd", "xa", "bc"),
+        (["bc", "abc"], False, b"xabcd", "x", "abc"),
+        (["END"], True, b"xENDy", "xEND", "END"),
+    ],
+)
+def test_the_stop_string_that_ends_first_ends_the_text(
+    stops: list[str], include_stop: bool, piece: bytes, text: str, stop: str
+) -> None:
+    """The longest one, if several end at the same position. `include_stop` includes it."""
+    stream = Detokenizer(stops, include_stop=include_stop)
 
-
-def test_the_stop_string_is_included_on_request() -> None:
-    """`include_stop` includes the matched text and nothing after it."""
-    assert Detokenizer(["END"], include_stop=True).push(b"xENDy") == TextChunk("xEND", "END")
+    assert (stream.push(piece), stream.stop) == (text, stop)
 
 
 def test_finish_releases_a_held_back_beginning() -> None:
@@ -58,4 +66,4 @@ def test_finish_releases_a_held_back_beginning() -> None:
     stream = Detokenizer(["END"])
     stream.push(b"the EN")
 
-    assert stream.finish() == TextChunk("EN", None)
+    assert (stream.finish(), stream.stop) == ("EN", None)

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from inference_svc.engine.events import Delta, Failed, Finished, FinishReason, Started, Timings
-from inference_svc.engine_client.output_stream import ChoiceEvent, OutputStream, ReaderLimits
+from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits, SequenceEvent
 from svc_kit.errors import DecodeFailed, EngineRestarting, SlowReader
 
 
 def make_delta(text: str, sequence_id: int = 10) -> Delta:
     """A delta of one token."""
-    return Delta(sequence_id, text, (1,), ())
+    return Delta(sequence_id, (text,), (1,), ())
 
 
 def make_finished(sequence_id: int = 10) -> Finished:
@@ -43,41 +43,43 @@ class StreamHarness:
         for event in events:
             self.output.deliver(event)
 
-    async def read(self, into: list[list[ChoiceEvent]] | None = None) -> list[list[ChoiceEvent]]:
-        """Read all batches; `into` gets those before an error."""
+    async def read(self, into: list[list[SequenceEvent]] | None = None) -> list[list[SequenceEvent]]:
+        """Read to the end; `into` gets what was read before an error."""
         batches = [] if into is None else into
-        async for batch in self.output.batches():
+        while batch := await self.output.read():
             batches.append(batch)
         return batches
 
 
-async def test_pending_events_are_one_batch() -> None:
-    """A slow reader gets fewer, larger batches."""
-    stream = StreamHarness()
-    stream.deliver(make_delta("a"), make_delta("b"), make_finished())
-
-    (batch,) = await stream.read()
-
-    assert [type(event).__name__ for _, event in batch] == ["Delta", "Delta", "Finished"]
-
-
-async def test_events_have_the_index_of_their_choice() -> None:
-    """The stream ends with the last choice."""
+async def test_unread_deltas_of_a_sequence_are_joined() -> None:
+    """A slow reader gets fewer, larger deltas, each with its tokens, then the end."""
     stream = StreamHarness((10, 11))
-    stream.deliver(make_delta("a", 11), make_finished(10))
+    started = Started(10, 3, 0)
+    stream.deliver(started, make_delta("a"), make_delta("x", 11), make_delta("b"), make_finished())
     assert not stream.output.is_finished
     stream.deliver(make_finished(11))
 
-    (batch,) = await stream.read()
+    assert await stream.read() == [
+        [
+            *(started, Delta(10, ("a", "b"), (1, 1), ()), make_finished()),
+            *(make_delta("x", 11), make_finished(11)),
+        ]
+    ]
 
-    assert [choice for choice, _ in batch] == [1, 0, 1]
+
+async def test_a_delta_that_was_read_is_not_joined() -> None:
+    """A fast reader gets every token by itself."""
+    stream = StreamHarness()
+    for text in ("a", "b"):
+        stream.deliver(make_delta(text))
+        assert await stream.output.read() == [make_delta(text)]
 
 
 async def test_a_failure_follows_pending_events_and_cancels_the_other_choices() -> None:
     """No output is lost."""
     stream = StreamHarness((10, 11))
     stream.deliver(make_delta("a"), Failed(11, DecodeFailed(request_id="r")))
-    batches: list[list[ChoiceEvent]] = []
+    batches: list[list[SequenceEvent]] = []
     with pytest.raises(DecodeFailed):
         await stream.read(batches)
 
@@ -90,8 +92,7 @@ async def test_a_slow_reader_pauses_the_sequences_until_it_reads() -> None:
     stream = StreamHarness()
     stream.deliver(*(make_delta("x") for _ in range(6)))
     assert (stream.pauses, stream.output.is_paused) == ([True], True)
-    batches = stream.output.batches()
-    await anext(batches)
+    await stream.output.read()
 
     assert (stream.pauses, stream.output.is_paused) == ([True, False], False)
     stream.output.close()
@@ -104,7 +105,7 @@ async def test_a_stream_that_stays_paused_fails() -> None:
     await stream.cancelled.wait()
 
     with pytest.raises(SlowReader):
-        await anext(stream.output.batches())
+        await stream.output.read()
     assert stream.num_cancels == 1
 
 

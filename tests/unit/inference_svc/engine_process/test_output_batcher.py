@@ -16,7 +16,7 @@ FOREVER_S = 3600.0
 
 def delta(text: str, sequence_id: int = 1) -> Delta:
     """A token's text."""
-    return Delta(sequence_id, text, (0,), ())
+    return Delta(sequence_id, (text,), (0,), ())
 
 
 def make_batcher(

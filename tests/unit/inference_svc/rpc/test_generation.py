@@ -5,6 +5,7 @@ from inference_svc.chat.parsers import ToolCallFormat, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.rpc.generation import make_parser
 from tests.support.conversations import GET_WEATHER, assistant, call, conversation, result, user
+from tests.support.turns import feed
 
 ID = "a1b2c3d4e"
 CALL_TEXT = f"[TOOL_CALLS]get_weather[CALL_ID]{ID}[ARGS]{{}}"
@@ -22,7 +23,7 @@ def test_a_repeated_call_id_is_replaced() -> None:
     ids = []
     for earlier in ((), history):
         chat = conversation(*earlier, question, tools=(GET_WEATHER,))
-        (parsed,) = make_parser(prompt, chat, inline=False).feed(CALL_TEXT).tool_calls
+        (parsed,) = feed(make_parser(prompt, chat, inline=False), CALL_TEXT).tool_calls
         ids.append(parsed.id)
 
     assert ids[0] == ID

@@ -14,10 +14,10 @@ from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.rpc.streaming import (
     AcceptedRequest,
     ChatTurn,
-    Event,
+    ResponseT,
     TextTurn,
     Turn,
-    stream_events,
+    stream_responses,
 )
 from inference_svc.usage import Counts
 from svc_kit.errors import DecodeFailed
@@ -54,7 +54,7 @@ class FakeGeneration:
 
     def deliver_text(self, text: str, choice: int = 0) -> None:
         """Deliver a token with this text."""
-        self.stream.deliver(events.Delta(choice, text, (7,), ()))
+        self.stream.deliver(events.Delta(choice, (text,), (7,), ()))
 
     def finish(
         self, choice: int = 0, reason: events.FinishReason = events.FinishReason.STOP
@@ -75,14 +75,26 @@ def chat_turns(max_calls: int | None = None) -> list[ChatTurn]:
     return [ChatTurn(0, parser, token_ids=False, max_calls=max_calls)]
 
 
-async def collect_events(
-    generation: FakeGeneration, turns: Sequence[Turn], received: list[Event] | None = None
-) -> list[Event]:
-    """Return all events; `received` has those before an error."""
+async def collect(
+    generation: FakeGeneration,
+    turns: Sequence[Turn[ResponseT]],
+    received: list[ResponseT] | None = None,
+) -> list[ResponseT]:
+    """Return all responses; `received` has those before an error."""
     received = [] if received is None else received
-    async for event in stream_events(generation.accepted_request, turns, generation.count):
-        received.append(event)
+    async for response in stream_responses(generation.accepted_request, turns, generation.count):
+        received.append(response)
+    assert [response.sequence_number for response in received] == list(range(len(received)))
     return received
+
+
+async def collect_chat(
+    generation: FakeGeneration, max_calls: int | None = None
+) -> tuple[list[service_pb.ChatDelta], pb.ChoiceFinished, pb.Done]:
+    """Return the deltas and the end of a chat turn."""
+    _, *deltas, finished, done = await collect(generation, chat_turns(max_calls))
+    assert all(response.HasField("delta") for response in deltas)
+    return [response.delta for response in deltas], finished.finished, done.done
 
 
 async def test_events_come_in_order() -> None:
@@ -92,17 +104,16 @@ async def test_events_come_in_order() -> None:
     generation.deliver_text("a")
     generation.finish()
 
-    accepted, started, delta, finished, done = await collect_events(generation, text_turns())
+    responses = await collect(generation, text_turns())
 
-    assert isinstance(accepted, pb.Accepted)
+    kinds = ["accepted", "started", "delta", "finished", "done"]
+    assert [response.WhichOneof("event") for response in responses] == kinds
+    accepted, started = responses[0].accepted, responses[1].started
+    delta, finished, done = responses[2].delta, responses[3].finished, responses[4].done
     assert (accepted.request_id, accepted.queue_position, accepted.model) == ("req_1", 2, "demo")
-    assert isinstance(started, pb.Started)
     assert (started.cached_tokens, started.cache_source) == (2, pb.CACHE_SOURCE_LIVE)
-    assert isinstance(delta, service_pb.TextDelta)
-    assert (delta.text, delta.num_tokens, list(delta.token_ids)) == ("a", 1, [])
-    assert isinstance(finished, pb.ChoiceFinished)
+    assert delta == service_pb.TextDelta(text="a", num_tokens=1)
     assert (finished.reason, finished.stop_token_id) == (pb.FINISH_REASON_STOP, 2)
-    assert isinstance(done, pb.Done)
     assert (done.usage.completion_tokens, done.usage.cached_tokens) == (3, 2)
     assert done.usage.cache_source == pb.CACHE_SOURCE_LIVE
     assert done.timings.queue.ToTimedelta().total_seconds() == 0.5
@@ -117,15 +128,11 @@ async def test_pending_deltas_of_a_choice_become_one_message() -> None:
     generation.finish(0)
     generation.finish(1)
 
-    deltas = [
-        event
-        for event in await collect_events(generation, text_turns(2, token_ids=True))
-        if isinstance(event, service_pb.TextDelta)
-    ]
+    responses = await collect(generation, text_turns(2, token_ids=True))
 
-    assert [(delta.index, delta.text, list(delta.token_ids)) for delta in deltas] == [
-        (0, "ab", [7, 7]),
-        (1, "x", [7]),
+    assert [response.delta for response in responses if response.HasField("delta")] == [
+        service_pb.TextDelta(index=0, text="ab", num_tokens=2, token_ids=[7, 7]),
+        service_pb.TextDelta(index=1, text="x", num_tokens=1, token_ids=[7]),
     ]
 
 
@@ -135,9 +142,8 @@ async def test_usage_is_the_sum_over_the_choices() -> None:
     generation.finish(0)
     generation.finish(1)
 
-    done = (await collect_events(generation, text_turns(2)))[-1]
+    done = (await collect(generation, text_turns(2)))[-1].done
 
-    assert isinstance(done, pb.Done)
     assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (3, 6)
 
 
@@ -149,7 +155,7 @@ async def test_usage_is_recorded_when_the_request_ends() -> None:
     for choice in (0, 1):
         generation.deliver_text("a", choice)
         generation.finish(choice)
-    await collect_events(generation, text_turns(2))
+    await collect(generation, text_turns(2))
 
     assert generation.recorded == [("red", "demo", Counts(1, 3, 2, 6))]
 
@@ -161,7 +167,7 @@ async def test_resumed_tokens_are_not_recorded_again() -> None:
     generation.accepted_request = replace(generation.accepted_request, requests=[resumed])
     generation.stream.deliver(events.Started(0, 3, 0))
     generation.finish()
-    await collect_events(generation, text_turns())
+    await collect(generation, text_turns())
 
     assert [counts.completion_tokens for _, _, counts in generation.recorded] == [1]
 
@@ -180,7 +186,7 @@ async def test_the_usage_of_a_failed_request_is_what_it_generated(
         generation.deliver_text("b")
     generation.stream.deliver(events.Failed(0, DecodeFailed(request_id="req_1")))
     with pytest.raises(DecodeFailed):
-        await collect_events(generation, text_turns())
+        await collect(generation, text_turns())
 
     assert generation.recorded == recorded
 
@@ -188,7 +194,7 @@ async def test_the_usage_of_a_failed_request_is_what_it_generated(
 async def test_closing_a_stream_cancels_the_request() -> None:
     """Before the engine sends an event."""
     generation = FakeGeneration()
-    stream = stream_events(generation.accepted_request, text_turns(), generation.count)
+    stream = stream_responses(generation.accepted_request, text_turns(), generation.count)
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
 
@@ -200,11 +206,11 @@ async def test_an_error_ends_the_stream_after_its_text() -> None:
     generation = FakeGeneration()
     generation.deliver_text("a")
     generation.stream.fail(DecodeFailed(request_id="r"))
-    received: list[Event] = []
+    received: list[service_pb.GenerateResponse] = []
     with pytest.raises(DecodeFailed):
-        await collect_events(generation, text_turns(), received)
+        await collect(generation, text_turns(), received)
 
-    assert [type(event).__name__ for event in received] == ["Accepted", "TextDelta"]
+    assert [response.WhichOneof("event") for response in received] == ["accepted", "delta"]
 
 
 async def test_reasoning_and_tool_calls_are_separate_fields() -> None:
@@ -214,9 +220,7 @@ async def test_reasoning_and_tool_calls_are_separate_fields() -> None:
         generation.deliver_text(piece)
     generation.finish()
 
-    received = await collect_events(generation, chat_turns())
-    (delta,) = [event for event in received if isinstance(event, service_pb.ChatDelta)]
-    (finished,) = [event for event in received if isinstance(event, pb.ChoiceFinished)]
+    (delta,), finished, _ = await collect_chat(generation)
 
     assert delta.reasoning == "hm"
     assert [(call.name, call.arguments_json) for call in delta.tool_calls] == [("f", '{"a": 1}')]
@@ -229,11 +233,8 @@ async def test_reasoning_tokens_are_counted_in_joined_deltas() -> None:
     for text in ("<think>", "one", "two", "</think>", "three"):
         generation.deliver_text(text)
     generation.finish()
-    received = await collect_events(generation, chat_turns())
-    (delta,) = [event for event in received if isinstance(event, service_pb.ChatDelta)]
+    (delta,), _, done = await collect_chat(generation)
     assert (delta.reasoning, delta.content, delta.num_tokens) == ("onetwo", "three", 5)
-    done = received[-1]
-    assert isinstance(done, pb.Done)
     assert done.usage.reasoning_tokens == 2
 
 
@@ -244,9 +245,8 @@ async def test_pending_pieces_of_a_tool_call_are_joined() -> None:
         generation.deliver_text(character)
     generation.finish()
 
-    received = await collect_events(generation, chat_turns())
+    (delta,), _, _ = await collect_chat(generation)
 
-    (delta,) = [event for event in received if isinstance(event, service_pb.ChatDelta)]
     assert [(call.name, call.arguments_json) for call in delta.tool_calls] == [("f", '{"a": 1}')]
 
 
@@ -256,9 +256,8 @@ async def test_the_finish_reason_stays_length_with_tool_calls() -> None:
     generation.deliver_text(CALL)
     generation.finish(reason=events.FinishReason.LENGTH)
 
-    received = await collect_events(generation, chat_turns())
+    _, finished, _ = await collect_chat(generation)
 
-    (finished,) = [event for event in received if isinstance(event, pb.ChoiceFinished)]
     assert finished.reason == pb.FINISH_REASON_LENGTH
 
 
@@ -268,25 +267,17 @@ async def test_tool_calls_beyond_the_maximum_are_dropped() -> None:
     generation.deliver_text(CALL + CALL)
     generation.finish()
 
-    received = await collect_events(generation, chat_turns(max_calls=1))
+    deltas, _, _ = await collect_chat(generation, max_calls=1)
 
-    calls = [
-        call.index
-        for event in received
-        if isinstance(event, service_pb.ChatDelta)
-        for call in event.tool_calls
-    ]
-    assert set(calls) == {0}
+    assert {call.index for delta in deltas for call in delta.tool_calls} == {0}
 
 
 async def test_timings_derive_from_queue_prompt_and_decode_times() -> None:
     """The first token follows queue and prompt; the remaining time is divided among the others."""
     generation = FakeGeneration()
     generation.finish()
-    *_, done = await collect_events(generation, text_turns())
+    timings = (await collect(generation, text_turns()))[-1].done.timings
 
-    assert isinstance(done, pb.Done)
-    timings = done.timings
     assert timings.first_token.ToMilliseconds() == 750
     assert timings.between_tokens.ToMilliseconds() == 1000
     assert timings.tokens_per_second == 1.0
@@ -299,12 +290,11 @@ async def test_timings_do_not_count_resumed_tokens() -> None:
     resumed = replace(generation.accepted_request.requests[0], resumed=array("i", [7, 7]))
     generation.accepted_request = replace(generation.accepted_request, requests=[resumed])
     generation.finish()
-    *_, done = await collect_events(generation, text_turns())
+    timings = (await collect(generation, text_turns()))[-1].done.timings
 
-    assert isinstance(done, pb.Done)
-    assert done.timings.completion_tokens == 1
-    assert not done.timings.HasField("between_tokens")
-    assert done.timings.tokens_per_second == 0
+    assert timings.completion_tokens == 1
+    assert not timings.HasField("between_tokens")
+    assert timings.tokens_per_second == 0
 
 
 async def test_draft_tokens_are_summed_over_the_choices() -> None:
@@ -316,7 +306,6 @@ async def test_draft_tokens_are_summed_over_the_choices() -> None:
             choice, events.FinishReason.STOP, None, 2, 9, timings, drafted, accepted
         )
         generation.stream.deliver(finished)
-    *_, done = await collect_events(generation, text_turns(2))
+    usage = (await collect(generation, text_turns(2)))[-1].done.usage
 
-    assert isinstance(done, pb.Done)
-    assert (done.usage.draft_tokens, done.usage.accepted_draft_tokens) == (9, 7)
+    assert (usage.draft_tokens, usage.accepted_draft_tokens) == (9, 7)

@@ -13,7 +13,7 @@ from inference_svc.chat.parsers import (
 from inference_svc.chat.parsers.formats import READERS, REASONING_MARKERS
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
-from tests.support.turns import TOOLS
+from tests.support.turns import TOOLS, feed
 
 QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 GPT_OSS = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
@@ -132,7 +132,7 @@ def test_an_override_replaces_the_detected_format(
 
 def _call_ids(turn_format: TurnFormat, text: str, used_ids: frozenset[str]) -> list[str]:
     parser = TurnParser(turn_format, tools=TOOLS, used_ids=used_ids)
-    return [call.id for call in parser.feed(text).tool_calls]
+    return [call.id for call in feed(parser, text).tool_calls]
 
 
 def test_hermes_calls_have_ids_of_openais_form() -> None:

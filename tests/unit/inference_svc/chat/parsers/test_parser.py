@@ -11,7 +11,7 @@ from inference_svc.chat.parsers import (
     TurnParser,
     new_call_id,
 )
-from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, merge_deltas
+from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish, merge_deltas
 
 QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 PLAIN = TurnFormat()
@@ -26,15 +26,15 @@ def make_parser(
 
 
 def parse(text: str, parser: TurnParser) -> Parsed:
-    return merge_deltas([parser.feed(text), parser.finish()])
+    return merge_deltas([feed(parser, text), finish(parser)])
 
 
 def test_text_of_a_format_without_markers_is_not_buffered() -> None:
     """Or trimmed."""
     parser = make_parser(PLAIN)
 
-    assert parser.feed(" <think>a\n") == TurnDelta(" <think>a\n")
-    assert parser.finish() == TurnDelta()
+    assert feed(parser, " <think>a\n") == TurnDelta(" <think>a\n")
+    assert finish(parser) == TurnDelta()
     assert not parser.has_tool_calls
 
 
@@ -79,7 +79,7 @@ def test_reasoning_streams_before_it_ends() -> None:
     """Its deltas are not buffered."""
     parser = make_parser()
 
-    deltas = [parser.feed(text) for text in ("<think>", "One ", "two", "</think>", "Three")]
+    deltas = [feed(parser, text) for text in ("<think>", "One ", "two", "</think>", "Three")]
 
     assert [delta.reasoning for delta in deltas] == ["", "One", " two", "", ""]
     assert deltas[-1].content == "Three"
@@ -112,7 +112,7 @@ def test_several_calls_are_numbered() -> None:
     """Each has its own id; text between them is content."""
     parser = make_parser()
 
-    deltas = [parser.feed(f"{WEATHER}\n{WEATHER} and\n{WEATHER}"), parser.finish()]
+    deltas = [feed(parser, f"{WEATHER}\n{WEATHER} and\n{WEATHER}"), finish(parser)]
 
     assert merge_deltas(deltas).content == "and"
     assert [piece.id for piece in deltas[0].tool_calls] == ["id1", "id2", "id3"]
@@ -123,7 +123,7 @@ def test_arguments_stream_once_the_name_is_known() -> None:
     parser = make_parser()
     texts = ["<tool_call>", '{"name": "f",', ' "arguments": {"a', '": "x', '"}', "}</tool_call>"]
 
-    deltas = [parser.feed(text) for text in texts]
+    deltas = [feed(parser, text) for text in texts]
 
     assert [delta.tool_calls for delta in deltas] == [
         (),
@@ -222,6 +222,6 @@ def test_only_text_that_may_begin_a_marker_is_buffered() -> None:
     """With the white space before it."""
     parser = make_parser()
 
-    deltas = [parser.feed(text) for text in ("Hello", " ", "<", "b> ", "<tool", "s>")]
+    deltas = [feed(parser, text) for text in ("Hello", " ", "<", "b> ", "<tool", "s>")]
 
     assert [delta.content for delta in deltas] == ["Hello", "", "", " <b>", "", " <tools>"]
