@@ -131,9 +131,13 @@ def corral_settings(
 
 @contextmanager
 def corral(
-    shape: EngineShape, folder: Path, extra_settings: Mapping[str, str] | None = None
+    shape: EngineShape,
+    folder: Path,
+    extra_settings: Mapping[str, str] | None = None,
+    inference: str = "inference_svc",
 ) -> Iterator[Server]:
-    """Run Corral's inference service and gateway with `extra_settings`. `folder` gets the logs."""
+    """Run Corral's gateway and inference service (the module `inference`) with `extra_settings`.
+    `folder` gets the logs."""
     ports = free_ports(4)
     settings = corral_settings(shape, folder / "data", ports[:2], ports[2:])
     settings |= extra_settings or {}
@@ -143,7 +147,7 @@ def corral(
             role: stack.enter_context(
                 _running([sys.executable, "-m", module], folder / f"{module}.log", settings)
             )
-            for role, module in (("frontend", "inference_svc"), ("gateway", "gateway"))
+            for role, module in (("frontend", inference), ("gateway", "gateway"))
         }
         _wait_until_ready(f"{url}/ready", *started.values())
         yield Server(
@@ -151,7 +155,7 @@ def corral(
             url=url,
             processes={role: child.process.pid for role, child in started.items()},
             command_lines=(
-                "python -m inference_svc & python -m gateway &, both with",
+                f"python -m {inference} & python -m gateway &, both with",
                 *(f"{name}={value}" for name, value in settings.items()),
             ),
             grpc_target=f"127.0.0.1:{ports[0]}",

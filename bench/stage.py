@@ -59,10 +59,15 @@ class Stage:
 
     @contextmanager
     def corral(
-        self, shape: EngineShape, settings: Mapping[str, str] | None = None, key: str = ""
+        self,
+        shape: EngineShape,
+        settings: Mapping[str, str] | None = None,
+        key: str = "",
+        inference: str = "inference_svc",
     ) -> Iterator[Server]:
-        """Run Corral and warm it up. `key` is an API key that the settings require."""
-        with servers.corral(shape, self.folder, settings) as server:
+        """Run Corral and warm it up. `key` is an API key that the settings require; `inference` is
+        the module of the inference service."""
+        with servers.corral(shape, self.folder, settings, inference) as server:
             self._record_command(server.name, server.command_lines)
             if key:
                 self.run_grpc_load(server, WARM_UP, key)
@@ -128,9 +133,12 @@ class Stage:
 
     # --- loads ------------------------------------------------------------------------------------
 
-    def run_http_load(self, server: Server, workload: Workload) -> "LoadResult":
-        """Load `/v1/completions`."""
-        return self._observe(server, loadgen.run_load(server.url, workload, servers.MODEL_NAME))
+    def run_http_load(
+        self, server: Server, workload: Workload, *, chat: bool = False
+    ) -> "LoadResult":
+        """Load `/v1/completions`, or `/v1/chat/completions`."""
+        load = loadgen.run_load(server.url, workload, servers.MODEL_NAME, chat=chat)
+        return self._observe(server, load)
 
     def run_grpc_load(self, server: Server, workload: Workload, key: str = "") -> "LoadResult":
         """Load `Generate`."""

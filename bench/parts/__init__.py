@@ -13,6 +13,7 @@ from bench.parts import (
     search,
     shared,
     soak,
+    tokens,
     uneven,
     unique,
 )
@@ -31,5 +32,6 @@ PARTS = (
     runs.PART,
     queue.PART,
     search.PART,
+    tokens.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts

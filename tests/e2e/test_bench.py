@@ -18,6 +18,7 @@ from bench.parts import (
     objects,
     runs,
     shared,
+    tokens,
     uneven,
     unique,
 )
@@ -36,7 +37,11 @@ class OneServerStage(Stage):
 
     @contextmanager
     def corral(
-        self, shape: EngineShape, settings: Mapping[str, str] | None = None, key: str = ""
+        self,
+        shape: EngineShape,
+        settings: Mapping[str, str] | None = None,
+        key: str = "",
+        inference: str = "",
     ) -> Iterator[Server]:
         """Yield the running server."""
         yield self.server
@@ -62,6 +67,7 @@ PARTS = (
     memory.PART,
     batches.PART,
     runs.PART,
+    tokens.PART,
 )
 
 

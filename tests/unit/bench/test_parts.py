@@ -16,6 +16,7 @@ from bench.parts import (
     runs,
     shared,
     soak,
+    tokens,
 )
 from bench.paths import SCHEMAS
 from bench.stage import Batched, read_batched
@@ -168,6 +169,13 @@ def test_a_line_of_a_batch_may_cost_two_milliseconds() -> None:
     (line,) = batches.conclude(measurements)
 
     assert (line.own, line.ratio, line.is_met) == (1.5, 0.75, True)
+
+
+def test_the_allowed_cost_of_a_token_depends_on_the_streams() -> None:
+    """The tokens of one step share the cost of waking a process."""
+    measurements = [Measurement(f"{n} at once", 0, "corral", 500.0) for n in (1, 4, 16)]
+
+    assert [result.is_met for result in tokens.conclude(measurements)] == [True, True, False]
 
 
 def test_runs_are_compared_with_their_limits() -> None:

@@ -31,9 +31,10 @@ def test_a_stop_text_over_token_boundaries_is_never_sent() -> None:
     """A possible beginning is held back until it is known to be the stop text."""
     stream = Detokenizer(["END"])
 
-    assert [stream.push(piece) for piece in (b"the E", b"N")] == ["the ", ""]
-    assert stream.stop is None
-    assert (stream.push(b"D."), stream.finish(), stream.stop) == ("", "", "END")
+    pieces = [(stream.push(piece), stream.stop) for piece in (b"the E", b"N", b"D.")]
+
+    assert pieces == [("the ", None), ("", None), ("", "END")]
+    assert stream.finish() == ""
 
 
 def test_a_partial_match_is_sent_once_it_cannot_match() -> None:

@@ -43,7 +43,9 @@ class StreamHarness:
         for event in events:
             self.output.deliver(event)
 
-    async def read(self, into: list[list[SequenceEvent]] | None = None) -> list[list[SequenceEvent]]:
+    async def read(
+        self, into: list[list[SequenceEvent]] | None = None
+    ) -> list[list[SequenceEvent]]:
         """Read to the end; `into` gets what was read before an error."""
         batches = [] if into is None else into
         while batch := await self.output.read():
