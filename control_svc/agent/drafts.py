@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import orjson
+from corral.inference.v1 import chat_pb2, generation_pb2
+from corral.inference.v1.inference_service_pb2 import ChatDelta
 
 from control_svc.agent.prompt import CUSTOM_INPUT
-from control_svc.inference.turns import Delta, LikelyToken, ToolCallDelta
-from control_svc.inference.turns import TokenLogprob as TurnLogprob
 from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,
@@ -158,14 +158,14 @@ class TurnDraft:
         last = self.drafts[-1] if self.drafts else None
         return None if last is None or last.is_done else last
 
-    def apply(self, delta: Delta) -> Iterator[DraftEvent]:
+    def apply(self, delta: ChatDelta) -> Iterator[DraftEvent]:
         """Append the output of one delta."""
         if delta.reasoning:
             yield from self._append_text(DraftKind.REASONING, delta.reasoning, ())
         if delta.content:
             logprobs = tuple(map(_logprob, delta.logprobs))
             yield from self._append_text(DraftKind.MESSAGE, delta.content, logprobs)
-        for piece in delta.calls:
+        for piece in delta.tool_calls:
             yield from self._append_call(piece)
 
     def close(self) -> Iterator[DraftEvent]:
@@ -187,7 +187,7 @@ class TurnDraft:
         draft.logprobs += logprobs
         yield TextDelta(draft, text, logprobs)
 
-    def _append_call(self, piece: ToolCallDelta) -> Iterator[DraftEvent]:
+    def _append_call(self, piece: chat_pb2.ToolCallDelta) -> Iterator[DraftEvent]:
         draft = self.open
         if draft is None or not draft.call_id or draft.call_index != piece.index:
             yield from self.close()
@@ -195,9 +195,9 @@ class TurnDraft:
             draft = self._new_draft(target.kind, target.prefix)
             draft.name, draft.call_id, draft.call_index = piece.name, piece.id, piece.index
             yield ItemAdded(draft)
-        if piece.arguments:
-            draft.text += piece.arguments
-            yield TextDelta(draft, piece.arguments)
+        if piece.arguments_json:
+            draft.text += piece.arguments_json
+            yield TextDelta(draft, piece.arguments_json)
 
     def _new_draft(self, kind: DraftKind, prefix: str) -> Draft:
         draft = Draft(
@@ -207,11 +207,11 @@ class TurnDraft:
         return draft
 
 
-def _logprob(token: TurnLogprob) -> TokenLogprob:
+def _logprob(token: generation_pb2.ChosenLogprob) -> TokenLogprob:
     top = tuple(map(_token, token.top))
     return replace(_token(token.chosen), top=top)
 
 
-def _token(token: LikelyToken) -> TokenLogprob:
+def _token(token: generation_pb2.TokenLogprob) -> TokenLogprob:
     text = token.token.decode("utf-8", "replace")
     return TokenLogprob(token=text, logprob=token.logprob, raw=token.token)

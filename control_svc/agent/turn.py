@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
+from corral.inference.v1.inference_service_pb2 import ChatDelta
+
 from control_svc.agent.drafts import CUSTOM_TOOL_TARGET, DraftKind, ToolTarget, TurnDraft
 from control_svc.agent.model import PROMPT_LIMIT, HostedTool, LoopSettings, Progress, Recorder
 from control_svc.agent.prompt import CUSTOM_INPUT, compact_json, turn_messages
 from control_svc.inference.turns import (
     DEFAULT_CHOICE,
     ChoiceMode,
-    Delta,
-    Done,
-    Finished,
     FinishReason,
     JsonObject,
     JsonSchema,
@@ -231,14 +230,14 @@ class TurnReader:
                 self._started = event
                 _check_prompt(event, prompt_limit)
                 await self._recorder.turn_started(self._number, event)
-            case Delta():
+            case ChatDelta():
                 self._num_tokens += len(event.token_ids)
                 changes = list(self.draft.apply(event))
-                await self._recorder.record(self._number, changes, event.token_ids)
-            case Finished(reason=reason):
-                self._reason = reason
-            case Done(usage=usage):
-                self.usage = usage
+                await self._recorder.record(self._number, changes, tuple(event.token_ids))
+            case FinishReason():
+                self._reason = event
+            case TurnUsage():
+                self.usage = event
 
 
 def _check_prompt(started: Started, limit: int | None) -> None:

@@ -3,7 +3,7 @@
 Token ids are always requested: the next attempt resumes from them.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, Protocol
@@ -18,18 +18,12 @@ from control_svc.inference.client import SERVICE, call_metadata, stream_messages
 from control_svc.inference.turns import (
     AudioPart,
     ChoiceMode,
-    Delta,
-    Done,
-    Finished,
     FinishReason,
     ImagePart,
     JsonSchema,
-    LikelyToken,
     RefusalPart,
     Started,
     TextPart,
-    TokenLogprob,
-    ToolCallDelta,
     TurnChoice,
     TurnEvent,
     TurnFormat,
@@ -107,8 +101,12 @@ class RpcTurnClient:
                 if accepted is not None:  # a resumed turn that is complete sends no `started`
                     yield _started(accepted, message.started)
                     accepted = None
-                if kind != "started":
-                    yield _EVENTS[kind](message)
+                if kind == "delta":
+                    yield message.delta
+                elif kind == "finished":
+                    yield _REASONS[message.finished.reason]
+                elif kind == "done":
+                    yield _usage(message.done.usage)
 
 
 @contextmanager
@@ -224,37 +222,10 @@ def _started(accepted: generation.Accepted, started: generation.Started) -> Star
     return Started(accepted.model, accepted.prompt_tokens, started.cached_tokens)
 
 
-def _delta(delta: pb.ChatDelta) -> Delta:
-    return Delta(
-        delta.content,
-        delta.reasoning,
-        tuple(
-            ToolCallDelta(call.index, call.id, call.name, call.arguments_json)
-            for call in delta.tool_calls
-        ),
-        tuple(delta.token_ids),
-        tuple(
-            TokenLogprob(_token(logprob.chosen), tuple(map(_token, logprob.top)))
-            for logprob in delta.logprobs
-        ),
-    )
-
-
-def _token(token: generation.TokenLogprob) -> LikelyToken:
-    return LikelyToken(token.token, token.logprob)
-
-
 def _usage(usage: generation.Usage) -> TurnUsage:
     return TurnUsage(
         usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens
     )
-
-
-_EVENTS: Final[Mapping[str, Callable[[pb.ChatResponse], TurnEvent]]] = {
-    "delta": lambda message: _delta(message.delta),
-    "finished": lambda message: Finished(_REASONS[message.finished.reason]),
-    "done": lambda message: Done(_usage(message.done.usage)),
-}
 
 
 class RpcTokenCounter:

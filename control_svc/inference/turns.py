@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
+from corral.inference.v1.inference_service_pb2 import ChatDelta
+
 from control_svc.jobs.model import JobPriority
 
 
@@ -166,44 +168,6 @@ class Started(NamedTuple):
     """Prompt tokens that were found in the prefix cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """The next piece of a tool call."""
-
-    index: int
-    """Index of the call in the turn."""
-    id: str
-    """Like the name, set in the first piece only."""
-    name: str
-    arguments: str
-
-
-class LikelyToken(NamedTuple):
-    """A token and its natural log probability before sampling filters."""
-
-    token: bytes
-    logprob: float
-
-
-class TokenLogprob(NamedTuple):
-    """A sampled token and the most probable tokens, best first."""
-
-    chosen: LikelyToken
-    top: tuple[LikelyToken, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """New output of a turn. The text of a token may arrive in a later delta than its id."""
-
-    content: str = ""
-    reasoning: str = ""
-    calls: tuple[ToolCallDelta, ...] = ()
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-    """Of the tokens of this delta, if requested."""
-
-
 class FinishReason(StrEnum):
     """Why a turn ended."""
 
@@ -211,12 +175,6 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     """The token limit or the context length of the model is reached."""
     TOOL_CALLS = "tool_calls"
-
-
-class Finished(NamedTuple):
-    """The answer is complete."""
-
-    reason: FinishReason
 
 
 class TurnUsage(NamedTuple):
@@ -229,20 +187,15 @@ class TurnUsage(NamedTuple):
     """Completion tokens that are reasoning."""
 
 
-class Done(NamedTuple):
-    """The last event."""
-
-    usage: TurnUsage
-
-
-TurnEvent = Started | Delta | Finished | Done
+TurnEvent = Started | ChatDelta | FinishReason | TurnUsage
+"""The text of a token may arrive in a later `ChatDelta` than its id."""
 
 
 class TurnClient(Protocol):
     """Calls models."""
 
     def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
-        """Run a turn and yield Started, any number of Delta, Finished and Done.
+        """Run a turn and yield Started, any number of ChatDelta, FinishReason and TurnUsage.
 
         Closing the generator cancels the turn. Raises errors of the request; ResourceExhausted,
         Unavailable or Aborted, which can be retried; and `EngineDied` (`jobs.model`) if an engine

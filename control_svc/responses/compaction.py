@@ -5,14 +5,14 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from corral.inference.v1.inference_service_pb2 import ChatDelta
+
 from control_svc.agent.model import NO_USAGE
 from control_svc.agent.prompt import turn_messages
 from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Clock
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import (
-    Delta,
-    Done,
     TextPart,
     TurnClient,
     TurnMessage,
@@ -142,10 +142,10 @@ class Compactor:
         text, usage = "", NO_USAGE
         async with aclosing(self._turns.run(turn)) as events:
             async for event in events:
-                if isinstance(event, Delta):
+                if isinstance(event, ChatDelta):
                     text += event.content
-                elif isinstance(event, Done):
-                    usage = event.usage
+                elif isinstance(event, TurnUsage):
+                    usage = event
         return text, usage
 
     def new_item(self, project: str, summary: Summary) -> Item:

@@ -17,7 +17,7 @@ from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.event_log.model import Event
 from control_svc.inference.turn_client import TokenCounter
-from control_svc.inference.turns import Done, TurnClient, TurnRequest, TurnUsage
+from control_svc.inference.turns import TurnClient, TurnRequest, TurnUsage
 from control_svc.items.model import Item, McpCall
 from control_svc.items.service import resolve_items
 from control_svc.jobs.model import EngineDied, JobPriority
@@ -170,7 +170,7 @@ class EphemeralResponses:
         try:
             async with aclosing(self.turns.run(replace(request, max_tokens=0))) as events:
                 async for event in events:
-                    usage = event.usage if isinstance(event, Done) else usage
+                    usage = event if isinstance(event, TurnUsage) else usage
         except EngineDied as died:
             raise died.error from died
         return usage

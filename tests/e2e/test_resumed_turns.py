@@ -13,18 +13,15 @@ from typing import Any
 import grpc.aio
 import pytest
 from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1.inference_service_pb2 import ChatDelta
 
 from control_svc.inference.turn_client import RpcTurnClient
 from control_svc.inference.turns import (
     ChoiceMode,
-    Delta,
-    Done,
-    Finished,
     FinishReason,
     JsonSchema,
     Started,
     TextPart,
-    TokenLogprob,
     TurnChoice,
     TurnMessage,
     TurnRequest,
@@ -60,17 +57,17 @@ class Turn:
     calls: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Pairs of name and arguments."""
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[generation.ChosenLogprob] = field(default_factory=list)
     reason: FinishReason | None = None
     usage: TurnUsage | None = None
 
-    def add(self, delta: Delta) -> None:
+    def add(self, delta: ChatDelta) -> None:
         """Append a delta."""
         self.content += delta.content
         self.reasoning += delta.reasoning
-        for piece in delta.calls:
+        for piece in delta.tool_calls:
             name, arguments = self.calls.get(piece.index, ("", ""))
-            self.calls[piece.index] = (name + piece.name, arguments + piece.arguments)
+            self.calls[piece.index] = (name + piece.name, arguments + piece.arguments_json)
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
 
@@ -124,11 +121,11 @@ def make_turn(
 async def collect_events(client: RpcTurnClient, turn: TurnRequest) -> list[Any]:
     """Collect all events and check their order."""
     events = [event async for event in client.run(turn)]
-    first, *middle, finished, done = events
+    first, *middle, reason, usage = events
     assert isinstance(first, Started)
-    assert all(isinstance(event, Delta) for event in middle)
-    assert isinstance(finished, Finished)
-    assert isinstance(done, Done)
+    assert all(isinstance(event, ChatDelta) for event in middle)
+    assert isinstance(reason, FinishReason)
+    assert isinstance(usage, TurnUsage)
     return events
 
 
@@ -137,7 +134,7 @@ def states_after_deltas(events: Sequence[Any]) -> Iterator[Turn]:
     turn = Turn()
     yield deepcopy(turn)
     for event in events:
-        if isinstance(event, Delta):
+        if isinstance(event, ChatDelta):
             turn.add(event)
             yield deepcopy(turn)
 
@@ -147,12 +144,12 @@ def combine(events: Sequence[Any], partial: Turn | None = None) -> Turn:
     turn = partial or Turn()
     for event in events:
         match event:
-            case Delta():
+            case ChatDelta():
                 turn.add(event)
-            case Finished(reason):
-                turn.reason = reason
-            case Done(usage):
-                turn.usage = usage
+            case FinishReason():
+                turn.reason = event
+            case TurnUsage():
+                turn.usage = event
     return turn
 
 
@@ -239,7 +236,7 @@ async def run_until_killed(
 
     async def read() -> None:
         async for event in client.run(turn_request):
-            if isinstance(event, Delta):
+            if isinstance(event, ChatDelta):
                 turn.add(event)
                 with suppress(ProcessLookupError):
                     os.kill(engine, signal.SIGKILL)
@@ -258,7 +255,7 @@ async def test_an_abandoned_turn_is_cancelled(killable: KillableCorral) -> None:
             client.run(make_turn("Hello", ignore_eos=True, max_tokens=9000))
         ) as run:
             async for event in run:
-                if isinstance(event, Delta):
+                if isinstance(event, ChatDelta):
                     break
         freed = await killable.program.line(FREED, after=mark, service="engine")
 

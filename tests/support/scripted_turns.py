@@ -8,13 +8,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from corral.inference.v1.chat_pb2 import ToolCallDelta
+from corral.inference.v1.inference_service_pb2 import ChatDelta
+
 from control_svc.inference.turns import (
-    Delta,
-    Done,
-    Finished,
     FinishReason,
     Started,
-    ToolCallDelta,
     TurnEvent,
     TurnRequest,
     TurnRole,
@@ -30,7 +29,7 @@ FIRST_TOKEN_ID = 1000
 class Script:
     """Output of a turn: a delta for each token, without its id."""
 
-    deltas: Sequence[Delta]
+    deltas: Sequence[ChatDelta]
     reason: FinishReason = FinishReason.STOP
     prompt_tokens: int = 10
     cached_tokens: int = 0
@@ -48,17 +47,17 @@ class Script:
 
 def text_script(text: str, *, reasoning: str = "") -> Script:
     """Reasoning and an answer; each word is a token."""
-    thought = [Delta(reasoning=word) for word in _words(reasoning)]
-    return Script([*thought, *(Delta(content=word) for word in _words(text))])
+    thought = [ChatDelta(reasoning=word) for word in _words(reasoning)]
+    return Script([*thought, *(ChatDelta(content=word) for word in _words(text))])
 
 
 def call_script(name: str, arguments: str, *, call_id: str = "call_1", text: str = "") -> Script:
     """A text and a tool call, whose arguments are split into tokens."""
     size = max(1, len(arguments) // 3)
     pieces = [arguments[first : first + size] for first in range(0, len(arguments), size)]
-    first = Delta(calls=(ToolCallDelta(0, call_id, name, ""),))
-    rest = [Delta(calls=(ToolCallDelta(0, "", "", piece),)) for piece in pieces]
-    words = [Delta(content=word) for word in _words(text)]
+    first = ChatDelta(tool_calls=[ToolCallDelta(id=call_id, name=name)])
+    rest = [ChatDelta(tool_calls=[ToolCallDelta(arguments_json=piece)]) for piece in pieces]
+    words = [ChatDelta(content=word) for word in _words(text)]
     return Script([*words, first, *rest], FinishReason.TOOL_CALLS)
 
 
@@ -117,11 +116,12 @@ class ScriptedTurns:
             if dies_after is not None and index - resumed >= dies_after:
                 raise EngineDied(EngineRestarting(phase="running"))
             await self.before_token(request, index)
-            delta = script.deltas[index]
-            yield Delta(delta.content, delta.reasoning, delta.calls, (script.token_ids[index],))
+            delta = ChatDelta(token_ids=[script.token_ids[index]])
+            delta.MergeFrom(script.deltas[index])
+            yield delta
         is_complete = end == len(script.deltas)
-        yield Finished(script.reason if is_complete else FinishReason.LENGTH)
-        yield Done(script.usage(end))
+        yield script.reason if is_complete else FinishReason.LENGTH
+        yield script.usage(end)
 
 
 def _words(text: str) -> list[str]:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from corral.inference.v1.chat_pb2 import ToolCallDelta
+from corral.inference.v1.inference_service_pb2 import ChatDelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_svc.agent.drafts import CUSTOM_TOOL_TARGET, DraftKind, ToolTarget, TurnDraft
-from control_svc.inference.turns import Delta, ToolCallDelta
 from control_svc.items.model import ItemStatus
 from control_svc.responses.event_codec import RESPONSE_EVENTS
 from control_svc.responses.events import (
@@ -27,7 +28,7 @@ WORDS = st.sampled_from(["a", " b", "{}", '"', "ä"])
 
 
 @st.composite
-def turns(draw: st.DrawFn) -> list[Delta]:
+def turns(draw: st.DrawFn) -> list[ChatDelta]:
     """Generate a turn with one token per delta: reasoning, text and calls in any order."""
     deltas, num_calls = [], 0
     for kind in draw(
@@ -35,16 +36,16 @@ def turns(draw: st.DrawFn) -> list[Delta]:
     ):
         words = draw(st.lists(WORDS, min_size=1, max_size=3))
         if kind == "reasoning":
-            deltas += [Delta(reasoning=word) for word in words]
+            deltas += [ChatDelta(reasoning=word) for word in words]
         elif kind == "text":
-            deltas += [Delta(content=word) for word in words]
+            deltas += [ChatDelta(content=word) for word in words]
         elif kind == "call":
-            first = ToolCallDelta(num_calls, f"call_{num_calls}", draw(NAMES), words[0])
-            rest = [ToolCallDelta(num_calls, "", "", word) for word in words[1:]]
-            deltas += [Delta(calls=(piece,)) for piece in (first, *rest)]
+            pieces = [ToolCallDelta(index=num_calls, arguments_json=word) for word in words]
+            pieces[0].id, pieces[0].name = f"call_{num_calls}", draw(NAMES)
+            deltas += [ChatDelta(tool_calls=[piece]) for piece in pieces]
             num_calls += 1
         else:
-            deltas.append(Delta())
+            deltas.append(ChatDelta())
     return deltas
 
 
@@ -60,7 +61,7 @@ class Log:
         return [RESPONSE_EVENTS.decode(data) for entry in self.entries for data in entry]
 
 
-def run_worker(deltas: Sequence[Delta], log: Log, dies_after: int | None = None) -> list[bytes]:
+def run_worker(deltas: Sequence[ChatDelta], log: Log, dies_after: int | None = None) -> list[bytes]:
     """Resume the turn after the log; return the events of its end, or none if the worker dies."""
     restored = rebuild_drafts(log.events, first_index=0)
     projection, ids = (
@@ -82,7 +83,7 @@ def run_worker(deltas: Sequence[Delta], log: Log, dies_after: int | None = None)
     return [RESPONSE_EVENTS.encode(event) for event in held_events]
 
 
-def run_turn(deltas: Sequence[Delta], *deaths: int) -> list[bytes]:
+def run_turn(deltas: Sequence[ChatDelta], *deaths: int) -> list[bytes]:
     """Return all events of a turn whose workers die after these numbers of deltas."""
     log = Log()
     for dies_after in deaths:
@@ -94,7 +95,7 @@ def run_turn(deltas: Sequence[Delta], *deaths: int) -> list[bytes]:
 @settings(max_examples=examples(200))
 @given(deltas=turns(), deaths=st.lists(st.integers(0, 8), max_size=3))
 def test_replaced_workers_write_the_events_of_one_worker(
-    deltas: list[Delta], deaths: list[int]
+    deltas: list[ChatDelta], deaths: list[int]
 ) -> None:
     """No event is missing, repeated or different."""
     assert run_turn(deltas, *deaths) == run_turn(deltas)
@@ -102,7 +103,7 @@ def test_replaced_workers_write_the_events_of_one_worker(
 
 @settings(max_examples=examples(100))
 @given(deltas=turns())
-def test_each_item_is_added_and_done_once_in_order(deltas: list[Delta]) -> None:
+def test_each_item_is_added_and_done_once_in_order(deltas: list[ChatDelta]) -> None:
     """With consecutive indexes and the same id in both events, as the SDK requires."""
     events = [RESPONSE_EVENTS.decode(data) for data in run_turn(deltas)]
     items = [event for event in events if isinstance(event, ItemEvent)]
