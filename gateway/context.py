@@ -16,7 +16,7 @@ from gateway.config import GatewaySettings
 from gateway.http.json_body import read_json, read_json_array
 from gateway.inference import InferenceClient
 from gateway.rpc import ControlClient
-from gateway.sse import CallResponse, Chunks, Collector, EventStream, ResponseWriter, SingleObject
+from gateway.sse import CallResponse, Collector, EventStream, Frames, ResponseWriter, SingleObject
 from openai_wire.chat.objects import random_suffix
 from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
@@ -68,10 +68,10 @@ class AppContext:
         )
 
     def stream_response(
-        self, start: Callable[[], Calls[Any]], chunks: Chunks, params: ParamNames
+        self, start: Callable[[], Calls[Any]], frames: Frames, params: ParamNames
     ) -> Response:
         """Respond with server-sent events."""
-        stream = EventStream(chunks, params, self.settings.ping_interval_s)
+        stream = EventStream(frames, params, self.settings.ping_interval_s)
         return self.call_response(start, stream, params)
 
     def object_response(

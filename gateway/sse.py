@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -15,7 +14,7 @@ from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
 from gateway.http.errors import json_response
 from gateway.http.middleware import mark_disconnected
-from openai_wire.errors import ParamNames, error_body, with_openai_names
+from openai_wire.errors import ParamNames, with_openai_names
 from svc_kit.errors import CallerCancelled, DomainError
 
 PING = b": ping\n\n"
@@ -27,14 +26,17 @@ STREAM_HEADERS = [
 ]
 
 
-class Chunks(Protocol):
-    """Converts events to the payloads of a stream."""
+class Frames(Protocol):
+    """Converts messages to server-sent events."""
 
-    def payloads(self, message: Any, call: int) -> Iterable[bytes]:
-        """The payloads of one event."""
+    def frames(self, message: Any, call: int) -> Iterable[bytes]:
+        """The events of one message."""
 
-    def final_payloads(self) -> Iterable[bytes]:
-        """The payloads after the last event."""
+    def final_frames(self) -> Iterable[bytes]:
+        """The events after the last message."""
+
+    def failure(self, error: DomainError) -> bytes:
+        """The last event of a failed stream."""
 
 
 class Collector(Protocol):
@@ -61,8 +63,8 @@ class EventStream:
     the connection.
     """
 
-    def __init__(self, chunks: Chunks, params: ParamNames, ping_interval_s: float) -> None:
-        self._chunks = chunks
+    def __init__(self, frames: Frames, params: ParamNames, ping_interval_s: float) -> None:
+        self._frames = frames
         self._params = params
         self._ping_interval_s = ping_interval_s
         self._is_idle = True
@@ -76,28 +78,18 @@ class EventStream:
         except CallerCancelled:
             mark_disconnected(scope)
         except DomainError as error:
-            await send(_body_chunk(self._failure(error)))
+            await send(_body_chunk(self._frames.failure(with_openai_names(error, self._params))))
         finally:
             pings.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, calls: Calls[Any], send: Send) -> None:
-        payloads = self._chunks.payloads
+        frames = self._frames.frames
         async for call, message in calls:
-            for payload in payloads(message, call):
+            if body := b"".join(frames(message, call)):
                 self._is_idle = False
-                await send(_body_chunk(self._format_payload(payload)))
-        for payload in self._chunks.final_payloads():
-            await send(_body_chunk(self._format_payload(payload)))
-
-    def _format_payload(self, payload: bytes) -> bytes:
-        """Encode a payload as one event."""
-        return b"data: %b\n\n" % payload
-
-    def _failure(self, error: DomainError) -> bytes:
-        """The event of an error."""
-        body = orjson.dumps(error_body(with_openai_names(error, self._params)))
-        return self._format_payload(body)
+                await send(_body_chunk(body))
+        await send(_body_chunk(b"".join(self._frames.final_frames())))
 
     async def _ping(self, send: Send) -> None:
         while True:

@@ -17,10 +17,9 @@ from gateway.http.errors import error_response, json_response
 from gateway.response_socket import ResponseSocket
 from gateway.routes.conversations import include_params
 from gateway.routes.files import idempotency_key
-from gateway.sse import EventStream
-from openai_wire.errors import RESPONSE_PARAMS, openai_names, with_openai_names
+from openai_wire.errors import RESPONSE_PARAMS, openai_names
 from openai_wire.responses.conversations import parse_item_query, parse_starting_after
-from openai_wire.responses.events import DONE, error_event, event_frame, event_object
+from openai_wire.responses.events import error_event, event_frame, event_object
 from openai_wire.responses.objects import compaction_object, response_object
 from openai_wire.responses.output_items import item_object
 from openai_wire.responses.requests import (
@@ -31,7 +30,7 @@ from openai_wire.responses.requests import (
     parse_includes,
     parse_response,
 )
-from openai_wire.shared.objects import deleted_object, list_object
+from openai_wire.shared.objects import DONE, deleted_object, list_object
 from svc_kit.errors import DomainError, Draining
 
 
@@ -41,34 +40,20 @@ class ResponseFrames:
     def __init__(self) -> None:
         self._next = 0
 
-    def payloads(
+    def frames(
         self, message: pb.StreamResponseResponse | pb.WatchResponseResponse, _call: int = 0
     ) -> Iterable[bytes]:
         """The frame of one event."""
         self._next = message.event.sequence_number + 1
         return (event_frame(event_object(message.event)),)
 
-    def final_payloads(self) -> Iterable[bytes]:
+    def final_frames(self) -> Iterable[bytes]:
         """The last frame."""
         return (DONE,)
 
     def failure(self, error: DomainError) -> bytes:
         """The last frame of a failed stream."""
         return event_frame(error_event(error, self._next))
-
-
-class ResponseStream(EventStream):
-    """Server-sent events with names and numbers."""
-
-    def __init__(self, frames: ResponseFrames, ping_interval_s: float) -> None:
-        super().__init__(frames, RESPONSE_PARAMS, ping_interval_s)
-        self._frames = frames
-
-    def _format_payload(self, payload: bytes) -> bytes:
-        return payload
-
-    def _failure(self, error: DomainError) -> bytes:
-        return self._frames.failure(with_openai_names(error, RESPONSE_PARAMS))
 
 
 class ResponseCollector:
@@ -114,7 +99,7 @@ def responses_router(context: AppContext) -> APIRouter:
             start = functools.partial(
                 control.stream, control.responses.StreamResponse, stream, caller
             )
-            return context.call_response(start, _event_stream(context), RESPONSE_PARAMS)
+            return context.stream_response(start, ResponseFrames(), RESPONSE_PARAMS)
         unary = pb.CreateResponseRequest(new_response=proto, request_id=request_id)
         create = functools.partial(control.unary, control.responses.CreateResponse, unary, caller)
         return context.object_response(create, ResponseCollector(), RESPONSE_PARAMS)
@@ -173,7 +158,7 @@ def stored_responses_router(context: AppContext) -> APIRouter:
             start = functools.partial(
                 control.stream, control.responses.WatchResponse, proto, caller
             )
-            return context.call_response(start, _event_stream(context), RESPONSE_PARAMS)
+            return context.stream_response(start, ResponseFrames(), RESPONSE_PARAMS)
         get = pb.GetResponseRequest(response_id=response_id, include=include)
         reply = await control.call(control.responses.GetResponse, get, caller)
         return json_response(response_object(reply.response))
@@ -207,10 +192,6 @@ def stored_responses_router(context: AppContext) -> APIRouter:
         return json_response(list_object(page.items, item_object, has_more=has_more))
 
     return router
-
-
-def _event_stream(context: AppContext) -> ResponseStream:
-    return ResponseStream(ResponseFrames(), context.settings.ping_interval_s)
 
 
 def response_socket_router(context: AppContext) -> APIRouter:

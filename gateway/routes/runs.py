@@ -19,7 +19,6 @@ from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
 from gateway.routes.conversations import include_params
 from gateway.routes.files import idempotency_key
-from gateway.sse import EventStream
 from openai_wire.assistants.run_objects import (
     DONE,
     error_frame,
@@ -43,7 +42,7 @@ from openai_wire.assistants.run_requests import (
     watch_request,
 )
 from openai_wire.assistants.thread_requests import MetadataBody
-from openai_wire.errors import ASSISTANT_PARAMS, openai_names, with_openai_names
+from openai_wire.errors import ASSISTANT_PARAMS, openai_names
 from openai_wire.shared.objects import list_object
 from openai_wire.shared.pagination import PageQuery, page_fields, parse_page_query
 from svc_kit.errors import DomainError
@@ -56,27 +55,18 @@ class RunFrames:
         """`with_results` includes the content of search results."""
         self._with_results = with_results
 
-    def payloads(self, message: pb.WatchRunResponse, _call: int = 0) -> Iterable[bytes]:
+    def frames(self, message: pb.WatchRunResponse, _call: int = 0) -> Iterable[bytes]:
         """The frame of one event, if OpenAI has such an event."""
         frame = event_frame(message, with_results=self._with_results)
         return () if frame is None else (frame,)
 
-    def final_payloads(self) -> Iterable[bytes]:
+    def final_frames(self) -> Iterable[bytes]:
         """The last frame."""
         return (DONE,)
 
-
-class RunStream(EventStream):
-    """Server-sent events with names and numbers."""
-
-    def __init__(self, ping_interval_s: float, *, with_results: bool) -> None:
-        super().__init__(RunFrames(with_results=with_results), ASSISTANT_PARAMS, ping_interval_s)
-
-    def _format_payload(self, payload: bytes) -> bytes:
-        return payload
-
-    def _failure(self, error: DomainError) -> bytes:
-        return error_frame(with_openai_names(error, ASSISTANT_PARAMS))
+    def failure(self, error: DomainError) -> bytes:
+        """The last frame of a failed stream."""
+        return error_frame(error)
 
 
 _POLL_HEADER = "openai-poll-after-ms"
@@ -207,7 +197,7 @@ def run_details_router(context: AppContext) -> APIRouter:
         after = request.headers.get("last-event-id") if after is None else after
         proto = watch_request(thread_id, run_id, after)
         watch = functools.partial(control.stream, control.runs.WatchRun, proto, caller)
-        return context.call_response(watch, _run_events(context, request), _EVENT_PARAMS)
+        return context.stream_response(watch, _run_frames(request), _EVENT_PARAMS)
 
     @router.get("/steps", summary="List run steps", responses=answers("A list of steps."))
     async def list_steps(
@@ -245,11 +235,11 @@ def _stream_run(
 ) -> Response:
     watch = functools.partial(context.control.stream, context.control.runs.WatchRun, caller=caller)
     start = functools.partial(StartedRun, start_run, watch)
-    return context.call_response(start, _run_events(context, request), ASSISTANT_PARAMS)
+    return context.stream_response(start, _run_frames(request), ASSISTANT_PARAMS)
 
 
-def _run_events(context: AppContext, request: Request) -> RunStream:
-    return RunStream(context.settings.ping_interval_s, with_results=_with_results(request))
+def _run_frames(request: Request) -> RunFrames:
+    return RunFrames(with_results=_with_results(request))
 
 
 def _with_results(request: Request) -> bool:

@@ -1,9 +1,11 @@
-"""Converts stream events to chunks of JSON bytes.
+"""Converts stream events to server-sent events of chunks.
 
 Called for every token, so the constant parts of a chunk are encoded once per stream.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import orjson
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
@@ -11,47 +13,21 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 from openai_wire.chat.logprobs import chat_logprobs, completion_logprobs, num_characters
 from openai_wire.chat.objects import FINISH_REASONS, usage_and_timings
 from openai_wire.envelope import Envelope
+from openai_wire.errors import error_body
+from openai_wire.shared.objects import DONE, sse_data
+from svc_kit.errors import DomainError
 
-DONE = b"[DONE]"
-"""The last payload of a successful stream."""
-_CHAT_CHUNK = "chat.completion.chunk"
-_COMPLETION = "text_completion"
 _ROLE = b'{"role":"assistant","content":"","refusal":null}'
 _FINISH = {reason: orjson.dumps(name) for reason, name in FINISH_REASONS.items()}
 
 
-class _ChunkTemplate:
-    """Encoder of the chunks of one stream."""
+class _Chunks(ABC):
+    """Converts the events of calls, each with `num_choices` choices."""
 
-    def __init__(
-        self, envelope: Envelope, object_name: str, field: bytes, include_usage: bool
-    ) -> None:
-        fields = orjson.dumps(envelope.fields(object_name))
-        self._head = fields[:-1] + b',"choices":[{"index":'
-        self._field = b',"%b":' % field
-        self._tail = b'}],"usage":null}' if include_usage else b"}]}"
-
-    def chunk(
-        self, index: int, value: bytes, logprobs: bytes = b"null", finish_reason: bytes = b"null"
-    ) -> bytes:
-        """A chunk with one choice."""
-        return b"".join(
-            (
-                self._head,
-                b"%d" % index,
-                self._field,
-                value,
-                b',"logprobs":',
-                logprobs,
-                b',"finish_reason":',
-                finish_reason,
-                self._tail,
-            )
-        )
-
-
-class ChatChunks:
-    """Converts the events of one Chat call to the payloads of its chunks."""
+    _object_name: ClassVar[str]
+    _field: ClassVar[bytes]
+    """The field of a choice that has its output."""
+    _no_output: ClassVar[bytes]
 
     def __init__(
         self, envelope: Envelope, *, num_choices: int, logprobs: bool, include_usage: bool
@@ -61,37 +37,73 @@ class ChatChunks:
         self._logprobs = logprobs
         self._include_usage = include_usage
         self._done: list[generation_pb2.Done] = []
-        self._template = self._new_template()
+        self._head = self._tail = b""
 
-    def payloads(
-        self, message: inference_service_pb2.ChatResponse, _call: int = 0
-    ) -> Sequence[bytes]:
-        """The chunks of one event, usually one."""
-        event = message.WhichOneof("event")
+    def frames(self, message: Any, call: int = 0) -> Sequence[bytes]:
+        """The chunks of one event of a call, usually one."""
+        event, first_index = message.WhichOneof("event"), call * self._num_choices
         if event == "delta":
-            return self._delta(message.delta)
+            return self._delta(message.delta, first_index + message.delta.index)
         if event == "finished":
             finished = message.finished
             reason = _FINISH[finished.reason]
-            return (self._template.chunk(finished.index, b"{}", finish_reason=reason),)
+            index = first_index + finished.index
+            return (self._chunk(index, self._no_output, finish_reason=reason),)
         if event == "accepted":
-            self._envelope = self._envelope.with_model(message.accepted.model)
-            self._template = self._new_template()
-            return [self._template.chunk(index, _ROLE) for index in range(self._num_choices)]
+            self._start(message.accepted.model)
+            value = self._first_output(call)
+            indexes = range(first_index, first_index + self._num_choices) if value else ()
+            return [self._chunk(index, value) for index in indexes]
         if event == "done":
             self._done.append(message.done)
         return ()
 
-    def final_payloads(self) -> Sequence[bytes]:
-        """The payloads after the last event."""
+    def final_frames(self) -> Sequence[bytes]:
+        """The frames after the last event."""
         if not self._include_usage:
             return (DONE,)
-        return _usage_chunk(self._envelope, _CHAT_CHUNK, self._done), DONE
+        fields = self._envelope.fields(self._object_name)
+        usage = fields | {"choices": []} | usage_and_timings(self._done)
+        return sse_data(orjson.dumps(usage)), DONE
 
-    def _new_template(self) -> _ChunkTemplate:
-        return _ChunkTemplate(self._envelope, _CHAT_CHUNK, b"delta", self._include_usage)
+    def failure(self, error: DomainError) -> bytes:
+        """The last frame of a failed stream."""
+        return sse_data(orjson.dumps(error_body(error)))
 
-    def _delta(self, delta: inference_service_pb2.ChatDelta) -> Sequence[bytes]:
+    @abstractmethod
+    def _first_output(self, call: int) -> bytes:
+        """The output of each choice of a call before its first delta; empty for none."""
+
+    @abstractmethod
+    def _delta(self, delta: Any, index: int) -> Sequence[bytes]:
+        """The chunks of a delta of the choice with this index."""
+
+    def _start(self, model: str) -> None:
+        self._envelope = self._envelope.with_model(model)
+        fields = orjson.dumps(self._envelope.fields(self._object_name))
+        self._head = b'data: %b,"choices":[{"index":' % fields[:-1]
+        self._tail = b'}],"usage":null}\n\n' if self._include_usage else b"}]}\n\n"
+
+    def _chunk(
+        self, index: int, output: bytes, logprobs: bytes = b"null", finish_reason: bytes = b"null"
+    ) -> bytes:
+        """A chunk with one choice."""
+        head = b'%b%d,"%b":' % (self._head, index, self._field)
+        end = b',"logprobs":%b,"finish_reason":%b%b' % (logprobs, finish_reason, self._tail)
+        return head + output + end
+
+
+class ChatChunks(_Chunks):
+    """Converts the events of one Chat call to server-sent events of its chunks."""
+
+    _object_name = "chat.completion.chunk"
+    _field = b"delta"
+    _no_output = b"{}"
+
+    def _first_output(self, call: int) -> bytes:
+        return _ROLE
+
+    def _delta(self, delta: inference_service_pb2.ChatDelta, index: int) -> Sequence[bytes]:
         values = []
         if delta.reasoning:
             values.append(b'{"reasoning_content":%b}' % orjson.dumps(delta.reasoning))
@@ -99,19 +111,26 @@ class ChatChunks:
             values.append(b'{"content":%b}' % orjson.dumps(delta.content))
         if delta.tool_calls:
             values.extend(value for call in delta.tool_calls for value in _tool_call(call))
-        index, chunk = delta.index, self._template.chunk
         if not self._logprobs or not delta.logprobs:
-            return [chunk(index, value) for value in values]
+            return [self._chunk(index, value) for value in values]
         first, *others = values or [b'{"content":""}']
         logprobs = orjson.dumps({"content": chat_logprobs(delta.logprobs), "refusal": None})
-        return [chunk(index, first, logprobs), *(chunk(index, value) for value in others)]
+        return [
+            self._chunk(index, first, logprobs),
+            *(self._chunk(index, value) for value in others),
+        ]
 
 
-class CompletionChunks:
-    """Converts the events of Generate calls, one for each prompt, to the payloads of their chunks.
+class CompletionChunks(_Chunks):
+    """Converts the events of Generate calls, one for each prompt, to server-sent events of their
+    chunks.
 
     `echoes` are texts that precede the answers, one for each prompt, or none.
     """
+
+    _object_name = "text_completion"
+    _field = b"text"
+    _no_output = b'""'
 
     def __init__(
         self,
@@ -122,63 +141,25 @@ class CompletionChunks:
         include_usage: bool,
         echoes: Sequence[str] = (),
     ) -> None:
-        self._envelope = envelope
-        self._num_choices = num_choices
-        self._logprobs = logprobs
-        self._include_usage = include_usage
+        super().__init__(
+            envelope, num_choices=num_choices, logprobs=logprobs, include_usage=include_usage
+        )
         self._echoes = echoes
         self._offsets: dict[int, int] = {}
-        self._done: list[generation_pb2.Done] = []
-        self._template: _ChunkTemplate | None = None
 
-    def payloads(
-        self, message: inference_service_pb2.GenerateResponse, call: int = 0
-    ) -> Sequence[bytes]:
-        """The chunks of one event of the call for a prompt, usually one."""
-        event = message.WhichOneof("event")
-        if self._template is None:
-            self._envelope = self._envelope.with_model(message.accepted.model)
-            self._template = _ChunkTemplate(
-                self._envelope, _COMPLETION, b"text", self._include_usage
-            )
-        first_index = call * self._num_choices
-        if event == "delta":
-            return self._delta(message.delta, first_index, self._template)
-        if event == "finished":
-            finished = message.finished
-            index, reason = first_index + finished.index, _FINISH[finished.reason]
-            return (self._template.chunk(index, b'""', finish_reason=reason),)
-        if event == "accepted" and self._echoes:
-            text, indexes = orjson.dumps(self._echoes[call]), range(self._num_choices)
-            return [self._template.chunk(first_index + index, text) for index in indexes]
-        if event == "done":
-            self._done.append(message.done)
-        return ()
+    def _first_output(self, call: int) -> bytes:
+        return orjson.dumps(self._echoes[call]) if self._echoes else b""
 
-    def final_payloads(self) -> Sequence[bytes]:
-        """The payloads after the last event."""
-        if not self._include_usage:
-            return (DONE,)
-        return _usage_chunk(self._envelope, _COMPLETION, self._done), DONE
-
-    def _delta(
-        self, delta: inference_service_pb2.TextDelta, first_index: int, template: _ChunkTemplate
-    ) -> Sequence[bytes]:
-        index, text = first_index + delta.index, delta.text
+    def _delta(self, delta: inference_service_pb2.TextDelta, index: int) -> Sequence[bytes]:
+        text = delta.text
         if self._logprobs and delta.logprobs:
             offset = self._offsets.get(index, 0)
             logprobs = orjson.dumps(completion_logprobs(delta.logprobs, offset))
             self._offsets[index] = offset + sum(
                 num_characters(token.chosen.token) for token in delta.logprobs
             )
-            return (template.chunk(index, orjson.dumps(text), logprobs),)
-        return (template.chunk(index, orjson.dumps(text)),) if text else ()
-
-
-def _usage_chunk(
-    envelope: Envelope, object_name: str, done: Sequence[generation_pb2.Done]
-) -> bytes:
-    return orjson.dumps(envelope.fields(object_name) | {"choices": []} | usage_and_timings(done))
+            return (self._chunk(index, orjson.dumps(text), logprobs),)
+        return (self._chunk(index, orjson.dumps(text)),) if text else ()
 
 
 def _tool_call(call: chat_pb2.ToolCallDelta) -> list[bytes]:

@@ -18,8 +18,6 @@ from openai_wire.responses.output_items import (
 from openai_wire.shared.objects import Json
 from svc_kit.errors import DomainError
 
-DONE: Final = b"data: [DONE]\n\n"
-"""The last event of a stream. Open Responses requires it; OpenAI's clients ignore it."""
 _SUFFIXED: Final = re.compile(
     "(.+)_(added|done|delta|in_progress|searching|completed|failed|compacting)"
 )

@@ -5,6 +5,13 @@ from typing import Any, TypeVar
 
 Json = dict[str, Any]
 ObjectT = TypeVar("ObjectT")
+DONE = b"data: [DONE]\n\n"
+"""The last server-sent event of a stream that did not fail."""
+
+
+def sse_data(payload: bytes) -> bytes:
+    """A server-sent event without a name."""
+    return b"data: %b\n\n" % payload
 
 
 def list_object(

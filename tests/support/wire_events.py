@@ -87,3 +87,10 @@ def make_token(
         chosen=generation_pb2.TokenLogprob(token=token, logprob=logprob),
         top=[generation_pb2.TokenLogprob(token=name, logprob=value) for name, value in top],
     )
+
+
+def event_data(frame: bytes) -> bytes:
+    """The data of a server-sent event without a name."""
+    assert frame.startswith(b"data: ")
+    assert frame.endswith(b"\n\n")
+    return frame[6:-2]

@@ -8,14 +8,16 @@ from corral.inference.v1 import chat_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_wire.chat.chunks import DONE, ChatChunks, CompletionChunks
+from openai_wire.chat.chunks import ChatChunks, CompletionChunks
 from openai_wire.chat.objects import ChatCompletion, TextCompletion
+from openai_wire.shared.objects import DONE
 from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
     chat_accepted,
     chat_delta,
     done,
+    event_data,
     finished,
     make_envelope,
     make_token,
@@ -65,11 +67,11 @@ def test_the_chunks_of_a_chat_accumulate_to_its_object(deltas: list[ChatEvent]) 
     events = [chat_accepted(), *deltas, *ends, ChatEvent(done=done())]
     whole = ChatCompletion(make_envelope(), num_choices=NUM_CHOICES, logprobs=True)
     chunks = ChatChunks(make_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=True)
-    payloads: list[bytes] = []
+    frames: list[bytes] = []
     for event in events:
         whole.add(event)
-        payloads.extend(chunks.payloads(event))
-    added = accumulate([*payloads, *chunks.final_payloads()])
+        frames.extend(chunks.frames(event))
+    added = accumulate([*frames, *chunks.final_frames()])
 
     answer: Any = whole.as_object()
     for choice, sums in zip(answer["choices"], added["choices"], strict=True):
@@ -99,13 +101,13 @@ def test_the_chunks_of_a_completion_accumulate_to_its_object(
     chunks = CompletionChunks(
         make_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=False
     )
-    payloads: list[bytes] = []
+    frames: list[bytes] = []
     for call, event in events:
         whole.add(event, call)
-        payloads.extend(chunks.payloads(event, call))
+        frames.extend(chunks.frames(event, call))
 
     answer: Any = whole.as_object()
-    found = [orjson.loads(payload)["choices"][0] for payload in payloads]
+    found = [orjson.loads(event_data(frame))["choices"][0] for frame in frames]
     for choice in answer["choices"]:
         own = [chunk for chunk in found if chunk["index"] == choice["index"]]
         lists = [chunk["logprobs"] for chunk in own if chunk["logprobs"]]
@@ -115,16 +117,16 @@ def test_the_chunks_of_a_completion_accumulate_to_its_object(
             assert choice["logprobs"][key] == [item for each in lists for item in each[key]]
 
 
-def accumulate(payloads: Sequence[bytes]) -> Any:
+def accumulate(frames: Sequence[bytes]) -> Any:
     """Accumulate chunks as a client does."""
     choices: list[dict[str, Any]] = [
         {"content": "", "reasoning": "", "calls": {}, "logprobs": [], "finish_reason": None}
         for _ in range(NUM_CHOICES)
     ]
     usage = None
-    assert payloads[-1] == DONE
-    for payload in payloads[:-1]:
-        chunk = orjson.loads(payload)
+    assert frames[-1] == DONE
+    for frame in frames[:-1]:
+        chunk = orjson.loads(event_data(frame))
         usage = chunk["usage"] or usage
         for choice in chunk["choices"]:
             accumulate_choice(choices[choice["index"]], choice)

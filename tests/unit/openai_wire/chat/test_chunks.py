@@ -1,4 +1,4 @@
-"""Stream events to chunk payloads."""
+"""Stream events to server-sent events of chunks."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,13 +7,15 @@ import orjson
 import pytest
 from corral.inference.v1 import chat_pb2, generation_pb2
 
-from openai_wire.chat.chunks import DONE, ChatChunks, CompletionChunks
+from openai_wire.chat.chunks import ChatChunks, CompletionChunks
+from openai_wire.shared.objects import DONE
 from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
     chat_accepted,
     chat_delta,
     done,
+    event_data,
     finished,
     make_envelope,
     make_token,
@@ -33,8 +35,8 @@ def chat_chunks(
     chunks = ChatChunks(
         make_envelope(), num_choices=num_choices, logprobs=logprobs, include_usage=include_usage
     )
-    payloads = [payload for event in events for payload in chunks.payloads(event, 0)]
-    return decode([*payloads, *chunks.final_payloads()])
+    frames = [frame for event in events for frame in chunks.frames(event)]
+    return decode([*frames, *chunks.final_frames()])
 
 
 def text_chunks(
@@ -53,13 +55,13 @@ def text_chunks(
         include_usage=include_usage,
         echoes=echoes,
     )
-    payloads = [payload for call, event in events for payload in chunks.payloads(event, call)]
-    return decode([*payloads, *chunks.final_payloads()])
+    frames = [frame for call, event in events for frame in chunks.frames(event, call)]
+    return decode([*frames, *chunks.final_frames()])
 
 
-def decode(payloads: Iterable[bytes]) -> list[Any]:
-    """Decode payloads."""
-    return [payload.decode() if payload == DONE else orjson.loads(payload) for payload in payloads]
+def decode(frames: Iterable[bytes]) -> list[Any]:
+    """Decode server-sent events."""
+    return ["[DONE]" if frame == DONE else orjson.loads(event_data(frame)) for frame in frames]
 
 
 def chat_chunk(delta: Any, *, index: int = 0, finish: str | None = None) -> dict[str, Any]:
@@ -204,12 +206,12 @@ def test_logprobs_are_sent_with_their_tokens() -> None:
 def test_text_is_escaped(text: str) -> None:
     """The payload has no line break and decodes to the same text."""
     chunks = ChatChunks(make_envelope(), num_choices=1, logprobs=False, include_usage=False)
-    chunks.payloads(chat_accepted(), 0)
+    chunks.frames(chat_accepted())
 
-    (payload,) = chunks.payloads(chat_delta(text), 0)
+    (frame,) = chunks.frames(chat_delta(text))
 
-    assert b"\n" not in payload
-    assert orjson.loads(payload)["choices"][0]["delta"]["content"] == text
+    assert b"\n" not in event_data(frame)
+    assert decode([frame])[0]["choices"][0]["delta"]["content"] == text
 
 
 def test_the_requested_model_is_the_default() -> None:
