@@ -1,7 +1,7 @@
 """Alembic environment: migrates over a connection that `control_svc.db.migrations` has opened.
 
-An upgrade is one transaction. On PostgreSQL an advisory lock serializes migrations, and a short
-`lock_timeout` makes a migration fail rather than block the running services.
+An upgrade is one transaction. On PostgreSQL an advisory lock serializes migrations. The timeouts
+are those of the connection, from `control_svc.db.limits`.
 """
 
 from alembic import context
@@ -10,7 +10,6 @@ from sqlalchemy import Connection, text
 from control_svc.schema import METADATA
 
 _ADVISORY_LOCK = 5_070_451_133  # an arbitrary number
-_TIMEOUTS = {"lock_timeout": "4s", "statement_timeout": "300s"}
 
 
 def migrate(connection: Connection) -> None:
@@ -25,9 +24,10 @@ def migrate(connection: Connection) -> None:
     )
     with context.begin_transaction():
         if not is_sqlite:
-            for name, value in _TIMEOUTS.items():
-                connection.execute(text(f"SET LOCAL {name} = '{value}'"))
+            # Bounded by `statement_timeout`: waiting for another migration blocks no service.
+            connection.execute(text("SET LOCAL lock_timeout = 0"))
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"))
+            connection.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
         context.run_migrations()
 
 

@@ -3,6 +3,7 @@
 SQLite allows one writer at a time; a second one gets "database is locked" after a timeout. So there
 is one connection that writes, used in order of arrival, and the folders of the data and of the
 SQLite file are locked against other processes. PostgreSQL allows any number of writers.
+`limits.py` has the sizes of the pools, the timeouts and the isolation levels.
 """
 
 import asyncio
@@ -19,18 +20,21 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from control_svc.db.limits import (
+    LIMITS,
+    READ_ISOLATION,
+    SQLITE_READ,
+    SQLITE_READERS,
+    SQLITE_WRITE,
+    WRITE_ISOLATION,
+    DatabaseLimits,
+)
 from control_svc.db.notifications import LocalNotifications, Notifications, PostgresNotifications
 from control_svc.db.transaction import Clock, Transactions
 from svc_kit.lifecycle import StartupError
 
 FILE_NAME: Final = "control.sqlite3"
 _LOCK_NAME: Final = "control.lock"
-_READERS: Final = 4
-_POSTGRES_LIMITS: Final = {
-    "statement_timeout": "30s",
-    "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "60s",
-}
 
 
 class Database(NamedTuple):
@@ -38,8 +42,8 @@ class Database(NamedTuple):
 
     writer: AsyncEngine
     migrator: AsyncEngine
-    """For migrations. Foreign keys are off on SQLite, where altering a table means to drop and
-    recreate it, which would delete the referencing rows."""
+    """For migrations: with their own limits, and without foreign keys on SQLite, where altering a
+    table means to drop and recreate it, which would delete the referencing rows."""
     transactions: Transactions
     is_shared: bool
     """Whether other control processes may use the database at the same time."""
@@ -52,7 +56,10 @@ class Database(NamedTuple):
 
 @asynccontextmanager
 async def open_database(
-    url: str | None, data_dir: Path, clock: Clock | None = None
+    url: str | None,
+    data_dir: Path,
+    clock: Clock | None = None,
+    limits: DatabaseLimits = LIMITS,
 ) -> AsyncIterator[Database]:
     """Open the database of a URL, or SQLite in the data folder if `url` is None.
 
@@ -61,46 +68,60 @@ async def open_database(
     """
     target = _target(url, data_dir)
     is_postgres = target.get_backend_name() == "postgresql"
-    opened = _open_postgres(target, clock) if is_postgres else _open_sqlite(target, data_dir, clock)
-    async with opened as database:
+    async with (
+        _open_postgres(target, clock, limits)
+        if is_postgres
+        else _open_sqlite(target, data_dir, clock, limits)
+    ) as database:
         yield database
 
 
 @asynccontextmanager
-async def _open_postgres(target: URL, clock: Clock | None) -> AsyncIterator[Database]:
-    engine = _postgres(target, size=10)
-    # All queries of a read see the same snapshot.
-    reader = engine.execution_options(isolation_level="REPEATABLE READ")
+async def _open_postgres(
+    target: URL, clock: Clock | None, limits: DatabaseLimits
+) -> AsyncIterator[Database]:
+    settings = limits.postgres_settings()
+    engine = _postgres(target, limits, settings, size=limits.pool_size)
+    migrator = _postgres(target, limits, limits.postgres_migration_settings(), size=1)
+    reader = engine.execution_options(isolation_level=READ_ISOLATION)
     notifications = PostgresNotifications(engine)
     transactions = Transactions(engine, reader, nullcontext, notifications, clock)
     try:
         async with notifications.running():
             yield Database(
                 engine,
-                engine,
+                migrator,
                 transactions,
                 True,
                 notifications,
-                lambda: _postgres(target, size=1),
+                lambda: _postgres(target, limits, settings, size=1),
                 clock,
             )
     finally:
         await transactions.close()
         await engine.dispose()
+        await migrator.dispose()
 
 
 @asynccontextmanager
-async def _open_sqlite(target: URL, data_dir: Path, clock: Clock | None) -> AsyncIterator[Database]:
+async def _open_sqlite(
+    target: URL, data_dir: Path, clock: Clock | None, limits: DatabaseLimits
+) -> AsyncIterator[Database]:
     with ExitStack() as stack:
         for folder in _resolved(Path(str(target.database)).parent, data_dir):
             stack.enter_context(_lock_folder(folder))
-        migrator = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_MIGRATOR)
-        writer = _sqlite(target, size=1, begin="BEGIN IMMEDIATE", pragmas=_WRITER)
-        reader = _sqlite(target, size=_READERS, begin="BEGIN", pragmas=_READER)
+        wait, migration_wait = map(_busy_timeout, (limits.lock_s, limits.migration_lock_s))
+        migrator = _sqlite(target, limits, 1, SQLITE_WRITE, (migration_wait, *_MIGRATOR))
+        writer = _sqlite(target, limits, 1, SQLITE_WRITE, (wait, *_WRITER))
+        reader = _sqlite(target, limits, SQLITE_READERS, SQLITE_READ, (wait, *_READER))
         write_lock = asyncio.Lock()  # first come, first served
         notifications = LocalNotifications()
         transactions = Transactions(
-            writer, reader, lambda: write_lock, notifications, clock or _utc_now
+            writer,
+            reader,
+            lambda: _locked(write_lock, limits.pool_s),
+            notifications,
+            clock or _utc_now,
         )
         try:
             yield Database(writer, migrator, transactions, False, notifications, None, clock)
@@ -118,13 +139,27 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-_BUSY_TIMEOUT: Final = "PRAGMA busy_timeout = 5000"
+@asynccontextmanager
+async def _locked(lock: asyncio.Lock, timeout_s: float) -> AsyncIterator[None]:
+    """Hold a lock while the context is open. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        await lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _busy_timeout(timeout_s: float) -> str:
+    return f"PRAGMA busy_timeout = {timeout_s * 1000:.0f}"
+
+
 _FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
 # FULL: a commit survives a power cut.
-_DURABLE: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", _BUSY_TIMEOUT)
+_DURABLE: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 _MIGRATOR: Final = (*_DURABLE, "PRAGMA foreign_keys = OFF")
 _WRITER: Final = (*_DURABLE, _FOREIGN_KEYS)
-_READER: Final = (_BUSY_TIMEOUT, _FOREIGN_KEYS, "PRAGMA query_only = ON")
+_READER: Final = (_FOREIGN_KEYS, "PRAGMA query_only = ON")
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -168,18 +203,24 @@ def _with_driver_options(url: URL) -> URL:
     return url.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
 
 
-def _postgres(target: URL, *, size: int) -> AsyncEngine:
+def _postgres(
+    target: URL, limits: DatabaseLimits, settings: dict[str, str], *, size: int
+) -> AsyncEngine:
     return create_async_engine(
         target,
+        isolation_level=WRITE_ISOLATION,
         pool_pre_ping=True,
         pool_size=size,
         max_overflow=size,
-        connect_args={"server_settings": _POSTGRES_LIMITS, "timeout": 10},
+        pool_timeout=limits.pool_s,
+        connect_args={"server_settings": settings, "timeout": limits.connect_s},
     )
 
 
-def _sqlite(target: URL, *, size: int, begin: str, pragmas: tuple[str, ...]) -> AsyncEngine:
-    engine = create_async_engine(target, pool_size=size, max_overflow=0)
+def _sqlite(
+    target: URL, limits: DatabaseLimits, size: int, begin: str, pragmas: tuple[str, ...]
+) -> AsyncEngine:
+    engine = create_async_engine(target, pool_size=size, max_overflow=0, pool_timeout=limits.pool_s)
 
     @event.listens_for(engine.sync_engine, "connect")
     def prepare(connection: DBAPIConnection, _record: Any) -> None:

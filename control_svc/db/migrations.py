@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_svc.db.tables import Table
+from control_svc.db.transaction import is_timeout
 from svc_kit.lifecycle import StartupError
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ MIGRATIONS: Final = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "mi
 _UNMAPPED_TABLE: Final = "vector_chunk_index"
 """The full-text index of chunks, which migrations create and no class maps."""
 UPGRADE_HINT: Final = "run `corral db upgrade`"
+_TIMEOUT_HINT: Final = (
+    ". Another program uses the database; nothing was changed: end its transaction, or try again"
+)
 ResultT = TypeVar("ResultT")
 
 
@@ -132,6 +136,8 @@ async def _run(engine: AsyncEngine, work: Callable[[Connection], ResultT]) -> Re
     try:
         async with engine.begin() as connection:
             return await connection.run_sync(work)
-    except (OSError, DBAPIError) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        raise StartupError(f"the database cannot be used: {cause}") from error
+    except DBAPIError as error:
+        hint = _TIMEOUT_HINT if is_timeout(error) else ""
+        raise StartupError(f"the database cannot be used: {error.orig}{hint}") from error
+    except OSError as error:
+        raise StartupError(f"the database cannot be used: {error}") from error

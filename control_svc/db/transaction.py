@@ -30,12 +30,13 @@ ResultT = TypeVar("ResultT")
 ATTEMPTS: Final = 5
 _MAX_RETRY_DELAY_S: Final = 0.05
 # SQLSTATEs of PostgreSQL: https://www.postgresql.org/docs/current/errcodes-appendix.html
-# SQLite has one writer and therefore no conflicts.
+# Error names of SQLite, which has one writer and therefore no conflicts.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
-_DISK_FULL: Final = "53100"
-_UNAVAILABLE: Final = ("08", "57P", "53300", "55P03", "57014")
-"""Prefixes: connection errors, server shutdown and startup, too many connections, lock timeout,
-statement timeout."""
+_DISK_FULL: Final = frozenset({"53100", "SQLITE_FULL"})
+_TIMEOUTS: Final = ("55P03", "57014", "SQLITE_BUSY")
+"""Prefixes: lock timeout and statement timeout, and a lock of another program on SQLite."""
+_UNAVAILABLE: Final = ("08", "57P", "53300", *_TIMEOUTS)
+"""Prefixes: connection errors, server shutdown and startup, too many connections, timeouts."""
 
 
 class Transaction:
@@ -133,8 +134,8 @@ class Transactions:
 
     async def _write_once(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         async with (
-            self._write_lock(),
             _translate_errors(),
+            self._write_lock(),
             self._transaction(self._writer) as tx,
         ):
             result = await work(tx)
@@ -162,21 +163,27 @@ async def _translate_errors() -> AsyncIterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if _sqlstate(error) == _DISK_FULL or "database or disk is full" in str(error.orig):
+        if _error_code(error) in _DISK_FULL:
             raise StorageFailed(problem="the database's disk is full") from error
-        if error.connection_invalidated or _sqlstate(error).startswith(_UNAVAILABLE):
+        if error.connection_invalidated or _error_code(error).startswith(_UNAVAILABLE):
             raise UpstreamUnavailable(service="database") from error
         raise
     except (OSError, PoolTimeout, InternalClientError) as error:
-        # The server is down, the pool is exhausted, or the connection was closed during a response,
-        # for which asyncpg raises InternalClientError.
+        # The server is down, no connection became free, or the connection was closed during a
+        # response, for which asyncpg raises InternalClientError.
         raise UpstreamUnavailable(service="database") from error
 
 
 def _is_conflict(error: DBAPIError) -> bool:
-    return isinstance(error, IntegrityError) or _sqlstate(error) in _CONFLICTS
+    return isinstance(error, IntegrityError) or _error_code(error) in _CONFLICTS
 
 
-def _sqlstate(error: DBAPIError) -> str:
-    """The SQLSTATE; empty on SQLite."""
-    return getattr(error.orig, "sqlstate", None) or ""
+def is_timeout(error: DBAPIError) -> bool:
+    """Whether a statement waited too long for a lock, or took too long."""
+    return _error_code(error).startswith(_TIMEOUTS)
+
+
+def _error_code(error: DBAPIError) -> str:
+    """The SQLSTATE of PostgreSQL, or the error name of SQLite."""
+    code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", None)
+    return code or ""
