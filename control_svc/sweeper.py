@@ -12,7 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from control_svc.blobs.store import BlobStore, StoredKey
 from control_svc.db.cleanup import CleanupStep, Deleted
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from svc_kit.errors import DomainError
+from svc_kit.logs import log_errors
 
 _log = logging.getLogger(__name__)
 
@@ -51,13 +51,8 @@ class Sweeper:
     async def run(self, interval_s: float) -> None:
         """Sweep every `interval_s` seconds until cancelled; a failed round is logged."""
         while True:
-            try:
+            with log_errors(_log, "sweeping failed"):
                 swept = await self.sweep()
-            except DomainError as error:
-                _log.warning("sweeping failed: %s", error)
-            except Exception:  # logged only: the next round may succeed
-                _log.exception("sweeping failed")
-            else:
                 if any(swept):
                     _log.info("swept", extra={"fields": swept._asdict()})
             await asyncio.sleep(interval_s)

@@ -184,7 +184,7 @@ class ResponseSocket:
             await self._send_error(frame, with_openai_names(error, RESPONSE_PARAMS))
         except WebSocketDisconnect:
             raise
-        except Exception:  # unexpected; the client gets an error, and the stream continues
+        except Exception:  # a defect fails this response; the other streams continue
             _log.exception("a response over a WebSocket failed")
             succeeded = False
             await self._send_error(frame, InternalError(request_id=request_id_var.get()))

@@ -6,8 +6,12 @@ import contextvars
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
+
+from svc_kit.errors import DomainError
 
 request_id_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar(
     "request_id", default=""
@@ -47,6 +51,20 @@ def configure_logging(
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     # Its warnings and errors contain responses of remote servers.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def log_errors(log: logging.Logger, problem: str, level: int = logging.WARNING) -> Iterator[None]:
+    """Log errors instead of raising them, for loops whose next round may succeed.
+
+    DomainErrors and timeouts are expected, and logged at `level`.
+    """
+    try:
+        yield
+    except (DomainError, TimeoutError) as error:
+        log.log(level, "%s: %s", problem, error)
+    except Exception:  # a defect must not end the loop
+        log.exception(problem)
 
 
 def _context() -> dict[str, str]:

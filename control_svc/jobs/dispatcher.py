@@ -28,6 +28,7 @@ from control_svc.jobs.model import (
 from control_svc.jobs.queries import JobQueueQueries
 from svc_kit.errors import DomainError, InternalError, ResourceExhausted, Unavailable
 from svc_kit.errors.status import is_retryable
+from svc_kit.logs import log_errors
 from svc_kit.metrics import JobMetrics
 
 _log = logging.getLogger(__name__)
@@ -98,17 +99,13 @@ class Dispatcher:
             attempt.cancel()
 
     async def _run_round(self, *, is_poll: bool) -> None:
-        try:
+        with log_errors(_log, "jobs cannot be claimed"):
             if is_poll or self._running:
                 await self._check_running()
             if is_poll:
                 for orphan in await self._leases.orphans():
                     await self._store(orphan.claim, Outcome.LOST, self._leases.reclaim(orphan))
             await self._claim()
-        except DomainError as error:
-            _log.warning("jobs cannot be claimed: %s", error)
-        except Exception:  # logged only: the next round may succeed
-            _log.exception("jobs cannot be claimed")
 
     async def _check_running(self) -> None:
         """Signal cancellations to attempts, and end jobs of this process that never started."""
@@ -218,12 +215,8 @@ class JobGauges:
     async def run(self, interval_s: float) -> None:
         """Update the gauges until cancelled; they keep their values while the database fails."""
         while True:
-            try:
+            with log_errors(_log, "jobs cannot be counted", logging.DEBUG):
                 await self.count()
-            except DomainError as error:
-                _log.debug("jobs cannot be counted: %s", error)
-            except Exception:  # logged only: the next count may succeed
-                _log.exception("jobs cannot be counted")
             await asyncio.sleep(interval_s)
 
     async def count(self) -> None:

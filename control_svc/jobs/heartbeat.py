@@ -18,7 +18,7 @@ from control_svc.db.engine import Database
 from control_svc.db.notifications import LocalNotifications
 from control_svc.db.transaction import Clock, Transactions
 from control_svc.jobs.queries import JobQueueQueries
-from svc_kit.errors import DomainError
+from svc_kit.logs import log_errors
 
 _log = logging.getLogger(__name__)
 BEATS_PER_LEASE: Final = 4
@@ -74,10 +74,6 @@ class _Heartbeat:
             await engine.dispose()
 
     async def _renew(self, transactions: Transactions, owner: str, lease: timedelta) -> None:
-        try:
+        with log_errors(_log, "leases could not be renewed"):
             async with asyncio.timeout(lease.total_seconds()):
                 await transactions.write(lambda each: JobQueueQueries(each).renew(owner, lease))
-        except (DomainError, TimeoutError) as error:
-            _log.warning("leases could not be renewed: %s", error)
-        except Exception:  # without this thread all leases expire: keep it alive
-            _log.exception("leases could not be renewed")

@@ -102,7 +102,7 @@ class RequestMiddleware:
             return
         except DomainError as error:
             failure = error
-        except Exception:
+        except Exception:  # the outermost layer
             _log.exception("a request failed")
             failure = InternalError(request_id=request_id_var.get())
         if not response.status:

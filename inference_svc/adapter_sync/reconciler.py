@@ -30,6 +30,7 @@ from svc_kit.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from svc_kit.logs import log_errors
 
 log = logging.getLogger(__name__)
 REPORT_INTERVAL_S: Final = 30.0
@@ -95,17 +96,13 @@ class Reconciler:
     async def _watch(self) -> None:
         pause = _FIRST_PAUSE_S
         while True:
-            try:
+            level = logging.WARNING if pause == _FIRST_PAUSE_S else logging.DEBUG
+            with log_errors(log, "the desired adapters cannot be watched", level):
                 async for state in self._control.watch(self._state):
                     if pause > _FIRST_PAUSE_S:
                         log.info("watching the desired adapters again")
                     pause = _FIRST_PAUSE_S
                     await self._apply(state)
-            except DomainError as error:
-                if pause == _FIRST_PAUSE_S:
-                    log.warning("the desired adapters cannot be watched: %s", error)
-            except Exception:  # logged only: the next attempt may succeed
-                log.exception("the desired adapters cannot be watched")
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

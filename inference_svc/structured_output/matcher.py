@@ -211,14 +211,14 @@ class GrammarGuide:
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
         """Convert every error of llguidance to `GuideError`, so that a grammar cannot end the
-        engine process. A panic in native code is a BaseException; its matcher is not used again."""
+        engine process. After an unexpected one the matcher is not used again."""
         try:
             yield
         except GrammarUnusable as problem:
             raise GuideError(str(problem)) from None
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as problem:
+        except BaseException as problem:  # also a panic of its native code
             log.exception("llguidance failed unexpectedly")
             self._matcher = None
             raise GuideError("the grammar cannot be followed any further") from problem

@@ -208,7 +208,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             raise
         except grpc.aio.AbortError:
             raise
-        except Exception as defect:
+        except Exception as defect:  # the outermost layer
             error = _as_domain_error(defect, call)
         finally:
             method.in_flight.dec()

@@ -85,7 +85,7 @@ def run_request(
         return write_failure(FailureKind.MEMORY, "it needs too much memory")
     except RecursionError:
         return write_failure(FailureKind.REFUSED, "it is nested too deeply")
-    except Exception as problem:
+    except Exception as problem:  # the outermost layer of the child
         return write_failure(FailureKind.CRASHED, f"it failed ({type(problem).__name__})")
     if len(reply) > request["output_bytes"]:
         return write_failure(FailureKind.OUTPUT, "its result is too long")

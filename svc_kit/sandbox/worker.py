@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> None:
         try:
             for module in modules:
                 importlib.import_module(module)
-        except Exception as problem:
+        except Exception as problem:  # the outermost layer of the child
             reason = f"{type(problem).__name__}: {problem}"
             frames.send(connection, frames.write_failure(FailureKind.CRASHED, reason))
             return
