@@ -22,7 +22,6 @@ from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.hosts import HostCheck, HostPolicy
 from gateway.http.listener import Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
-from gateway.inference import InferenceClient
 from gateway.routes.adapters import adapters_router
 from gateway.routes.assistants import assistants_router
 from gateway.routes.batches import batches_router
@@ -44,7 +43,7 @@ from gateway.routes.vector_store_files import (
     vector_store_files_router,
 )
 from gateway.routes.vector_stores import vector_stores_router
-from gateway.rpc import ControlClient
+from gateway.rpc import ControlClient, InferenceClient
 from openai_wire.assistants.requests import AssistantBody, AssistantUpdateBody
 from openai_wire.assistants.run_requests import RunBody, ThreadAndRunBody, ToolOutputsBody
 from openai_wire.assistants.thread_requests import (

@@ -1,12 +1,14 @@
-"""gRPC calls behind one HTTP response: unary, server-streaming, or several streams merged into one.
+"""gRPC calls behind one HTTP request: unary, streaming, or several streams merged into one.
 
 Messages are not read ahead: the next message is read after the last one was written to the client,
-so that gRPC flow control throttles the service if the client is slow.
+so that gRPC flow control throttles the service if the client is slow. Writes wait for flow control,
+so that a slow service throttles the client.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import grpc.aio
@@ -19,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 Message = TypeVar("Message")
 Message_co = TypeVar("Message_co", covariant=True)
+Request = TypeVar("Request")
 
-SERVICE = "inference"
 PARALLEL_PROMPTS = 16
 """The maximum number of concurrent calls of one HTTP request."""
 
@@ -44,7 +46,7 @@ class Calls(Protocol[Message_co]):
 class StoppableCall:
     """A gRPC call that can be cancelled from another task."""
 
-    def __init__(self, call: Any, service: str = SERVICE) -> None:
+    def __init__(self, call: Any, service: str) -> None:
         """`service` is the name of the called service in errors."""
         self._call = call
         self._service = service
@@ -56,11 +58,17 @@ class StoppableCall:
             self._stopped = error
             self._call.cancel()
 
-    def _raise_if_stopped(self) -> None:
-        """Call on CancelledError: gRPC raises it for a stopped call, as for a cancelled task."""
-        task = asyncio.current_task()
-        if self._stopped is not None and (task is None or not task.cancelling()):
-            raise self._stopped from None
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Raise the error of `stop`. gRPC raises CancelledError for a stopped call, as for a
+        cancelled task."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._stopped is not None and (task is None or not task.cancelling()):
+                raise self._stopped from None
+            raise
 
 
 class StreamCall(StoppableCall, Generic[Message]):
@@ -70,7 +78,7 @@ class StreamCall(StoppableCall, Generic[Message]):
 
     async def open(self) -> None:
         """Wait for the first message."""
-        with translate_errors(self._service):
+        with self._stoppable(), translate_errors(self._service):
             self._first = await self._read()
         if self._first is None:
             raise UpstreamUnavailable(service=self._service, retry_after=1.0)
@@ -78,18 +86,14 @@ class StreamCall(StoppableCall, Generic[Message]):
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """Yield the messages, all with call number 0."""
         message = self._first
-        with translate_errors(self._service):
+        with self._stoppable(), translate_errors(self._service):
             while message is not None:
                 yield 0, message
                 message = await self._read()
 
     async def _read(self) -> Message | None:
         """Read the next message. None after the last."""
-        try:
-            message = await self._call.read()
-        except asyncio.CancelledError:
-            self._raise_if_stopped()
-            raise
+        message = await self._call.read()
         return None if message is grpc.aio.EOF else cast(Message, message)
 
 
@@ -100,16 +104,41 @@ class UnaryCall(StoppableCall, Generic[Message]):
 
     async def open(self) -> None:
         """Wait for the reply."""
-        try:
-            with translate_errors(self._service):
-                self._reply = await self._call
-        except asyncio.CancelledError:
-            self._raise_if_stopped()
-            raise
+        with self._stoppable(), translate_errors(self._service):
+            self._reply = await self._call
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """Yield the reply, with call number 0."""
         yield 0, self._reply
+
+
+class UploadCall(StoppableCall, Generic[Request, Message]):
+    """A call with many request messages and one reply."""
+
+    async def write(self, message: Request) -> None:
+        """Send a message. Raises the DomainError with which the service rejected the call."""
+        try:
+            with self._stoppable():
+                await self._call.write(message)
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            # The service has rejected the call. Its error comes with the reply, not with the write.
+            await self._raise_rejection()
+
+    async def finish(self) -> Message:
+        """End the stream and wait for the reply. Raises the service's DomainErrors."""
+        with self._stoppable(), translate_errors(self._service):
+            await self._call.done_writing()
+            return cast(Message, await self._call)
+
+    async def _raise_rejection(self) -> None:
+        try:
+            with self._stoppable(), translate_errors(self._service):
+                await self._call
+        except InternalError as error:
+            if error.request_id:
+                raise
+            # Without a request id the error is gRPC's: the connection was lost during the write.
+            raise UpstreamUnavailable(service=self._service) from error
 
 
 class CallGroup(Generic[Message]):
@@ -118,9 +147,11 @@ class CallGroup(Generic[Message]):
     def __init__(
         self,
         starts: Sequence[Callable[[], StreamCall[Message]]],
+        service: str,
         add_number: Callable[[DomainError, int], DomainError],
     ) -> None:
         """`add_number` adds the number of the call to an error."""
+        self._service = service
         self._add_number = add_number
         self._width = min(len(starts), PARALLEL_PROMPTS)
         self._events: asyncio.Queue[tuple[int, Message] | DomainError | None] = asyncio.Queue(
@@ -141,7 +172,7 @@ class CallGroup(Generic[Message]):
         while waiting:
             event = await self._next()
             if event is None:
-                raise UpstreamUnavailable(service=SERVICE, retry_after=1.0)
+                raise UpstreamUnavailable(service=self._service, retry_after=1.0)
             self._buffered.append(event)
             waiting.discard(event[0])
 

@@ -14,8 +14,7 @@ from gateway.auth import Authentication, Caller
 from gateway.calls import Calls
 from gateway.config import GatewaySettings
 from gateway.http.json_body import read_json, read_json_array
-from gateway.inference import InferenceClient
-from gateway.rpc import ControlClient
+from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import CallResponse, Collector, EventStream, Frames, ResponseWriter, SingleObject
 from openai_wire.chat.objects import random_suffix
 from openai_wire.envelope import Envelope

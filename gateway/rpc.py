@@ -1,11 +1,12 @@
-"""The gRPC client of the control service: stubs of its services and one way to call them.
+"""The gRPC clients of the control and the inference service: their stubs, and one way to call them.
 
 A route names the method and builds the request:
 `await control.call(control.files.GetFile, GetFileRequest(file_id=...), caller)`.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
@@ -20,33 +21,113 @@ from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFileServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
+from corral.inference.v1.inference_service_pb2 import ChatRequest, GenerateRequest
+from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from gateway.auth import Caller, Credentials
-from gateway.calls import StreamCall, UnaryCall
-from gateway.upload_call import UploadCall
+from gateway.calls import CallGroup, Calls, StreamCall, UnaryCall, UploadCall
+from openai_wire.errors import with_prompt_number
+from svc_kit.errors import UpstreamUnavailable
 from svc_kit.rpc.client import translate_errors
 
-SERVICE: Final = "control"
+PROBE_TIMEOUT_S: Final = 2.0
 UNARY_TIMEOUT_S: Final = 30.0
 SEARCH_TIMEOUT_S: Final = 120.0
 """Deadline of a search, which may have to load a model first."""
+HEALTH_NAME: Final = "corral.inference.v1.InferenceService"
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT")
 
 
-class ControlClient:
-    """The services of the control service over one channel.
+class Page(Protocol):
+    """A page of a list."""
+
+    next_page_token: str
+
+
+PageT = TypeVar("PageT", bound=Page)
+
+
+class RpcClient:
+    """Calls methods of one service for callers.
 
     `transfer_timeout_s` is the deadline of calls that transfer files or generate. Calls raise the
     service's DomainErrors, and UpstreamUnavailable if it is unreachable.
     """
 
+    service: str
+    """The name of the service in errors."""
+
+    def __init__(self, credentials: Credentials, transfer_timeout_s: float) -> None:
+        self._credentials = credentials
+        self.transfer_timeout_s = transfer_timeout_s
+
+    async def call(
+        self,
+        method: Callable[..., Awaitable[ReplyT]],
+        request: Message,
+        caller: Caller,
+        *,
+        timeout_s: float = UNARY_TIMEOUT_S,
+    ) -> ReplyT:
+        """Call a unary method as the caller and return its reply."""
+        metadata = self._credentials.for_caller(caller)
+        with translate_errors(self.service):
+            return await method(request, timeout=timeout_s, metadata=metadata)
+
+    async def pages(
+        self, method: Callable[..., Awaitable[PageT]], request: Any, caller: Caller
+    ) -> AsyncIterator[PageT]:
+        """Yield all pages of a list. `request` has a `page_token`."""
+        while True:
+            page = await self.call(method, request, caller)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def unary(
+        self,
+        method: Callable[..., grpc.aio.UnaryUnaryCall[Any, ReplyT]],
+        request: Message,
+        caller: Caller,
+    ) -> UnaryCall[ReplyT]:
+        """Start a unary method that generates. The call can be stopped."""
+        return UnaryCall(method(request, **self._transfer_options(caller)), self.service)
+
+    def stream(
+        self,
+        method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]],
+        request: Message,
+        caller: Caller,
+    ) -> StreamCall[ReplyT]:
+        """Start a server-streaming method."""
+        return StreamCall(method(request, **self._transfer_options(caller)), self.service)
+
+    def upload(
+        self, method: Callable[..., grpc.aio.StreamUnaryCall[RequestT, ReplyT]], caller: Caller
+    ) -> UploadCall[RequestT, ReplyT]:
+        """Start a client-streaming method."""
+        return UploadCall(method(**self._transfer_options(caller)), self.service)
+
+    def _transfer_options(self, caller: Caller) -> dict[str, Any]:
+        return {
+            "timeout": self.transfer_timeout_s,
+            "metadata": self._credentials.for_caller(caller),
+        }
+
+
+class ControlClient(RpcClient):
+    """The services of the control service over one channel."""
+
+    service = "control"
+
     def __init__(
         self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
     ) -> None:
-        self._credentials = credentials
-        self.transfer_timeout_s = transfer_timeout_s
+        super().__init__(credentials, transfer_timeout_s)
         self.adapters = AdapterServiceStub(channel)
         self.assistants = AssistantServiceStub(channel)
         self.batches = BatchServiceStub(channel)
@@ -60,45 +141,37 @@ class ControlClient:
         self.vector_stores = VectorStoreServiceStub(channel)
         self.vector_store_files = VectorStoreFileServiceStub(channel)
 
-    async def call(
-        self,
-        method: Callable[..., Awaitable[ReplyT]],
-        request: Message,
-        caller: Caller,
-        *,
-        timeout_s: float = UNARY_TIMEOUT_S,
-    ) -> ReplyT:
-        """Call a unary method as the caller and return its reply."""
-        metadata = self._credentials.for_caller(caller)
-        with translate_errors(SERVICE):
-            return await method(request, timeout=timeout_s, metadata=metadata)
 
-    def unary(
-        self,
-        method: Callable[..., grpc.aio.UnaryUnaryCall[Any, ReplyT]],
-        request: Message,
-        caller: Caller,
-    ) -> UnaryCall[ReplyT]:
-        """Start a unary method that generates. The call can be stopped."""
-        return UnaryCall(method(request, **self._transfer_options(caller)), SERVICE)
+class InferenceClient(RpcClient):
+    """The inference service over one channel."""
 
-    def stream(
+    service = "inference"
+
+    def __init__(
+        self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
+    ) -> None:
+        super().__init__(credentials, transfer_timeout_s)
+        self.methods = InferenceServiceStub(channel)
+        self._health = health_pb2_grpc.HealthStub(channel)
+
+    def generate(
         self,
         method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]],
-        request: Message,
+        requests: Sequence[ChatRequest | GenerateRequest],
         caller: Caller,
-    ) -> StreamCall[ReplyT]:
-        """Start a server-streaming method."""
-        return StreamCall(method(request, **self._transfer_options(caller)), SERVICE)
+    ) -> Calls[ReplyT]:
+        """Start Chat or Generate for each request."""
+        for request in requests:
+            request.options.label = caller.label
+        starts = [functools.partial(self.stream, method, request, caller) for request in requests]
+        if len(starts) == 1:
+            return starts[0]()
+        return CallGroup(starts, self.service, with_prompt_number)
 
-    def upload(
-        self, method: Callable[..., grpc.aio.StreamUnaryCall[RequestT, ReplyT]], caller: Caller
-    ) -> UploadCall[RequestT, ReplyT]:
-        """Start a client-streaming method."""
-        return UploadCall(method(**self._transfer_options(caller)), SERVICE)
-
-    def _transfer_options(self, caller: Caller) -> dict[str, Any]:
-        return {
-            "timeout": self.transfer_timeout_s,
-            "metadata": self._credentials.for_caller(caller),
-        }
+    async def check_serving(self) -> None:
+        """Raise UpstreamUnavailable unless the service is reachable and SERVING."""
+        request = health_pb2.HealthCheckRequest(service=HEALTH_NAME)
+        with translate_errors(self.service):
+            reply = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)
+        if reply.status != health_pb2.HealthCheckResponse.SERVING:
+            raise UpstreamUnavailable(service=self.service)

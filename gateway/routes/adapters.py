@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
+from gateway.calls import UploadCall
 from gateway.context import AppContext
 from gateway.http.docs import answers, form_body, json_body
 from gateway.http.errors import json_response
 from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
 from gateway.routes.files import FILE_FIELD, ONE_FILE, idempotency_key
 from gateway.rpc import UNARY_TIMEOUT_S, ControlClient
-from gateway.upload_call import UploadCall
 from openai_wire.errors import ADAPTER_PARAMS, openai_names
 from openai_wire.resources.adapters import (
     AdapterBody,
@@ -172,10 +172,5 @@ async def list_all_adapters(control: ControlClient, caller: Caller) -> list[adap
     request = adapter_service_pb2.ListAdaptersRequest(
         page_size=_MAX_PAGE, order=listing_pb2.LIST_ORDER_OLDEST_FIRST
     )
-    adapters: list[adapter_pb2.Adapter] = []
-    while True:
-        page = await control.call(control.adapters.ListAdapters, request, caller)
-        adapters.extend(page.adapters)
-        if not page.next_page_token:
-            return adapters
-        request.page_token = page.next_page_token
+    pages = control.pages(control.adapters.ListAdapters, request, caller)
+    return [adapter async for page in pages for adapter in page.adapters]

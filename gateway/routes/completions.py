@@ -1,8 +1,10 @@
 """Routes: POST /v1/chat/completions and /v1/completions."""
 
 import functools
+from collections.abc import Sequence
 from typing import Annotated
 
+from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +29,7 @@ from openai_wire.errors import openai_names
 
 def chat_router(context: AppContext) -> APIRouter:
     """The routes of chat completions."""
+    inference = context.inference
     router = APIRouter(prefix="/v1/chat")
 
     @router.post(
@@ -41,7 +44,8 @@ def chat_router(context: AppContext) -> APIRouter:
         """Generate the next message of a conversation. With `stream`, return server-sent events."""
         body = parse_chat(await context.read_body(request))
         params = chat_params(body)
-        start = functools.partial(context.inference.chat, chat_request(body), caller)
+        requests = [chat_request(body)]
+        start = functools.partial(inference.generate, inference.methods.Chat, requests, caller)
         envelope = context.new_envelope(CHAT_ID, body.model)
         if not body.stream:
             return context.object_response(start, new_chat_completion(body, envelope), params)
@@ -58,6 +62,7 @@ def chat_router(context: AppContext) -> APIRouter:
 
 def completions_router(context: AppContext) -> APIRouter:
     """The routes of text completions."""
+    inference = context.inference
     router = APIRouter(prefix="/v1")
 
     @router.post(
@@ -73,11 +78,16 @@ def completions_router(context: AppContext) -> APIRouter:
         body = parse_completion(await context.read_body(request))
         params = completion_params(body)
         requests = prompt_requests(body)
-        with openai_names(params):
-            echoes = await render_echoes(
-                body, lambda tokens: context.inference.detokenize(body.model, tokens, caller)
+
+        async def detokenize(tokens: Sequence[int]) -> str:
+            request = inference_service_pb2.DetokenizeRequest(
+                model=body.model, token_ids=tokens, special_tokens=True
             )
-        start = functools.partial(context.inference.generate, requests, caller)
+            return (await inference.call(inference.methods.Detokenize, request, caller)).text
+
+        with openai_names(params):
+            echoes = await render_echoes(body, detokenize)
+        start = functools.partial(inference.generate, inference.methods.Generate, requests, caller)
         envelope = context.new_envelope(COMPLETION_ID, body.model)
         if not body.stream:
             return context.object_response(

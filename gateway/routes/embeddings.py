@@ -26,6 +26,7 @@ from openai_wire.errors import EMBEDDING_PARAMS, RERANK_PARAMS
 
 def embeddings_router(context: AppContext) -> APIRouter:
     """The routes of embeddings."""
+    inference = context.inference
     router = APIRouter(prefix="/v1")
 
     @router.post(
@@ -39,7 +40,8 @@ def embeddings_router(context: AppContext) -> APIRouter:
     ) -> Response:
         """Create a vector for each input, in the order of the inputs."""
         body = parse_embedding(await context.read_body(request))
-        start = functools.partial(context.inference.embed, embed_request(body), caller)
+        method, proto = inference.methods.Embed, embed_request(body)
+        start = functools.partial(inference.unary, method, proto, caller)
         return context.object_response(start, new_embedding_list(body), EMBEDDING_PARAMS)
 
     return router
@@ -47,6 +49,7 @@ def embeddings_router(context: AppContext) -> APIRouter:
 
 def rerank_router(context: AppContext) -> APIRouter:
     """The routes of reranking."""
+    inference = context.inference
     router = APIRouter(prefix="/v1")
 
     @router.post(
@@ -60,7 +63,8 @@ def rerank_router(context: AppContext) -> APIRouter:
     ) -> Response:
         """Score the relevance of each document to a query, from 0 to 1."""
         body = parse_rerank(await context.read_body(request))
-        start = functools.partial(context.inference.rerank, rerank_request(body), caller)
+        method, proto = inference.methods.Rerank, rerank_request(body)
+        start = functools.partial(inference.unary, method, proto, caller)
         envelope = context.new_envelope("rerank-", body.model)
         documents = document_texts(body) if body.return_documents else None
         return context.object_response(

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import Caller
+from gateway.calls import UploadCall
 from gateway.context import AppContext
 from gateway.http.docs import answers, form_body, json_body
 from gateway.http.errors import json_response
 from gateway.http.file_content import FileContent, parse_range
 from gateway.http.multipart import FormField, FormFile, read_form
-from gateway.upload_call import UploadCall
 from openai_wire.errors import FILE_PARAMS, openai_names
 from openai_wire.resources.files import (
     CompleteUploadBody,

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
@@ -35,6 +36,7 @@ def health_router(context: AppContext) -> APIRouter:
 
 def models_router(context: AppContext) -> APIRouter:
     """The routes of models."""
+    inference = context.inference
     router = APIRouter(prefix="/v1/models")
 
     @router.get("", summary="List the models", responses=answers("A list of models."))
@@ -42,7 +44,9 @@ def models_router(context: AppContext) -> APIRouter:
         caller: Annotated[Caller, Depends(context.authentication)],
     ) -> Response:
         """List the models."""
-        return json_response(model_list(await context.inference.list_models(caller)))
+        request = inference_service_pb2.ListModelsRequest()
+        pages = inference.pages(inference.methods.ListModels, request, caller)
+        return json_response(model_list([model async for page in pages for model in page.models]))
 
     @router.get("/{model:path}", summary="Retrieve a model", responses=answers("A model."))
     async def retrieve_model(
@@ -51,6 +55,8 @@ def models_router(context: AppContext) -> APIRouter:
         """Retrieve a model by name or alias. Names may contain slashes and colons."""
         if not model:  # for the inference service, an empty name is its first model
             raise ModelNotFound(model=model)
-        return json_response(model_object(await context.inference.get_model(model, caller)))
+        request = inference_service_pb2.GetModelRequest(model=model)
+        reply = await inference.call(inference.methods.GetModel, request, caller)
+        return json_response(model_object(reply.model))
 
     return router

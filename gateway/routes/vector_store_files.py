@@ -13,7 +13,6 @@ from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
 from gateway.routes.files import idempotency_key
 from gateway.routes.vector_stores import polled
-from gateway.rpc import ControlClient
 from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
 from openai_wire.resources.vector_stores import (
     VectorStoreFileBatchBody,
@@ -110,7 +109,12 @@ def vector_store_files_router(context: AppContext) -> APIRouter:
         store_id: str, file_id: str, caller: known_caller
     ) -> Response:
         """Return the text extracted from a file, in chunks."""
-        return json_response(content_page(await _texts(control, store_id, file_id, caller)))
+        proto = vector_store_file_service_pb2.ListVectorStoreFileContentsRequest(
+            vector_store_id=store_id, file_id=file_id
+        )
+        method = control.vector_store_files.ListVectorStoreFileContents
+        pages = control.pages(method, proto, caller)
+        return json_response(content_page([text async for page in pages for text in page.texts]))
 
     return router
 
@@ -184,19 +188,3 @@ def vector_store_batches_router(context: AppContext) -> APIRouter:
 def _file_list(page: vector_store_file_service_pb2.ListVectorStoreFilesResponse) -> Response:
     has_more = bool(page.next_page_token)
     return json_response(list_object(page.files, store_file_object, has_more=has_more))
-
-
-async def _texts(control: ControlClient, store_id: str, file_id: str, caller: Caller) -> list[str]:
-    """Fetch the texts of all chunks of a file."""
-    texts: list[str] = []
-    token = ""
-    while True:
-        request = vector_store_file_service_pb2.ListVectorStoreFileContentsRequest(
-            vector_store_id=store_id, file_id=file_id, page_token=token
-        )
-        method = control.vector_store_files.ListVectorStoreFileContents
-        reply = await control.call(method, request, caller)
-        texts += reply.texts
-        token = reply.next_page_token
-        if not token:
-            return texts

@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.upload_call import UploadCall
+from gateway.calls import UploadCall
 from svc_kit.errors import InternalError, UpstreamUnavailable
 
 
