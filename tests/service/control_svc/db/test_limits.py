@@ -77,7 +77,8 @@ async def increment(tx: Transaction) -> None:
 
 async def count(tx: Transaction) -> int | None:
     """Read the counter."""
-    return await tx.session.scalar(text("SELECT value FROM counters"))
+    value: int | None = await tx.session.scalar(text("SELECT value FROM counters"))
+    return value
 
 
 async def test_a_write_that_waits_for_another_session_is_unavailable(
