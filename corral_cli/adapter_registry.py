@@ -1,9 +1,9 @@
 """`corral adapters add|remove|list`: adapters stored by the control service."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import grpc.aio
@@ -15,16 +15,11 @@ from google.protobuf.duration_pb2 import Duration
 from corral_cli.connection import (
     CALL_TIMEOUT_S,
     CONTROL_TARGET,
-    ResultT,
+    Connection,
     api_key_option,
-    call_server,
     list_all,
     target_option,
 )
-
-if TYPE_CHECKING:
-    from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceAsyncStub
-
 
 _UPLOAD_TIMEOUT_S = 3600.0
 _ENGINES_TIMEOUT_S = 30
@@ -52,7 +47,8 @@ def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any)
     scale = fields.pop("scale")
     header = adapter_pb2.AdapterHeader(name=name, default_scale=scale, **fields)
 
-    async def call(stub: "AdapterServiceAsyncStub") -> adapter_pb2.Adapter:
+    async def call(channel: grpc.aio.Channel) -> adapter_pb2.Adapter:
+        stub = AdapterServiceStub(channel)
         created = await stub.CreateAdapter(_upload(header, file), timeout=_UPLOAD_TIMEOUT_S)
         request = pb.GetAdapterRequest(
             adapter=created.adapter.id, wait=Duration(seconds=_ENGINES_TIMEOUT_S)
@@ -60,7 +56,7 @@ def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any)
         timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
         return (await stub.GetAdapter(request, timeout=timeout_s)).adapter
 
-    click.echo(describe(call_registry(control, api_key, call)))
+    click.echo(describe(Connection(control, api_key).run(call)))
 
 
 @click.command("remove")
@@ -68,35 +64,23 @@ def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any)
 @control_options
 def remove(name: str, control: str, api_key: str | None) -> None:
     """Delete NAME on all servers. Running requests that use it are completed."""
+    request = pb.DeleteAdapterRequest(adapter=name)
+    reply = Connection(control, api_key).call(
+        lambda channel: AdapterServiceStub(channel).DeleteAdapter, request
+    )
+    click.echo(f"{name} ({reply.adapter_id}) is deleted")
 
-    async def call(stub: "AdapterServiceAsyncStub") -> pb.DeleteAdapterResponse:
-        request = pb.DeleteAdapterRequest(adapter=name)
-        return await stub.DeleteAdapter(request, timeout=CALL_TIMEOUT_S)
 
-    click.echo(f"{name} ({call_registry(control, api_key, call).adapter_id}) is deleted")
-
-
-async def list_registered(stub: "AdapterServiceAsyncStub") -> list[adapter_pb2.Adapter]:
+def list_registered(control: Connection) -> list[adapter_pb2.Adapter]:
     """List the adapters of the caller's project, newest first, with the state in each engine."""
-    return [
-        (
-            await stub.GetAdapter(pb.GetAdapterRequest(adapter=adapter.id), timeout=CALL_TIMEOUT_S)
-        ).adapter
-        async for adapter in list_all(stub.ListAdapters, pb.ListAdaptersRequest(), "adapters")
-    ]
 
+    async def call(channel: grpc.aio.Channel) -> list[adapter_pb2.Adapter]:
+        stub = AdapterServiceStub(channel)
+        listed = list_all(stub.ListAdapters, pb.ListAdaptersRequest(), "adapters")
+        requests = [pb.GetAdapterRequest(adapter=adapter.id) async for adapter in listed]
+        return [(await stub.GetAdapter(each, timeout=CALL_TIMEOUT_S)).adapter for each in requests]
 
-def call_registry(
-    control: str,
-    api_key: str | None,
-    call: "Callable[[AdapterServiceAsyncStub], Awaitable[ResultT]]",
-) -> ResultT:
-    """Call the control service. Raises click.ClickException."""
-
-    def call_stub(channel: grpc.aio.Channel) -> Awaitable[ResultT]:
-        return call(AdapterServiceStub(channel))
-
-    return call_server(control, api_key, call_stub)
+    return control.run(call)
 
 
 def describe(adapter: adapter_pb2.Adapter) -> str:

@@ -1,26 +1,15 @@
 """`corral adapters load|unload|list`: the adapters of a running server and of the registry."""
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import click
-import grpc.aio
 from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
 from corral_cli import adapter_registry
-from corral_cli.connection import (
-    CALL_TIMEOUT_S,
-    INFERENCE_TARGET,
-    ResultT,
-    api_key_option,
-    call_server,
-    target_option,
-)
-
-if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
-    from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub
+from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
 
 _LOAD_TIMEOUT_S = 300.0
 
@@ -47,17 +36,13 @@ def list_adapters(target: str | None, control: str, api_key: str | None) -> None
     """List the registered adapters, or with --target those in a server's memory, including
     draining ones."""
     if target is None:
-        registered = adapter_registry.call_registry(
-            control, api_key, adapter_registry.list_registered
-        )
-        for adapter in registered:
+        for adapter in adapter_registry.list_registered(Connection(control, api_key)):
             click.echo(adapter_registry.describe(adapter))
         return
-
-    async def call(stub: "EngineServiceAsyncStub") -> pb.ListAdaptersResponse:
-        return await stub.ListAdapters(pb.ListAdaptersRequest(), timeout=CALL_TIMEOUT_S)
-
-    for loaded in _call_engine(target, api_key, call).adapters:
+    reply = Connection(target, api_key).call(
+        lambda channel: EngineServiceStub(channel).ListAdapters, pb.ListAdaptersRequest()
+    )
+    for loaded in reply.adapters:
         click.echo(describe(loaded))
 
 
@@ -81,11 +66,10 @@ def load(
     request = pb.LoadAdapterRequest(
         name=name, model=model, path=file, digest=digest, default_scale=scale
     )
-
-    async def call(stub: "EngineServiceAsyncStub") -> pb.LoadAdapterResponse:
-        return await stub.LoadAdapter(request, timeout=_LOAD_TIMEOUT_S)
-
-    click.echo(describe(_call_engine(target, api_key, call).adapter))
+    reply = Connection(target, api_key).call(
+        lambda channel: EngineServiceStub(channel).LoadAdapter, request, _LOAD_TIMEOUT_S
+    )
+    click.echo(describe(reply.adapter))
 
 
 @adapters.command("unload")
@@ -93,23 +77,11 @@ def load(
 @server_options
 def unload(name: str, target: str, api_key: str | None) -> None:
     """Unload NAME. Running requests that use it are completed."""
-
-    async def call(stub: "EngineServiceAsyncStub") -> pb.UnloadAdapterResponse:
-        request = pb.UnloadAdapterRequest(name=name)
-        return await stub.UnloadAdapter(request, timeout=CALL_TIMEOUT_S)
-
-    click.echo(describe(_call_engine(target, api_key, call).adapter))
-
-
-def _call_engine(
-    target: str,
-    api_key: str | None,
-    call: "Callable[[EngineServiceAsyncStub], Awaitable[ResultT]]",
-) -> ResultT:
-    def call_stub(channel: grpc.aio.Channel) -> Awaitable[ResultT]:
-        return call(EngineServiceStub(channel))
-
-    return call_server(target, api_key, call_stub)
+    reply = Connection(target, api_key).call(
+        lambda channel: EngineServiceStub(channel).UnloadAdapter,
+        pb.UnloadAdapterRequest(name=name),
+    )
+    click.echo(describe(reply.adapter))
 
 
 def describe(adapter: adapter_pb2.Adapter) -> str:

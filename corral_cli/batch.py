@@ -2,10 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import click
 import grpc.aio
@@ -19,18 +19,13 @@ from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral_cli.connection import (
     CALL_TIMEOUT_S,
     CONTROL_TARGET,
-    ResultT,
+    Connection,
     api_key_option,
-    call_server,
     target_option,
 )
 from svc_kit.errors import Unavailable
 from svc_kit.local_files import atomic_file
 from svc_kit.rpc.client import translate_errors
-
-if TYPE_CHECKING:
-    from corral.control.v1.batch_service_pb2_grpc import BatchServiceAsyncStub
-    from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
 
 
 def format_state(batch: batch_pb2.Batch) -> str:
@@ -107,21 +102,13 @@ _CHUNK_BYTES: Final = 256 * 1024
 _RETRY_S: Final = 1.0
 
 
-class Server(NamedTuple):
-    """Address and stubs of a control service."""
-
-    target: str
-    batches: "BatchServiceAsyncStub"
-    files: "FileServiceAsyncStub"
-
-
 @click.group("batch")
 @target_option(CONTROL_TARGET)
 @api_key_option()
 @click.pass_context
 def batch(context: click.Context, target: str, api_key: str | None) -> None:
     """Run files of requests as batches, at low priority."""
-    context.obj = (target, api_key)
+    context.obj = Connection(target, api_key)
 
 
 @batch.command("submit")
@@ -129,56 +116,49 @@ def batch(context: click.Context, target: str, api_key: str | None) -> None:
 @click.option("--endpoint", help="Endpoint of its requests. Default: the url of the first line.")
 @click.option("--watch", is_flag=True, help="Show the progress until the batch has finished.")
 @click.pass_obj
-def submit(
-    connection: tuple[str, str | None], file: Path, endpoint: str | None, watch: bool
-) -> None:
+def submit(connection: Connection, file: Path, endpoint: str | None, watch: bool) -> None:
     """Create a batch from FILE, which has one request (a JSON object) per line."""
     url = endpoint or _first_url(file)
 
-    async def create_batch(server: Server) -> batch_pb2.Batch:
-        uploaded = (await server.files.CreateFile(_upload(file))).file
+    async def create_batch(channel: grpc.aio.Channel) -> batch_pb2.Batch:
+        uploaded = (await FileServiceStub(channel).CreateFile(_upload(file))).file
         request = pb.CreateBatchRequest(input_file_id=uploaded.id, endpoint=url)
-        return (await server.batches.CreateBatch(request, timeout=CALL_TIMEOUT_S)).batch
+        stub = BatchServiceStub(channel)
+        return (await stub.CreateBatch(request, timeout=CALL_TIMEOUT_S)).batch
 
-    created = _call(connection, create_batch)
+    created = connection.run(create_batch)
     click.echo(created.id)
     if watch:
-        _report_result(_call(connection, lambda server: _watch(server, created.id)))
+        _watch(connection, created.id)
 
 
 @batch.command("list")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100))
 @click.pass_obj
-def list_batches(connection: tuple[str, str | None], limit: int) -> None:
+def list_batches(connection: Connection, limit: int) -> None:
     """List the latest batches with their states and counts, newest first."""
-
-    async def list_page(server: Server) -> pb.ListBatchesResponse:
-        request = pb.ListBatchesRequest(page_size=limit)
-        return await server.batches.ListBatches(request, timeout=CALL_TIMEOUT_S)
-
-    for item in _call(connection, list_page).batches:
+    request = pb.ListBatchesRequest(page_size=limit)
+    page = connection.call(lambda channel: BatchServiceStub(channel).ListBatches, request)
+    for item in page.batches:
         click.echo(describe(item))
 
 
 @batch.command("watch")
 @click.argument("batch_id")
 @click.pass_obj
-def watch_batch(connection: tuple[str, str | None], batch_id: str) -> None:
+def watch_batch(connection: Connection, batch_id: str) -> None:
     """Show the progress of BATCH_ID until it has finished."""
-    _report_result(_call(connection, lambda server: _watch(server, batch_id)))
+    _watch(connection, batch_id)
 
 
 @batch.command("cancel")
 @click.argument("batch_id")
 @click.pass_obj
-def cancel(connection: tuple[str, str | None], batch_id: str) -> None:
+def cancel(connection: Connection, batch_id: str) -> None:
     """Cancel BATCH_ID. The results so far are kept."""
-
-    async def cancel_batch(server: Server) -> batch_pb2.Batch:
-        request = pb.CancelBatchRequest(batch_id=batch_id)
-        return (await server.batches.CancelBatch(request, timeout=CALL_TIMEOUT_S)).batch
-
-    click.echo(describe(_call(connection, cancel_batch)))
+    request = pb.CancelBatchRequest(batch_id=batch_id)
+    reply = connection.call(lambda channel: BatchServiceStub(channel).CancelBatch, request)
+    click.echo(describe(reply.batch))
 
 
 @batch.command("download")
@@ -186,22 +166,23 @@ def cancel(connection: tuple[str, str | None], batch_id: str) -> None:
 @click.option("--errors", is_flag=True, help="Download the failed lines instead of the results.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
 @click.pass_obj
-def download(connection: tuple[str, str | None], batch_id: str, errors: bool, output: Path) -> None:
+def download(connection: Connection, batch_id: str, errors: bool, output: Path) -> None:
     """Write the results of BATCH_ID to a file. The file is written completely or not at all."""
 
-    async def fetch(server: Server) -> None:
+    async def fetch(channel: grpc.aio.Channel) -> None:
         request = pb.GetBatchRequest(batch_id=batch_id)
-        batch = (await server.batches.GetBatch(request, timeout=CALL_TIMEOUT_S)).batch
+        stub = BatchServiceStub(channel)
+        batch = (await stub.GetBatch(request, timeout=CALL_TIMEOUT_S)).batch
         file_id = batch.error_file_id if errors else batch.output_file_id
         if not file_id:
             content = "failed lines" if errors else "answers"
             raise click.ClickException(f"{batch_id} is {format_state(batch)} and has no {content}")
         with atomic_file(output) as target:
             download = files_pb.DownloadFileRequest(file_id=file_id)
-            async for response in server.files.DownloadFile(download):
+            async for response in FileServiceStub(channel).DownloadFile(download):
                 target.write(response.chunk)
 
-    _call(connection, fetch)
+    connection.run(fetch)
 
 
 async def _upload(file: Path) -> AsyncIterator[files_pb.CreateFileRequest]:
@@ -225,7 +206,12 @@ def _first_url(file: Path) -> str:
     return url
 
 
-async def _watch(server: Server, batch_id: str) -> batch_pb2.Batch:
+def _watch(connection: Connection, batch_id: str) -> None:
+    """Show a batch until it has finished, and print its result."""
+    _report_result(connection.run(lambda channel: _follow(channel, connection.target, batch_id)))
+
+
+async def _follow(channel: grpc.aio.Channel, target: str, batch_id: str) -> batch_pb2.Batch:
     """Show a batch until it has finished, and reconnect if the server becomes unavailable.
 
     Raises Unavailable if the first connection fails.
@@ -233,16 +219,16 @@ async def _watch(server: Server, batch_id: str) -> batch_pb2.Batch:
     with Progress() as progress:
         while True:
             try:
-                with translate_errors(server.target):
+                with translate_errors(target):
                     request = pb.WatchBatchRequest(batch_id=batch_id)
-                    async for response in server.batches.WatchBatch(request):
+                    async for response in BatchServiceStub(channel).WatchBatch(request):
                         progress.show(response.batch)
                         latest = response.batch
                     return latest
             except Unavailable as error:
                 if not progress.has_started:
                     raise
-                progress.show_disconnected(server.target)
+                progress.show_disconnected(target)
                 await asyncio.sleep(error.retry_after or _RETRY_S)
 
 
@@ -254,14 +240,3 @@ def _report_result(batch: batch_pb2.Batch) -> None:
     if batch.state == batch_pb2.Batch.STATE_FAILED:
         raise click.ClickException(f"{batch.id} failed")
     click.echo(describe(batch))
-
-
-def _call(
-    connection: tuple[str, str | None], call: Callable[[Server], Awaitable[ResultT]]
-) -> ResultT:
-    """Call the server at `connection` (address and key). Raises click.ClickException."""
-
-    def call_stubs(channel: grpc.aio.Channel) -> Awaitable[ResultT]:
-        return call(Server(connection[0], BatchServiceStub(channel), FileServiceStub(channel)))
-
-    return call_server(*connection, call_stubs)

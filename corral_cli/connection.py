@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -61,17 +62,43 @@ def api_key_option(
     return click.option("--api-key", envvar="CORRAL_API_KEY", help=text)
 
 
-def call_server(
-    target: str, token: str | None, call: Callable[[grpc.aio.Channel], Awaitable[ResultT]]
-) -> ResultT:
-    """Run `call` on a new channel to `target`. Raises click.ClickException."""
+Method = Callable[[grpc.aio.Channel], Callable[..., Awaitable[ResultT]]]
+"""Returns a unary method of a stub: `lambda channel: JobServiceStub(channel).GetJob`."""
 
-    async def connect_and_call() -> ResultT:
-        async with open_channel(target, token=token) as channel:
-            with explain_failures(target):
-                return await call(channel)
 
-    return asyncio.run(connect_and_call())
+@dataclass(frozen=True)
+class Connection:
+    """The address of a running service, and the API key or service token for it.
+
+    Each call opens a channel of its own. Failures are raised as click.ClickException.
+    """
+
+    target: str
+    credential: str | None = field(repr=False)
+
+    def run(self, call: Callable[[grpc.aio.Channel], Awaitable[ResultT]]) -> ResultT:
+        """Run `call` on a channel."""
+
+        async def connect_and_call() -> ResultT:
+            async with open_channel(self.target, token=self.credential) as channel:
+                with explain_failures(self.target):
+                    return await call(channel)
+
+        return asyncio.run(connect_and_call())
+
+    def call(
+        self, method: Method[ResultT], request: Any, timeout_s: float | None = CALL_TIMEOUT_S
+    ) -> ResultT:
+        """Call a unary method and return its reply."""
+        return self.run(lambda channel: method(channel)(request, timeout=timeout_s))
+
+    def list_all(self, method: Method[Any], request: Any, field: str) -> list[Any]:
+        """Return the objects of all pages of a list; `field` is as in `list_all`."""
+
+        async def collect(channel: grpc.aio.Channel) -> list[Any]:
+            return [item async for item in list_all(method(channel), request, field)]
+
+        return self.run(collect)
 
 
 async def list_all(

@@ -1,39 +1,19 @@
-"""Options and the client of commands that call the control service."""
+"""Options of commands that call the control service."""
 
 import functools
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import grpc.aio
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.connection import (
-    CONTROL_TARGET,
-    ResultT,
-    api_key_option,
-    call_server,
-    target_option,
-)
+from corral_cli.connection import CONTROL_TARGET, Connection, api_key_option, target_option
 from svc_kit.settings.groups import read_secret
 
 DAYS: Final = click.IntRange(min=1, max=36500)
 """A number of days. The limit keeps dates before and after now within the range of datetime."""
-
-
-@dataclass(frozen=True)
-class ControlAccess:
-    """Address of a control service, and the API key or service token for it."""
-
-    target: str
-    credential: str | None = field(repr=False)
-
-    def call(self, call: Callable[[grpc.aio.Channel], Awaitable[ResultT]]) -> ResultT:
-        """Run `call` on a new channel. Raises click.ClickException."""
-        return call_server(self.target, self.credential, call)
 
 
 def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +35,7 @@ def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
         credential = api_key
         if credential is None and service_token_file is not None:
             credential = read_secret(service_token_file)
-        return command(*args, control=ControlAccess(target, credential), **kwargs)
+        return command(*args, control=Connection(target, credential), **kwargs)
 
     return with_access
 

@@ -5,21 +5,16 @@ Only hashes of keys are stored. The key itself is printed once, when it is creat
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import click
-import grpc.aio
 from corral.control.v1 import key_service_pb2 as pb
 from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.connection import CALL_TIMEOUT_S, list_all
-from corral_cli.control_access import DAYS, ControlAccess, control_options, format_time
+from corral_cli.connection import Connection
+from corral_cli.control_access import DAYS, control_options, format_time
 from corral_cli.serve import SERVICES
 from svc_kit.auth.keys import create_key, hash_key
-
-if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
-    from corral.control.v1.key_service_pb2_grpc import KeyServiceAsyncStub
 
 _SCOPE = "KEY_SCOPE_"
 
@@ -45,7 +40,7 @@ def keys() -> None:
 )
 @control_options
 def create(
-    control: ControlAccess,
+    control: Connection,
     name: str,
     project: str,
     scopes: tuple[str, ...],
@@ -65,11 +60,7 @@ def create(
         priority=f"PRIORITY_{(priority or 'unspecified').upper()}",
         expire_time=None if expires_at is None else _timestamp(expires_at),
     )
-
-    async def call(channel: grpc.aio.Channel) -> pb.CreateKeyResponse:
-        return await _stub(channel).CreateKey(request, timeout=CALL_TIMEOUT_S)
-
-    created = control.call(call)
+    created = control.call(lambda channel: KeyServiceStub(channel).CreateKey, request)
     click.echo(f"key (shown once): {created.secret}\n")
     click.echo(describe(created.key))
     click.echo("\nCallers send it as: authorization: Bearer <key>")
@@ -84,28 +75,21 @@ def create(
 @click.option("--project", default="", help="Only keys of this project. Default: all projects.")
 @click.option("--all", "show_revoked", is_flag=True, help="Include revoked keys.")
 @control_options
-def list_keys(control: ControlAccess, project: str, show_revoked: bool) -> None:
+def list_keys(control: Connection, project: str, show_revoked: bool) -> None:
     """List the keys, newest first."""
     request = pb.ListKeysRequest(project_id=project, show_revoked=show_revoked)
-
-    async def call(channel: grpc.aio.Channel) -> list[pb.ApiKey]:
-        return [key async for key in list_all(_stub(channel).ListKeys, request, "keys")]
-
-    for key in control.call(call):
+    for key in control.list_all(lambda channel: KeyServiceStub(channel).ListKeys, request, "keys"):
         click.echo(describe(key))
 
 
 @keys.command("revoke")
 @click.argument("key_id")
 @control_options
-def revoke(control: ControlAccess, key_id: str) -> None:
+def revoke(control: Connection, key_id: str) -> None:
     """Revoke KEY_ID permanently. Every service refuses it within 30 seconds."""
-
-    async def call(channel: grpc.aio.Channel) -> pb.RevokeKeyResponse:
-        request = pb.RevokeKeyRequest(key_id=key_id)
-        return await _stub(channel).RevokeKey(request, timeout=CALL_TIMEOUT_S)
-
-    click.echo(describe(control.call(call).key))
+    request = pb.RevokeKeyRequest(key_id=key_id)
+    reply = control.call(lambda channel: KeyServiceStub(channel).RevokeKey, request)
+    click.echo(describe(reply.key))
 
 
 @keys.command("hash")
@@ -168,10 +152,6 @@ def _key_table(
 def _toml_string(text: str) -> str:
     """Quote a TOML string: like a JSON string, but DEL is escaped too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _stub(channel: grpc.aio.Channel) -> "KeyServiceAsyncStub":
-    return KeyServiceStub(channel)
 
 
 def _timestamp(time: datetime) -> Timestamp:

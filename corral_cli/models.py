@@ -1,7 +1,6 @@
 """`corral models`: list, load and unload models of a running server."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
 
 import click
 import grpc.aio
@@ -12,28 +11,10 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf import text_format
 
-from corral_cli.connection import (
-    INFERENCE_TARGET,
-    ResultT,
-    api_key_option,
-    call_server,
-    list_all,
-    target_option,
-)
-
-if TYPE_CHECKING:  # stubs over an aio channel have a name for type checkers only
-    from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub
-    from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceAsyncStub
+from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
 
 _HEADER = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
 _MIB = 1 << 20
-
-
-class Server(NamedTuple):
-    """Stubs of a running inference server."""
-
-    inference: "InferenceServiceAsyncStub"
-    engine: "EngineServiceAsyncStub"
 
 
 @click.group("models")
@@ -42,27 +23,30 @@ class Server(NamedTuple):
 @click.pass_context
 def models(context: click.Context, target: str, api_key: str | None) -> None:
     """List, load and unload the models of a running server."""
-    context.obj = (target, api_key)
+    context.obj = Connection(target, api_key)
 
 
 @models.command("list")
 @click.pass_obj
-def list_models(connection: tuple[str, str | None]) -> None:
+def list_models(connection: Connection) -> None:
     """List every model with its state."""
-    click.echo(table(_call(connection, _list)))
+    request = inference_pb.ListModelsRequest()
+    listed = connection.list_all(
+        lambda channel: InferenceServiceStub(channel).ListModels, request, "models"
+    )
+    click.echo(table(listed))
 
 
 @models.command("show")
 @click.argument("model")
 @click.pass_obj
-def show(connection: tuple[str, str | None], model: str) -> None:
+def show(connection: Connection, model: str) -> None:
     """Print all fields of a model."""
-
-    async def get_model(server: Server) -> model_pb2.Model:
-        request = inference_pb.GetModelRequest(model=model)
-        return (await server.inference.GetModel(request)).model
-
-    click.echo(text_format.MessageToString(_call(connection, get_model), as_utf8=True), nl=False)
+    request = inference_pb.GetModelRequest(model=model)
+    reply = connection.call(
+        lambda channel: InferenceServiceStub(channel).GetModel, request, timeout_s=None
+    )
+    click.echo(text_format.MessageToString(reply.model, as_utf8=True), nl=False)
 
 
 @models.command("load")
@@ -72,18 +56,17 @@ def show(connection: tuple[str, str | None], model: str) -> None:
     "--context", type=click.IntRange(min=1), help="Context size of a sequence, in tokens."
 )
 @click.pass_obj
-def load(
-    connection: tuple[str, str | None], model: str, slots: int | None, context: int | None
-) -> None:
+def load(connection: Connection, model: str, slots: int | None, context: int | None) -> None:
     """Load a model, and print the progress until it is ready."""
     limits = model_pb2.ModelLimits(slots=slots, context_tokens=context)
 
-    async def follow(server: Server) -> model_pb2.Model:
+    async def follow(channel: grpc.aio.Channel) -> model_pb2.Model:
+        engine = EngineServiceStub(channel)
         request = engine_pb.LoadModelRequest(model=model)
         if slots or context:
             request.limits.CopyFrom(limits)
-        latest = (await server.engine.LoadModel(request)).model
-        watch = server.engine.WatchModels(engine_pb.WatchModelsRequest(model=latest.name))
+        latest = (await engine.LoadModel(request)).model
+        watch = engine.WatchModels(engine_pb.WatchModelsRequest(model=latest.name))
         async for response in watch:
             latest = response.model
             click.echo(format_progress(latest), err=True)
@@ -92,7 +75,7 @@ def load(
         watch.cancel()
         return latest
 
-    loaded = _call(connection, follow)
+    loaded = connection.run(follow)
     if loaded.state != model_pb2.Model.STATE_READY:
         raise click.ClickException(
             loaded.problem or "the load was cancelled, or there was not enough memory"
@@ -104,14 +87,13 @@ def load(
 @click.argument("model")
 @click.option("--force", is_flag=True, help="Abort the requests that use it.")
 @click.pass_obj
-def unload(connection: tuple[str, str | None], model: str, force: bool) -> None:
+def unload(connection: Connection, model: str, force: bool) -> None:
     """Unload a model after its requests have finished."""
-
-    async def unload_model(server: Server) -> model_pb2.Model:
-        request = engine_pb.UnloadModelRequest(model=model, force=force)
-        return (await server.engine.UnloadModel(request)).model
-
-    click.echo(table([_call(connection, unload_model)]))
+    request = engine_pb.UnloadModelRequest(model=model, force=force)
+    reply = connection.call(
+        lambda channel: EngineServiceStub(channel).UnloadModel, request, timeout_s=None
+    )
+    click.echo(table([reply.model]))
 
 
 def table(models: Iterable[model_pb2.Model]) -> str:
@@ -145,19 +127,3 @@ def _row(model: model_pb2.Model) -> tuple[str, ...]:
     memory = f"{model.memory_bytes / _MIB:,.0f} MiB" if model.memory_bytes else ""
     uses = str(model.num_uses or "")
     return (model.name, format_state(model), memory, uses, context, ", ".join(model.aliases))
-
-
-async def _list(server: Server) -> list[model_pb2.Model]:
-    method, request = server.inference.ListModels, inference_pb.ListModelsRequest()
-    return [model async for model in list_all(method, request, "models", timeout_s=None)]
-
-
-def _call(
-    connection: tuple[str, str | None], call: Callable[[Server], Awaitable[ResultT]]
-) -> ResultT:
-    """Call the server at `connection` (address and key). Raises click.ClickException."""
-
-    def call_stubs(channel: grpc.aio.Channel) -> Awaitable[ResultT]:
-        return call(Server(InferenceServiceStub(channel), EngineServiceStub(channel)))
-
-    return call_server(*connection, call_stubs)

@@ -1,17 +1,11 @@
 """`corral projects`: create, list and archive projects."""
 
-from typing import TYPE_CHECKING
-
 import click
-import grpc.aio
 from corral.control.v1 import project_service_pb2 as pb
 from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
 
-from corral_cli.connection import CALL_TIMEOUT_S, list_all
-from corral_cli.control_access import ControlAccess, control_options, format_time
-
-if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
-    from corral.control.v1.project_service_pb2_grpc import ProjectServiceAsyncStub
+from corral_cli.connection import Connection
+from corral_cli.control_access import control_options, format_time
 
 
 @click.group("projects")
@@ -23,42 +17,33 @@ def projects() -> None:
 @click.argument("project_id")
 @click.option("--name", default="", help="Display name. Default: the project id.")
 @control_options
-def create(control: ControlAccess, project_id: str, name: str) -> None:
+def create(control: Connection, project_id: str, name: str) -> None:
     """Create the project PROJECT_ID. API keys belong to a project."""
-
-    async def call(channel: grpc.aio.Channel) -> pb.CreateProjectResponse:
-        request = pb.CreateProjectRequest(project_id=project_id, display_name=name)
-        return await _stub(channel).CreateProject(request, timeout=CALL_TIMEOUT_S)
-
-    click.echo(describe(control.call(call).project))
+    request = pb.CreateProjectRequest(project_id=project_id, display_name=name)
+    reply = control.call(lambda channel: ProjectServiceStub(channel).CreateProject, request)
+    click.echo(describe(reply.project))
 
 
 @projects.command("list")
 @click.option("--all", "show_archived", is_flag=True, help="Include archived projects.")
 @control_options
-def list_projects(control: ControlAccess, show_archived: bool) -> None:
+def list_projects(control: Connection, show_archived: bool) -> None:
     """List the projects."""
     request = pb.ListProjectsRequest(show_archived=show_archived)
-
-    async def call(channel: grpc.aio.Channel) -> list[pb.Project]:
-        method = _stub(channel).ListProjects
-        return [project async for project in list_all(method, request, "projects")]
-
-    for project in control.call(call):
+    for project in control.list_all(
+        lambda channel: ProjectServiceStub(channel).ListProjects, request, "projects"
+    ):
         click.echo(describe(project))
 
 
 @projects.command("archive")
 @click.argument("project_id")
 @control_options
-def archive(control: ControlAccess, project_id: str) -> None:
+def archive(control: Connection, project_id: str) -> None:
     """Archive PROJECT_ID permanently: its keys are refused, its data stays."""
-
-    async def call(channel: grpc.aio.Channel) -> pb.ArchiveProjectResponse:
-        request = pb.ArchiveProjectRequest(project_id=project_id)
-        return await _stub(channel).ArchiveProject(request, timeout=CALL_TIMEOUT_S)
-
-    click.echo(describe(control.call(call).project))
+    request = pb.ArchiveProjectRequest(project_id=project_id)
+    reply = control.call(lambda channel: ProjectServiceStub(channel).ArchiveProject, request)
+    click.echo(describe(reply.project))
 
 
 def describe(project: pb.Project) -> str:
@@ -67,7 +52,3 @@ def describe(project: pb.Project) -> str:
     is_archived = project.HasField("archive_time")
     state = f", archived {format_time(project.archive_time)}" if is_archived else ""
     return f"{project.id}    {project.display_name}    made {created}{state}"
-
-
-def _stub(channel: grpc.aio.Channel) -> "ProjectServiceAsyncStub":
-    return ProjectServiceStub(channel)

@@ -2,19 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import click
-import grpc.aio
 from corral.control.v1 import usage_service_pb2 as pb
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from corral_cli.connection import list_all
-from corral_cli.control_access import DAYS, ControlAccess, control_options, format_time
-
-if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
-    from corral.control.v1.usage_service_pb2_grpc import UsageServiceAsyncStub
+from corral_cli.connection import Connection
+from corral_cli.control_access import DAYS, control_options, format_time
 
 _HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion")
 _NUM_TEXT_COLUMNS = 3
@@ -28,19 +23,15 @@ _NUM_TEXT_COLUMNS = 3
     "--by", "period", type=click.Choice(["day", "hour"]), default="day", show_default=True
 )
 @control_options
-def usage(control: ControlAccess, project: str, model: str, days: int, period: str) -> None:
+def usage(control: Connection, project: str, model: str, days: int, period: str) -> None:
     """Show requests and tokens by project and model, oldest first."""
     start = Timestamp()
     start.FromDatetime(datetime.now(UTC) - timedelta(days=days))
     request = pb.ListUsageRequest(
         project=project, model=model, start_time=start, period=f"PERIOD_{period.upper()}"
     )
-
-    async def call(channel: grpc.aio.Channel) -> list[pb.UsageSum]:
-        stub: UsageServiceAsyncStub = UsageServiceStub(channel)
-        return [item async for item in list_all(stub.ListUsage, request, "sums")]
-
-    for line in table(control.call(call)):
+    sums = control.list_all(lambda channel: UsageServiceStub(channel).ListUsage, request, "sums")
+    for line in table(sums):
         click.echo(line)
 
 

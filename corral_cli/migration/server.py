@@ -12,7 +12,7 @@ from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
 from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFileServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 
-from corral_cli.connection import ResultT, call_server, list_all
+from corral_cli.connection import Connection, ResultT, list_all
 from svc_kit.errors import NotFound
 from svc_kit.rpc.client import translate_errors
 
@@ -56,7 +56,7 @@ def call_control(
     control: str, api_key: str | None, call: Callable[[Server], Awaitable[ResultT]]
 ) -> ResultT:
     """Run `call` with stubs of the server at `control`. Raises click.ClickException."""
-    return call_server(control, api_key, lambda channel: call(Server.on_channel(channel)))
+    return Connection(control, api_key).run(lambda channel: call(Server.on_channel(channel)))
 
 
 def list_objects(
