@@ -20,7 +20,7 @@ from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
 from inference_svc.structured_output.spec import OutputFormat, OutputSpec
-from svc_kit.sandbox.frames import InlineJobs
+from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 PROMPT = "Write down what you know."
 
@@ -93,14 +93,17 @@ class EngineRuns:
         self._vocabulary = GrammarVocabulary(
             vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
         )
-        self._compiler = GrammarCompiler(InlineJobs())
 
     def constraint(self, form: OutputFormat) -> Constraint:
         """Compile an output format."""
-        grammar = asyncio.run(
-            self._compiler.compile(OutputSpec(form, None, None), self._vocabulary)
-        )
-        return Constraint(grammar, form.field)
+
+        async def compile_grammar() -> str:
+            async with SandboxPool(SandboxSettings(min_children=0, max_children=1)) as pool:
+                return await GrammarCompiler(pool).compile(
+                    OutputSpec(form, None, None), self._vocabulary
+                )
+
+        return Constraint(asyncio.run(compile_grammar()), form.field)
 
     def run(
         self,

@@ -158,7 +158,6 @@ class Job:
     """Fencing token: the number of claims so far."""
     lease_owner: str | None = None
     lease_expires_at: datetime | None = None
-    heartbeat_at: datetime | None = None
     cancel_requested_at: datetime | None = None
     error: JobError | None = None
     """Error of the last attempt that failed."""
@@ -201,7 +200,6 @@ class Job:
             fence=self.fence + 1,
             lease_owner=owner,
             lease_expires_at=now + lease,
-            heartbeat_at=now,
         )
 
     def extend_lease(self, now: datetime, lease: timedelta) -> "Job":
@@ -212,7 +210,7 @@ class Job:
         """
         if self.lease_expires_at is None or self.lease_expires_at - now > lease / 2:
             return self
-        return replace(self, lease_expires_at=now + lease, heartbeat_at=now)
+        return replace(self, lease_expires_at=now + lease)
 
     def reset_attempts(self) -> "Job":
         """Discount failed attempts, since part of the work is durable.

@@ -103,7 +103,7 @@ class JobRow(Table):
     fence: Mapped[int] = mapped_column(BigInteger)
     lease_owner: Mapped[str | None] = mapped_column(Key)
     lease_expires_at: Mapped[datetime | None] = mapped_column(Instant)
-    heartbeat_at: Mapped[datetime | None] = mapped_column(Instant)
+    heartbeat_at: Mapped[datetime | None] = mapped_column(Instant)  # written by release 0.1
     # error of the last failed attempt
     error_reason: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(Text)
@@ -277,7 +277,7 @@ class JobQueueQueries:
         await self._session.execute(
             update(JobRow)
             .where(tuple_(JobRow.project, JobRow.id).in_(unlocked))
-            .values(heartbeat_at=now, lease_expires_at=now + lease)
+            .values(lease_expires_at=now + lease)
         )
 
     async def count_by_state(self) -> list[JobCount]:

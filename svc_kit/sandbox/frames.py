@@ -90,11 +90,3 @@ def run_request(
     if len(reply) > request["output_bytes"]:
         return write_failure(FailureKind.OUTPUT, "its result is too long")
     return reply
-
-
-class InlineJobs:
-    """A `JobRunner` for tests: runs jobs in this process with the pool's encoding and errors."""
-
-    async def run(self, job: Job, payload: Mapping[str, Any], *, key: str = "") -> Any:
-        """Run one job and return its result. Raises JobFailed."""
-        return read_reply(run_request(json.loads(write_request(job, payload))))

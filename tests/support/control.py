@@ -26,8 +26,8 @@ from svc_kit.auth.authenticator import ServiceToken, principal_metadata
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import StorageFailed
 from svc_kit.rpc.client import open_channel, translate_errors
-from svc_kit.sandbox.frames import InlineJobs
 from svc_kit.sandbox.jobs import JobRunner
+from tests.support.sandbox_jobs import InlineJobs
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub

@@ -17,7 +17,7 @@ from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
 from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
 from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
-from svc_kit.sandbox.frames import InlineJobs
+from tests.support.sandbox_jobs import InlineJobs
 from tests.support.sequences import make_request
 
 EventT = TypeVar("EventT")

@@ -1,13 +1,24 @@
-"""Jobs for tests of the sandbox; they run in its child processes."""
+"""Jobs for tests of the sandbox, which run in its child processes, and a runner without any."""
 
+import json
 import os
 import resource
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from svc_kit.sandbox.frames import read_reply, run_request, write_request
 from svc_kit.sandbox.jobs import Job, JobRefused
+
+
+class InlineJobs:
+    """A `JobRunner` that runs jobs in this process, with the pool's encoding and errors."""
+
+    async def run(self, job: Job, payload: Mapping[str, Any], *, key: str = "") -> Any:
+        """Run one job and return its result. Raises JobFailed."""
+        return read_reply(run_request(json.loads(write_request(job, payload))))
 
 
 def job(function: str, **limits: Any) -> Job:

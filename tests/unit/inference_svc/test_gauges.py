@@ -32,9 +32,9 @@ from inference_svc.rpc.engine_servicer import Context, EngineServicer, ServerInf
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import NO_SNAPSHOTS, SnapshotStore
-from svc_kit.sandbox.frames import InlineJobs
 from tests.support.fake_backend import VOCABULARY_SIZE
 from tests.support.pooled import PoolHarness, make_entry
+from tests.support.sandbox_jobs import InlineJobs
 from tests.support.sequences import make_request
 
 REPORT = ModelLoad(

@@ -9,8 +9,8 @@ from inference_svc.chat.rerank_inputs import PairTokenizer
 from inference_svc.chat.tokenization import PromptTokenizer
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
-from svc_kit.sandbox.frames import InlineJobs
 from tests.support.bert import RANK, random_bert
+from tests.support.sandbox_jobs import InlineJobs
 
 TEMPLATE = "<|im_start|>{query}\n{document}<|im_end|>"
 

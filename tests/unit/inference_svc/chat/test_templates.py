@@ -31,7 +31,6 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.errors import TemplateFailed, TooLong
-from svc_kit.sandbox.frames import InlineJobs
 from tests.support.conversations import (
     GET_WEATHER,
     assistant,
@@ -41,6 +40,7 @@ from tests.support.conversations import (
     system,
     user,
 )
+from tests.support.sandbox_jobs import InlineJobs
 
 TURN_END = 2041
 GREETING = conversation(user("hi"))

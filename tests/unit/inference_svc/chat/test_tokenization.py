@@ -12,8 +12,8 @@ from inference_svc.chat.tokenization import PromptTokenizer
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.errors import InvalidField, TooLong
-from svc_kit.sandbox.frames import InlineJobs
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
+from tests.support.sandbox_jobs import InlineJobs
 
 
 class FailingJobs:

@@ -19,8 +19,8 @@ from inference_svc.structured_output.spec import (
     ToolCallSyntax,
 )
 from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid, TooLong
-from svc_kit.sandbox.frames import InlineJobs
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
+from tests.support.sandbox_jobs import InlineJobs
 
 VOCABULARY = GrammarVocabulary(400, {"<|end|>": 300, "[CALLS]": 301}, (300,))
 SYNTAX = ToolCallSyntax("[CALLS]", ":")

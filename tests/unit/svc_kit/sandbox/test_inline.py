@@ -2,9 +2,9 @@
 
 import pytest
 
-from svc_kit.sandbox.frames import InlineJobs, read_reply
+from svc_kit.sandbox.frames import read_reply
 from svc_kit.sandbox.jobs import FailureKind, JobFailed
-from tests.support.sandbox_jobs import job
+from tests.support.sandbox_jobs import InlineJobs, job
 
 
 async def test_a_result_is_converted_like_json() -> None:

@@ -24,6 +24,7 @@ def test_clients_get_equal_service_whatever_a_turn_costs() -> None:
 def test_an_idle_client_earns_no_credit() -> None:
     """After a pause it shares turns equally, instead of catching up."""
     turns: FairTurns[str] = FairTurns()
+    turns.charge(turns.next(["b"]), 1)
     for _ in range(100):
         turns.charge(turns.next(["a"]), 1)
     order = []
