@@ -2,7 +2,7 @@
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
 # WORKERS is how many processes run the tests, TIMES how many times as many examples `make properties` tries.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties demo-model demo-model-trial lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties coverage mutants demo-model demo-model-trial lock clean runtime dev
 PYTHON ?= python3
 WORKERS ?= 2
 TIMES ?= 20
@@ -80,6 +80,15 @@ properties: dev ## Try many times as many examples and histories as `make test` 
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
 		tests/property $(addprefix tests/service/control_svc/,jobs/test_shared_jobs.py event_log/test_shared_streams.py test_tenancy.py assistants/test_threads.py projects/test_usage.py) $(ARGS)
 
+coverage: dev ## Measure the branch coverage of engine, jobs, event log, error mapping and tenancy (ARGS=jobs: one)
+	$(BIN)/python -m tools.check_coverage --workers $(WORKERS) $(ARGS)
+
+mutants: ## Change the code of scheduler, jobs and event log in small ways, and list what no test notices (an hour)
+	@$(PYTHON) -m tools.bootstrap mutants
+	rm -rf mutants
+	$(BIN)/mutmut run --max-children $(WORKERS) $(ARGS)
+	$(BIN)/mutmut results
+
 demo-model: dev ## Train the bundled demo model and its adapters from nothing (an hour and a half on two cores)
 	@$(PYTHON) -m tools.bootstrap demo-model
 	$(BIN)/python -m tools.demo_model $(ARGS)
@@ -97,10 +106,11 @@ lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upg
 	$(UV_LOCK) $(ARGS) --no-deps requirements/sdk-2.54.0.in -o requirements/sdk-2.54.0.txt
 	$(UV_LOCK) $(ARGS) requirements/clients.in -o requirements/clients.txt
 	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt
+	$(UV_LOCK) $(ARGS) requirements/mutants.in -o requirements/mutants.txt
 	$(UV_LOCK) $(ARGS) requirements/demo-model.in -o requirements/demo-model.txt
 
 clean: ## Remove .venv, caches and build outputs
-	rm -rf .venv .venv-clients .venv-demo-model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist bootstrap.log tests/clients/node_modules
+	rm -rf .venv .venv-clients .venv-demo-model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist mutants bootstrap.log tests/clients/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 runtime:

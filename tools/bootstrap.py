@@ -1,8 +1,8 @@
 """Creates the virtual environment for all other recipes, on a machine that has only Python.
 
-`python3 -m tools.bootstrap runtime|dev|bench` checks the prerequisites, installs the hashed lock
-files into `.venv` in stages, and writes a stamp, so that the next run returns immediately. It uses
-only the standard library and old syntax, so that an old Python prints a message instead of a
+`python3 -m tools.bootstrap runtime|dev|bench|mutants` checks the prerequisites, installs the hashed
+lock files into `.venv` in stages, and writes a stamp, so that the next run returns immediately. It
+uses only the standard library and old syntax, so that an old Python prints a message instead of a
 SyntaxError.
 
 `demo-model` fills `.venv-demo-model` with the packages that train the bundled model: PyTorch is
@@ -33,10 +33,12 @@ VENV = ROOT / ".venv"
 DEMO_MODEL_VENV = ROOT / ".venv-demo-model"
 LOG = ROOT / "bootstrap.log"
 LLAMA = "llama-cpp-python"
+_DEV = ["build", "runtime", "dev", "weights", "sdk-1.109.1", "sdk-2.54.0"]
 LEVELS = {  # each includes the level above it
     "runtime": ["build", "runtime"],
-    "dev": ["build", "runtime", "dev", "weights", "sdk-1.109.1", "sdk-2.54.0"],
-    "bench": ["build", "runtime", "dev", "weights", "sdk-1.109.1", "sdk-2.54.0", "bench"],
+    "dev": _DEV,
+    "bench": [*_DEV, "bench"],
+    "mutants": [*_DEV, "bench", "mutants"],
 }
 DEMO_MODEL = "demo-model"  # the level of the other environment
 CUDA_ONLY = ("torch==", "triton==", "cuda-", "nvidia-")

@@ -32,6 +32,8 @@ def test_batch_work_is_preempted_and_resumes(steps: int) -> None:
     bench.submit(make_request(1, priority=3, max_tokens=3))
     bench.step()
     assert _preempted(bench) == [0]
+    started = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    assert started == [0, 1]  # in the same step
     bench.run()
 
     assert bench.tokens(0) == expected_tokens(prompt, 10)
