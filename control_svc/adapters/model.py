@@ -13,6 +13,7 @@ from model_files.adapter_facts import AdapterFacts
 from svc_kit.adapter_rules import check_adapter_name, check_scale
 from svc_kit.errors import InvalidField
 
+DEFAULT_SCALE: Final = 1.0
 MAX_DESCRIPTION_CHARACTERS: Final = 512
 MAX_MODEL_CHARACTERS: Final = 255
 REPORT_TTL: Final = timedelta(minutes=2)
@@ -60,7 +61,7 @@ class NewAdapter:
     name: str
     model: str = ""
     description: str = ""
-    default_scale: float = 1.0
+    default_scale: float = DEFAULT_SCALE
     file_id: str = ""
     path: str = ""
     sha256: str = ""

@@ -1,6 +1,7 @@
 """The gRPC servicer of adapters, and its conversion from and to protos."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -10,6 +11,7 @@ from corral.control.v1 import adapter_service_pb2 as adapter_pb
 from corral.control.v1 import adapter_service_pb2_grpc as rpc
 
 from control_svc.adapters.model import (
+    DEFAULT_SCALE,
     Adapter,
     AdapterChanges,
     AdapterReport,
@@ -24,7 +26,7 @@ from control_svc.adapters.service import Adapters
 from control_svc.adapters.sync import AdapterSync
 from control_svc.base.ids import ADAPTER, is_id
 from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import is_newest_first, timestamp
+from control_svc.base.proto import changed_fields, is_newest_first, timestamp
 from control_svc.base.validation import check_text
 from control_svc.db.transaction import Clock
 from svc_kit.auth.principal import current_principal
@@ -46,7 +48,7 @@ def new_adapter(header: adapter_pb2.AdapterHeader) -> NewAdapter:
         name=header.name,
         model=header.model,
         description=header.description,
-        default_scale=header.default_scale if header.HasField("default_scale") else 1.0,
+        default_scale=header.default_scale if header.HasField("default_scale") else DEFAULT_SCALE,
         file_id=header.file_id,
         path=header.path,
         sha256=header.sha256,
@@ -56,11 +58,12 @@ def new_adapter(header: adapter_pb2.AdapterHeader) -> NewAdapter:
 
 
 def adapter_changes(request: adapter_pb.UpdateAdapterRequest) -> AdapterChanges:
-    """Convert the fields that are set."""
-    fields = ("default_scale", "standing_scale", "description")
-    return AdapterChanges(
-        **{field: getattr(request, field) for field in fields if request.HasField(field)}
-    )
+    """Convert an update. Raises InvalidField for a wrong mask."""
+    changed = changed_fields(request, ("default_scale", "standing_scale", "description"))
+    changes = AdapterChanges(**{field: getattr(request, field) for field in changed})
+    if "default_scale" in changed and not request.HasField("default_scale"):
+        return replace(changes, default_scale=DEFAULT_SCALE)
+    return changes
 
 
 def adapter_to_pb(adapter: Adapter) -> adapter_pb2.Adapter:

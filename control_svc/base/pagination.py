@@ -1,13 +1,5 @@
-"""Pagination: windows of queries, pages, and page tokens.
+"""Pagination: windows of queries, and pages, whose tokens contain their last id."""
 
-A page token is the last id of a page, signed together with the project, the list and its filters,
-so that it is refused for any other list.
-"""
-
-import base64
-import binascii
-import hashlib
-import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import accumulate, takewhile
@@ -18,12 +10,12 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from control_svc.base.ids import is_id
 from svc_kit.errors import InvalidField, OutOfRange
+from svc_kit.rpc.page_tokens import PageTokens as SignedTokens
 
 DEFAULT_PAGE: Final = 20
 """Default page size of most lists, as in OpenAI's API."""
 PAGE_BYTES: Final = 16 * 1024 * 1024
 """Limit of the texts of a page whose objects may be large. Fits into a gRPC message."""
-_MAC_BYTES: Final = 16
 
 
 class _HasId(Protocol):
@@ -72,11 +64,8 @@ class PageRequest:
                 raise InvalidField(field=field, problem=f"it is not the id of {kind}")
 
 
-class PageTokens:
-    """Creates and verifies page tokens with the key of the installation."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+class PageTokens(SignedTokens):
+    """Pages of lists in the database. Page tokens are signed with the key of the installation."""
 
     def window(self, page_request: PageRequest, binding: Sequence[str], max_size: int) -> Window:
         """The window to read: one object more than the page has, to detect the end of the list.
@@ -89,7 +78,7 @@ class PageTokens:
         if page_request.token and page_request.after:
             raise InvalidField(field="after", problem="it cannot be combined with page_token")
         after = (
-            self._read(page_request.token, _binding_bytes(binding, page_request))
+            self.read(page_request.token, _ordered(binding, page_request))
             if page_request.token
             else page_request.after
         )
@@ -122,24 +111,7 @@ class PageTokens:
         if count == len(items):
             return Page(items, "")
         items = items[len(items) - count :] if window.before else items[:count]
-        return Page(items, self._make(items[-1].id, _binding_bytes(binding, page_request)))
-
-    def _make(self, last_id: str, binding: bytes) -> str:
-        return base64.urlsafe_b64encode(self._sign(last_id, binding) + last_id.encode()).decode()
-
-    def _read(self, token: str, binding: bytes) -> str:
-        try:
-            raw = base64.urlsafe_b64decode(token.encode("ascii"))
-            last_id = raw[_MAC_BYTES:].decode("ascii")
-        except (binascii.Error, ValueError):
-            last_id, raw = "", b""
-        if not hmac.compare_digest(raw[:_MAC_BYTES], self._sign(last_id, binding)):
-            raise InvalidField(field="page_token", problem="it belongs to another list")
-        return last_id
-
-    def _sign(self, last_id: str, binding: bytes) -> bytes:
-        message = binding + last_id.encode()
-        return hmac.new(self._key, message, hashlib.sha256).digest()[:_MAC_BYTES]
+        return Page(items, self.make(items[-1].id, _ordered(binding, page_request)))
 
 
 def _num_fitting(objects: Iterator[object], max_bytes: int) -> int:
@@ -164,9 +136,8 @@ def _text_bytes(value: object) -> int:
     return 0
 
 
-def _binding_bytes(binding: Sequence[str], page_request: PageRequest) -> bytes:
-    order = "newest first" if page_request.newest_first else "oldest first"
-    return "".join(f"{len(part)}:{part}" for part in (*binding, order)).encode()
+def _ordered(binding: Sequence[str], page_request: PageRequest) -> Sequence[str]:
+    return *binding, "newest first" if page_request.newest_first else "oldest first"
 
 
 RowT = TypeVar("RowT")

@@ -36,6 +36,15 @@ def check_mask(mask: FieldMask, changes: Message, editable: Collection[str]) -> 
     return mask
 
 
+def changed_fields(request: Any, editable: Collection[str]) -> set[str]:
+    """The fields that an update changes, if they are fields of the request itself.
+
+    Raises InvalidField for a mask with other fields than `editable`.
+    """
+    mask = check_mask(request.update_mask, request, editable)
+    return {path.split(".")[0] for path in mask.paths}
+
+
 def apply_mask(current: MessageT, changes: MessageT, mask: FieldMask) -> MessageT:
     """Return `current` with the paths of a checked mask replaced by those of `changes`.
 

@@ -60,13 +60,16 @@ class Conversations:
         )
 
     async def update(
-        self, project: str, conversation_id: str, metadata: Mapping[str, str]
+        self, project: str, conversation_id: str, metadata: Mapping[str, str] | None
     ) -> Conversation:
-        """Replace the metadata. Raises ConversationNotFound, MissingField or TooLong."""
-        check_metadata(metadata)
+        """Replace the metadata, unless None. Raises ConversationNotFound, MissingField or
+        TooLong."""
+        check_metadata(metadata or {})
 
         async def change(tx: Transaction) -> Conversation:
             conversation = await ConversationQueries(tx).lock(project, conversation_id)
+            if metadata is None:
+                return conversation
             changed = replace(conversation, metadata=metadata)
             await ConversationQueries(tx).update(project, changed)
             return changed

@@ -6,7 +6,7 @@ from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import conversation_service_pb2_grpc as rpc
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
-from control_svc.base.proto import is_newest_first, timestamp
+from control_svc.base.proto import changed_fields, is_newest_first, timestamp
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.service import Conversations
 from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
@@ -54,8 +54,8 @@ class ConversationServicer(rpc.ConversationServiceServicer):
     async def UpdateConversation(
         self, request: pb.UpdateConversationRequest, context: Context
     ) -> pb.UpdateConversationResponse:
-        """Replace the metadata of a conversation."""
-        metadata = dict(request.metadata)
+        """Change the metadata of a conversation."""
+        metadata = dict(request.metadata) if changed_fields(request, ("metadata",)) else None
         changed = await self._conversations.update(_project(), request.conversation_id, metadata)
         return pb.UpdateConversationResponse(conversation=conversation_to_pb(changed))
 

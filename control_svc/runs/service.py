@@ -241,14 +241,19 @@ class Runs:
     # ---- changes
 
     async def update(
-        self, project: str, thread_id: str, run_id: str, metadata: Mapping[str, str]
+        self, project: str, thread_id: str, run_id: str, metadata: Mapping[str, str] | None
     ) -> Run:
-        """Replace a run's metadata. Raises RunNotFound, and the errors of `check_metadata`."""
-        check_metadata(metadata)
+        """Replace a run's metadata, unless None.
+
+        Raises RunNotFound, and the errors of `check_metadata`.
+        """
+        check_metadata(metadata or {})
 
         async def change(tx: Transaction) -> Run:
             await RunQueries(tx).get(project, thread_id, run_id)
             run = await RunQueries(tx).lock(project, run_id)
+            if metadata is None:
+                return run
             changed = replace(run, metadata=dict(metadata))
             await RunQueries(tx).update(project, changed)
             return changed

@@ -7,7 +7,7 @@ import grpc
 from corral.control.v1 import run_service_pb2 as pb
 from corral.control.v1 import run_service_pb2_grpc as rpc
 
-from control_svc.base.proto import page_request
+from control_svc.base.proto import changed_fields, page_request
 from control_svc.event_log.model import BEFORE_FIRST
 from control_svc.runs.model import ToolOutput
 from control_svc.runs.proto import new_run, new_thread, run_to_pb, step_to_pb
@@ -56,9 +56,11 @@ class RunServicer(rpc.RunServiceServicer):
     async def UpdateRun(
         self, request: pb.UpdateRunRequest, context: Context
     ) -> pb.UpdateRunResponse:
-        """Replace the metadata of a run."""
+        """Change the metadata of a run."""
+        changed = changed_fields(request, ("metadata",))
+        metadata = dict(request.metadata) if changed else None
         run = await self._runs.update(
-            current_principal().project, request.thread_id, request.run_id, dict(request.metadata)
+            current_principal().project, request.thread_id, request.run_id, metadata
         )
         return pb.UpdateRunResponse(run=run_to_pb(run))
 

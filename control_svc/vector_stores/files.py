@@ -113,18 +113,24 @@ class VectorFiles:
         return self._tokens.page(files, window, page_request, binding)
 
     async def update(
-        self, project: str, store_id: str, file_id: str, attributes: dict[str, AttributeValue]
+        self,
+        project: str,
+        store_id: str,
+        file_id: str,
+        attributes: dict[str, AttributeValue] | None,
     ) -> StoreFile:
-        """Replace the attributes of a file.
+        """Replace the attributes of a file, unless None.
 
         Raises VectorStoreNotFound, VectorStoreFileNotFound, MissingField, InvalidField, OutOfRange
         or TooLong.
         """
-        check_attributes(attributes)
+        check_attributes(attributes or {})
 
         async def change(tx: Transaction) -> StoreFile:
             store = await VectorStoreQueries(tx).lock(project, store_id)
             file = await _get_file(tx, project, store_id, file_id)
+            if attributes is None:
+                return file
             changed = replace(file, attributes=attributes)
             await StoreFileQueries(tx).update(project, changed)
             await VectorStoreQueries(tx).update(project, store.touch(self._clock()))

@@ -8,7 +8,7 @@ from corral.control.v1 import vector_store_pb2 as pb
 from corral.control.v1 import vector_store_search_pb2 as search_pb
 from corral.control.v1 import vector_store_service_pb2 as stores_pb
 
-from control_svc.base.proto import timestamp
+from control_svc.base.proto import changed_fields, timestamp
 from control_svc.db.transaction import Clock
 from control_svc.vector_stores.filters import (
     FIELD,
@@ -118,11 +118,12 @@ def new_store(request: stores_pb.CreateVectorStoreRequest) -> NewVectorStore:
 
 
 def store_changes(request: stores_pb.UpdateVectorStoreRequest) -> StoreChanges:
-    """Convert an update of a store."""
+    """Convert an update of a store. Raises InvalidField for a wrong mask."""
+    changed = changed_fields(request, ("name", "expire_after_days", "metadata"))
     return StoreChanges(
-        name=request.name if request.HasField("name") else None,
-        life_days=request.expire_after_days if request.HasField("expire_after_days") else None,
-        metadata=dict(request.metadata.pairs) if request.HasField("metadata") else None,
+        name=request.name if "name" in changed else None,
+        life_days=request.expire_after_days if "expire_after_days" in changed else None,
+        metadata=dict(request.metadata.pairs) if "metadata" in changed else None,
     )
 
 

@@ -11,7 +11,7 @@ from corral.control.v1 import vector_store_service_pb2 as stores_pb
 from corral.control.v1 import vector_store_service_pb2_grpc as stores_rpc
 
 from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import page_request
+from control_svc.base.proto import changed_fields, page_request
 from control_svc.db.transaction import Clock
 from control_svc.vector_stores import proto as convert
 from control_svc.vector_stores.files import DEFAULT_TEXTS, VectorFiles
@@ -144,12 +144,13 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     async def UpdateVectorStoreFile(
         self, request: files_pb.UpdateVectorStoreFileRequest, context: Context
     ) -> files_pb.UpdateVectorStoreFileResponse:
-        """Replace the attributes of a file."""
+        """Change the attributes of a file."""
+        changed = changed_fields(request, ("attributes",))
         file = await self._files.update(
             current_principal().project,
             request.vector_store_id,
             request.file_id,
-            convert.read_attributes(request.attributes),
+            convert.read_attributes(request.attributes) if changed else None,
         )
         return files_pb.UpdateVectorStoreFileResponse(file=convert.file_to_pb(file))
 

@@ -1,6 +1,7 @@
 """The gRPC servicer of EngineService, for operators."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from inference_svc.rpc.validation import page, to_seconds
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, MissingField, TooLong
+from svc_kit.rpc.page_tokens import PageTokens
 
 Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
@@ -62,6 +64,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         self._adapters = adapters
         self._info = info
         self._snapshots = snapshots
+        self._tokens = PageTokens(secrets.token_bytes())
 
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
@@ -99,9 +102,9 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.ListRequestsRequest, context: Context
     ) -> pb.ListRequestsResponse:
         """List waiting and running requests; without the admin scope, of the caller's project."""
-        engines = self._pool.catalog.engines
-        requests = load_info.live_requests(engines, project=_visible_project())
-        shown, next_token = page(requests, request.page_size, request.page_token)
+        project = _visible_project()
+        requests = load_info.live_requests(self._pool.catalog.engines, project=project)
+        shown, next_token = page(self._tokens, ("requests", project or ""), requests, request)
         return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
@@ -192,12 +195,15 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.ListAdaptersRequest, context: Context
     ) -> pb.ListAdaptersResponse:
         """List all generations of all adapters."""
-        adapters = (adapter for entry in self._pool.catalog for adapter in entry.adapters.all())
-        ordered = sorted(adapters, key=lambda each: (each.name, each.project, each.generation))
-        shown, next_token = page(
-            list(map(self._describe, ordered)), request.page_size, request.page_token
+        adapters = {
+            (each.name, each.project, each.generation): each
+            for entry in self._pool.catalog
+            for each in entry.adapters.all()
+        }
+        shown, next_token = page(self._tokens, ("adapters",), adapters, request)
+        return pb.ListAdaptersResponse(
+            adapters=map(self._describe, shown), next_page_token=next_token
         )
-        return pb.ListAdaptersResponse(adapters=shown, next_page_token=next_token)
 
     def _describe(self, adapter: Adapter) -> adapter_pb2.Adapter:
         owner = self._pool.catalog.find_model(adapter.model)

@@ -1,5 +1,6 @@
 """The gRPC servicer of InferenceService."""
 
+import secrets
 from collections.abc import AsyncIterator
 
 import grpc
@@ -21,6 +22,7 @@ from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField
 from svc_kit.logs import current_request_id
 from svc_kit.rpc.interceptors import current_deadline
+from svc_kit.rpc.page_tokens import PageTokens
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -42,6 +44,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self._generating = generating
         self._embedding = embedding
         self._ranking = ranking
+        self._tokens = PageTokens(secrets.token_bytes())
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
@@ -137,9 +140,12 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         """List models and adapters, sorted by name."""
-        models = list(map(model_info.model, self._pool.catalog.visible_models(_project())))
-        shown, next_token = page(models, request.page_size, request.page_token)
-        return pb.ListModelsResponse(models=shown, next_page_token=next_token)
+        project = _project()
+        models = {(each.name,): each for each in self._pool.catalog.visible_models(project)}
+        shown, next_token = page(self._tokens, ("models", project), models, request)
+        return pb.ListModelsResponse(
+            models=map(model_info.model, shown), next_page_token=next_token
+        )
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         """Return one model; its template is included even if it is not loaded."""

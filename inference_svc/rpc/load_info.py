@@ -107,26 +107,29 @@ def _step_histograms(report: ModelLoad) -> Iterator[load_pb.StepHistogram]:
         )
 
 
-def live_requests(
-    engines: Iterable[EngineClient], *, project: str | None
-) -> list[load_pb.LiveRequest]:
-    """Return waiting and running requests (only of `project` if given), oldest first."""
+LiveRequests = dict[tuple[float, str], load_pb.LiveRequest]
+"""Requests by time of arrival (monotonic) and id."""
+
+
+def live_requests(engines: Iterable[EngineClient], *, project: str | None) -> LiveRequests:
+    """Return waiting and running requests, only those of `project` if given."""
+    requests: LiveRequests = {}
     now = time.monotonic()
-    requests = [request for engine in engines for request in _live_requests(engine, project, now)]
-    return sorted(requests, key=lambda request: -request.age.ToTimedelta())
+    for engine in engines:
+        requests |= _live_sequences(engine, project, now) | _live_embeddings(engine, project, now)
+    return requests
 
 
-def _live_requests(
-    engine: EngineClient, project: str | None, now: float
-) -> list[load_pb.LiveRequest]:
-    requests: dict[str, load_pb.LiveRequest] = {}
+def _live_sequences(engine: EngineClient, project: str | None, now: float) -> LiveRequests:
+    requests: LiveRequests = {}
+    keys: dict[str, tuple[float, str]] = {}
     for item in engine.sequences.live.values():
         if project not in (None, item.project):
             continue
         request_id = item.stream.request_id
-        request = requests.get(request_id)
-        if request is None:
-            request = requests[request_id] = load_pb.LiveRequest(
+        key = keys.setdefault(request_id, (item.arrived_at, request_id))
+        if key not in requests:
+            requests[key] = load_pb.LiveRequest(
                 request_id=request_id,
                 label=item.label,
                 project=item.project,
@@ -135,24 +138,23 @@ def _live_requests(
                 age=seconds(now - item.arrived_at),
                 prompt_tokens=len(item.request.prompt),
             )
-        request.choices.append(_choice(item))
-    return [*requests.values(), *_live_embeddings(engine, project, now)]
+        requests[key].choices.append(_choice(item))
+    return requests
 
 
-def _live_embeddings(
-    engine: EngineClient, project: str | None, now: float
-) -> Iterator[load_pb.LiveRequest]:
-    for pending in engine.embeddings.live.values():
-        request = pending.request
-        if project in (None, request.project):
-            yield load_pb.LiveRequest(
-                request_id=request.request_id,
-                project=request.project,
-                model=request.model,
-                priority=_priority(request.priority),
-                age=seconds(now - pending.arrived_at),
-                prompt_tokens=request.num_tokens,
-            )
+def _live_embeddings(engine: EngineClient, project: str | None, now: float) -> LiveRequests:
+    return {
+        (pending.arrived_at, pending.request.request_id): load_pb.LiveRequest(
+            request_id=pending.request.request_id,
+            project=pending.request.project,
+            model=pending.request.model,
+            priority=_priority(pending.request.priority),
+            age=seconds(now - pending.arrived_at),
+            prompt_tokens=pending.request.num_tokens,
+        )
+        for pending in engine.embeddings.live.values()
+        if project in (None, pending.request.project)
+    }
 
 
 def _priority(value: int) -> generation_pb2.Priority:

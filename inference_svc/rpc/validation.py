@@ -1,11 +1,14 @@
 """Validation and paging shared by several requests."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from svc_kit.errors import InvalidField, OutOfRange, TokenOutOfVocabulary, TooLong
+from svc_kit.errors import OutOfRange, TokenOutOfVocabulary, TooLong
+from svc_kit.rpc.page_tokens import PageTokens
 
 MAX_DURATION_S = 315_576_000_000  # protobuf's limit for a Duration
 
@@ -50,15 +53,29 @@ MAX_PAGE = 1000
 ItemT = TypeVar("ItemT")
 
 
-def page(items: Sequence[ItemT], size: int, token: str) -> tuple[Sequence[ItemT], str]:
-    """Return the items of a page and the token of the next page, which is empty at the end.
+class _ListRequest(Protocol):
+    page_size: int
+    page_token: str
 
-    Raises `OutOfRange` for a negative size and `InvalidField` for an invalid token.
+
+def page(
+    tokens: PageTokens,
+    binding: Sequence[str],
+    items: Mapping[tuple[Any, ...], ItemT],
+    request: _ListRequest,
+) -> tuple[list[ItemT], str]:
+    """Return a page of `items`, which are sorted by their keys, and the token of the next page.
+
+    The token is empty at the end. It contains the last key, so objects that appear or disappear
+    between two calls do not shift the others. Raises `OutOfRange` for a negative size and
+    `InvalidField` for a token of another list than `binding`, or of another process.
     """
-    if size < 0:
-        raise OutOfRange(field="page_size", value=size, minimum=0)
-    if token and not (token.isascii() and token.isdigit()):
-        raise InvalidField(field="page_token", problem="not a token of this list")
-    start = int(token[:9] or 0)
-    end = start + min(size or MAX_PAGE, MAX_PAGE)
-    return items[start:end], str(end) if end < len(items) else ""
+    if request.page_size < 0:
+        raise OutOfRange(field="page_size", value=request.page_size, minimum=0)
+    keys = sorted(items)
+    if request.page_token:
+        last = json.loads(tokens.read(request.page_token, binding))
+        keys = keys[bisect_right(keys, tuple(last)) :]
+    shown = keys[: min(request.page_size or MAX_PAGE, MAX_PAGE)]
+    next_token = tokens.make(json.dumps(shown[-1]), binding) if len(shown) < len(keys) else ""
+    return [items[key] for key in shown], next_token

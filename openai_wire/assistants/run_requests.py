@@ -30,6 +30,7 @@ from openai_wire.shared.fields import (
     WireModel,
     drop_neutral,
     parse_integer,
+    update_mask,
     validate,
 )
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
@@ -157,7 +158,12 @@ def update_run_request(
 ) -> pb.UpdateRunRequest:
     """Convert the body of an update. Raises DomainErrors with the body's field names."""
     body = validate(MetadataBody, drop_neutral(fields, {}))
-    return pb.UpdateRunRequest(thread_id=thread_id, run_id=run_id, metadata=body.metadata or {})
+    return pb.UpdateRunRequest(
+        thread_id=thread_id,
+        run_id=run_id,
+        metadata=body.metadata or {},
+        update_mask=update_mask(fields, "metadata"),
+    )
 
 
 def submit_request(

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Final, Literal
 from corral.control.v1 import item_pb2, message_pb2, thread_pb2
 from corral.control.v1 import message_service_pb2 as message_service
 from corral.control.v1 import thread_service_pb2 as thread_service
-from google.protobuf.field_mask_pb2 import FieldMask
 from pydantic import Field, Tag
 
 from openai_wire.assistants.tools import ToolResourcesBody, new_stores_to_proto, resources_to_proto
-from openai_wire.shared.fields import BY_KIND, WireModel, drop_neutral, validate
+from openai_wire.shared.fields import BY_KIND, WireModel, drop_neutral, update_mask, validate
 from openai_wire.shared.pagination import PageQuery
 from svc_kit.errors import MissingField, UnsupportedValue
 
@@ -115,8 +114,9 @@ def update_thread_request(
     changes = thread_pb2.Thread(id=thread_id, etag=body.etag or "", metadata=body.metadata or {})
     if body.tool_resources is not None:
         changes.tool_resources.CopyFrom(resources_to_proto(body.tool_resources))
-    paths = [name for name in ("metadata", "tool_resources") if name in fields]
-    return thread_service.UpdateThreadRequest(thread=changes, update_mask=FieldMask(paths=paths))
+    return thread_service.UpdateThreadRequest(
+        thread=changes, update_mask=update_mask(fields, "metadata", "tool_resources")
+    )
 
 
 def create_message_request(
@@ -135,8 +135,9 @@ def update_message_request(
     """Convert the body of an update. Raises DomainErrors with the body's field names."""
     body = validate(MetadataBody, drop_neutral(fields, {}))
     changes = message_pb2.Message(id=message_id, thread_id=thread_id, metadata=body.metadata or {})
-    paths = ["metadata"] if "metadata" in fields else []
-    return message_service.UpdateMessageRequest(message=changes, update_mask=FieldMask(paths=paths))
+    return message_service.UpdateMessageRequest(
+        message=changes, update_mask=update_mask(fields, "metadata")
+    )
 
 
 def thread_to_proto(body: ThreadBody, *, allow_new_stores: bool = False) -> thread_pb2.Thread:

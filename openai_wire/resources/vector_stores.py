@@ -11,7 +11,7 @@ from corral.control.v1 import (
 )
 from pydantic import Field
 
-from openai_wire.shared.fields import Count, WireModel, drop_neutral, validate
+from openai_wire.shared.fields import Count, WireModel, drop_neutral, update_mask, validate
 from openai_wire.shared.objects import enum_name, optional_seconds, state_name
 from openai_wire.shared.pagination import PageQuery, page_fields, parse_page_query
 from svc_kit.errors import InvalidField, InvalidType
@@ -160,7 +160,10 @@ def update_file_request(
     """Convert new attributes. Raises DomainErrors with the body's field names."""
     body = validate(VectorStoreFileUpdateBody, fields)
     return vector_store_file_service_pb2.UpdateVectorStoreFileRequest(
-        vector_store_id=store_id, file_id=file_id, attributes=_attributes(body.attributes)
+        vector_store_id=store_id,
+        file_id=file_id,
+        attributes=_attributes(body.attributes),
+        update_mask=update_mask(fields, "attributes"),
     )
 
 

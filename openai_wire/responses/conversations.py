@@ -9,7 +9,7 @@ from pydantic import Field
 
 from openai_wire.responses.input_items import items_to_proto
 from openai_wire.responses.requests import parse_includes
-from openai_wire.shared.fields import WireModel, drop_neutral, parse_integer, validate
+from openai_wire.shared.fields import WireModel, drop_neutral, parse_integer, update_mask, validate
 from openai_wire.shared.objects import Json
 from openai_wire.shared.pagination import ListQuery, list_fields, parse_page_query
 from svc_kit.errors import InvalidField
@@ -52,7 +52,9 @@ def update_conversation_request(
     """Convert the body of an update. Raises DomainErrors with OpenAI's field names."""
     body = validate(ConversationUpdateBody, drop_neutral(fields, {}))
     return service_pb.UpdateConversationRequest(
-        conversation_id=conversation_id, metadata=body.metadata or {}
+        conversation_id=conversation_id,
+        metadata=body.metadata or {},
+        update_mask=update_mask(fields, "metadata"),
     )
 
 

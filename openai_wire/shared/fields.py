@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
+from google.protobuf.field_mask_pb2 import FieldMask
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -107,6 +108,11 @@ def agreed_value(fields: Mapping[str, Any]) -> Any:
         if value != values[first]:
             raise InvalidField(field=name, problem=f"it disagrees with '{first}'")
     return values.get(first)
+
+
+def update_mask(fields: Mapping[str, Any], *names: str) -> FieldMask:
+    """The mask of an update: those of `names` that the body contains, null included."""
+    return FieldMask(paths=[name for name in names if name in fields])
 
 
 def format_path(location: Sequence[int | str]) -> str:

@@ -10,7 +10,9 @@ import pytest
 from corral.inference.v1 import chat_pb2, generation_pb2
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message_factory import GetMessageClass
 
 from tests.e2e.conftest import ODD_NAME
 from tests.support.rpc import (
@@ -30,6 +32,13 @@ from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
 
+LISTS = [
+    method
+    for module in (pb, engine_pb)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if method.name.startswith("List")
+]
 TURN = f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n"
 """The question rendered with the demo model's template."""
 
@@ -231,6 +240,25 @@ async def test_a_chat_is_rendered_with_the_template(rpc: Rpc) -> None:
 
 
 # --- models and load ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", LISTS, ids=lambda method: method.name)
+async def test_a_list_refuses_tokens_that_are_not_its_own(
+    rpc: Rpc, method: MethodDescriptor
+) -> None:
+    """Forged ones, and that of another list."""
+    page = await rpc.inference.ListModels(pb.ListModelsRequest(page_size=1))
+    stub = rpc.inference if method.name == "ListModels" else rpc.engine
+    forged = f"{page.next_page_token[:-4]}AAAA"
+    for token in {"1", "é", forged, page.next_page_token} - {
+        page.next_page_token if method.name == "ListModels" else ""
+    }:
+        request = GetMessageClass(method.input_type)(page_token=token)
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await getattr(stub, method.name)(request)
+
+        error = parse_error(failure.value)
+        assert (error.reason, error.metadata["field"]) == ("INVALID_FIELD", "page_token")
 
 
 async def test_models_are_listed_in_pages_and_described(rpc: Rpc) -> None:

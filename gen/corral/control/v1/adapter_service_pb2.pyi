@@ -3,6 +3,7 @@ import datetime
 from corral.control.v1 import adapter_pb2 as _adapter_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -60,18 +61,20 @@ class ListAdaptersResponse(_message.Message):
     def __init__(self, adapters: _Optional[_Iterable[_Union[_adapter_pb2.Adapter, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UpdateAdapterRequest(_message.Message):
-    __slots__ = ("adapter", "default_scale", "standing_scale", "description", "etag")
+    __slots__ = ("adapter", "default_scale", "standing_scale", "description", "etag", "update_mask")
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_SCALE_FIELD_NUMBER: _ClassVar[int]
     STANDING_SCALE_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ETAG_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
     adapter: str
     default_scale: float
     standing_scale: float
     description: str
     etag: str
-    def __init__(self, adapter: _Optional[str] = ..., default_scale: _Optional[float] = ..., standing_scale: _Optional[float] = ..., description: _Optional[str] = ..., etag: _Optional[str] = ...) -> None: ...
+    update_mask: _field_mask_pb2.FieldMask
+    def __init__(self, adapter: _Optional[str] = ..., default_scale: _Optional[float] = ..., standing_scale: _Optional[float] = ..., description: _Optional[str] = ..., etag: _Optional[str] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
 
 class UpdateAdapterResponse(_message.Message):
     __slots__ = ("adapter",)

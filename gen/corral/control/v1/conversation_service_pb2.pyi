@@ -2,6 +2,7 @@ from corral.control.v1 import conversation_pb2 as _conversation_pb2
 from corral.control.v1 import item_pb2 as _item_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import response_pb2 as _response_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -46,7 +47,7 @@ class GetConversationResponse(_message.Message):
     def __init__(self, conversation: _Optional[_Union[_conversation_pb2.Conversation, _Mapping]] = ...) -> None: ...
 
 class UpdateConversationRequest(_message.Message):
-    __slots__ = ("conversation_id", "metadata")
+    __slots__ = ("conversation_id", "metadata", "update_mask")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,9 +57,11 @@ class UpdateConversationRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     CONVERSATION_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
     conversation_id: str
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, conversation_id: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    update_mask: _field_mask_pb2.FieldMask
+    def __init__(self, conversation_id: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
 
 class UpdateConversationResponse(_message.Message):
     __slots__ = ("conversation",)

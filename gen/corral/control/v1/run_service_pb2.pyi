@@ -6,6 +6,7 @@ from corral.control.v1 import thread_pb2 as _thread_pb2
 from corral.control.v1 import tool_pb2 as _tool_pb2
 from corral.control.v1 import vector_store_service_pb2 as _vector_store_service_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -138,7 +139,7 @@ class ListRunsResponse(_message.Message):
     def __init__(self, runs: _Optional[_Iterable[_Union[_run_pb2.Run, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UpdateRunRequest(_message.Message):
-    __slots__ = ("thread_id", "run_id", "metadata")
+    __slots__ = ("thread_id", "run_id", "metadata", "update_mask")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -149,10 +150,12 @@ class UpdateRunRequest(_message.Message):
     THREAD_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
     thread_id: str
     run_id: str
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, thread_id: _Optional[str] = ..., run_id: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    update_mask: _field_mask_pb2.FieldMask
+    def __init__(self, thread_id: _Optional[str] = ..., run_id: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
 
 class UpdateRunResponse(_message.Message):
     __slots__ = ("run",)

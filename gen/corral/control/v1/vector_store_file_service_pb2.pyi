@@ -1,5 +1,6 @@
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import vector_store_pb2 as _vector_store_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -78,7 +79,7 @@ class ListVectorStoreFilesResponse(_message.Message):
     def __init__(self, files: _Optional[_Iterable[_Union[_vector_store_pb2.VectorStoreFile, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UpdateVectorStoreFileRequest(_message.Message):
-    __slots__ = ("vector_store_id", "file_id", "attributes")
+    __slots__ = ("vector_store_id", "file_id", "attributes", "update_mask")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,10 +90,12 @@ class UpdateVectorStoreFileRequest(_message.Message):
     VECTOR_STORE_ID_FIELD_NUMBER: _ClassVar[int]
     FILE_ID_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
     vector_store_id: str
     file_id: str
     attributes: _containers.MessageMap[str, _vector_store_pb2.AttributeValue]
-    def __init__(self, vector_store_id: _Optional[str] = ..., file_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _vector_store_pb2.AttributeValue]] = ...) -> None: ...
+    update_mask: _field_mask_pb2.FieldMask
+    def __init__(self, vector_store_id: _Optional[str] = ..., file_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _vector_store_pb2.AttributeValue]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
 
 class UpdateVectorStoreFileResponse(_message.Message):
     __slots__ = ("file",)

@@ -1,6 +1,7 @@
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import vector_store_pb2 as _vector_store_pb2
 from corral.control.v1 import vector_store_search_pb2 as _vector_store_search_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -75,16 +76,18 @@ class ListVectorStoresResponse(_message.Message):
     def __init__(self, vector_stores: _Optional[_Iterable[_Union[_vector_store_pb2.VectorStore, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UpdateVectorStoreRequest(_message.Message):
-    __slots__ = ("vector_store_id", "name", "expire_after_days", "metadata")
+    __slots__ = ("vector_store_id", "name", "expire_after_days", "metadata", "update_mask")
     VECTOR_STORE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_AFTER_DAYS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
     vector_store_id: str
     name: str
     expire_after_days: int
     metadata: VectorStoreMetadata
-    def __init__(self, vector_store_id: _Optional[str] = ..., name: _Optional[str] = ..., expire_after_days: _Optional[int] = ..., metadata: _Optional[_Union[VectorStoreMetadata, _Mapping]] = ...) -> None: ...
+    update_mask: _field_mask_pb2.FieldMask
+    def __init__(self, vector_store_id: _Optional[str] = ..., name: _Optional[str] = ..., expire_after_days: _Optional[int] = ..., metadata: _Optional[_Union[VectorStoreMetadata, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
 
 class VectorStoreMetadata(_message.Message):
     __slots__ = ("pairs",)
