@@ -70,7 +70,8 @@ class AssistantServiceServicer:
 
     def CreateAssistant(self, request, context):
         """CreateAssistant adds an assistant.
-        Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the request_id belongs to another request.
+        Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the request_id belongs to another
+        request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

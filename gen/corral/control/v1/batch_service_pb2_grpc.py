@@ -83,7 +83,8 @@ class BatchServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListBatches(self, request, context):
-        """ListBatches lists the project's batches, newest first. Errors include: INVALID_ARGUMENT: a page token of another list.
+        """ListBatches lists the project's batches, newest first. Errors include: INVALID_ARGUMENT: a page
+        token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -142,8 +142,8 @@ class ConversationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListConversationItems(self, request, context):
-        """ListConversationItems lists the items. Errors include: NOT_FOUND: no such conversation. INVALID_ARGUMENT: a page token
-        of another list.
+        """ListConversationItems lists the items. Errors include: NOT_FOUND: no such conversation.
+        INVALID_ARGUMENT: a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -70,8 +70,9 @@ class MessageServiceServicer:
 
     def CreateMessage(self, request, context):
         """CreateMessage adds a message at the end of a thread.
-        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such thread, or a file of the message. FAILED_PRECONDITION: a
-        run is active. ALREADY_EXISTS: the request_id belongs to another request.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such thread, or a file of the message.
+        FAILED_PRECONDITION: a run is active. ALREADY_EXISTS: the request_id belongs to another
+        request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,7 +95,8 @@ class MessageServiceServicer:
 
     def UpdateMessage(self, request, context):
         """UpdateMessage changes a message's metadata.
-        Errors include: NOT_FOUND: no such thread or message. INVALID_ARGUMENT: a field. FAILED_PRECONDITION: a run is active.
+        Errors include: NOT_FOUND: no such thread or message. INVALID_ARGUMENT: a field.
+        FAILED_PRECONDITION: a run is active.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

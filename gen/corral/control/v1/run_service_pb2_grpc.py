@@ -119,8 +119,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """ListRuns lists the runs of a thread. Errors include: NOT_FOUND: no such thread. INVALID_ARGUMENT: a page token of another
-        list.
+        """ListRuns lists the runs of a thread. Errors include: NOT_FOUND: no such thread.
+        INVALID_ARGUMENT: a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,8 +162,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRunSteps(self, request, context):
-        """ListRunSteps lists the steps of a run. Errors include: NOT_FOUND: no such thread or run. INVALID_ARGUMENT: a page token of
-        another list.
+        """ListRunSteps lists the steps of a run. Errors include: NOT_FOUND: no such thread or run.
+        INVALID_ARGUMENT: a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

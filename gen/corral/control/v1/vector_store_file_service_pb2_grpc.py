@@ -117,7 +117,8 @@ class VectorStoreFileServiceServicer:
 
     def UpdateVectorStoreFile(self, request, context):
         """UpdateVectorStoreFile changes the attributes of a file in a store.
-        Errors include: NOT_FOUND: no such store, or the file is not in it. INVALID_ARGUMENT: an attribute.
+        Errors include: NOT_FOUND: no such store, or the file is not in it. INVALID_ARGUMENT: an
+        attribute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

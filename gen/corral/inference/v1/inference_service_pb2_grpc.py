@@ -93,8 +93,9 @@ class InferenceServiceServicer:
 
     def Generate(self, request, context):
         """Generate continues a text or token ids, without a template.
-        Errors include: NOT_FOUND: unknown model. INVALID_ARGUMENT: a field, or a prompt over the context.
-        RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: loading, draining, or the engine died.
+        Errors include: NOT_FOUND: unknown model. INVALID_ARGUMENT: a field, or a prompt over the
+        context. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: loading, draining, or the engine
+        died.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,7 +120,8 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Rerank(self, request, context):
-        """Rerank scores documents against a query. Errors: as Embed; FAILED_PRECONDITION: the model has no rank head.
+        """Rerank scores documents against a query. Errors: as Embed; FAILED_PRECONDITION: the model has
+        no rank head.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
