@@ -40,45 +40,35 @@ COMPLETION_PARAMS: ParamNames = _COMMON | {
 EMBEDDING_PARAMS: ParamNames = _COMMON | {"inputs": "input"}
 RERANK_PARAMS: ParamNames = _COMMON
 
-FILE_PARAMS: ParamNames = {
+_STORED = {"page_size": "limit", "request_id": "Idempotency-Key"}
+FILE_PARAMS: ParamNames = _STORED | {
     "chunk": "data",
-    "page_size": "limit",
-    "request_id": "Idempotency-Key",
     "size_bytes": "bytes",
     "ttl": "expires_after.seconds",
 }
-
-ADAPTER_PARAMS: ParamNames = {
-    "chunk": "file",
-    "page_size": "limit",
-    "request_id": "Idempotency-Key",
-}
+ADAPTER_PARAMS: ParamNames = _STORED | {"chunk": "file"}
 LOAD_LORA_PARAMS: ParamNames = {
     "name": "lora_name",
     "path": "lora_path",
     "model": "base_model_name",
 }
 
-BATCH_PARAMS: ParamNames = {
-    "page_size": "limit",
-    "request_id": "Idempotency-Key",
-    "output_ttl": "output_expires_after.seconds",
-}
+BATCH_PARAMS: ParamNames = _STORED | {"output_ttl": "output_expires_after.seconds"}
 
-RESPONSE_PARAMS: ParamNames = _COMMON | {
-    "compact_threshold": "context_management[0].compact_threshold",
-    "constraint": "text.format.schema",
-    "conversation_id": "conversation",
-    "messages": "input",
-    "page_size": "limit",
-    "prompt": "input",
-    "request_id": "Idempotency-Key",
-    "response_format": "text.format.schema",
-}
+RESPONSE_PARAMS: ParamNames = (
+    _COMMON
+    | _STORED
+    | {
+        "compact_threshold": "context_management[0].compact_threshold",
+        "constraint": "text.format.schema",
+        "conversation_id": "conversation",
+        "messages": "input",
+        "prompt": "input",
+        "response_format": "text.format.schema",
+    }
+)
 
-VECTOR_STORE_PARAMS: ParamNames = {
-    "page_size": "limit",
-    "request_id": "Idempotency-Key",
+VECTOR_STORE_PARAMS: ParamNames = _STORED | {
     "queries": "query",
     "inputs": "query",
     "max_results": "max_num_results",
@@ -88,10 +78,7 @@ VECTOR_STORE_PARAMS: ParamNames = {
     "expire_after_days": "expires_after.days",
 }
 
-ASSISTANT_PARAMS: ParamNames = _COMMON | {
-    "page_size": "limit",
-    "request_id": "Idempotency-Key",
-}
+ASSISTANT_PARAMS: ParamNames = _COMMON | _STORED
 
 _WRAPPERS = frozenset(
     (

@@ -6,6 +6,7 @@ from openai_wire.assistants.tools import format_object, resources_object, tool_o
 from openai_wire.shared.objects import (
     Json,
     enum_name,
+    incomplete_details,
     optional_float,
     optional_seconds,
     state_name,
@@ -54,7 +55,7 @@ def message_object(message: message_pb2.Message) -> Json:
         "created_at": message.create_time.seconds,
         "thread_id": message.thread_id,
         "status": state_name(message),
-        "incomplete_details": _incomplete_details(message),
+        "incomplete_details": incomplete_details(message),
         "completed_at": optional_seconds(message, "completed_time"),
         "incomplete_at": optional_seconds(message, "incomplete_time"),
         "role": enum_name(item_pb2.ItemRole.Name(message.role), "ITEM_ROLE_"),
@@ -93,13 +94,6 @@ def citation_object(citation: item_pb2.FileCitation) -> Json:
         "end_index": citation.end,
         "file_citation": {"file_id": citation.file_id},
     }
-
-
-def _incomplete_details(message: message_pb2.Message) -> Json | None:
-    if not message.incomplete_reason:
-        return None
-    name = message_pb2.Message.IncompleteReason.Name(message.incomplete_reason)
-    return {"reason": enum_name(name, "INCOMPLETE_REASON_")}
 
 
 def _attachment_object(attachment: message_pb2.Attachment) -> Json:

@@ -13,6 +13,7 @@ from openai_wire.errors import error_body
 from openai_wire.shared.objects import (
     Json,
     enum_name,
+    incomplete_details,
     optional_float,
     optional_seconds,
     state_name,
@@ -38,7 +39,7 @@ def run_object(run: run_pb2.Run) -> Json:
         "expires_at": optional_seconds(run, "expire_time"),
         "started_at": optional_seconds(run, "start_time"),
         **_end_times(run, status, ("cancelled", "failed", "completed")),
-        "incomplete_details": _incomplete_details(run),
+        "incomplete_details": incomplete_details(run),
         "model": run.model,
         "instructions": run.instructions,
         "tools": tool_objects(run.tools),
@@ -100,13 +101,6 @@ def _error(owner: run_pb2.Run | run_pb2.RunStep) -> Json | None:
     if not owner.HasField("error"):
         return None
     return {"code": owner.error.code, "message": owner.error.message}
-
-
-def _incomplete_details(run: run_pb2.Run) -> Json | None:
-    if not run.incomplete_reason:
-        return None
-    name = run_pb2.Run.IncompleteReason.Name(run.incomplete_reason)
-    return {"reason": enum_name(name, "INCOMPLETE_REASON_")}
 
 
 def _end_times(owner: run_pb2.Run | run_pb2.RunStep, status: str, statuses: Sequence[str]) -> Json:

@@ -29,19 +29,14 @@ from openai_wire.shared.fields import (
     INT32_MAX,
     WireModel,
     drop_neutral,
-    parse_integer,
+    parse_event_number,
     update_mask,
     validate,
 )
-from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
+from svc_kit.errors import MissingField, UnsupportedValue
 
 _UNSUPPORTED: Final = {
     name: values for name, values in ASSISTANT_UNSUPPORTED.items() if name != "stream"
-}
-_MODES: Final = {
-    "none": tool_pb2.ToolSelection.MODE_NONE,
-    "auto": tool_pb2.ToolSelection.MODE_AUTO,
-    "required": tool_pb2.ToolSelection.MODE_REQUIRED,
 }
 _DEFAULTS: Final = frozenset(("temperature", "top_p", "top_k", "min_p"))
 """Sampling fields for which OpenAI's default differs from the model's."""
@@ -183,9 +178,7 @@ def submit_request(
 
 def watch_request(thread_id: str, run_id: str, last_event_id: str | None) -> pb.WatchRunRequest:
     """Request the events after number `last_event_id`; all if None. Raises InvalidField."""
-    after = None if last_event_id is None else parse_integer(last_event_id)
-    if isinstance(after, str):
-        raise InvalidField(field="starting_after", problem="it must be the number of an event")
+    after = None if last_event_id is None else parse_event_number(last_event_id)
     return pb.WatchRunRequest(thread_id=thread_id, run_id=run_id, after=after)
 
 
@@ -237,10 +230,10 @@ def _tool_choice(choice: str | ToolChoiceBody | None) -> tool_pb2.ToolSelection 
     if choice is None:
         return None
     if isinstance(choice, str):
-        return tool_pb2.ToolSelection(mode=_MODES[choice])
+        return tool_pb2.ToolSelection(mode=f"MODE_{choice.upper()}")
     if choice.type == "code_interpreter":
         raise UnsupportedValue(field="tool_choice.type", value=choice.type)
     if choice.type == "function" and choice.function is None:
         raise MissingField(field="tool_choice.function")
     name = choice.type if choice.function is None else choice.function.name
-    return tool_pb2.ToolSelection(mode=_MODES["required"], allowed_names=[name], is_one=True)
+    return tool_pb2.ToolSelection(mode="MODE_REQUIRED", allowed_names=[name], is_one=True)

@@ -1,7 +1,7 @@
 """Request bodies of threads and messages, converted to protos."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from corral.control.v1 import item_pb2, message_pb2, thread_pb2
 from corral.control.v1 import message_service_pb2 as message_service
@@ -14,10 +14,6 @@ from openai_wire.shared.pagination import PageQuery
 from svc_kit.errors import MissingField, UnsupportedValue
 
 Detail = Literal["auto", "low", "high"]
-_ROLES: Final = {
-    "user": item_pb2.ITEM_ROLE_USER,
-    "assistant": item_pb2.ITEM_ROLE_ASSISTANT,
-}
 
 
 class ImageUrl(WireModel):
@@ -160,7 +156,7 @@ def _message(body: MessageBody, path: str) -> message_pb2.NewMessage:
     if isinstance(parts, str):
         parts = [MessagePart(type="text", text=parts)]
     return message_pb2.NewMessage(
-        role=_ROLES[body.role],
+        role=f"ITEM_ROLE_{body.role.upper()}",
         parts=[_part(part, f"{path}content[{index}]") for index, part in enumerate(parts)],
         attachments=[
             _attachment(attachment, f"{path}attachments[{index}]")

@@ -11,28 +11,16 @@ from openai_wire.chat.output_format import JsonSchemaFormat
 from openai_wire.chat.tools import FunctionDefinition
 from openai_wire.resources.vector_stores import create_store_request
 from openai_wire.shared.fields import BY_KIND, WireModel
-from openai_wire.shared.json_body import json_text
 from openai_wire.shared.objects import Json, enum_name
+from openai_wire.shared.tools import (
+    FileSearchSettings,
+    function_to_proto,
+    schema_to_proto,
+    search_to_proto,
+)
 from svc_kit.errors import MissingField, UnsupportedField, UnsupportedValue
 
 MAX_TOOLS: Final = 128
-
-
-class RankingOptions(WireModel):
-    """How search results are ranked."""
-
-    ranker: str | None = None
-    score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-
-
-class FileSearchSettings(WireModel):
-    """Settings of file_search."""
-
-    max_num_results: Annotated[int, Field(ge=1, le=50)] | None = None
-    ranking_options: RankingOptions | None = None
-    filters: dict[str, Any] | None = Field(
-        None, description="A condition on attributes, as in searches of vector stores."
-    )
 
 
 class AssistantTool(WireModel):
@@ -128,13 +116,7 @@ def format_to_proto(answer: str | AnswerForm | None) -> tool_pb2.AnswerFormat | 
     schema = answer.json_schema
     if schema is None or schema.schema_ is None:
         raise MissingField(field="response_format.json_schema.schema")
-    return tool_pb2.AnswerFormat(
-        kind=tool_pb2.AnswerFormat.KIND_JSON_SCHEMA,
-        name=schema.name or "",
-        description=schema.description or "",
-        schema_json=json_text(schema.schema_),
-        strict=schema.strict,
-    )
+    return schema_to_proto(schema)
 
 
 def format_object(owner: assistant_pb2.Assistant | run_pb2.Run) -> str | Json:
@@ -157,28 +139,11 @@ def _tool_to_proto(tool: AssistantTool, path: str) -> tool_pb2.Tool:
     if tool.type == "code_interpreter":
         raise UnsupportedValue(field=f"{path}.type", value=tool.type)
     if tool.type == "file_search":
-        return tool_pb2.Tool(file_search=_search_to_proto(tool.file_search or FileSearchSettings()))
+        return tool_pb2.Tool(file_search=search_to_proto(tool.file_search or FileSearchSettings()))
     function = tool.function
     if function is None:
         raise MissingField(field=f"{path}.function")
-    return tool_pb2.Tool(
-        function=tool_pb2.FunctionTool(
-            name=function.name,
-            description=function.description or "",
-            parameters_json=json_text(function.parameters),
-            strict=function.strict,
-        )
-    )
-
-
-def _search_to_proto(search: FileSearchSettings) -> tool_pb2.FileSearchTool:
-    ranking = search.ranking_options or RankingOptions()
-    return tool_pb2.FileSearchTool(
-        max_results=search.max_num_results,
-        ranker=ranking.ranker or "",
-        score_threshold=ranking.score_threshold,
-        filters_json=json_text(search.filters),
-    )
+    return tool_pb2.Tool(function=function_to_proto(function))
 
 
 def _tool_object(tool: tool_pb2.Tool) -> Json:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from openai_wire.resources.files import ExpiresAfter, ttl_duration
 from openai_wire.shared.fields import WireModel, drop_neutral, parse_integer, validate
-from openai_wire.shared.objects import optional_seconds, state_name
+from openai_wire.shared.objects import optional_seconds, state_name, token_usage
 from openai_wire.shared.pagination import MAX_PAGE, parse_page_query
 from svc_kit.errors import InvalidField
 
@@ -100,7 +100,7 @@ def batch_object(batch: batch_pb2.Batch) -> dict[str, object]:
             "completed": batch.request_counts.completed,
             "failed": batch.request_counts.failed,
         },
-        "usage": _usage(batch.usage),
+        "usage": token_usage(batch.usage),
         "metadata": dict(batch.metadata) or None,
     }
 
@@ -118,13 +118,3 @@ def _errors(errors: Sequence[batch_pb2.BatchError]) -> dict[str, object] | None:
         for error in errors
     ]
     return {"object": "list", "data": data}
-
-
-def _usage(usage: batch_pb2.BatchUsage) -> dict[str, object]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }

@@ -8,16 +8,10 @@ from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
 from openai_wire.shared.fields import BY_KIND, WireModel
-from openai_wire.shared.json_body import json_text
 from openai_wire.shared.objects import Json, enum_name
+from openai_wire.shared.tools import schema_to_proto
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
-_MODES: Final = {
-    "none": tool_pb2.ToolSelection.MODE_NONE,
-    "auto": tool_pb2.ToolSelection.MODE_AUTO,
-    "required": tool_pb2.ToolSelection.MODE_REQUIRED,
-}
-_MODE_NAMES: Final = {mode: name for name, mode in _MODES.items()}
 _NAMED_TYPES: Final = ("function", "custom")
 _HOSTED_TYPES: Final = ("file_search", "mcp")
 
@@ -84,14 +78,15 @@ def tool_choice_to_proto(
             names = [_name(choice, "tool_choice")]
     _check_supported(mode, names, tools)
     is_one = isinstance(choice, ChoiceModel) and choice.type != "allowed_tools"
-    return tool_pb2.ToolSelection(mode=_MODES[mode], allowed_names=names, is_one=is_one)
+    return tool_pb2.ToolSelection(mode=f"MODE_{mode.upper()}", allowed_names=names, is_one=is_one)
 
 
 def tool_choice_object(
     choice: tool_pb2.ToolSelection, tools: Sequence[tool_pb2.Tool]
 ) -> str | Json:
     """The tool choice as JSON."""
-    mode = _MODE_NAMES.get(choice.mode, "auto")
+    modes = tool_pb2.ToolSelection.Mode
+    mode = enum_name(modes.Name(choice.mode or modes.MODE_AUTO), "MODE_")
     types = {tool_name(tool): tool.WhichOneof("tool") or "function" for tool in tools}
     selected = [
         {"type": kind, "name": name}
@@ -125,13 +120,7 @@ def format_to_proto(text: TextFormat | None) -> tool_pb2.AnswerFormat | None:
         for field, value in (("name", text.name), ("schema", text.schema_)):
             if value is None:
                 raise MissingField(field=f"text.format.{field}")
-    return tool_pb2.AnswerFormat(
-        kind=f"KIND_{text.type.upper()}",
-        name=text.name or "",
-        description=text.description or "",
-        schema_json=json_text(text.schema_),
-        strict=text.strict,
-    )
+    return schema_to_proto(text, text.type)
 
 
 def format_object(answer: tool_pb2.AnswerFormat) -> Json:

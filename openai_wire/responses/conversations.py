@@ -9,10 +9,15 @@ from pydantic import Field
 
 from openai_wire.responses.input_items import items_to_proto
 from openai_wire.responses.requests import parse_includes
-from openai_wire.shared.fields import WireModel, drop_neutral, parse_integer, update_mask, validate
+from openai_wire.shared.fields import (
+    WireModel,
+    drop_neutral,
+    parse_event_number,
+    update_mask,
+    validate,
+)
 from openai_wire.shared.objects import Json
 from openai_wire.shared.pagination import ListQuery, list_fields, parse_page_query
-from svc_kit.errors import InvalidField
 
 
 class ConversationBody(WireModel):
@@ -83,12 +88,7 @@ def parse_item_query(query: Mapping[str, str], include: Sequence[str]) -> Json:
 def parse_starting_after(query: Mapping[str, str]) -> int | None:
     """The number of the last event that the client received, if any. Raises InvalidField."""
     text = query.get("starting_after")
-    if not text:
-        return None
-    number = parse_integer(text)
-    if isinstance(number, str):
-        raise InvalidField(field="starting_after", problem="it must be the number of an event")
-    return number
+    return parse_event_number(text) if text else None
 
 
 def conversation_object(conversation: conversation_pb2.Conversation) -> Json:

@@ -1,7 +1,7 @@
 """Input items and their content parts, converted to protos."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 from corral.control.v1 import item_pb2
 from pydantic import ConfigDict, Field, Tag
@@ -191,72 +191,15 @@ class McpApprovalResponseModel(ItemModel):
     reason: str | None = None
 
 
-def _file_search_call(model: FileSearchModel, item: item_pb2.Item, path: str) -> None:
-    item.file_search_call.call_id = model.id or ""
-    item.file_search_call.queries.extend(model.queries)
-    if model.status == "failed":
-        item.file_search_call.problem = "failed"
-    for result in model.results or ():
-        item.file_search_call.results.add(
-            file_id=result.file_id,
-            filename=result.filename,
-            score=result.score,
-            text=result.text,
-            attributes_json=json_text(result.attributes or {}),
-        )
-    item.file_search_call.SetInParent()
-
-
-def _mcp_list_tools(model: McpListModel, item: item_pb2.Item, path: str) -> None:
-    item.mcp_list_tools.server_label = model.server_label
-    item.mcp_list_tools.problem = model.error or ""
-    for tool in model.tools:
-        item.mcp_list_tools.tools.add(
-            name=tool.name,
-            description=tool.description or "",
-            input_schema_json=json_text(tool.input_schema),
-            annotations_json=json_text(tool.annotations),
-        )
-    item.mcp_list_tools.SetInParent()
-
-
-def _mcp_call(model: McpCallModel, item: item_pb2.Item, path: str) -> None:
-    item.mcp_call.CopyFrom(
-        item_pb2.McpCallItem(
-            server_label=model.server_label,
-            name=model.name,
-            arguments_json=model.arguments,
-            output=model.output,
-            problem=model.error or "",
-            approval_request_id=model.approval_request_id or "",
-        )
-    )
-
-
-def _mcp_approval_request(model: McpApprovalRequestModel, item: item_pb2.Item, path: str) -> None:
-    item.mcp_approval_request.CopyFrom(
-        item_pb2.McpApprovalRequestItem(
-            server_label=model.server_label, name=model.name, arguments_json=model.arguments
-        )
-    )
-
-
-def _mcp_approval_response(model: McpApprovalResponseModel, item: item_pb2.Item, path: str) -> None:
-    item.mcp_approval_response.CopyFrom(
-        item_pb2.McpApprovalResponseItem(
-            approval_request_id=model.approval_request_id,
-            approve=model.approve,
-            reason=model.reason or "",
-        )
-    )
-
-
-_ROLES: Final = {
-    "user": item_pb2.ITEM_ROLE_USER,
-    "assistant": item_pb2.ITEM_ROLE_ASSISTANT,
-    "system": item_pb2.ITEM_ROLE_SYSTEM,
-    "developer": item_pb2.ITEM_ROLE_DEVELOPER,
+_RENAMED: Final = {
+    "annotations": "annotations_json",
+    "arguments": "arguments_json",
+    "attributes": "attributes_json",
+    "encrypted_content": "sealed",
+    "error": "problem",
+    "input_schema": "input_schema_json",
 }
+"""Fields whose names in protos differ."""
 _STATUSES: Final[Mapping[str | None, item_pb2.Item.Status]] = {
     "in_progress": item_pb2.Item.STATUS_IN_PROGRESS,
     "completed": item_pb2.Item.STATUS_COMPLETED,
@@ -328,14 +271,29 @@ def item_to_proto(fields: Mapping[str, Any], path: str) -> item_pb2.Item:
     kind = fields.get("type") or _default_type(fields, path)
     if not isinstance(kind, str):
         raise InvalidType(field=f"{path}.type", expected="a string")
-    reader = _READERS.get(kind)
-    if reader is None:
+    if kind not in _MODELS:
         raise UnsupportedValue(field=f"{path}.type", value=kind)
-    model = validate(reader.model, fields, path)
+    model = validate(_MODELS[kind], fields, path)
     item = item_pb2.Item(id=model.id or "")
     if model.status in _STATUSES:
         item.status = _STATUSES[model.status]
-    reader.write(model, item, path)
+    match model:
+        case ReasoningModel():
+            _reasoning(model, item, path)
+        case FileSearchModel():
+            _file_search_call(model, item)
+        case MessageModel():
+            role = f"ITEM_ROLE_{model.role.upper()}"
+            parts = parts_to_proto(model.content, f"{path}.content")
+            item.message.CopyFrom(item_pb2.MessageItem(role=role, parts=parts))
+        case OutputModel():
+            output = parts_to_proto(model.output, f"{path}.output")
+            message = item_pb2.ToolOutputItem(call_id=model.call_id, output=output)
+            getattr(item, kind).CopyFrom(message)
+        case ReferenceModel():  # an item without content is a reference
+            pass
+        case _:
+            _fill(getattr(item, kind), model)
     return item
 
 
@@ -348,31 +306,30 @@ def _default_type(fields: Mapping[str, Any], path: str) -> str:
     raise MissingField(field=f"{path}.type")
 
 
-def _message(model: MessageModel, item: item_pb2.Item, path: str) -> None:
-    item.message.role = _ROLES[model.role]
-    item.message.parts.extend(parts_to_proto(model.content, f"{path}.content"))
+def _fill(message: Any, model: EchoedModel) -> None:
+    """Copy the fields of a model; objects become JSON text."""
+    message.SetInParent()
+    for name, value in model:
+        if value is None or name in ItemModel.model_fields:
+            continue
+        target = _RENAMED.get(name, name)
+        if isinstance(value, dict):
+            setattr(message, target, json_text(value))
+        elif not isinstance(value, list):
+            setattr(message, target, value)
+        elif value and isinstance(value[0], str):
+            getattr(message, target).extend(value)
+        else:
+            for each in value:
+                _fill(getattr(message, target).add(), each)
 
 
-def _function_call(model: CallModel, item: item_pb2.Item, path: str) -> None:
-    item.function_call.call_id = model.call_id
-    item.function_call.name = model.name
-    item.function_call.arguments_json = model.arguments
-
-
-def _function_call_output(model: OutputModel, item: item_pb2.Item, path: str) -> None:
-    item.function_call_output.call_id = model.call_id
-    item.function_call_output.output.extend(parts_to_proto(model.output, f"{path}.output"))
-
-
-def _custom_tool_call(model: CustomCallModel, item: item_pb2.Item, path: str) -> None:
-    item.custom_tool_call.call_id = model.call_id
-    item.custom_tool_call.name = model.name
-    item.custom_tool_call.input = model.input
-
-
-def _custom_tool_call_output(model: OutputModel, item: item_pb2.Item, path: str) -> None:
-    item.custom_tool_call_output.call_id = model.call_id
-    item.custom_tool_call_output.output.extend(parts_to_proto(model.output, f"{path}.output"))
+def _file_search_call(model: FileSearchModel, item: item_pb2.Item) -> None:
+    _fill(item.file_search_call, model)
+    for result in item.file_search_call.results:
+        result.attributes_json = result.attributes_json or "{}"
+    item.file_search_call.call_id = model.id or ""
+    item.file_search_call.problem = "failed" if model.status == "failed" else ""
 
 
 def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
@@ -384,35 +341,19 @@ def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
     item.reasoning.SetInParent()
 
 
-def _compaction(model: CompactionModel, item: item_pb2.Item, path: str) -> None:
-    item.compaction.sealed = model.encrypted_content
-    item.compaction.SetInParent()
-
-
-def _reference(model: ReferenceModel, item: item_pb2.Item, path: str) -> None:
-    """An item without content is a reference."""
-
-
-class _Reader(NamedTuple):
-    """Model and converter of an item type."""
-
-    model: type[Any]
-    write: Callable[[Any, item_pb2.Item, str], None]
-
-
-_READERS: Final = {
-    "message": _Reader(MessageModel, _message),
-    "function_call": _Reader(CallModel, _function_call),
-    "function_call_output": _Reader(OutputModel, _function_call_output),
-    "custom_tool_call": _Reader(CustomCallModel, _custom_tool_call),
-    "custom_tool_call_output": _Reader(OutputModel, _custom_tool_call_output),
-    "reasoning": _Reader(ReasoningModel, _reasoning),
-    "compaction": _Reader(CompactionModel, _compaction),
-    "item_reference": _Reader(ReferenceModel, _reference),
-    "file_search_call": _Reader(FileSearchModel, _file_search_call),
-    "mcp_list_tools": _Reader(McpListModel, _mcp_list_tools),
-    "mcp_call": _Reader(McpCallModel, _mcp_call),
-    "mcp_approval_request": _Reader(McpApprovalRequestModel, _mcp_approval_request),
-    "mcp_approval_response": _Reader(McpApprovalResponseModel, _mcp_approval_response),
+_MODELS: Final[Mapping[str, type[ItemModel]]] = {
+    "message": MessageModel,
+    "function_call": CallModel,
+    "function_call_output": OutputModel,
+    "custom_tool_call": CustomCallModel,
+    "custom_tool_call_output": OutputModel,
+    "reasoning": ReasoningModel,
+    "compaction": CompactionModel,
+    "item_reference": ReferenceModel,
+    "file_search_call": FileSearchModel,
+    "mcp_list_tools": McpListModel,
+    "mcp_call": McpCallModel,
+    "mcp_approval_request": McpApprovalRequestModel,
+    "mcp_approval_response": McpApprovalResponseModel,
 }
 """Supported items by `type`."""

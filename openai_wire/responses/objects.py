@@ -11,10 +11,11 @@ from openai_wire.responses.output_items import item_objects
 from openai_wire.responses.tools import tool_object
 from openai_wire.shared.objects import (
     Json,
-    enum_name,
+    incomplete_details,
     optional_float,
     optional_seconds,
     state_name,
+    token_usage,
 )
 
 _SAMPLING_DEFAULTS: Final = {
@@ -36,7 +37,7 @@ def response_object(response: response_pb2.Response) -> Json:
         "status": state_name(response),
         "background": settings.background,
         "error": _error_object(response),
-        "incomplete_details": _incomplete_object(response),
+        "incomplete_details": incomplete_details(response),
         "model": settings.model,
         "output": item_objects(response.output),
         "previous_response_id": response.previous_response_id or None,
@@ -49,13 +50,9 @@ def response_object(response: response_pb2.Response) -> Json:
 
 def usage_object(usage: response_pb2.ResponseUsage) -> Json:
     """Token counts. `cache_write_tokens`, which OpenAI bills, is required by its clients."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }
+    written = token_usage(usage)
+    written["input_tokens_details"]["cache_write_tokens"] = 0
+    return written
 
 
 def compaction_object(compacted: service_pb.CompactResponseResponse) -> Json:
@@ -117,10 +114,3 @@ def _error_object(response: response_pb2.Response) -> Json | None:
     error = response.error
     param = {"param": openai_name(error.param, RESPONSE_PARAMS)} if error.param else {}
     return {"code": error.code, "message": error.message} | param
-
-
-def _incomplete_object(response: response_pb2.Response) -> Json | None:
-    if not response.incomplete_reason:
-        return None
-    name = response_pb2.Response.IncompleteReason.Name(response.incomplete_reason)
-    return {"reason": enum_name(name, "INCOMPLETE_REASON_")}

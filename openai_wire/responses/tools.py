@@ -8,8 +8,8 @@ from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
 from openai_wire.shared.fields import BY_KIND, WireModel, drop_neutral, validate
-from openai_wire.shared.json_body import json_text
 from openai_wire.shared.objects import Json
+from openai_wire.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
 from svc_kit.errors import InvalidField, InvalidType, MissingField, UnsupportedValue
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
@@ -59,21 +59,11 @@ class CustomToolModel(WireModel):
     format: CustomFormat | None = None
 
 
-class RankingOptions(WireModel):
-    """How search results are ranked."""
-
-    ranker: str | None = None
-    score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-
-
-class FileSearchToolModel(WireModel):
+class FileSearchToolModel(FileSearchSettings):
     """The hosted search of vector stores."""
 
     type: Literal["file_search"]
     vector_store_ids: list[str]
-    max_num_results: Annotated[int, Field(ge=1, le=50)] | None = None
-    ranking_options: RankingOptions | None = None
-    filters: dict[str, Any] | None = None
 
 
 class ToolNames(WireModel):
@@ -160,12 +150,7 @@ def _function(fields: Mapping[str, Any], path: str) -> tool_pb2.FunctionTool:
         problem = "unlike in chat completions, its fields belong to the tool itself"
         raise InvalidField(field=f"{path}.function", problem=problem)
     model = validate(FunctionToolModel, drop_neutral(fields, _FUNCTION_NEUTRAL, path), path)
-    return tool_pb2.FunctionTool(
-        name=model.name,
-        description=model.description or "",
-        parameters_json=json_text(model.parameters),
-        strict=model.strict,
-    )
+    return function_to_proto(model)
 
 
 def _custom(fields: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
@@ -182,14 +167,7 @@ def _custom(fields: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
 
 def _search(fields: Mapping[str, Any], path: str) -> tool_pb2.FileSearchTool:
     model = validate(FileSearchToolModel, drop_neutral(fields, {}, path), path)
-    ranking = model.ranking_options or RankingOptions()
-    return tool_pb2.FileSearchTool(
-        vector_store_ids=model.vector_store_ids,
-        max_results=model.max_num_results,
-        ranker=ranking.ranker or "",
-        score_threshold=ranking.score_threshold,
-        filters_json=json_text(model.filters),
-    )
+    return search_to_proto(model, model.vector_store_ids)
 
 
 def _mcp(fields: Mapping[str, Any], path: str) -> tool_pb2.McpTool:

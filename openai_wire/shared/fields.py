@@ -215,3 +215,11 @@ def parse_integer(text: str) -> int | str:
     it."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text
+
+
+def parse_event_number(text: str) -> int:
+    """Parse the number after which to continue a stream. Raises InvalidField."""
+    number = parse_integer(text)
+    if isinstance(number, str):
+        raise InvalidField(field="starting_after", problem="it must be the number of an event")
+    return number

@@ -43,6 +43,25 @@ def state_name(resource: Any) -> str:
     return enum_name(type(resource).State.Name(resource.state), "STATE_")
 
 
+def incomplete_details(owner: Any) -> Json | None:
+    """The `incomplete_details` of a message with an `incomplete_reason`."""
+    if not owner.incomplete_reason:
+        return None
+    name = type(owner).IncompleteReason.Name(owner.incomplete_reason)
+    return {"reason": enum_name(name, "INCOMPLETE_REASON_")}
+
+
+def token_usage(usage: Any) -> Json:
+    """The token counts of a response or a batch."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
 def optional_seconds(message: Any, field: str) -> int | None:
     """A timestamp in unix seconds, None if it is not set."""
     return getattr(message, field).seconds if message.HasField(field) else None
