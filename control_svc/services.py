@@ -76,18 +76,16 @@ from control_svc.responses.compaction import AutoCompaction, Compactor
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import ResponseFactory
 from control_svc.responses.ephemeral import EphemeralResponses
-from control_svc.responses.event_codec import RESPONSE_EVENTS
 from control_svc.responses.service import Responses
 from control_svc.responses.servicer import ResponseLines, ResponseServicer
 from control_svc.responses.tools import McpPreparer, ResponseTools
-from control_svc.responses.transitions import ResponseTransitions
-from control_svc.responses.worker import ResponseHandler, ResponseWorker
+from control_svc.responses.worker import ResponseWorker
 from control_svc.runs import worker as runs_worker
 from control_svc.runs.queries import delete_streams_of_thread
 from control_svc.runs.service import Runs
 from control_svc.runs.servicer import RunServicer
 from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry, retry_expiry
-from control_svc.runs.worker import RunHandler, RunTools
+from control_svc.runs.worker import RunWorker
 from control_svc.vector_stores import membership
 from control_svc.vector_stores.files import VectorFiles
 from control_svc.vector_stores.ingest.extraction_job import TextExtractor
@@ -258,7 +256,7 @@ class ResponseParts(NamedTuple):
     """The service of responses, their job handler, and the runner of batch lines."""
 
     service: Service
-    handler: ResponseHandler
+    handler: ResponseWorker
     lines: ResponseLines
     """Runs lines of batches."""
 
@@ -274,15 +272,17 @@ async def response_parts(
     tools = ResponseTools(search, servers)
     compactor = Compactor(model.turns, cipher, deps.ids, deps.clock, bounds.summary_tokens)
     worker = ResponseWorker(
+        deps.transactions,
+        deps.streams.committer,
         AgentLoop(model.turns, deps.ids, deps.clock),
         model.counter,
+        bounds.at_once,
         AutoCompaction(compactor, model.counter),
         cipher,
         tools,
         McpPreparer(servers, deps.ids, deps.clock),
         deps.clock,
     )
-    transitions = ResponseTransitions(RESPONSE_EVENTS, cipher)
     factory = ResponseFactory(
         model.models, cipher, tools, deps.ids, deps.clock, timedelta(seconds=bounds.keep_s)
     )
@@ -290,8 +290,7 @@ async def response_parts(
         deps.transactions,
         deps.streams.reader,
         factory,
-        transitions,
-        RESPONSE_EVENTS,
+        cipher,
         deps.ids,
         deps.tokens,
         deps.clock,
@@ -307,22 +306,12 @@ async def response_parts(
         compactor,
         cipher,
         tools,
-        RESPONSE_EVENTS,
         deps.ids,
         deps.clock,
     )
-    handler = ResponseHandler(
-        deps.transactions,
-        deps.streams.committer,
-        worker,
-        transitions,
-        RESPONSE_EVENTS,
-        cipher,
-        bounds.at_once,
-    )
     servicer = ResponseServicer(responses, answering)
     service = _service(response_service_pb2_grpc.add_ResponseServiceServicer_to_server, servicer)
-    return ResponseParts(service, handler, ResponseLines(answering))
+    return ResponseParts(service, worker, ResponseLines(answering))
 
 
 def run_service(deps: Deps) -> Service:
@@ -345,18 +334,18 @@ def run_handlers(
     """Build the job handlers of runs; `model` replaces the inference service."""
     bounds = deps.settings.runs
     model = model or model_parts(deps, bounds.turn_timeout_s)
-    handler = RunHandler(
+    worker = RunWorker(
         deps.transactions,
         deps.streams.committer,
         AgentLoop(model.turns, deps.ids, deps.clock),
         model.counter,
-        RunTools(search),
+        bounds.runs_at_once,
+        search,
         deps.ids,
         deps.clock,
-        wait=_wait(deps),
-        concurrency=bounds.runs_at_once,
+        _wait(deps),
     )
-    return [handler, RunExpiry()]
+    return [worker, RunExpiry()]
 
 
 def _wait(deps: Deps) -> timedelta:

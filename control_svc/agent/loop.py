@@ -6,7 +6,7 @@ a `Context` and reports through a `Recorder`; it accesses no rows and no API eve
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -15,13 +15,10 @@ from control_svc.agent.file_search import next_passage_number
 from control_svc.agent.model import (
     NO_USAGE,
     PROMPT_LIMIT,
-    Context,
     HostedCall,
-    HostedTool,
     LoopResult,
-    LoopSettings,
+    LoopWork,
     Outcome,
-    Progress,
     Recorder,
     TurnResult,
 )
@@ -43,42 +40,32 @@ class AgentLoop:
         self._ids = ids
         self._clock = clock
 
-    async def run(
-        self,
-        settings: LoopSettings,
-        context: Context,
-        hosted: Sequence[HostedTool],
-        recorder: Recorder,
-        progress: Progress,
-        cancelled: asyncio.Event,
-    ) -> LoopResult:
+    async def run(self, work: LoopWork, recorder: Recorder, cancelled: asyncio.Event) -> LoopResult:
         """Run until the end, or until `cancelled` is set.
 
         Raises LeaseLost, permanent errors, and retryable errors; after the latter, the next attempt
         continues from the recorded progress.
         """
-        work = _Work(settings, context, hosted, recorder, progress, cancelled, self._turns)
-        return await _Attempt(work, self._ids, self._clock).run()
-
-
-@dataclass(frozen=True)
-class _Work:
-    """The inputs of one attempt."""
-
-    settings: LoopSettings
-    context: Context
-    hosted: Sequence[HostedTool]
-    recorder: Recorder
-    progress: Progress
-    cancelled: asyncio.Event
-    turns: TurnClient
+        attempt = _Attempt(work, recorder, cancelled, self._turns, self._ids, self._clock)
+        return await attempt.run()
 
 
 class _Attempt:
     """One attempt to continue a run or response from its progress to its end."""
 
-    def __init__(self, work: _Work, ids: IdSource, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        work: LoopWork,
+        recorder: Recorder,
+        cancelled: asyncio.Event,
+        turns: TurnClient,
+        ids: IdSource,
+        clock: Callable[[], datetime],
+    ) -> None:
         self._work = work
+        self._recorder = recorder
+        self._cancelled = cancelled
+        self._turns = turns
         self._ids = ids
         self._clock = clock
         self._tools = ToolSet(work.settings.tools, work.hosted)
@@ -162,11 +149,11 @@ class _Attempt:
         work, progress = self._work, self._work.progress
         draft = TurnDraft(progress.drafts, self._tools.targets, self._ids.new, self._clock)
         turn = TurnReader(
-            progress.num_turns, draft, work.recorder, work.cancelled, len(progress.token_ids)
+            progress.num_turns, draft, self._recorder, self._cancelled, len(progress.token_ids)
         )
         request = turn_request(work.settings, progress, self._tools, self._items)
         try:
-            reason = await turn.run(work.turns.run(request), self._prompt_limit())
+            reason = await turn.run(self._turns.run(request), self._prompt_limit())
         except TurnCancelled:
             return self._turn_result(turn, is_complete=False), Outcome.CANCELLED
         is_complete = reason is not FinishReason.LENGTH
@@ -223,7 +210,7 @@ class _Attempt:
     # ---- after a turn
 
     async def _commit(self, turn: TurnResult, *, awaits_client: bool) -> None:
-        await self._work.recorder.turn_ended(turn, awaits_client=awaits_client)
+        await self._recorder.turn_ended(turn, awaits_client=awaits_client)
         progress = self._work.progress
         progress.add_turn(turn)
         progress.awaits_client = awaits_client
@@ -232,13 +219,13 @@ class _Attempt:
     async def _execute(self, calls: Sequence[Item], *, is_resumed: bool) -> None:
         """Execute hosted calls one after the other. Raises TurnCancelled before the next one."""
         for call in calls:
-            if self._work.cancelled.is_set():
+            if self._cancelled.is_set():
                 raise TurnCancelled
             result = await self._result(call, is_resumed=is_resumed)
             if isinstance(result, FileSearchCall):
                 result = self._numbered(result)
             ended = call.with_content(result)
-            await self._work.recorder.call_ended(ended)
+            await self._recorder.call_ended(ended)
             self._items = [ended if item.id == call.id else item for item in self._items]
 
     def _numbered(self, search: FileSearchCall) -> FileSearchCall:
@@ -254,5 +241,5 @@ class _Attempt:
             raise FeatureUnsupported(feature=f"the tool of the {call.kind}, which was removed")
         if is_resumed and not tool.is_repeatable:
             return tool.abandon(call)
-        await self._work.recorder.call_started(call)
+        await self._recorder.call_started(call)
         return await tool.run(self._work.settings.project, call)

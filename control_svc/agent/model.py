@@ -234,3 +234,13 @@ class HostedTool(Protocol):
 
     def abandon(self, intent: Item) -> Content:
         """The content of an interrupted call that is not executed again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopWork:
+    """What the loop needs for one attempt."""
+
+    settings: LoopSettings
+    context: Context
+    hosted: Sequence[HostedTool]
+    progress: Progress

@@ -114,15 +114,6 @@ class StreamWriter:
         """
         return await self._commit(partial(self._context.write, progress=progress), change)
 
-    async def finish(self, change: Change[None]) -> None:
-        """Commit like `commit`, and finish the job and the stream."""
-
-        async def change_and_end(tx: Transaction) -> FinalEvents:
-            await change(tx)
-            return FinalEvents((), is_end=True)
-
-        await self.conclude(change_and_end)
-
     async def conclude(self, change: Change[FinalEvents]) -> None:
         """Commit like `commit`, and finish the job. `change` returns the last events, which may
         depend on the rows that it reads.

@@ -3,7 +3,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,11 +11,12 @@ from typing import Final
 
 from control_svc.agent.model import NO_USAGE, Progress
 from control_svc.agent.prompt import turn_messages
+from control_svc.agent.recorder import NullSink
 from control_svc.agent.turn import ToolSet, turn_request
 from control_svc.base.ids import IdSource
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.event_log.model import Event
+from control_svc.event_log.model import Event, encode_events
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnClient, TurnRequest, TurnUsage
 from control_svc.items.model import Item, McpCall
@@ -30,17 +31,15 @@ from control_svc.responses.context import (
     read_conversation,
     read_history,
 )
-from control_svc.responses.events import EventCodec, EventType, ResponseEvent, StateEvent
-from control_svc.responses.model import NewResponse, Response, Summary
-from control_svc.responses.recorder import NullSink, ResponseRecorder, SendEvents
+from control_svc.responses.events import CREATED, event_name, state_event
+from control_svc.responses.model import NewResponse, Response, ResponseState, Summary
+from control_svc.responses.recorder import ResponseRecorder
 from control_svc.responses.service import Responses, get_previous, raise_if_refused
 from control_svc.responses.tools import ResponseTools, check_new_approvals
-from control_svc.responses.worker import ResponseWorker, StartState, fail, loop_settings
+from control_svc.responses.worker import ResponseWorker, StartState, loop_settings
 from control_svc.tools.file_search_resources import check_tool_stores
 from svc_kit.errors import ContextLengthExceeded, DomainError
 
-_CREATED: Final = StateEvent(EventType.CREATED, None)
-_FAILED: Final = StateEvent(EventType.FAILED, None)
 _QUEUE_SIZE: Final = 256
 """Groups of events that are buffered for a slow client before the loop waits."""
 
@@ -68,7 +67,6 @@ class EphemeralResponses:
     compactor: Compactor
     cipher: ContentCipher
     tools: ResponseTools
-    codec: EventCodec
     ids: IdSource
     clock: Clock
 
@@ -85,7 +83,7 @@ class EphemeralResponses:
                 return await self.responses.get(project, response.id)
             return await self.responses.wait(project, response.id)
         recorder, start = await self._prepare(project, request, _discard)
-        await self._run(project, recorder, start, _has_mcp_call, priority)
+        await self._run(recorder, replace(start, priority=priority), _has_mcp_call)
         raise_if_refused(recorder.response)
         return recorder.response
 
@@ -106,7 +104,7 @@ class EphemeralResponses:
         async with aclosing(source) as groups:
             async for group in groups:
                 held += group
-                is_started = len(held) > 1 or self.codec.decode(held[0].data) != _CREATED
+                is_started = len(held) > 1 or event_name(held[0].data) != CREATED
                 if request.settings.background or is_started:
                     yield held
                     held = []
@@ -116,21 +114,21 @@ class EphemeralResponses:
     ) -> AsyncGenerator[Sequence[Event], None]:
         async with aclosing(self.responses.follow(project, response.id)) as groups:
             async for group in groups:
-                if self.codec.decode(group[-1].data) == _FAILED:
+                if event_name(group[-1].data) == ResponseState.FAILED:
                     raise_if_refused(await self.responses.get(project, response.id))
                 yield group
 
     async def _run_unstored(
         self, project: str, request: NewResponse
     ) -> AsyncGenerator[Sequence[Event], None]:
-        queue: asyncio.Queue[Sequence[ResponseEvent]] = asyncio.Queue(_QUEUE_SIZE)
+        queue: asyncio.Queue[Sequence[bytes]] = asyncio.Queue(_QUEUE_SIZE)
         recorder, start = await self._prepare(project, request, queue.put)
-        queue.put_nowait([StateEvent(EventType.CREATED, recorder.response)])
+        queue.put_nowait(encode_events([state_event(recorder.response, CREATED)]))
         is_closed = asyncio.Event()
 
         async def run() -> None:
             try:
-                await self._run(project, recorder, start, lambda each: each.has_begun)
+                await self._run(recorder, start, lambda each: each.has_begun)
             finally:
                 if not is_closed.is_set():  # otherwise a full queue would block for ever
                     await queue.put([])
@@ -139,9 +137,8 @@ class EphemeralResponses:
         try:
             while events := await queue.get():
                 raise_if_refused(recorder.response)
-                encoded = [self.codec.encode(event) for event in events]
-                yield [Event(number + index, data) for index, data in enumerate(encoded)]
-                number += len(encoded)
+                yield [Event(number + index, data) for index, data in enumerate(events)]
+                number += len(events)
             await task
         finally:
             is_closed.set()
@@ -180,7 +177,7 @@ class EphemeralResponses:
     ) -> tuple[TurnRequest, ResponseContext]:
         """Return the first turn of a response, and the context that can truncate it."""
         recorder, start = await self._prepare(project, request, _discard)
-        settings = loop_settings(project, recorder.response, JobPriority.INTERACTIVE)
+        settings = loop_settings(project, recorder.response, start)
         items = prompt_items(project, recorder.response, start.items, self.cipher)
         hosted = self.tools.hosted(settings.tools, [*start.items, *items])
         toolbox = ToolSet(settings.tools, hosted)
@@ -207,7 +204,10 @@ class EphemeralResponses:
         )
 
     async def _prepare(
-        self, project: str, request: NewResponse, send: SendEvents
+        self,
+        project: str,
+        request: NewResponse,
+        send: Callable[[Sequence[bytes]], Awaitable[None]],
     ) -> tuple[ResponseRecorder, StartState]:
         """Create a response that is not stored, and read its history."""
         response = await self.factory.create(project, request)
@@ -228,25 +228,24 @@ class EphemeralResponses:
 
     async def _run(
         self,
-        project: str,
         recorder: ResponseRecorder,
         start: StartState,
         has_effects: Callable[[ResponseRecorder], bool],
-        priority: JobPriority = JobPriority.INTERACTIVE,
     ) -> None:
         """Run a response. A retryable error is raised, unless the response `has_effects`, so that
         the request must not be retried; then it ends the response.
         """
         try:
-            await self.worker.run(project, recorder, start, asyncio.Event(), priority)
+            prepared = self.worker.prepare(recorder, start)
+            await self.worker.execute(recorder, prepared, asyncio.Event())
         except (EngineDied, DomainError) as raised:
             error = raised.error if isinstance(raised, EngineDied) else raised
             if not has_effects(recorder):
                 raise error from None
-            await fail(recorder, error)
+            await self.worker.fail(recorder, error)
 
 
-async def _discard(_events: Sequence[ResponseEvent]) -> None:
+async def _discard(_events: Sequence[bytes]) -> None:
     """Ignore events."""
 
 

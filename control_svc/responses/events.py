@@ -1,14 +1,28 @@
-"""Events of a response and their projection from a turn, in OpenAI's order and with its names.
+"""Events of responses, as they are stored in their streams and sent to clients, and their
+projection from a turn, in OpenAI's order.
 
-A worker that resumes a response rebuilds the drafts of the open turn from the stored events.
+A worker that resumes a response restores the drafts of the open turn from the stored events.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC
+from typing import Final, NamedTuple
+
+from corral.control.v1 import item_pb2
+from corral.control.v1.response_event_pb2 import (
+    ResponseAnnotationEvent,
+    ResponseCallEvent,
+    ResponseEvent,
+    ResponseItemEvent,
+    ResponsePartEvent,
+    ResponseStepEvent,
+    ResponseTextEvent,
+)
+from google.protobuf.message import Message as Proto
 
 from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded, TextDelta
+from control_svc.event_log.model import Event
 from control_svc.items.model import (
     Compaction,
     Content,
@@ -21,151 +35,89 @@ from control_svc.items.model import (
     McpCall,
     McpListTools,
     Message,
-    Part,
     Reasoning,
     Text,
     TokenLogprob,
 )
-from control_svc.responses.model import Response
-
-
-class EventType(StrEnum):
-    """OpenAI's event types without the prefix "response.", with underscores for dots."""
-
-    CREATED = "created"
-    QUEUED = "queued"
-    IN_PROGRESS = "in_progress"
-    COMPLETED = "completed"
-    INCOMPLETE = "incomplete"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    ITEM_ADDED = "output_item_added"
-    ITEM_DONE = "output_item_done"
-    PART_ADDED = "content_part_added"
-    PART_DONE = "content_part_done"
-    TEXT_DELTA = "output_text_delta"
-    TEXT_DONE = "output_text_done"
-    ANNOTATION_ADDED = "output_text_annotation_added"
-    REASONING_PART_ADDED = "reasoning_summary_part_added"
-    REASONING_DELTA = "reasoning_summary_text_delta"
-    REASONING_TEXT_DONE = "reasoning_summary_text_done"
-    REASONING_PART_DONE = "reasoning_summary_part_done"
-    ARGUMENTS_DELTA = "function_call_arguments_delta"
-    ARGUMENTS_DONE = "function_call_arguments_done"
-    INPUT_DELTA = "custom_tool_call_input_delta"
-    INPUT_DONE = "custom_tool_call_input_done"
-    SEARCH_IN_PROGRESS = "file_search_call_in_progress"
-    SEARCHING = "file_search_call_searching"
-    SEARCH_COMPLETED = "file_search_call_completed"
-    MCP_LIST_IN_PROGRESS = "mcp_list_tools_in_progress"
-    MCP_LIST_COMPLETED = "mcp_list_tools_completed"
-    MCP_LIST_FAILED = "mcp_list_tools_failed"
-    MCP_CALL_IN_PROGRESS = "mcp_call_in_progress"
-    MCP_ARGUMENTS_DELTA = "mcp_call_arguments_delta"
-    MCP_ARGUMENTS_DONE = "mcp_call_arguments_done"
-    MCP_CALL_COMPLETED = "mcp_call_completed"
-    MCP_CALL_FAILED = "mcp_call_failed"
-    COMPACTING = "compaction_compacting"
-
-
-@dataclass(frozen=True)
-class StateEvent:
-    """A change of the state of the response."""
-
-    type: EventType
-    response: Response | None
-    """None in a decoded event. Read the response from its row instead."""
-
-
-@dataclass(frozen=True)
-class ItemEvent:
-    """An item starts or is complete."""
-
-    type: EventType
-    output_index: int
-    item: Item
-
-
-@dataclass(frozen=True)
-class PartEvent:
-    """A content part of a message starts or is complete."""
-
-    type: EventType
-    item_id: str
-    output_index: int
-    part_index: int
-    part: Part
-
-
-@dataclass(frozen=True)
-class TextEvent:
-    """A delta of a text, or the whole text."""
-
-    type: EventType
-    item_id: str
-    output_index: int
-    part_index: int
-    text: str
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(frozen=True)
-class AnnotationEvent:
-    """A citation of a file."""
-
-    type: EventType
-    item_id: str
-    output_index: int
-    part_index: int
-    annotation_index: int
-    citation: FileCitation
-
-
-@dataclass(frozen=True)
-class CallEvent:
-    """A delta of the arguments of a call, or all arguments with the name of the tool."""
-
-    type: EventType
-    item_id: str
-    output_index: int
-    text: str
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class StepEvent:
-    """Progress of a hosted tool."""
-
-    type: EventType
-    item_id: str
-    output_index: int
-
-
-ResponseEvent = (
-    StateEvent | ItemEvent | PartEvent | TextEvent | AnnotationEvent | CallEvent | StepEvent
+from control_svc.items.proto import (
+    citation_to_pb,
+    item_to_pb,
+    logprob_to_pb,
+    part_to_pb,
+    parts_from_pb,
 )
+from control_svc.responses.model import Response
+from control_svc.responses.proto import response_to_pb
 
-
-@dataclass(frozen=True)
-class EventCodec:
-    """Converts events to and from the bytes of a stream."""
-
-    encode: Callable[[ResponseEvent], bytes]
-    decode: Callable[[bytes], ResponseEvent]
-
-
+CREATED: Final = "created"
 _DELTAS: Final = {
-    DraftKind.MESSAGE: EventType.TEXT_DELTA,
-    DraftKind.REASONING: EventType.REASONING_DELTA,
-    DraftKind.FUNCTION: EventType.ARGUMENTS_DELTA,
+    DraftKind.MESSAGE: "output_text_delta",
+    DraftKind.REASONING: "reasoning_summary_text_delta",
+    DraftKind.FUNCTION: "function_call_arguments_delta",
 }
 """Kinds that are streamed as deltas. Others are sent at the end of their turn."""
-_KINDS: Final[dict[type[Content], DraftKind]] = {
-    Message: DraftKind.MESSAGE,
-    Reasoning: DraftKind.REASONING,
-    FunctionCall: DraftKind.FUNCTION,
+_KINDS: Final = {
+    "message": DraftKind.MESSAGE,
+    "reasoning": DraftKind.REASONING,
+    "function_call": DraftKind.FUNCTION,
 }
-_TEXT_DELTAS: Final = (EventType.TEXT_DELTA, EventType.REASONING_DELTA)
+"""The same kinds, by the content of their items."""
+
+
+def event_to_pb(event: Event) -> ResponseEvent:
+    """Convert a stored event for the client."""
+    message = ResponseEvent.FromString(event.data)
+    message.sequence_number = event.number
+    return message
+
+
+def event_name(data: bytes) -> str:
+    """Return OpenAI's type of an event without "response.", with underscores for dots."""
+    return ResponseEvent.FromString(data).WhichOneof("event") or ""
+
+
+def state_event(response: Response, event_type: str = "") -> ResponseEvent:
+    """Build the event of the state of a response, or one of another type."""
+    return _event(event_type or response.state.value, response_to_pb(response))
+
+
+def _event(event_type: str, content: Proto) -> ResponseEvent:
+    event = ResponseEvent()
+    getattr(event, event_type).CopyFrom(content)
+    return event
+
+
+class _ItemEvents(NamedTuple):
+    """Builds the events of one item."""
+
+    item_id: str
+    output_index: int
+
+    def item(self, event_type: str, item: Item) -> ResponseEvent:
+        event = ResponseItemEvent(output_index=self.output_index, item=item_to_pb(item))
+        return _event(event_type, event)
+
+    def part(self, event_type: str, part: Text) -> ResponseEvent:
+        return _event(event_type, ResponsePartEvent(**self._asdict(), part=part_to_pb(part)))
+
+    def text(
+        self, event_type: str, text: str, logprobs: Iterable[TokenLogprob] = ()
+    ) -> ResponseEvent:
+        logprob_messages = map(logprob_to_pb, logprobs)
+        event = ResponseTextEvent(**self._asdict(), text=text, logprobs=logprob_messages)
+        return _event(event_type, event)
+
+    def citation(self, index: int, citation: FileCitation) -> ResponseEvent:
+        event = ResponseAnnotationEvent(
+            **self._asdict(), annotation_index=index, citation=citation_to_pb(citation)
+        )
+        return _event("output_text_annotation_added", event)
+
+    def call(self, event_type: str, text: str, name: str = "") -> ResponseEvent:
+        return _event(event_type, ResponseCallEvent(**self._asdict(), text=text, name=name))
+
+    def step(self, event_type: str) -> ResponseEvent:
+        return _event(event_type, ResponseStepEvent(**self._asdict()))
 
 
 class TurnProjection:
@@ -184,7 +136,7 @@ class TurnProjection:
         self._num_done = sum(draft.is_done for draft in drafts)
         self.is_held = False
         """Whether events are held back until the end of the turn. This starts with the first call
-        whose arguments are not streamed, since its draft could not be rebuilt from events."""
+        whose arguments are not streamed, since its draft could not be restored from events."""
 
     def record(self, changes: Sequence[DraftEvent]) -> list[ResponseEvent]:
         """Return the events of a delta.
@@ -217,114 +169,125 @@ class TurnProjection:
                 self._open = draft
                 self._num_started += 1
             case TextDelta(draft=draft) if not self.is_held:
-                position, event_type = self._first_index + draft.index, _DELTAS[draft.kind]
+                events, event_type = self._events(draft.index, draft.id), _DELTAS[draft.kind]
                 if draft.kind is DraftKind.FUNCTION:
-                    yield CallEvent(event_type, draft.id, position, change.text)
+                    yield events.call(event_type, change.text)
                 else:
-                    yield TextEvent(event_type, draft.id, position, 0, change.text, change.logprobs)
+                    yield events.text(event_type, change.text, change.logprobs)
+
+    def _events(self, index: int, item_id: str) -> _ItemEvents:
+        return _ItemEvents(item_id, self._first_index + index)
 
     def _start_events(self, index: int, item: Item) -> Iterator[ResponseEvent]:
-        position = self._first_index + index
+        events = self._events(index, item.id)
         started = item.with_content(_empty_content(item.content), ItemStatus.IN_PROGRESS)
-        yield ItemEvent(EventType.ITEM_ADDED, position, started)
+        yield events.item("output_item_added", started)
         match item.content:
             case Message():
-                yield PartEvent(EventType.PART_ADDED, item.id, position, 0, Text(text=""))
+                yield events.part("content_part_added", Text(text=""))
             case Reasoning():
-                yield TextEvent(EventType.REASONING_PART_ADDED, item.id, position, 0, "")
+                yield events.text("reasoning_summary_part_added", "")
             case FileSearchCall():
-                yield StepEvent(EventType.SEARCH_IN_PROGRESS, item.id, position)
+                yield events.step("file_search_call_in_progress")
             case McpListTools():
-                yield StepEvent(EventType.MCP_LIST_IN_PROGRESS, item.id, position)
+                yield events.step("mcp_list_tools_in_progress")
             case McpCall(arguments=arguments, name=name):
-                yield StepEvent(EventType.MCP_CALL_IN_PROGRESS, item.id, position)
-                yield CallEvent(EventType.MCP_ARGUMENTS_DELTA, item.id, position, arguments)
-                yield CallEvent(EventType.MCP_ARGUMENTS_DONE, item.id, position, arguments, name)
+                yield events.step("mcp_call_in_progress")
+                yield events.call("mcp_call_arguments_delta", arguments)
+                yield events.call("mcp_call_arguments_done", arguments, name)
             case Compaction():
-                yield StepEvent(EventType.COMPACTING, item.id, position)
+                yield events.step("compaction_compacting")
             case _:
                 pass
 
     def _done_events(self, index: int, item: Item) -> Iterator[ResponseEvent]:
-        position = self._first_index + index
+        events = self._events(index, item.id)
         if item.status is ItemStatus.IN_PROGRESS:
             return  # a hosted call, which is executed after the turn
         item = self._show(item)
         match item.content:
             case Message(content=(Text() as text, *_)):
                 for number, citation in enumerate(text.annotations):
-                    yield AnnotationEvent(
-                        EventType.ANNOTATION_ADDED, item.id, position, 0, number, citation
-                    )
-                yield TextEvent(EventType.TEXT_DONE, item.id, position, 0, text.text, text.logprobs)
-                yield PartEvent(EventType.PART_DONE, item.id, position, 0, text)
+                    yield events.citation(number, citation)
+                yield events.text("output_text_done", text.text, text.logprobs)
+                yield events.part("content_part_done", text)
             case Reasoning(text=reasoning):
-                yield TextEvent(EventType.REASONING_TEXT_DONE, item.id, position, 0, reasoning)
-                yield TextEvent(EventType.REASONING_PART_DONE, item.id, position, 0, reasoning)
+                yield events.text("reasoning_summary_text_done", reasoning)
+                yield events.text("reasoning_summary_part_done", reasoning)
             case FunctionCall(arguments=arguments, name=name):
-                yield CallEvent(EventType.ARGUMENTS_DONE, item.id, position, arguments, name)
+                yield events.call("function_call_arguments_done", arguments, name)
             case CustomToolCall(input=text, name=name):
-                yield CallEvent(EventType.INPUT_DELTA, item.id, position, text)
-                yield CallEvent(EventType.INPUT_DONE, item.id, position, text, name)
+                yield events.call("custom_tool_call_input_delta", text)
+                yield events.call("custom_tool_call_input_done", text, name)
             case McpListTools(problem=problem):
-                failed, completed = EventType.MCP_LIST_FAILED, EventType.MCP_LIST_COMPLETED
-                yield StepEvent(failed if problem else completed, item.id, position)
+                yield events.step(f"mcp_list_tools_{'failed' if problem else 'completed'}")
             case _:
                 pass
-        yield ItemEvent(EventType.ITEM_DONE, position, item)
+        yield events.item("output_item_done", item)
 
 
 def call_started_events(item: Item, position: int) -> list[ResponseEvent]:
     """Return the events of the start of a hosted call; of an MCP call all were recorded before."""
     if isinstance(item.content, McpCall):
         return []
-    return [StepEvent(EventType.SEARCHING, item.id, position)]
+    return [_ItemEvents(item.id, position).step("file_search_call_searching")]
 
 
 def call_ended_events(item: Item, visible: Item, position: int) -> list[ResponseEvent]:
     """Return the events of the end of a hosted call; `visible` is the item for the client."""
-    event_type = EventType.SEARCH_COMPLETED
+    event_type = "file_search_call_completed"
     if isinstance(item.content, McpCall):
-        failed = bool(item.content.problem)
-        event_type = EventType.MCP_CALL_FAILED if failed else EventType.MCP_CALL_COMPLETED
-    return [
-        StepEvent(event_type, item.id, position),
-        ItemEvent(EventType.ITEM_DONE, position, visible),
-    ]
+        event_type = f"mcp_call_{'failed' if item.content.problem else 'completed'}"
+    events = _ItemEvents(item.id, position)
+    return [events.step(event_type), events.item("output_item_done", visible)]
 
 
-def rebuild_drafts(events: Sequence[ResponseEvent], first_index: int) -> list[Draft]:
-    """Rebuild the drafts of the open turn from its events."""
+def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
+    """Restore the drafts of the open turn from its stored events."""
     drafts: dict[str, Draft] = {}
-    for event in events:
-        match event:
-            case ItemEvent(type=EventType.ITEM_ADDED, item=item) if type(item.content) in _KINDS:
-                num_calls = sum(bool(draft.call_id) for draft in drafts.values())
-                drafts[item.id] = _draft(event, first_index, num_calls)
-            case ItemEvent(type=EventType.ITEM_DONE, item=item) if item.id in drafts:
-                drafts[item.id].is_done = True
-            case TextEvent(type=event_type) if event_type in _TEXT_DELTAS:
-                drafts[event.item_id].text += event.text
-                drafts[event.item_id].logprobs += event.logprobs
-            case CallEvent(type=EventType.ARGUMENTS_DELTA):
-                drafts[event.item_id].text += event.text
+    for event in map(ResponseEvent.FromString, events):
+        match event.WhichOneof("event"):
+            case "output_item_added":
+                item = event.output_item_added.item
+                kind = _KINDS.get(item.WhichOneof("content") or "")
+                if kind is not None:
+                    num_calls = sum(bool(draft.call_id) for draft in drafts.values())
+                    drafts[item.id] = _draft(item, kind, len(drafts), num_calls)
+            case "output_item_done":
+                done = drafts.get(event.output_item_done.item.id)
+                if done is not None:
+                    done.is_done = True
+            case "output_text_delta":
+                message = drafts[event.output_text_delta.item_id]
+                message.text += event.output_text_delta.text
+                message.logprobs += _logprobs(event.output_text_delta.logprobs)
+            case "reasoning_summary_text_delta":
+                reasoning = event.reasoning_summary_text_delta
+                drafts[reasoning.item_id].text += reasoning.text
+            case "function_call_arguments_delta":
+                call = event.function_call_arguments_delta
+                drafts[call.item_id].text += call.text
             case _:
                 pass
     return list(drafts.values())
 
 
-def _draft(event: ItemEvent, first_index: int, num_calls: int) -> Draft:
-    item = event.item
-    call = item.content if isinstance(item.content, FunctionCall) else None
+def _draft(item: item_pb2.Item, kind: DraftKind, index: int, num_calls: int) -> Draft:
     return Draft(
-        index=event.output_index - first_index,
+        index=index,
         id=item.id,
-        kind=_KINDS[type(item.content)],
-        created_at=item.created_at,
-        name="" if call is None else call.name,
-        call_id="" if call is None else call.call_id,
+        kind=kind,
+        created_at=item.create_time.ToDatetime(UTC),
+        name=item.function_call.name,
+        call_id=item.function_call.call_id,
         call_index=num_calls,
     )
+
+
+def _logprobs(messages: Sequence[item_pb2.ItemLogprob]) -> tuple[TokenLogprob, ...]:
+    text = item_pb2.ItemPart(text=item_pb2.TextPart(logprobs=messages))
+    (part,) = parts_from_pb([text], "part")
+    return part.logprobs if isinstance(part, Text) else ()
 
 
 def _empty_content(content: Content) -> Content:

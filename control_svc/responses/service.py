@@ -13,7 +13,7 @@ from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageToken
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.cleanup import CleanupStep, Deleted
 from control_svc.db.transaction import Clock, Transaction, Transactions
-from control_svc.event_log.model import BEFORE_FIRST, Event
+from control_svc.event_log.model import BEFORE_FIRST, Event, encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import StreamReader
 from control_svc.inference.prefix_cleanup import PrefixCleanup
@@ -23,14 +23,14 @@ from control_svc.items.service import append_items, check_duplicates, resolve_it
 from control_svc.jobs.model import JobPriority, NewJob
 from control_svc.jobs.queries import JobQueries
 from control_svc.responses.compaction import CALL_KINDS, check_calls
+from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import ResponseFactory
-from control_svc.responses.events import EventCodec, EventType, StateEvent
+from control_svc.responses.events import CREATED, state_event
 from control_svc.responses.model import NewResponse, Response
 from control_svc.responses.queries import ResponseQueries
 from control_svc.responses.recorder import close_conversation
 from control_svc.responses.tools import check_new_approvals
-from control_svc.responses.transitions import ResponseTransitions
-from control_svc.responses.worker import KIND
+from control_svc.responses.worker import KIND, end_response
 from control_svc.tools.file_search_resources import check_tool_stores
 from svc_kit.errors import InvalidField, PreviousResponseNotFound, ResponseNotFound
 from svc_kit.errors.status import restore_error
@@ -46,8 +46,7 @@ class Responses:
     transactions: Transactions
     reader: StreamReader
     factory: ResponseFactory
-    transitions: ResponseTransitions
-    codec: EventCodec
+    cipher: ContentCipher
     ids: IdSource
     tokens: PageTokens
     clock: Clock
@@ -89,10 +88,10 @@ class Responses:
         await check_new_approvals(tx, project, response, history, items, lock=True)
         await ResponseQueries(tx).add(project, response)
         await append_items(tx, project, response.id, request.input, items, "input")
-        events = [StateEvent(EventType.CREATED, response)]
+        events = [state_event(response, CREATED)]
         if response.settings.background:
-            events.append(StateEvent(EventType.QUEUED, response))
-        await StreamQueries(tx).create(project, response.id, list(map(self.codec.encode, events)))
+            events.append(state_event(response))
+        await StreamQueries(tx).create(project, response.id, encode_events(events))
         job = NewJob(
             id=self.ids.new(JOB), kind=KIND, subject=response.id, priority=JobPriority.INTERACTIVE
         )
@@ -170,13 +169,7 @@ class Responses:
             await JobQueries(tx).request_cancel(project, KIND, response_id)
             response = await ResponseQueries(tx).lock(project, response_id)
             if not response.state.is_final:
-                await self.transitions.end(
-                    tx,
-                    project,
-                    response,
-                    EventType.CANCELLED,
-                    lambda work: response.cancel(work.total_usage),
-                )
+                await end_response(tx, project, response, self.cipher, Response.cancel)
 
         await self.transactions.write(cancel)
         return await self.get(project, response_id)

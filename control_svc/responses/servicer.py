@@ -14,7 +14,7 @@ from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
 from control_svc.responses.ephemeral import EphemeralResponses
-from control_svc.responses.event_codec import event_to_pb
+from control_svc.responses.events import event_to_pb
 from control_svc.responses.proto import compact_request, new_response, response_to_pb, usage_to_pb
 from control_svc.responses.service import Responses
 from openai_wire.errors import RESPONSE_PARAMS, openai_names

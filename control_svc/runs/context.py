@@ -10,11 +10,11 @@ from typing import Final
 
 from control_svc.agent.model import PROMPT_LIMIT
 from control_svc.agent.prompt import turn_messages
+from control_svc.agent.recorder import EventSink
 from control_svc.agent.truncation import first_that_fits
 from control_svc.assistants.queries import ThreadQueries
 from control_svc.base.pagination import Window
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.event_log.writer import StreamWriter
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.model import Item, ItemFilter, Message, Role, TimelineItem
@@ -35,13 +35,13 @@ class RunContext:
         run: Run,
         transactions: Transactions,
         counter: TokenCounter,
-        writer: StreamWriter,
+        sink: EventSink,
     ) -> None:
         self._project = project
         self._run = run
         self._transactions = transactions
         self._counter = counter
-        self._writer = writer
+        self._sink = sink
         self._entries: list[TimelineItem] = []
 
     async def items(self) -> list[Item]:
@@ -101,7 +101,7 @@ class RunContext:
                 thread = replace(thread, cut=max(thread.cut, position))
                 await ThreadQueries(tx).update(self._project, thread)
 
-        await self._writer.commit(update)
+        await self._sink.commit(update)
 
 
 def _is_user_message(item: Item) -> bool:

@@ -71,10 +71,10 @@ def requires_action(event: RunEvent) -> bool:
     return event.run_changed.run.state == RunMessage.STATE_REQUIRES_ACTION
 
 
-def restore_drafts(events: Iterable[RunEvent]) -> list[Draft]:
-    """Restore the drafts of a turn from its events."""
+def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
+    """Restore the drafts of a turn from its stored events."""
     drafts: list[Draft] = []
-    for event in events:
+    for event in map(decode_event, events):
         match event.WhichOneof("event"):
             case "message_changed" if event.message_changed.what == CREATED:
                 message = event.message_changed.message

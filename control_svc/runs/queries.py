@@ -135,9 +135,14 @@ class RunQueries:
             raise RunNotFound(run=run_id)
         return run
 
+    async def find(self, project: str, run_id: str, *, locked: bool = False) -> Run:
+        """Return a run of any thread. Raises RunNotFound."""
+        query = _select_runs(project)
+        return await self._one(query.with_for_update() if locked else query, run_id)
+
     async def lock(self, project: str, run_id: str) -> Run:
-        """Lock a run of any thread until the end of the transaction. Raises RunNotFound."""
-        return await self._one(_select_runs(project).with_for_update(), run_id)
+        """Like `find`, and lock the row until the end of the transaction."""
+        return await self.find(project, run_id, locked=True)
 
     async def page(self, project: str, thread_id: str, window: Window) -> list[Run]:
         """The runs of a window of a thread."""

@@ -6,29 +6,29 @@ commits their events.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
 from corral.control.v1.run_event_pb2 import CallDelta, ReasoningDelta, RunEvent
 
 from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded, ItemDone, TextDelta
 from control_svc.agent.file_search import find_citations
-from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
+from control_svc.agent.model import TurnResult
+from control_svc.agent.recorder import NO_TURN, EventSink, OpenTurn, TurnRecorder
 from control_svc.assistants.message_model import ThreadMessage, start_message
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import STEP, IdSource
 from control_svc.base.proto import timestamp
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import Clock, Transaction
 from control_svc.event_log.model import FinalEvents, encode_events
-from control_svc.event_log.writer import StreamWriter
-from control_svc.inference.turns import Started, TurnUsage
+from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FileSearchCall, Item, ItemStatus, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.runs.events import (
     CREATED,
     message_changed,
     message_delta,
+    requires_action,
     step_changed,
 )
 from control_svc.runs.model import Run
@@ -46,95 +46,68 @@ from control_svc.runs.steps import (
 from control_svc.runs.transitions import message_texts
 
 _CALLS = frozenset({DraftKind.FUNCTION, DraftKind.CUSTOM, DraftKind.HOSTED})
-_Change = Callable[[Transaction], Awaitable[None]]
-FinalChange = Callable[[Transaction, Run], Awaitable[tuple[list[RunEvent], bool]]]
-"""Ends a locked run, or makes it wait for the client. Returns its events, and whether the stream
-ends."""
+FinishRun = Callable[[Transaction, Run], Awaitable[Sequence[RunEvent]]]
+"""Ends a locked run, or makes it wait for outputs; returns the last events."""
 
 
-@dataclass
-class ResumeState:
-    """Committed state of an earlier attempt."""
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """What earlier attempts committed."""
 
-    drafts: list[Draft] = field(default_factory=list)
-    """Drafts of the open turn."""
-    messages: list[ThreadMessage] = field(default_factory=list)
-    steps: list[RunStep] = field(default_factory=list)
+    open_turn: OpenTurn = NO_TURN
+    messages: Sequence[ThreadMessage] = ()
+    steps: Sequence[RunStep] = ()
     """Steps in progress."""
-    searches: tuple[FileSearchCall, ...] = ()
+    searches: Sequence[Item] = ()
     """All searches of the run."""
 
 
-class RunRecorder:
+class RunRecorder(TurnRecorder):
     """Records one attempt at a run."""
 
     def __init__(
         self,
         project: str,
         run: Run,
-        writer: StreamWriter,
+        sink: EventSink,
         ids: IdSource,
-        clock: Callable[[], datetime],
-        resume: ResumeState,
-        num_tokens: int = 0,
+        clock: Clock,
+        progress: RunProgress,
     ) -> None:
-        """`num_tokens` is the number of tokens that the open turn already has."""
-        self._project = project
-        self._run = run
-        self._writer = writer
+        super().__init__(sink, progress.open_turn)
+        self.project = project
+        self.run = run
+        """The run when the attempt started."""
+        self.searches = list(progress.searches)
         self._ids = ids
         self._clock = clock
-        self._drafts = list(resume.drafts)
-        self._messages = {message.id: message for message in resume.messages}
+        self._messages = {message.id: message for message in progress.messages}
         self._message_steps: dict[str, RunStep] = {}
         """Steps in progress of kind message creation, by message id."""
         self._calls_step: RunStep | None = None
-        for step in resume.steps:
+        for step in progress.steps:
             if isinstance(step.details, MessageCreation):
                 self._message_steps[step.details.message_id] = step
             else:
                 self._calls_step = step
-        self._searches = resume.searches
-        self._stored_ids = _stored_ids(resume.drafts)
+        self._stored_ids = _stored_ids(self._drafts)
         self._done_messages: list[Draft] = []
         """Complete messages whose end is not stored yet."""
-        self._changes: list[_Change] = []
-        """Changes of rows, to commit with the next events."""
-        self._usage = TurnUsage(0, 0, num_tokens, 0)
-        """Usage of the open turn."""
 
     # ---- the Recorder protocol
 
-    async def turn_started(self, turn: int, started: Started) -> None:
-        """Count prompt tokens; Assistants streams have no event for them."""
-        prompt = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
-        self._usage = add_usage(self._usage, prompt)
-
-    async def record(
-        self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]
-    ) -> None:
-        """Record output of the model."""
-        self._usage = add_usage(self._usage, TurnUsage(0, 0, len(token_ids), 0))
-        events = [event for change in changes for event in self._translate(change)]
-        if events or token_ids:
-            await self._writer.add(encode_events(events), token_ids, turn=turn)
-        if self._changes:
-            await self._writer.commit(self._pop_changes())
-
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
         """Store a turn after which hosted calls follow."""
-        await self._writer.add(encode_events(self._end_turn(turn.usage)), turn=turn.number)
-        changes = self._pop_changes()
 
         async def store(tx: Transaction) -> None:
-            await changes(tx)
             await self._store_items(tx, turn)
-            run = await RunQueries(tx).lock(self._project, self._run.id)
+            run = await RunQueries(tx).lock(self.project, self.run.id)
             run = run.add_turn(turn, awaits_client=awaits_client)
-            await RunQueries(tx).update(self._project, run)
+            await RunQueries(tx).update(self.project, run)
 
-        await self._writer.commit(store, progress=True)
-        self._drafts, self._stored_ids, self._usage = [], set(), NO_USAGE
+        await self._commit(turn.number, self._end_turn(turn.usage), store)
+        self._close_turn()
+        self._stored_ids.clear()
 
     async def call_started(self, item: Item) -> None:
         """Assistants streams have no such event."""
@@ -144,18 +117,14 @@ class RunRecorder:
         search = item.content
         if not isinstance(search, FileSearchCall):
             raise TypeError(f"{item.id} is not a file search")
-        self._searches += (search,)
-        step, events = self._end_search(search)
+        self.searches.append(item)
+        await self._commit(
+            0,
+            self._end_search(search),
+            lambda tx: TimelineQueries(tx).update(self.project, item),
+        )
 
-        async def store(tx: Transaction) -> None:
-            await TimelineQueries(tx).update(self._project, item)
-            if step is not None:
-                await RunStepQueries(tx).update(self._project, step)
-
-        await self._writer.add(encode_events(events))
-        await self._writer.commit(store, progress=True)
-
-    async def conclude(self, turn: TurnResult | None, last: FinalChange) -> None:
+    async def conclude(self, turn: TurnResult | None, finish: FinishRun) -> None:
         """End the attempt and store its last turn.
 
         `turn` is None when the attempt failed or no turn was open; usage recorded so far is still
@@ -163,20 +132,20 @@ class RunRecorder:
         """
         usage = self._usage if turn is None else turn.usage
         turn_events = self._end_turn(usage)
-        changes = self._pop_changes()
+        changes = self._take_changes()
 
         async def store(tx: Transaction) -> FinalEvents:
-            run = await RunQueries(tx).lock(self._project, self._run.id)
+            run = await RunQueries(tx).lock(self.project, self.run.id)
             await changes(tx)
             if turn is None:
                 run = run.add_usage(usage)
             else:
                 await self._store_items(tx, turn)
                 run = run.add_turn(turn)
-            events, is_end = await last(tx, run)
-            return FinalEvents(encode_events([*turn_events, *events]), is_end)
+            events = [*turn_events, *await finish(tx, run)]
+            return FinalEvents(encode_events(events), is_end=not requires_action(events[-1]))
 
-        await self._writer.conclude(store)
+        await self.sink.conclude(store)
 
     def texts(self) -> dict[str, tuple[Text, ...]]:
         """The texts of the messages of the open turn, by message id."""
@@ -184,11 +153,13 @@ class RunRecorder:
 
     # ---- translation of draft events
 
-    def _translate(self, change: DraftEvent) -> Iterator[RunEvent]:
+    def _translate(self, changes: Sequence[DraftEvent]) -> list[RunEvent]:
+        return [event for change in changes for event in self._events(change)]
+
+    def _events(self, change: DraftEvent) -> Iterator[RunEvent]:
         match change:
             case ItemAdded(draft=draft):
                 yield from self._end_messages()
-                self._drafts.append(draft)
                 if draft.kind is DraftKind.MESSAGE:
                     yield from self._start_message(draft)
                 elif draft.kind in _CALLS:
@@ -200,12 +171,12 @@ class RunRecorder:
                     self._done_messages.append(draft)
 
     def _start_message(self, draft: Draft) -> Iterator[RunEvent]:
-        run = self._run
+        run = self.run
         message = start_message(draft.id, run.thread_id, run.id, run.assistant_id, draft.created_at)
         step = self._new_step(MessageCreation(message_id=message.id))
         reasoning = [
             other.item(ItemStatus.COMPLETED)
-            for other in self._drafts
+            for other in self._drafts[: draft.index]
             if other.kind is DraftKind.REASONING and other.id not in self._stored_ids
         ]
         self._stored_ids |= {message.id, *(item.id for item in reasoning)}
@@ -213,9 +184,9 @@ class RunRecorder:
 
         async def store(tx: Transaction) -> None:
             timelines = TimelineQueries(tx)
-            await timelines.append(self._project, run.thread_id, reasoning, origin=run.id)
-            await MessageQueries(tx).add(self._project, [message])
-            await RunStepQueries(tx).add(self._project, step)
+            await timelines.append(self.project, run.thread_id, reasoning, origin=run.id)
+            await MessageQueries(tx).add(self.project, [message])
+            await RunStepQueries(tx).add(self.project, step)
 
         self._changes.append(store)
         yield from _step_started(step)
@@ -226,7 +197,7 @@ class RunRecorder:
         step = self._calls_step
         if step is None:
             step = new_step = self._calls_step = self._new_step(ToolCalls())
-            self._changes.append(lambda tx: RunStepQueries(tx).add(self._project, new_step))
+            self._changes.append(lambda tx: RunStepQueries(tx).add(self.project, new_step))
             yield from _step_started(step)
         yield _call_delta(
             step,
@@ -262,63 +233,55 @@ class RunRecorder:
         if calls and self._calls_step is not None:
             step = self._calls_step.with_calls(tuple(map(_step_call, calls))).with_usage(usage)
             self._calls_step = step
-            self._changes.append(lambda tx: RunStepQueries(tx).update(self._project, step))
+            self._update(step)
         elif self._message_steps:
             message_id, open_step = self._message_steps.popitem()
             self._message_steps[message_id] = step = open_step.with_usage(usage)
             if not self._done_messages:  # otherwise `_end_message` stores the step
-                self._changes.append(lambda tx: RunStepQueries(tx).update(self._project, step))
+                self._update(step)
         return self._end_messages()
 
     def _end_message(self, draft: Draft) -> Iterator[RunEvent]:
         now = self._clock()
-        citations = find_citations(draft.text, self._searches)
+        contents = (item.content for item in self.searches)
+        searches = [each for each in contents if isinstance(each, FileSearchCall)]
+        citations = find_citations(draft.text, searches)
         text = Text(text=draft.text, annotations=citations)
         message = self._messages.pop(draft.id).complete((text,), now)
         step = self._message_steps.pop(draft.id).end(StepState.COMPLETED, now)
-
-        async def store(tx: Transaction) -> None:
-            await MessageQueries(tx).update(self._project, message)
-            await RunStepQueries(tx).update(self._project, step)
-
-        self._changes.append(store)
+        self._changes.append(lambda tx: MessageQueries(tx).update(self.project, message))
+        self._update(step)
         if citations:
             yield message_delta(draft.id, "", citations)
         yield message_changed(message)
         yield step_changed(step)
 
-    def _end_search(self, search: FileSearchCall) -> tuple[RunStep | None, list[RunEvent]]:
-        """The step with the results of a search, and its events."""
+    def _end_search(self, search: FileSearchCall) -> list[RunEvent]:
+        """Store the results of a search in its step, which ends with its last search."""
         if self._calls_step is None:
-            return None, []
+            return []
         step = self._calls_step.with_search(search)
-        if not step.all_searches_done:
-            self._calls_step = step
-            return step, []
-        step = step.end(StepState.COMPLETED, self._clock())
-        self._calls_step = None
-        return step, [step_changed(step)]
+        is_done = step.all_searches_done
+        if is_done:
+            step = step.end(StepState.COMPLETED, self._clock())
+        self._calls_step = None if is_done else step
+        self._update(step)
+        return [step_changed(step)] if is_done else []
 
     # ---- helpers
 
     async def _store_items(self, tx: Transaction, turn: TurnResult) -> None:
         items = [item for item in turn.items if item.id not in self._stored_ids]
         await TimelineQueries(tx).append(
-            self._project, self._run.thread_id, items, origin=self._run.id
+            self.project, self.run.thread_id, items, origin=self.run.id
         )
 
+    def _update(self, step: RunStep) -> None:
+        """Store a changed step with the next events."""
+        self._changes.append(lambda tx: RunStepQueries(tx).update(self.project, step))
+
     def _new_step(self, details: MessageCreation | ToolCalls) -> RunStep:
-        return start_step(self._ids.new(STEP), self._run, details, self._clock())
-
-    def _pop_changes(self) -> _Change:
-        """Combine the pending changes into one, and clear them."""
-        changes, self._changes = self._changes, []
-
-        async def apply(tx: Transaction) -> None:
-            for change in changes:
-                await change(tx)
-
-        return apply
+        return start_step(self._ids.new(STEP), self.run, details, self._clock())
 
 
 def _stored_ids(drafts: Sequence[Draft]) -> set[str]:

@@ -17,20 +17,17 @@ from control_svc.base.ids import JOB, IdSource
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import encode_events
 from control_svc.event_log.queries import StreamQueries
-from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FunctionCall, ItemFilter, ItemStatus, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.model import Claim, Job, JobError, NewJob
+from control_svc.jobs.model import Claim, Job, NewJob
 from control_svc.jobs.queries import JobQueries
 from control_svc.runs.events import (
-    decode_event,
     message_changed,
-    restore_drafts,
     run_changed,
     step_changed,
 )
-from control_svc.runs.model import ErrorCode, IncompleteReason, Run, RunError, RunState
+from control_svc.runs.model import IncompleteReason, Run, RunError, RunState
 from control_svc.runs.queries import RunQueries, RunStepQueries
 from control_svc.runs.steps import StepState
 from svc_kit.errors import JobNotRetriable, RunNotFound
@@ -117,22 +114,6 @@ async def wait_for_outputs(
         ),
     )
     return [run_changed(waiting)]
-
-
-async def fail_run(tx: Transaction, job: Job) -> None:
-    """Fail the run of a dead job, with the job's error and the text that was published."""
-    run = await RunQueries(tx).lock(job.project, job.subject)
-    if run.state.is_final:
-        return
-    streams = StreamQueries(tx)
-    events = await streams.events_of_turn(job.project, run.id, run.num_turns)
-    drafts = restore_drafts(decode_event(event.data) for event in events)
-    token_ids = await streams.tokens(job.project, run.id, run.num_turns)
-    run = run.add_usage(TurnUsage(0, 0, len(token_ids), 0))
-    _, message = job.error or JobError("", "The server had an error.")
-    failed = RunEnd(RunState.FAILED, RunError(ErrorCode.SERVER_ERROR, message))
-    last_events = await end_run(tx, job.project, run, failed, message_texts(drafts))
-    await streams.end(job.project, run.id, encode_events(last_events))
 
 
 def _expiry_subject(run: Run) -> str:

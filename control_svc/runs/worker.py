@@ -1,40 +1,34 @@
-"""The job handler of runs: restores the state, runs the agent loop, and ends the run."""
+"""The job handler of runs: restores the state, prepares the agent loop, and ends the run."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final
 
 from corral.control.v1.run_event_pb2 import RunEvent
 
 from control_svc.agent.file_search import FileSearch
-from control_svc.agent.loop import AgentLoop
 from control_svc.agent.model import (
-    HostedTool,
     LoopLimits,
+    LoopResult,
     LoopSettings,
+    LoopWork,
     Outcome,
     Progress,
 )
+from control_svc.agent.recorder import EventSink, read_open_turn
+from control_svc.agent.worker import LoopWorker
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import IdSource
-from control_svc.db.transaction import Transaction, Transactions
-from control_svc.event_log.group_commit import GroupCommitter
-from control_svc.event_log.model import encode_events
+from control_svc.db.transaction import Clock, Transaction
+from control_svc.event_log.model import StreamKey, encode_events
 from control_svc.event_log.queries import StreamQueries
-from control_svc.inference.turn_client import TokenCounter
-from control_svc.items.model import (
-    FileSearchCall,
-    FunctionCall,
-    FunctionCallOutput,
-    ItemFilter,
-    ItemStatus,
-)
+from control_svc.items.model import FunctionCall, FunctionCallOutput, Item, ItemFilter, ItemStatus
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.model import Claim, Job, JobPriority, NewJob
+from control_svc.jobs.model import JobPriority, NewJob
 from control_svc.runs.context import RunContext, first_position
-from control_svc.runs.events import decode_event, restore_drafts, run_changed
+from control_svc.runs.events import restore_drafts, run_changed
 from control_svc.runs.model import (
     ErrorCode,
     IncompleteReason,
@@ -44,36 +38,11 @@ from control_svc.runs.model import (
     to_run_error,
 )
 from control_svc.runs.queries import RunQueries, RunStepQueries
-from control_svc.runs.recorder import FinalChange, ResumeState, RunRecorder
-from control_svc.runs.transitions import (
-    CANCELLED,
-    COMPLETED,
-    RunEnd,
-    end_run,
-    fail_run,
-    wait_for_outputs,
-)
+from control_svc.runs.recorder import RunProgress, RunRecorder
+from control_svc.runs.transitions import CANCELLED, COMPLETED, RunEnd, end_run, wait_for_outputs
 from control_svc.tools.model import FileSearchTool, ResponseFormat
 from control_svc.vector_stores.search.model import Search
 from svc_kit.errors import DomainError
-from svc_kit.errors.status import is_retryable
-
-
-class RunTools:
-    """Creates the hosted tools of runs."""
-
-    def __init__(self, search: Search) -> None:
-        self._search = search
-
-    def for_run(self, run: Run) -> Sequence[HostedTool]:
-        """The file search of a run. It is left out if there is no store to search."""
-        stores = run.settings.resources.vector_store_ids
-        return [
-            FileSearch(self._search, stores, tool)
-            for tool in run.settings.tools
-            if isinstance(tool, FileSearchTool) and stores
-        ]
-
 
 KIND: Final = "run"
 """Kind of the jobs that execute runs."""
@@ -84,136 +53,96 @@ def run_job(job_id: str, run: Run) -> NewJob:
     return NewJob(id=job_id, kind=KIND, subject=run.id, priority=JobPriority.INTERACTIVE)
 
 
-class RunHandler:
-    """Handler of the jobs that execute runs."""
+@dataclass(frozen=True)
+class RunWorker(LoopWorker[RunRecorder]):
+    """Handler of the jobs that execute runs, until they end or wait for outputs."""
 
     kind = KIND
+    search: Search
+    ids: IdSource
+    clock: Clock
+    wait: timedelta
+    """How long a run waits for outputs before it expires."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        writers: GroupCommitter,
-        loop: AgentLoop,
-        counter: TokenCounter,
-        tools: RunTools,
-        ids: IdSource,
-        clock: Callable[[], datetime],
-        *,
-        wait: timedelta,
-        concurrency: int,
-    ) -> None:
-        """`wait` is how long a run waits for outputs before it expires. `concurrency` limits the
-        runs that this process executes at the same time."""
-        self.concurrency = concurrency
-        self._transactions = transactions
-        self._writers = writers
-        self._loop = loop
-        self._counter = counter
-        self._tools = tools
-        self._ids = ids
-        self._clock = clock
-        self._wait = wait
+    async def start(self, key: StreamKey, context: JobContext) -> bool:
+        """Set a queued run in progress."""
+        return await context.write(lambda tx: self._start(tx, *key))
 
-    async def run(self, claim: Claim, context: JobContext) -> None:
-        """Execute a run until it ends or waits for outputs."""
-        project = claim.project
-        run = await context.write(lambda tx: self._start(tx, project, claim.subject))
+    async def _start(self, tx: Transaction, project: str, run_id: str) -> bool:
+        queued = await RunQueries(tx).lock(project, run_id)
+        run = queued.start(await tx.now())
+        if run != queued:
+            if not run.num_turns:
+                run = replace(run, first_position=await first_position(tx, project, run))
+            await RunQueries(tx).update(project, run)
+            await StreamQueries(tx).append(project, run_id, encode_events([run_changed(run)]))
+        return run.state.needs_worker
+
+    async def restore(
+        self, tx: Transaction, key: StreamKey, sink: EventSink, *, locked: bool = False
+    ) -> RunRecorder | None:
+        """Read the run and what earlier attempts committed."""
+        project, run_id = key
+        run = await RunQueries(tx).find(project, run_id, locked=locked)
         if not run.state.needs_worker:
-            return
-        async with self._writers.writer(context, run.id) as writer:
-            resume, progress = await self._transactions.read(
-                lambda tx: self._load_progress(tx, project, run)
+            return None
+        open_turn = await read_open_turn(tx, key, run.num_turns, restore_drafts)
+        progress = RunProgress(open_turn=open_turn)
+        if open_turn.drafts or run.num_hosted_calls:
+            progress = RunProgress(
+                open_turn=open_turn,
+                messages=await MessageQueries(tx).created_by_run(project, run.thread_id, run_id),
+                steps=await RunStepQueries(tx).in_progress(project, run_id),
+                searches=await _items(tx, project, run, "file_search_call"),
             )
-            recorder = RunRecorder(
-                project,
-                run,
-                writer,
-                self._ids,
-                self._clock,
-                resume,
-                len(progress.token_ids),
-            )
-            prompt_context = RunContext(project, run, self._transactions, self._counter, writer)
-            try:
-                result = await self._loop.run(
-                    loop_settings(project, run),
-                    prompt_context,
-                    self._tools.for_run(run),
-                    recorder,
-                    progress,
-                    context.cancelled,
-                )
-            except DomainError as error:
-                if is_retryable(error):
-                    raise
-                failed = RunEnd(RunState.FAILED, to_run_error(error))
-                await recorder.conclude(None, _end_change(project, failed, recorder))
-            else:
-                last = self._final_change(project, result.outcome, recorder)
-                await recorder.conclude(result.turn, last)
+        return RunRecorder(project, run, sink, self.ids, self.clock, progress)
 
-    async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Fail the run of a dead job; it keeps the text that was published."""
-        await fail_run(tx, job)
-
-    async def _start(self, tx: Transaction, project: str, run_id: str) -> Run:
-        """Set a queued run in progress; a run in another state is returned unchanged."""
-        current = await RunQueries(tx).lock(project, run_id)
-        run = current.start(await tx.now())
-        if run == current:
-            return run
-        if not run.num_turns:
-            run = replace(run, first_position=await first_position(tx, project, run))
-        await RunQueries(tx).update(project, run)
-        await StreamQueries(tx).append(project, run.id, encode_events([run_changed(run)]))
-        return run
-
-    async def _load_progress(
-        self, tx: Transaction, project: str, run: Run
-    ) -> tuple[ResumeState, Progress]:
-        """Load the committed state of earlier attempts."""
-        events = await StreamQueries(tx).events_of_turn(project, run.id, run.num_turns)
-        resume = ResumeState(restore_drafts(decode_event(event.data) for event in events))
-        progress = Progress(
-            num_turns=run.num_turns,
-            usage=run.usage,
-            num_hosted_calls=run.num_hosted_calls,
-            token_ids=await StreamQueries(tx).tokens(project, run.id, run.num_turns),
-            drafts=resume.drafts,
-            awaits_client=run.awaits_client,
+    async def prepare(self, recorder: RunRecorder) -> LoopWork:
+        """The settings of the run, its file search, and the items of the thread."""
+        run, project = recorder.run, recorder.project
+        stores = run.settings.resources.vector_store_ids
+        return LoopWork(
+            settings=loop_settings(project, run),
+            context=RunContext(project, run, self.transactions, self.counter, recorder.sink),
+            hosted=[
+                FileSearch(self.search, stores, tool)
+                for tool in run.settings.tools
+                if isinstance(tool, FileSearchTool) and stores
+            ],
+            progress=Progress(
+                num_turns=run.num_turns,
+                usage=run.usage,
+                num_hosted_calls=run.num_hosted_calls,
+                token_ids=list(recorder.open_turn.token_ids),
+                drafts=list(recorder.open_turn.drafts),
+                open_calls=[i for i in recorder.searches if i.status is ItemStatus.IN_PROGRESS],
+                awaits_client=run.awaits_client,
+            ),
         )
-        if resume.drafts or run.num_hosted_calls:
-            resume.messages = await MessageQueries(tx).created_by_run(
-                project, run.thread_id, run.id
-            )
-            resume.steps = await RunStepQueries(tx).in_progress(project, run.id)
-        if run.num_hosted_calls:
-            item_filter = ItemFilter(kinds=("file_search_call",), origin=run.id)
-            timelines = TimelineQueries(tx)
-            entries = await timelines.read(project, run.thread_id, item_filter=item_filter)
-            items = [entry.item for entry in entries]
-            progress.open_calls = [i for i in items if i.status is ItemStatus.IN_PROGRESS]
-            contents = [item.content for item in items]
-            resume.searches = tuple(c for c in contents if isinstance(c, FileSearchCall))
-        return resume, progress
 
-    def _final_change(self, project: str, outcome: Outcome, recorder: RunRecorder) -> FinalChange:
+    async def end(self, recorder: RunRecorder, result: LoopResult) -> None:
         """End the run, or make it wait for outputs unless cancellation was requested."""
-        if outcome is not Outcome.ACTION_REQUIRED:
-            return _end_change(project, _ENDS[outcome], recorder)
-        cancel = _end_change(project, CANCELLED, recorder)
 
-        async def change(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
-            if run.state is RunState.CANCELLING:
-                return await cancel(tx, run)
-            calls = await _open_calls(tx, project, run)
-            return await wait_for_outputs(tx, project, run, calls, self._wait, self._ids), False
+        async def finish(tx: Transaction, run: Run) -> Sequence[RunEvent]:
+            project, is_cancelling = recorder.project, run.state is RunState.CANCELLING
+            if result.outcome is Outcome.ACTION_REQUIRED and not is_cancelling:
+                calls = await _open_calls(tx, project, run)
+                return await wait_for_outputs(tx, project, run, calls, self.wait, self.ids)
+            return await end_run(tx, project, run, _ENDS[result.outcome], recorder.texts())
 
-        return change
+        await recorder.conclude(result.turn, finish)
+
+    async def fail(self, recorder: RunRecorder, error: DomainError) -> None:
+        """End the run with the text that was published."""
+        failed = RunEnd(RunState.FAILED, to_run_error(error))
+        await recorder.conclude(
+            None, lambda tx, run: end_run(tx, recorder.project, run, failed, recorder.texts())
+        )
 
 
 _ENDS: Final = {
     Outcome.ANSWERED: COMPLETED,
+    Outcome.ACTION_REQUIRED: CANCELLED,  # while it was cancelled; otherwise the run waits
     Outcome.CANCELLED: CANCELLED,
     Outcome.MAX_COMPLETION_TOKENS: RunEnd(
         RunState.INCOMPLETE, reason=IncompleteReason.MAX_COMPLETION_TOKENS
@@ -228,19 +157,18 @@ _ENDS: Final = {
 }
 
 
-def _end_change(project: str, end: RunEnd, recorder: RunRecorder) -> FinalChange:
-    async def change(tx: Transaction, run: Run) -> tuple[list[RunEvent], bool]:
-        return await end_run(tx, project, run, end, recorder.texts()), True
-
-    return change
+async def _items(tx: Transaction, project: str, run: Run, *kinds: str) -> list[Item]:
+    """The items of some kinds that the run added to its thread."""
+    item_filter = ItemFilter(kinds=kinds, origin=run.id)
+    entries = await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter)
+    return [entry.item for entry in entries]
 
 
 async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionCall]:
     """The function calls of the run without output."""
-    item_filter = ItemFilter(kinds=("function_call", "function_call_output"), origin=run.id)
     calls: dict[str, FunctionCall] = {}
-    for entry in await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter):
-        content = entry.item.content
+    for item in await _items(tx, project, run, "function_call", "function_call_output"):
+        content = item.content
         if isinstance(content, FunctionCall):  # a model may reuse the id of an answered call
             calls[content.call_id] = content
         elif isinstance(content, FunctionCallOutput):

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from corral.control.v1.assistant_pb2 import Assistant
 from corral.control.v1.assistant_service_pb2 import CreateAssistantRequest
+from corral.control.v1.item_pb2 import Item
+from corral.control.v1.response_event_pb2 import ResponseEvent
 from corral.control.v1.run_event_pb2 import RunEvent
 from corral.inference.v1.generation_pb2 import CacheOptions
 from prometheus_client import CollectorRegistry
@@ -29,11 +31,10 @@ from control_svc.event_log.model import encode_events
 from control_svc.files.model import Completion
 from control_svc.items import queries as item_queries
 from control_svc.items.model import Content
+from control_svc.items.proto import content_from_pb, content_to_pb
 from control_svc.responses import content_cipher
 from control_svc.responses import queries as response_queries
 from control_svc.responses.content_cipher import ContentCipher
-from control_svc.responses.event_codec import RESPONSE_EVENTS
-from control_svc.responses.events import EventType, StateEvent, StepEvent
 from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
 from control_svc.runs.events import decode_event
@@ -217,12 +218,19 @@ def test_fields_of_documents_that_are_arrays_have_the_order_that_is_stored() -> 
 
 def test_events_of_responses_are_read_and_written_with_the_same_bytes() -> None:
     """A worker of this release resumes a response of the one before."""
-    life, annotation, *others = map(bytes.fromhex, golden("stored")["response events"])
+    stored = [bytes.fromhex(text) for text in golden("stored")["response events"]]
+    events = [ResponseEvent.FromString(data) for data in stored]
+    items = [
+        getattr(event, name).item
+        for event in events
+        if (name := str(event.WhichOneof("event"))).startswith("output_item")
+    ]
 
-    assert RESPONSE_EVENTS.decode(life) == StateEvent(EventType.FAILED, None)
-    assert RESPONSE_EVENTS.decode(annotation) == StepEvent(EventType.ANNOTATION_ADDED, "msg_1", 2)
-    for stored in others:
-        assert RESPONSE_EVENTS.encode(RESPONSE_EVENTS.decode(stored)) == stored
+    assert encode_events(events) == stored
+    for item in items:
+        copy = Item(id=item.id, status=item.status, create_time=item.create_time)
+        content_to_pb(content_from_pb(item, "item"), copy)
+        assert copy == item
 
 
 def test_events_of_runs_are_read_and_written_with_the_same_bytes() -> None:

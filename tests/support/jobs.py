@@ -13,6 +13,7 @@ from control_svc.base.ids import JOB, IdSource
 from control_svc.db import migrations
 from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.event_log.model import FinalEvents
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms, ResultT, Work
 from control_svc.jobs.model import AttemptResult, Claim, Job, NewJob
@@ -28,6 +29,11 @@ Run = Callable[[Claim, JobContext], Awaitable[None]]
 
 async def no_change(_tx: Transaction) -> None:
     """A transaction that changes nothing."""
+
+
+async def end_without_events(_tx: Transaction) -> FinalEvents:
+    """Change nothing and end the stream."""
+    return FinalEvents((), is_end=True)
 
 
 async def return_at_once(_claim: Claim, _context: JobContext) -> None:

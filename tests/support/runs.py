@@ -28,7 +28,7 @@ from control_svc.runs.model import NewRun, Run
 from control_svc.runs.service import NumberedEvent, Runs
 from control_svc.runs.steps import RunStep
 from control_svc.runs.transitions import RunExpiry
-from control_svc.runs.worker import RunHandler, RunTools
+from control_svc.runs.worker import RunWorker
 from control_svc.vector_stores.filters import Filter
 from control_svc.vector_stores.search.model import Ranking, Search, SearchHit
 from svc_kit.metrics import JobMetrics
@@ -95,16 +95,16 @@ class RunProcess:
         concurrency: int = 8,
     ) -> None:
         self.streams = make_process(database, owner)
-        self.handler = RunHandler(
+        self.handler = RunWorker(
             database.transactions,
             self.streams.committer,
             AgentLoop(turns, ids, clock),
             counter or WordCounter(),
-            RunTools(search),
+            concurrency,
+            search,
             ids,
             clock,
-            wait=WAIT,
-            concurrency=concurrency,
+            WAIT,
         )
         self.runs = Runs(
             database.transactions,

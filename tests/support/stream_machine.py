@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from control_svc.base.ids import IdSource
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
-from control_svc.event_log.model import BEFORE_FIRST, MAX_CHUNK_EVENTS, Event
+from control_svc.event_log.model import BEFORE_FIRST, MAX_CHUNK_EVENTS, Event, FinalEvents
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.writer import StreamWriter
 from control_svc.jobs.handler import JobContext
@@ -108,12 +108,13 @@ class Process:
 async def finish(attempt: Attempt) -> None:
     """Append the last event and finish the job, unless the attempt has lost it."""
 
-    async def work(tx: Transaction) -> None:
+    async def work(tx: Transaction) -> FinalEvents:
         await insert_mark(tx, attempt.context.claim, "done")
+        return FinalEvents((), is_end=True)
 
     try:
         await attempt.writer.add([END])
-        await attempt.writer.finish(work)
+        await attempt.writer.conclude(work)
     except LeaseLost:
         pass
 

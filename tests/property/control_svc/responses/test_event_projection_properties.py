@@ -6,19 +6,14 @@ from datetime import UTC, datetime
 
 from corral.inference.v1.chat_pb2 import ToolCallDelta
 from corral.inference.v1.inference_service_pb2 import ChatDelta
+from corral.control.v1.response_event_pb2 import ResponseEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_svc.agent.drafts import CUSTOM_TOOL_TARGET, DraftKind, ToolTarget, TurnDraft
+from control_svc.event_log.model import encode_events
 from control_svc.items.model import ItemStatus
-from control_svc.responses.event_codec import RESPONSE_EVENTS
-from control_svc.responses.events import (
-    EventType,
-    ItemEvent,
-    ResponseEvent,
-    TurnProjection,
-    rebuild_drafts,
-)
+from control_svc.responses.events import TurnProjection, restore_drafts
 from tests.support.examples import examples
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -56,14 +51,14 @@ class Log:
     entries: list[list[bytes]] = field(default_factory=list)
 
     @property
-    def events(self) -> list[ResponseEvent]:
-        """Decode all events."""
-        return [RESPONSE_EVENTS.decode(data) for entry in self.entries for data in entry]
+    def events(self) -> list[bytes]:
+        """All events."""
+        return [data for entry in self.entries for data in entry]
 
 
 def run_worker(deltas: Sequence[ChatDelta], log: Log, dies_after: int | None = None) -> list[bytes]:
     """Resume the turn after the log; return the events of its end, or none if the worker dies."""
-    restored = rebuild_drafts(log.events, first_index=0)
+    restored = restore_drafts(log.events)
     projection, ids = (
         TurnProjection(0, lambda item: item, restored),
         iter(range(len(restored), 100)),
@@ -77,10 +72,10 @@ def run_worker(deltas: Sequence[ChatDelta], log: Log, dies_after: int | None = N
         if projection.is_held:
             held_events += events
         else:
-            log.entries.append([RESPONSE_EVENTS.encode(event) for event in events])
+            log.entries.append(encode_events(events))
     projection.record(list(draft.close()))
     held_events += projection.end([each.item(ItemStatus.COMPLETED) for each in draft.drafts])
-    return [RESPONSE_EVENTS.encode(event) for event in held_events]
+    return encode_events(held_events)
 
 
 def run_turn(deltas: Sequence[ChatDelta], *deaths: int) -> list[bytes]:
@@ -89,7 +84,7 @@ def run_turn(deltas: Sequence[ChatDelta], *deaths: int) -> list[bytes]:
     for dies_after in deaths:
         run_worker(deltas, log, dies_after)
     end = run_worker(deltas, log)
-    return [data for entry in log.entries for data in entry] + end
+    return log.events + end
 
 
 @settings(max_examples=examples(200))
@@ -105,10 +100,9 @@ def test_replaced_workers_write_the_events_of_one_worker(
 @given(deltas=turns())
 def test_each_item_is_added_and_done_once_in_order(deltas: list[ChatDelta]) -> None:
     """With consecutive indexes and the same id in both events, as the SDK requires."""
-    events = [RESPONSE_EVENTS.decode(data) for data in run_turn(deltas)]
-    items = [event for event in events if isinstance(event, ItemEvent)]
-    added = [event for event in items if event.type is EventType.ITEM_ADDED]
-    done = [event for event in items if event.type is EventType.ITEM_DONE]
+    events = [ResponseEvent.FromString(data) for data in run_turn(deltas)]
+    added = [each.output_item_added for each in events if each.HasField("output_item_added")]
+    done = [each.output_item_done for each in events if each.HasField("output_item_done")]
 
     assert [event.output_index for event in added] == list(range(len(added)))
     assert [event.item.id for event in done] == [event.item.id for event in added]

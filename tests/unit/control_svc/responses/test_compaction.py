@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from unittest.mock import AsyncMock
 
 from control_svc.agent.prompt import turn_messages
+from control_svc.agent.recorder import NullSink
 from control_svc.base.ids import IdSource
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.model import Item, ItemStatus, Message, Role, Text, TokenLogprob
@@ -11,7 +12,7 @@ from control_svc.jobs.model import JobPriority
 from control_svc.responses.compaction import AutoCompaction, Compactor
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import Response, ResponseSettings, ResponseState, Summary
-from control_svc.responses.recorder import NullSink, ResponseRecorder
+from control_svc.responses.recorder import ResponseRecorder
 from svc_kit.encryption import KEY_BYTES, Sealer
 from tests.support.response_client import ScriptedModels
 from tests.support.scripted_turns import ScriptedTurns, text_script

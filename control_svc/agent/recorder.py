@@ -1,0 +1,168 @@
+"""Records the output of the agent loop. Runs and responses extend `TurnRecorder` by their events
+and rows, and choose the sink that stores them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from google.protobuf.message import Message
+
+from control_svc.agent.drafts import Draft, DraftEvent, ItemAdded
+from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
+from control_svc.db.transaction import Transaction
+from control_svc.event_log.model import Change, FinalEvents, StreamKey, encode_events
+from control_svc.event_log.queries import StreamQueries
+from control_svc.inference.turns import Started, TurnUsage
+from control_svc.items.model import Item
+
+
+class EventSink(Protocol):
+    """Stores events and rows; the `StreamWriter` of a job is one. Methods may raise LeaseLost."""
+
+    async def add(
+        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
+    ) -> None:
+        """Append events, and the tokens of a turn from which they result."""
+
+    async def commit(self, change: Change[None], *, progress: bool = False) -> None:
+        """Commit the events and a change of rows in one transaction."""
+
+    async def conclude(self, change: Change[FinalEvents]) -> None:
+        """Like `commit`, for the last change, which returns the last events."""
+
+
+class TransactionSink:
+    """Stores in a transaction that has locked the job or the row of the object."""
+
+    def __init__(self, tx: Transaction, key: StreamKey) -> None:
+        self._tx = tx
+        self._key = key
+        self._events: list[bytes] = []
+
+    async def add(
+        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
+    ) -> None:
+        """Collect events for `conclude`."""
+        self._events += events
+
+    async def commit(self, change: Change[None], *, progress: bool = False) -> None:
+        """Change rows."""
+        await change(self._tx)
+
+    async def conclude(self, change: Change[FinalEvents]) -> None:
+        """Change rows and end the stream."""
+        last_events, _ = await change(self._tx)
+        await StreamQueries(self._tx).end(*self._key, [*self._events, *last_events])
+
+
+class NullSink:
+    """Sends events to the client and stores nothing."""
+
+    def __init__(self, send: Callable[[Sequence[bytes]], Awaitable[None]]) -> None:
+        self._send = send
+
+    async def add(
+        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
+    ) -> None:
+        """Send events."""
+        if events:
+            await self._send(events)
+
+    async def commit(self, change: Change[None], *, progress: bool = False) -> None:
+        """Do nothing: there are no rows."""
+
+    async def conclude(self, change: Change[FinalEvents]) -> None:
+        """Do nothing: there are no rows."""
+
+
+class OpenTurn(NamedTuple):
+    """What earlier attempts recorded of a turn that has not ended."""
+
+    drafts: Sequence[Draft]
+    token_ids: Sequence[int]
+
+
+NO_TURN: Final = OpenTurn((), ())
+
+
+async def read_open_turn(
+    tx: Transaction,
+    key: StreamKey,
+    number: int,
+    restore_drafts: Callable[[Iterable[bytes]], Sequence[Draft]],
+) -> OpenTurn:
+    """Read the open turn with this number. `restore_drafts` restores its drafts from its events."""
+    streams = StreamQueries(tx)
+    events = await streams.events_of_turn(*key, number)
+    token_ids = await streams.tokens(*key, number)
+    return OpenTurn(restore_drafts(event.data for event in events), token_ids)
+
+
+class TurnRecorder(ABC):
+    """The `Recorder` of one attempt: counts the open turn and stores events with rows."""
+
+    def __init__(self, sink: EventSink, open_turn: OpenTurn = NO_TURN) -> None:
+        self.sink = sink
+        self.open_turn = open_turn
+        """The turn that the attempt continues."""
+        self._drafts = list(open_turn.drafts)
+        self._usage = TurnUsage(0, 0, len(open_turn.token_ids), 0)
+        """Usage of the open turn."""
+        self._changes: list[Change[None]] = []
+        """Changes of rows, to commit with the next events."""
+
+    async def turn_started(self, turn: int, started: Started) -> None:
+        """Count the tokens of the prompt."""
+        prompt = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
+        self._usage = add_usage(self._usage, prompt)
+
+    async def record(
+        self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]
+    ) -> None:
+        """Record output of the model."""
+        self._usage = add_usage(self._usage, TurnUsage(0, 0, len(token_ids), 0))
+        self._drafts += [each.draft for each in changes if isinstance(each, ItemAdded)]
+        events = self._translate(changes)
+        if events is None:
+            return
+        if events or token_ids:
+            await self.sink.add(encode_events(events), token_ids, turn=turn)
+        if self._changes:
+            await self.sink.commit(self._take_changes())
+
+    @abstractmethod
+    async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
+        """Store a turn after which hosted calls follow."""
+
+    @abstractmethod
+    async def call_started(self, item: Item) -> None:
+        """Record the start of a hosted call."""
+
+    @abstractmethod
+    async def call_ended(self, item: Item) -> None:
+        """Store the result of a hosted call."""
+
+    @abstractmethod
+    def _translate(self, changes: Sequence[DraftEvent]) -> Sequence[Message] | None:
+        """Return the events of changes; None if these are only recorded at the end of the turn."""
+
+    async def _commit(self, turn: int, events: Sequence[Message], change: Change[None]) -> None:
+        """Commit events of a turn, all pending changes of rows, and another change."""
+        self._changes.append(change)
+        await self.sink.add(encode_events(events), turn=turn)
+        await self.sink.commit(self._take_changes(), progress=True)
+
+    def _close_turn(self) -> None:
+        """Start to count the next turn."""
+        self._drafts, self._usage = [], NO_USAGE
+
+    def _take_changes(self) -> Change[None]:
+        """Combine the pending changes into one, and clear them."""
+        changes, self._changes = self._changes, []
+
+        async def apply(tx: Transaction) -> None:
+            for change in changes:
+                await change(tx)
+
+        return apply
