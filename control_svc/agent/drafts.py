@@ -5,13 +5,14 @@ Pure, so that an interrupted turn is rebuilt from its stored events and continue
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import orjson
 from corral.inference.v1 import chat_pb2, generation_pb2
 from corral.inference.v1.inference_service_pb2 import ChatDelta
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from control_svc.agent.prompt import CUSTOM_INPUT
 from control_svc.items.model import (
@@ -86,6 +87,29 @@ class Draft:
     def item(self, status: ItemStatus) -> Item:
         """The item as written so far."""
         return Item(id=self.id, status=status, created_at=self.created_at, content=self.content())
+
+
+def restore_draft(
+    drafts: list[Draft],
+    item_id: str,
+    kind: DraftKind,
+    created: Timestamp,
+    name: str = "",
+    call_id: str = "",
+) -> None:
+    """Add the draft of the item that a stored event starts; the one before is complete."""
+    if drafts:
+        drafts[-1].is_done = True
+    draft = Draft(
+        index=len(drafts),
+        id=item_id,
+        kind=kind,
+        created_at=created.ToDatetime(UTC),
+        name=name,
+        call_id=call_id,
+        call_index=sum(bool(draft.call_id) for draft in drafts),
+    )
+    drafts.append(draft)
 
 
 def custom_input(arguments: str) -> str:

@@ -1,13 +1,12 @@
 """The agent loop of runs and responses: call the model, execute hosted tools, repeat.
 
 It ends when the model answers, calls a client function, or reaches a limit. It reads items through
-a `Context` and reports through a `Recorder`; it accesses no rows and no API events.
+a `Context` and reports to a `TurnRecorder`; it accesses no rows and no API events.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from control_svc.agent.drafts import Draft, DraftKind, TurnDraft
@@ -19,12 +18,13 @@ from control_svc.agent.model import (
     LoopResult,
     LoopWork,
     Outcome,
-    Recorder,
     TurnResult,
 )
+from control_svc.agent.recorder import TurnRecorder
 from control_svc.agent.turn import ToolSet, TurnCancelled, TurnReader, tokens_left, turn_request
 from control_svc.base.ids import IdSource
-from control_svc.inference.turns import FinishReason, TurnClient
+from control_svc.db.transaction import Clock
+from control_svc.inference.turns import FinishReason, TurnClient, TurnRequest
 from control_svc.items.model import Content, FileSearchCall, Item, ItemStatus, McpApprovalRequest
 from svc_kit.errors import ContextLengthExceeded, FeatureUnsupported
 
@@ -32,42 +32,35 @@ MAX_TURNS: Final = 64
 """Maximum number of turns; stops a model that calls hosted tools endlessly."""
 
 
+@dataclass(frozen=True)
 class AgentLoop:
     """Runs the turns of runs and responses. Holds no state of a single run."""
 
-    def __init__(self, turns: TurnClient, ids: IdSource, clock: Callable[[], datetime]) -> None:
-        self._turns = turns
-        self._ids = ids
-        self._clock = clock
+    turns: TurnClient
+    ids: IdSource
+    clock: Clock
 
-    async def run(self, work: LoopWork, recorder: Recorder, cancelled: asyncio.Event) -> LoopResult:
+    async def run(
+        self, work: LoopWork, recorder: TurnRecorder, cancelled: asyncio.Event
+    ) -> LoopResult:
         """Run until the end, or until `cancelled` is set.
 
         Raises LeaseLost, permanent errors, and retryable errors; after the latter, the next attempt
         continues from the recorded progress.
         """
-        attempt = _Attempt(work, recorder, cancelled, self._turns, self._ids, self._clock)
-        return await attempt.run()
+        return await _Attempt(self, work, recorder, cancelled).run()
 
 
 class _Attempt:
     """One attempt to continue a run or response from its progress to its end."""
 
     def __init__(
-        self,
-        work: LoopWork,
-        recorder: Recorder,
-        cancelled: asyncio.Event,
-        turns: TurnClient,
-        ids: IdSource,
-        clock: Callable[[], datetime],
+        self, loop: AgentLoop, work: LoopWork, recorder: TurnRecorder, cancelled: asyncio.Event
     ) -> None:
+        self._loop = loop
         self._work = work
         self._recorder = recorder
         self._cancelled = cancelled
-        self._turns = turns
-        self._ids = ids
-        self._clock = clock
         self._tools = ToolSet(work.settings.tools, work.hosted)
         self._items: list[Item] = []
 
@@ -109,8 +102,7 @@ class _Attempt:
         """Select the items of the next turn. An open turn keeps its items."""
         work = self._work
         if not work.progress.is_in_turn:
-            request = turn_request(work.settings, work.progress, self._tools, self._items)
-            self._items = await work.context.before_turn(request, self._items)
+            self._items = await work.context.before_turn(self._request(), self._items)
 
     async def _run_turn(self) -> tuple[TurnResult, Outcome | None]:
         """Run the next turn. Its outcome is None if only hosted calls follow."""
@@ -139,26 +131,29 @@ class _Attempt:
         work = self._work
         if work.progress.token_ids:
             return False
-        request = turn_request(work.settings, work.progress, self._tools, self._items)
-        shorter = await work.context.shortened(request, self._items, error)
+        shorter = await work.context.shortened(self._request(), self._items, error)
         if shorter is not None:
             self._items = shorter
         return shorter is not None
 
     async def _attempt_turn(self) -> tuple[TurnResult, Outcome | None]:
-        work, progress = self._work, self._work.progress
-        draft = TurnDraft(progress.drafts, self._tools.targets, self._ids.new, self._clock)
+        loop, progress = self._loop, self._work.progress
+        draft = TurnDraft(progress.drafts, self._tools.targets, loop.ids.new, loop.clock)
         turn = TurnReader(
             progress.num_turns, draft, self._recorder, self._cancelled, len(progress.token_ids)
         )
-        request = turn_request(work.settings, progress, self._tools, self._items)
         try:
-            reason = await turn.run(self._turns.run(request), self._prompt_limit())
+            reason = await turn.run(loop.turns.run(self._request()), self._prompt_limit())
         except TurnCancelled:
             return self._turn_result(turn, is_complete=False), Outcome.CANCELLED
         is_complete = reason is not FinishReason.LENGTH
         outcome = self._outcome(draft.drafts) if is_complete else Outcome.MAX_COMPLETION_TOKENS
         return self._turn_result(turn, is_complete=is_complete), outcome
+
+    def _request(self) -> TurnRequest:
+        """The request for the next turn, or for the rest of the open one."""
+        work = self._work
+        return turn_request(work.settings, work.progress, self._tools, self._items)
 
     def _prompt_limit(self) -> int | None:
         limit, progress = self._work.settings.limits.prompt_tokens, self._work.progress

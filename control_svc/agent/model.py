@@ -1,5 +1,5 @@
 """Settings, progress and results of the agent loop, and its interfaces: `Context`, which supplies
-the items to show the model, `Recorder`, which stores events, and `HostedTool`.
+the items to show the model, and `HostedTool`.
 """
 
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from control_svc.agent.drafts import Draft, DraftEvent
-from control_svc.inference.turns import Started, TurnRequest, TurnTool, TurnUsage
+from control_svc.agent.drafts import Draft
+from control_svc.inference.turns import TurnRequest, TurnTool, TurnUsage
 from control_svc.items.model import Content, Item
 from control_svc.jobs.model import JobPriority
 from control_svc.tools.model import ResponseFormat, Tool, ToolChoice
@@ -154,33 +154,6 @@ class Context(Protocol):
 
         The choice is stored, so that later prompts have the same beginning.
         """
-
-
-class Recorder(Protocol):
-    """Publishes and stores the output of the loop.
-
-    Events of `record` become visible soon after; the other methods return after their commit. The
-    events of a turn suffice to rebuild its drafts. Each method may raise LeaseLost.
-    """
-
-    async def turn_started(self, turn: int, started: Started) -> None:
-        """The model starts to process the prompt. Called again when a turn is resumed."""
-
-    async def record(
-        self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]
-    ) -> None:
-        """Record output. `changes` is empty while the text of the tokens is held back."""
-
-    async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
-        """Store a turn after which hosted calls follow: its items, usage and number, and whether
-        the loop ends after these calls because the client has calls to answer.
-        """
-
-    async def call_started(self, item: Item) -> None:
-        """The execution of a hosted call starts."""
-
-    async def call_ended(self, item: Item) -> None:
-        """Store the item of a hosted call that was executed."""
 
 
 def add_usage(a: TurnUsage, b: TurnUsage) -> TurnUsage:

@@ -100,7 +100,12 @@ async def read_open_turn(
 
 
 class TurnRecorder(ABC):
-    """The `Recorder` of one attempt: counts the open turn and stores events with rows."""
+    """Publishes and stores the output of one attempt: counts the open turn, and stores rows with
+    their events.
+
+    Events of `record` become visible soon after; the other methods return after their commit. The
+    events of a turn suffice to restore its drafts. Each method may raise LeaseLost.
+    """
 
     def __init__(self, sink: EventSink, open_turn: OpenTurn = NO_TURN) -> None:
         self.sink = sink
@@ -113,14 +118,14 @@ class TurnRecorder(ABC):
         """Changes of rows, to commit with the next events."""
 
     async def turn_started(self, turn: int, started: Started) -> None:
-        """Count the tokens of the prompt."""
+        """Count the tokens of the prompt. Called again when a turn is resumed."""
         prompt = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
         self._usage = add_usage(self._usage, prompt)
 
     async def record(
         self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]
     ) -> None:
-        """Record output of the model."""
+        """Record output. `changes` is empty while the text of the tokens is held back."""
         self._usage = add_usage(self._usage, TurnUsage(0, 0, len(token_ids), 0))
         self._drafts += [each.draft for each in changes if isinstance(each, ItemAdded)]
         events = self._translate(changes)
@@ -133,15 +138,17 @@ class TurnRecorder(ABC):
 
     @abstractmethod
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
-        """Store a turn after which hosted calls follow."""
+        """Store a turn after which hosted calls follow: its items, usage and number, and whether
+        the loop ends after these calls because the client has calls to answer.
+        """
 
     @abstractmethod
     async def call_started(self, item: Item) -> None:
-        """Record the start of a hosted call."""
+        """Record that the execution of a hosted call starts."""
 
     @abstractmethod
     async def call_ended(self, item: Item) -> None:
-        """Store the result of a hosted call."""
+        """Store the item of a hosted call that was executed."""
 
     @abstractmethod
     def _translate(self, changes: Sequence[DraftEvent]) -> Sequence[Message] | None:

@@ -1,17 +1,39 @@
-"""Finds how many items of a history fit into the context of a model."""
+"""Leaves out items of a history that does not fit into the context of a model."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+
+from control_svc.agent.prompt import turn_messages
+from control_svc.inference.turn_client import TokenCounter
+from control_svc.inference.turns import TurnRequest
+from control_svc.items.model import Item, Message, Role
+from svc_kit.errors import ContextLengthExceeded
 
 
-async def first_that_fits(starts: Sequence[int], fits: Callable[[int], Awaitable[bool]]) -> int:
-    """Binary search for the first start whose items fit; the last start if none does.
+def is_user_message(item: Item) -> bool:
+    """Whether an item is a user message: chat templates expect that a prompt begins with one."""
+    return isinstance(item.content, Message) and item.content.role is Role.USER
 
-    `starts` is ascending and not empty. If the items from one start fit, so do those of later ones.
+
+async def first_that_fits(
+    counter: TokenCounter,
+    request: TurnRequest,
+    instructions: str,
+    items: Sequence[Item],
+    starts: Sequence[int],
+    error: ContextLengthExceeded,
+) -> int:
+    """Binary search for the first of `starts` whose items fit into half of the exceeded limit, so
+    that truncation is needed less often; the last start if none does.
+
+    `starts` is ascending and not empty. `request` is that of the turn which exceeded the limit.
     """
     low, high = 0, len(starts) - 1
     while low < high:
         middle = (low + high) // 2
-        if await fits(starts[middle]):
+        messages = turn_messages(instructions, items[starts[middle] :])
+        num_tokens = await counter.count(replace(request, messages=messages))
+        if num_tokens <= error.context_tokens // 2:
             high = middle
         else:
             low = middle + 1

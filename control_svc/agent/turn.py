@@ -7,8 +7,9 @@ from contextlib import aclosing, suppress
 from corral.inference.v1.inference_service_pb2 import ChatDelta
 
 from control_svc.agent.drafts import CUSTOM_TOOL_TARGET, DraftKind, ToolTarget, TurnDraft
-from control_svc.agent.model import PROMPT_LIMIT, HostedTool, LoopSettings, Progress, Recorder
+from control_svc.agent.model import PROMPT_LIMIT, HostedTool, LoopSettings, Progress
 from control_svc.agent.prompt import CUSTOM_INPUT, compact_json, turn_messages
+from control_svc.agent.recorder import TurnRecorder
 from control_svc.inference.turns import (
     DEFAULT_CHOICE,
     ChoiceMode,
@@ -162,7 +163,7 @@ class TurnReader:
         self,
         number: int,
         draft: TurnDraft,
-        recorder: Recorder,
+        recorder: TurnRecorder,
         cancelled: asyncio.Event,
         num_resumed: int,
     ) -> None:

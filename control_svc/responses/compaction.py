@@ -9,6 +9,7 @@ from corral.inference.v1.inference_service_pb2 import ChatDelta
 
 from control_svc.agent.model import NO_USAGE
 from control_svc.agent.prompt import turn_messages
+from control_svc.agent.truncation import is_user_message
 from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Clock
 from control_svc.inference.turn_client import TokenCounter
@@ -32,8 +33,6 @@ from control_svc.items.model import (
     McpApprovalRequest,
     McpApprovalResponse,
     McpListTools,
-    Message,
-    Role,
 )
 from control_svc.jobs.model import JobPriority
 from control_svc.responses.content_cipher import ContentCipher
@@ -73,11 +72,6 @@ def has_all_calls(items: Iterable[Item]) -> bool:
             case _:
                 pass
     return answers <= requests
-
-
-def is_user_message(item: Item) -> bool:
-    """Whether an item is a user message."""
-    return isinstance(item.content, Message) and item.content.role is Role.USER
 
 
 def check_calls(history: Sequence[Item], input_items: Sequence[Item]) -> None:

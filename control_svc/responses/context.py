@@ -2,12 +2,11 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from control_svc.agent.prompt import turn_messages
-from control_svc.agent.truncation import first_that_fits
+from control_svc.agent.truncation import first_that_fits, is_user_message
 from control_svc.base.ids import RESPONSE, IdSource
 from control_svc.db.transaction import Clock, Transaction
 from control_svc.inference.models import Models
@@ -16,7 +15,7 @@ from control_svc.inference.turns import TurnRequest
 from control_svc.items.input_items import InputItem
 from control_svc.items.model import Compaction, Item, Reasoning, TimelineItem
 from control_svc.items.queries import TimelineQueries
-from control_svc.responses.compaction import AutoCompaction, is_user_message
+from control_svc.responses.compaction import AutoCompaction
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import NewResponse, Response, ResponseState, Truncation
 from control_svc.responses.queries import ResponseQueries
@@ -26,8 +25,6 @@ from svc_kit.errors import ContextLengthExceeded, PreviousResponseNotFound, Seal
 
 MAX_HISTORY_BYTES: Final = 64 * 1024 * 1024
 """Far more than any context length."""
-_TRUNCATION_DIVISOR: Final = 2
-"""Truncation leaves at most this fraction of the context, so that it is needed less often."""
 
 
 class History(NamedTuple):
@@ -145,12 +142,9 @@ class ResponseContext:
         if not starts:
             return None
 
-        async def fits(start: int) -> bool:
-            messages = turn_messages(settings.instructions or "", items[start:])
-            tokens = await self._counter.count(replace(request, messages=messages))
-            return tokens * _TRUNCATION_DIVISOR <= error.context_tokens
-
-        start = await first_that_fits(starts, fits)
+        start = await first_that_fits(
+            self._counter, request, settings.instructions or "", items, starts, error
+        )
         await self._recorder.set_context_start(items[start].id)
         return list(items[start:])
 

@@ -12,6 +12,7 @@ from typing import Final
 from control_svc.agent.model import NO_USAGE, Progress
 from control_svc.agent.prompt import turn_messages
 from control_svc.agent.recorder import NullSink
+from control_svc.agent.truncation import is_user_message
 from control_svc.agent.turn import ToolSet, turn_request
 from control_svc.base.ids import IdSource
 from control_svc.conversations.queries import ConversationQueries
@@ -22,7 +23,7 @@ from control_svc.inference.turns import TurnClient, TurnRequest, TurnUsage
 from control_svc.items.model import Item, McpCall
 from control_svc.items.service import resolve_items
 from control_svc.jobs.model import EngineDied, JobPriority
-from control_svc.responses.compaction import AutoCompaction, Compactor, check_calls, is_user_message
+from control_svc.responses.compaction import AutoCompaction, Compactor, check_calls
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import (
     ResponseContext,

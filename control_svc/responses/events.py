@@ -6,7 +6,6 @@ A worker that resumes a response restores the drafts of the open turn from the s
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC
 from typing import Final, NamedTuple
 
 from corral.control.v1 import item_pb2
@@ -21,7 +20,14 @@ from corral.control.v1.response_event_pb2 import (
 )
 from google.protobuf.message import Message as Proto
 
-from control_svc.agent.drafts import Draft, DraftEvent, DraftKind, ItemAdded, TextDelta
+from control_svc.agent.drafts import (
+    Draft,
+    DraftEvent,
+    DraftKind,
+    ItemAdded,
+    TextDelta,
+    restore_draft,
+)
 from control_svc.event_log.model import Event
 from control_svc.items.model import (
     Compaction,
@@ -244,44 +250,25 @@ def call_ended_events(item: Item, visible: Item, position: int) -> list[Response
 
 def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
     """Restore the drafts of the open turn from its stored events."""
-    drafts: dict[str, Draft] = {}
+    drafts: list[Draft] = []
     for event in map(ResponseEvent.FromString, events):
         match event.WhichOneof("event"):
             case "output_item_added":
                 item = event.output_item_added.item
                 kind = _KINDS.get(item.WhichOneof("content") or "")
                 if kind is not None:
-                    num_calls = sum(bool(draft.call_id) for draft in drafts.values())
-                    drafts[item.id] = _draft(item, kind, len(drafts), num_calls)
-            case "output_item_done":
-                done = drafts.get(event.output_item_done.item.id)
-                if done is not None:
-                    done.is_done = True
+                    call = item.function_call  # empty for other kinds
+                    restore_draft(drafts, item.id, kind, item.create_time, call.name, call.call_id)
             case "output_text_delta":
-                message = drafts[event.output_text_delta.item_id]
-                message.text += event.output_text_delta.text
-                message.logprobs += _logprobs(event.output_text_delta.logprobs)
+                drafts[-1].text += event.output_text_delta.text
+                drafts[-1].logprobs += _logprobs(event.output_text_delta.logprobs)
             case "reasoning_summary_text_delta":
-                reasoning = event.reasoning_summary_text_delta
-                drafts[reasoning.item_id].text += reasoning.text
+                drafts[-1].text += event.reasoning_summary_text_delta.text
             case "function_call_arguments_delta":
-                call = event.function_call_arguments_delta
-                drafts[call.item_id].text += call.text
+                drafts[-1].text += event.function_call_arguments_delta.text
             case _:
                 pass
-    return list(drafts.values())
-
-
-def _draft(item: item_pb2.Item, kind: DraftKind, index: int, num_calls: int) -> Draft:
-    return Draft(
-        index=index,
-        id=item.id,
-        kind=kind,
-        created_at=item.create_time.ToDatetime(UTC),
-        name=item.function_call.name,
-        call_id=item.function_call.call_id,
-        call_index=num_calls,
-    )
+    return drafts
 
 
 def _logprobs(messages: Sequence[item_pb2.ItemLogprob]) -> tuple[TokenLogprob, ...]:

@@ -9,15 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 from control_svc.agent.model import PROMPT_LIMIT
-from control_svc.agent.prompt import turn_messages
 from control_svc.agent.recorder import EventSink
-from control_svc.agent.truncation import first_that_fits
+from control_svc.agent.truncation import first_that_fits, is_user_message
 from control_svc.assistants.queries import ThreadQueries
 from control_svc.base.pagination import Window
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.model import Item, ItemFilter, Message, Role, TimelineItem
+from control_svc.items.model import Item, ItemFilter, TimelineItem
 from control_svc.items.queries import TimelineQueries
 from control_svc.runs.model import Run
 from control_svc.runs.queries import RunQueries
@@ -71,17 +70,14 @@ class RunContext:
         starts = [
             index
             for index, entry in enumerate(self._entries)
-            if index and _is_user_message(entry.item)
+            if index and is_user_message(entry.item)
         ]
         if not starts:
             return None
 
-        async def fits(start: int) -> bool:
-            messages = turn_messages(settings.instructions, items[start:])
-            num_tokens = await self._counter.count(replace(request, messages=messages))
-            return num_tokens <= error.context_tokens // 2
-
-        start = await first_that_fits(starts, fits)
+        start = await first_that_fits(
+            self._counter, request, settings.instructions, items, starts, error
+        )
         await self._store_cut(self._entries[start].position, only_run=error.field == PROMPT_LIMIT)
         self._entries = self._entries[start:]
         return list(items[start:])
@@ -102,11 +98,6 @@ class RunContext:
                 await ThreadQueries(tx).update(self._project, thread)
 
         await self._sink.commit(update)
-
-
-def _is_user_message(item: Item) -> bool:
-    """Whether a prompt can begin with the item: chat templates expect a user message first."""
-    return isinstance(item.content, Message) and item.content.role is Role.USER
 
 
 async def first_position(tx: Transaction, project: str, run: Run) -> int | None:

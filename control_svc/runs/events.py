@@ -6,7 +6,7 @@ of an interrupted turn are restored from them.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from corral.control.v1.run_event_pb2 import (
@@ -19,10 +19,9 @@ from corral.control.v1.run_event_pb2 import (
     StepChanged,
 )
 from corral.control.v1.run_pb2 import Run as RunMessage
-from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import ConfigDict, TypeAdapter
 
-from control_svc.agent.drafts import Draft, DraftKind
+from control_svc.agent.drafts import Draft, DraftKind, restore_draft
 from control_svc.assistants.message_model import ThreadMessage
 from control_svc.assistants.model import Thread
 from control_svc.assistants.proto import message_to_pb, thread_to_pb
@@ -78,35 +77,25 @@ def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
         match event.WhichOneof("event"):
             case "message_changed" if event.message_changed.what == CREATED:
                 message = event.message_changed.message
-                _add_draft(drafts, message.id, DraftKind.MESSAGE, message.create_time)
+                restore_draft(drafts, message.id, DraftKind.MESSAGE, message.create_time)
             case "message_delta":
                 drafts[-1].text += event.message_delta.text
             case "reasoning_delta":
-                reasoning = event.reasoning_delta
-                if not drafts or drafts[-1].id != reasoning.item_id:
-                    kind = DraftKind.REASONING
-                    _add_draft(drafts, reasoning.item_id, kind, reasoning.create_time)
-                drafts[-1].text += reasoning.text
+                delta = event.reasoning_delta
+                if not drafts or drafts[-1].id != delta.item_id:
+                    restore_draft(drafts, delta.item_id, DraftKind.REASONING, delta.create_time)
+                drafts[-1].text += delta.text
             case "call_delta":
                 call = event.call_delta
                 if call.HasField("create_time"):
                     kind = DraftKind.HOSTED if call.is_hosted else DraftKind.FUNCTION
-                    draft = _add_draft(drafts, call.item_id, kind, call.create_time)
-                    draft.name, draft.call_id = call.name, call.call_id
-                    draft.call_index = call.index
+                    created = call.create_time
+                    restore_draft(drafts, call.item_id, kind, created, call.name, call.call_id)
+                    drafts[-1].call_index = call.index
                 drafts[-1].text += call.arguments_json
             case _:  # not output of the model
                 pass
     return drafts
-
-
-def _add_draft(drafts: list[Draft], item_id: str, kind: DraftKind, created: Timestamp) -> Draft:
-    """Add a draft; the previous one is complete."""
-    if drafts:
-        drafts[-1].is_done = True
-    created_at = created.ToDatetime(UTC)
-    drafts.append(Draft(index=len(drafts), id=item_id, kind=kind, created_at=created_at))
-    return drafts[-1]
 
 
 # ---- events of release 0.1, which are read until `streams.keep_s` after the upgrade

@@ -100,6 +100,22 @@ class IncompleteReason(StrEnum):
     MAX_PROMPT_TOKENS = "max_prompt_tokens"
 
 
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ends."""
+
+    state: RunState
+    error: RunError | None = None
+    """Set if the state is failed."""
+    reason: IncompleteReason | None = None
+    """Set if the state is incomplete."""
+
+
+COMPLETED: Final = RunEnd(RunState.COMPLETED)
+CANCELLED: Final = RunEnd(RunState.CANCELLED)
+EXPIRED: Final = RunEnd(RunState.EXPIRED)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Truncation:
     """Which messages of the thread are in the prompt."""
@@ -312,29 +328,21 @@ class Run:
             raise RunNotCancellable(run=self.id, state=self.state.value)
         return replace(self, state=RunState.CANCELLING, calls=())
 
-    def end(self, state: RunState, now: datetime) -> "Run":
-        """The run in a final state: cancelled if it was cancelling, otherwise `state`."""
-        if self.state.is_final or not state.is_final:
+    def end(self, end: RunEnd, now: datetime) -> "Run":
+        """The run after its end; cancelled if it was cancelling."""
+        if self.state.is_final or not end.state.is_final:
             raise InternalError(request_id=self.id)
-        is_cancelled = self.state is RunState.CANCELLING
+        if self.state is RunState.CANCELLING:
+            end = CANCELLED
         return replace(
             self,
-            state=RunState.CANCELLED if is_cancelled else state,
+            state=end.state,
+            error=end.error,
+            incomplete_reason=end.reason,
             ended_at=now,
             expires_at=None,
             calls=(),
         )
-
-    def fail(self, error: RunError, now: datetime) -> "Run":
-        """The failed run; see `end`."""
-        ended = self.end(RunState.FAILED, now)
-        return replace(ended, error=error) if ended.state is RunState.FAILED else ended
-
-    def mark_incomplete(self, reason: IncompleteReason, now: datetime) -> "Run":
-        """The run ended by a limit; see `end`."""
-        ended = self.end(RunState.INCOMPLETE, now)
-        is_incomplete = ended.state is RunState.INCOMPLETE
-        return replace(ended, incomplete_reason=reason) if is_incomplete else ended
 
     def is_overdue(self, now: datetime) -> bool:
         """Whether the run waits for outputs and its time is up."""

@@ -94,7 +94,7 @@ class RunRecorder(TurnRecorder):
         self._done_messages: list[Draft] = []
         """Complete messages whose end is not stored yet."""
 
-    # ---- the Recorder protocol
+    # ---- what the loop calls
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
         """Store a turn after which hosted calls follow."""

@@ -31,10 +31,10 @@ from control_svc.runs.events import (
     step_changed,
     thread_created,
 )
-from control_svc.runs.model import NewRun, Run, RunState, ToolOutput, check_outputs
+from control_svc.runs.model import CANCELLED, NewRun, Run, RunState, ToolOutput, check_outputs
 from control_svc.runs.queries import RunQueries, RunStepQueries
 from control_svc.runs.steps import RunStep, StepState, ToolCalls
-from control_svc.runs.transitions import CANCELLED, end_run
+from control_svc.runs.transitions import end_run
 from control_svc.runs.worker import KIND, run_job
 from svc_kit.errors import RunActive, RunNotFound, StaleGeneration
 

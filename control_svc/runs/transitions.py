@@ -4,7 +4,7 @@ Used by workers, cancellation, expiry and dead letters. The caller has locked th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -27,7 +27,7 @@ from control_svc.runs.events import (
     run_changed,
     step_changed,
 )
-from control_svc.runs.model import IncompleteReason, Run, RunError, RunState
+from control_svc.runs.model import EXPIRED, Run, RunEnd, RunState
 from control_svc.runs.queries import RunQueries, RunStepQueries
 from control_svc.runs.steps import StepState
 from svc_kit.errors import JobNotRetriable, RunNotFound
@@ -51,36 +51,12 @@ _MESSAGE_REASONS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class RunEnd:
-    """Final state of a run."""
-
-    state: RunState
-    error: RunError | None = None
-    """Set if the state is failed."""
-    reason: IncompleteReason | None = None
-    """Set if the state is incomplete."""
-
-    def apply(self, run: Run, now: datetime) -> Run:
-        """End a run; it becomes cancelled if cancellation was requested."""
-        if self.error is not None:
-            return run.fail(self.error, now)
-        if self.reason is not None:
-            return run.mark_incomplete(self.reason, now)
-        return run.end(self.state, now)
-
-
-COMPLETED: Final = RunEnd(RunState.COMPLETED)
-CANCELLED: Final = RunEnd(RunState.CANCELLED)
-EXPIRED: Final = RunEnd(RunState.EXPIRED)
-
-
 async def end_run(
     tx: Transaction, project: str, run: Run, end: RunEnd, texts: Texts
 ) -> list[RunEvent]:
     """End a locked run with its open messages, steps and searches; return its last events."""
     now = await tx.now()
-    ended = end.apply(run, now)
+    ended = run.end(end, now)
     events: list[RunEvent] = []
     if run.state is RunState.CANCELLING:
         events.append(run_changed(run))

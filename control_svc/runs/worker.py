@@ -30,16 +30,19 @@ from control_svc.jobs.model import JobPriority, NewJob
 from control_svc.runs.context import RunContext, first_position
 from control_svc.runs.events import restore_drafts, run_changed
 from control_svc.runs.model import (
+    CANCELLED,
+    COMPLETED,
     ErrorCode,
     IncompleteReason,
     Run,
+    RunEnd,
     RunError,
     RunState,
     to_run_error,
 )
 from control_svc.runs.queries import RunQueries, RunStepQueries
 from control_svc.runs.recorder import RunProgress, RunRecorder
-from control_svc.runs.transitions import CANCELLED, COMPLETED, RunEnd, end_run, wait_for_outputs
+from control_svc.runs.transitions import end_run, wait_for_outputs
 from control_svc.tools.model import FileSearchTool, ResponseFormat
 from control_svc.vector_stores.search.model import Search
 from svc_kit.errors import DomainError

@@ -20,6 +20,7 @@ from control_svc.runs.model import (
     ErrorCode,
     IncompleteReason,
     Run,
+    RunEnd,
     RunError,
     RunSettings,
     RunState,
@@ -37,7 +38,10 @@ from tests.support.run_machine import RunMachine
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 WAIT = timedelta(minutes=10)
-ERROR = RunError(ErrorCode.SERVER_ERROR, "no")
+ENDS = {
+    RunState.FAILED: RunEnd(RunState.FAILED, RunError(ErrorCode.SERVER_ERROR, "no")),
+    RunState.INCOMPLETE: RunEnd(RunState.INCOMPLETE, reason=IncompleteReason.MAX_COMPLETION_TOKENS),
+}
 
 
 @dataclass
@@ -132,13 +136,7 @@ class RunStates(RuleBasedStateMachine):
         """A run ends once. It becomes cancelled if that was requested."""
         was_final = self.run.state.is_final
         try:
-            if state is RunState.FAILED:
-                self.run = self.run.fail(ERROR, self.now)
-            elif state is RunState.INCOMPLETE:
-                reason = IncompleteReason.MAX_COMPLETION_TOKENS
-                self.run = self.run.mark_incomplete(reason, self.now)
-            else:
-                self.run = self.run.end(state, self.now)
+            self.run = self.run.end(ENDS.get(state, RunEnd(state)), self.now)
         except InternalError:
             assert was_final
             return
