@@ -33,7 +33,7 @@ from control_svc.adapters.sync import AdapterSync
 from control_svc.agent.loop import AgentLoop
 from control_svc.agent.mcp_client import mcp_servers
 from control_svc.assistants.assistants import Assistants
-from control_svc.assistants.messages import Messages
+from control_svc.assistants.messages import MessageAdder, Messages
 from control_svc.assistants.servicers import AssistantServicer, MessageServicer, ThreadServicer
 from control_svc.assistants.threads import Threads
 from control_svc.batches import service
@@ -322,8 +322,8 @@ def run_service(deps: Deps) -> Service:
         deps.ids,
         deps.tokens,
         deps.clock,
-        wait=_wait(deps),
-        embedding_model=deps.settings.embedding_model,
+        MessageAdder(deps.ids, deps.clock, deps.settings.embedding_model),
+        _wait(deps),
     )
     return _service(run_service_pb2_grpc.add_RunServiceServicer_to_server, RunServicer(runs))
 

@@ -7,6 +7,7 @@ notification wakes them, and one query reads for all readers of the process.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from control_svc.db.notifications import Notifications, wait_for_notification
@@ -78,23 +79,16 @@ class GroupReader:
                 future.set_result(results.get(position))
 
 
+@dataclass(frozen=True)
 class StreamReader:
     """Follows streams, whichever process writes them."""
 
-    def __init__(
-        self,
-        reader: GroupReader,
-        tails: Tails,
-        notifications: Notifications,
-        metrics: StreamMetrics,
-        poll_interval_s: float,
-    ) -> None:
-        """`poll_interval_s` is the maximum delay of an event whose notification was lost."""
-        self._reader = reader
-        self._tails = tails
-        self._notifications = notifications
-        self._metrics = metrics
-        self._poll_interval_s = poll_interval_s
+    reader: GroupReader
+    tails: Tails
+    notifications: Notifications
+    metrics: StreamMetrics
+    poll_interval_s: float
+    """Maximum delay of an event whose notification was lost."""
 
     async def follow(
         self, project: str, stream_id: str, after: int, *, missing: DomainError, field: str
@@ -107,9 +101,9 @@ class StreamReader:
         """
         key, number = StreamKey(project, stream_id), after + 1
         with (
-            self._metrics.followed.track_inprogress(),
-            self._notifications.listen(key.topic) as changed,
-            self._tails.open_for_reader(key, changed) as tail,
+            self.metrics.followed.track_inprogress(),
+            self.notifications.listen(key.topic) as changed,
+            self.tails.open_for_reader(key, changed) as tail,
         ):
             result = await self._read(StreamPosition(key, number), missing)
             newest = result.stream.next_number - 1
@@ -123,7 +117,7 @@ class StreamReader:
                 if batch.is_end:
                     return
                 is_poll = batch.is_newest and not await wait_for_notification(
-                    changed, self._poll_interval_s
+                    changed, self.poll_interval_s
                 )
                 cached = None if is_poll else tail.read_from(number)
                 batch = cached or await self._query(StreamPosition(key, number), missing)
@@ -137,7 +131,7 @@ class StreamReader:
             return EventBatch([], is_newest=True, is_end=False)
 
     async def _read(self, position: StreamPosition, missing: DomainError) -> ReadResult:
-        result = await self._reader.read(position)
+        result = await self.reader.read(position)
         if result is None:
             raise missing
         if result.stream.state is StreamState.SWEPT:

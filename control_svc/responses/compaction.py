@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from corral.inference.v1.inference_service_pb2 import ChatDelta
@@ -96,23 +96,16 @@ def check_calls(history: Sequence[Item], input_items: Sequence[Item]) -> None:
         raise ToolOutputMissing(call=call_id)
 
 
+@dataclass(frozen=True)
 class Compactor:
     """Lets the model summarize items."""
 
-    def __init__(
-        self,
-        turns: TurnClient,
-        cipher: ContentCipher,
-        ids: IdSource,
-        clock: Clock,
-        summary_tokens: int,
-    ) -> None:
-        """`summary_tokens` is the maximum length of a summary."""
-        self._turns = turns
-        self._cipher = cipher
-        self._ids = ids
-        self._clock = clock
-        self._summary_tokens = summary_tokens
+    turns: TurnClient
+    cipher: ContentCipher
+    ids: IdSource
+    clock: Clock
+    summary_tokens: int
+    """Maximum length of a summary."""
 
     async def summarize(
         self,
@@ -127,14 +120,14 @@ class Compactor:
             project=project,
             model=response.model,
             messages=(*turn_messages(response.settings.instructions or "", items), request),
-            max_tokens=self._summary_tokens,
+            max_tokens=self.summary_tokens,
             enable_thinking=False,
             seed=response.seed,
             priority=priority,
             label=response.id,
         )
         text, usage = "", NO_USAGE
-        async with aclosing(self._turns.run(turn)) as events:
+        async with aclosing(self.turns.run(turn)) as events:
             async for event in events:
                 if isinstance(event, ChatDelta):
                     text += event.content
@@ -145,10 +138,10 @@ class Compactor:
     def new_item(self, project: str, summary: Summary) -> Item:
         """Return a new compaction item."""
         return Item(
-            id=self._ids.new(ITEM_PREFIXES[Compaction]),
+            id=self.ids.new(ITEM_PREFIXES[Compaction]),
             status=ItemStatus.COMPLETED,
-            created_at=self._clock(),
-            content=Compaction(sealed=self._cipher.seal_summary(project, summary)),
+            created_at=self.clock(),
+            content=Compaction(sealed=self.cipher.seal_summary(project, summary)),
         )
 
 
@@ -159,12 +152,12 @@ class _Split(NamedTuple):
     kept: Sequence[Item]
 
 
+@dataclass(frozen=True)
 class AutoCompaction:
     """Compacts prompts that exceed the `compact_threshold` of their response."""
 
-    def __init__(self, compactor: Compactor, counter: TokenCounter) -> None:
-        self._compactor = compactor
-        self._counter = counter
+    compactor: Compactor
+    counter: TokenCounter
 
     async def apply(
         self,
@@ -180,7 +173,7 @@ class AutoCompaction:
         threshold = recorder.response.settings.compact_threshold
         if threshold is None or _is_just_compacted(recorder):
             return list(items)
-        if await self._counter.count(request) <= threshold:
+        if await self.counter.count(request) <= threshold:
             return list(items)
         split = await self._split_at_own(recorder.response, request, items, own_ids)
         split = split or _split_at_question(items)
@@ -205,20 +198,20 @@ class AutoCompaction:
         if not _is_worthwhile(split) or not has_all_calls(split.kept):
             return None
         messages = turn_messages(response.settings.instructions or "", split.kept)
-        num_tokens = await self._counter.count(replace(request, messages=messages))
+        num_tokens = await self.counter.count(replace(request, messages=messages))
         return split if num_tokens <= (response.settings.compact_threshold or 0) else None
 
     async def _compact(
         self, recorder: ResponseRecorder, request: TurnRequest, split: _Split
     ) -> list[Item]:
         """Summarize and return the new items; empty if the model returned no text."""
-        text, usage = await self._compactor.summarize(
+        text, usage = await self.compactor.summarize(
             request.project, recorder.response, split.replaced, request.priority
         )
         if not text.strip():
             return []
         summary = Summary(text=text, replaces_all=True, kept=tuple(split.kept))
-        item = self._compactor.new_item(request.project, summary)
+        item = self.compactor.new_item(request.project, summary)
         await recorder.begin()
         await recorder.add_compaction(item, usage)
         return summary.expand(item)

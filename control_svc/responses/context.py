@@ -1,7 +1,7 @@
 """The context of a response: its history, decrypted and truncated."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -103,49 +103,42 @@ def _decrypt(project: str, items: Sequence[Item], cipher: ContentCipher) -> list
     return decrypted
 
 
+@dataclass(frozen=True)
 class ResponseContext:
     """The context of the agent loop. Items are read once, and truncated if the client allows it."""
 
-    def __init__(
-        self,
-        items: Sequence[Item],
-        own: Sequence[Item],
-        recorder: ResponseRecorder,
-        counter: TokenCounter,
-        compaction: AutoCompaction,
-    ) -> None:
-        """`own` are the input and output items of the response itself."""
-        self._items = items
-        self._own_ids = {item.id for item in own}
-        self._recorder = recorder
-        self._counter = counter
-        self._compaction = compaction
+    all_items: Sequence[Item]
+    own_ids: Collection[str]
+    """Ids of the input and output items of the response itself."""
+    recorder: ResponseRecorder
+    counter: TokenCounter
+    compaction: AutoCompaction
 
     async def items(self) -> list[Item]:
         """Return all items in order."""
-        return list(self._items)
+        return list(self.all_items)
 
     async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
         """Return the items, compacted if the prompt exceeds the threshold of the response."""
-        return await self._compaction.apply(self._recorder, request, items, self._own_ids)
+        return await self.compaction.apply(self.recorder, request, items, self.own_ids)
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
     ) -> list[Item] | None:
         """Return truncated items; None if the client does not allow truncation."""
-        settings = self._recorder.response.settings
+        settings = self.recorder.response.settings
         if settings.truncation is not Truncation.AUTO:
             return None
         # Truncated items start at a user message or at the response's own items.
-        own = next((i for i, item in enumerate(items) if item.id in self._own_ids), 0)
+        own = next((i for i, item in enumerate(items) if item.id in self.own_ids), 0)
         starts = [i for i, item in enumerate(items) if i and (i == own or is_user_message(item))]
         if not starts:
             return None
 
         start = await first_that_fits(
-            self._counter, request, settings.instructions or "", items, starts, error
+            self.counter, request, settings.instructions or "", items, starts, error
         )
-        await self._recorder.set_context_start(items[start].id)
+        await self.recorder.set_context_start(items[start].id)
         return list(items[start:])
 
 

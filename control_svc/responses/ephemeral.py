@@ -183,7 +183,8 @@ class EphemeralResponses:
         hosted = self.tools.hosted(settings.tools, [*start.items, *items])
         toolbox = ToolSet(settings.tools, hosted)
         compaction = AutoCompaction(self.compactor, self.counter)
-        context = ResponseContext(items, start.own, recorder, self.counter, compaction)
+        own_ids = {item.id for item in start.own}
+        context = ResponseContext(items, own_ids, recorder, self.counter, compaction)
         return turn_request(settings, Progress(), toolbox, items), context
 
     async def compact(self, project: str, request: NewResponse) -> CompactedItems:

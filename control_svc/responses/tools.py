@@ -1,6 +1,7 @@
 """Hosted tools of responses: `file_search` and MCP servers with approvals."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from control_svc.agent.file_search import FileSearch
@@ -31,12 +32,12 @@ from control_svc.vector_stores.search.model import Search
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 
+@dataclass(frozen=True)
 class ResponseTools:
     """The hosted tools that responses may use."""
 
-    def __init__(self, search: Search, servers: McpServers) -> None:
-        self._search = search
-        self._servers = servers
+    search: Search
+    servers: McpServers
 
     def check(self, tools: Sequence[Tool]) -> None:
         """Validate the tools of a request.
@@ -49,7 +50,7 @@ class ResponseTools:
             path = f"tools[{index}]"
             if isinstance(tool, McpTool):
                 label = tool.server_label
-                if label not in self._servers.labels:
+                if label not in self.servers.labels:
                     raise UnsupportedValue(field=f"{path}.server_label", value=label)
                 if label in labels:
                     problem = f"another tool already uses the server '{label}'"
@@ -58,16 +59,16 @@ class ResponseTools:
             if isinstance(tool, FileSearchTool):
                 if not tool.vector_store_ids:
                     raise MissingField(field=f"{path}.vector_store_ids")
-                self._search.check_model()
+                self.search.check_model()
 
     def hosted(self, tools: Sequence[Tool], items: Sequence[Item]) -> Sequence[HostedTool]:
         """Return the hosted tools. `items` contain the tool lists of MCP servers."""
         searches = [
-            FileSearch(self._search, tool.vector_store_ids, tool)
+            FileSearch(self.search, tool.vector_store_ids, tool)
             for tool in tools
             if isinstance(tool, FileSearchTool)
         ]
-        return [*searches, *mcp_tools(self._servers, tools, latest_tool_lists(items))]
+        return [*searches, *mcp_tools(self.servers, tools, latest_tool_lists(items))]
 
 
 async def check_new_approvals(
@@ -104,13 +105,13 @@ class PreparedItems(NamedTuple):
     """Approved calls, in progress and not executed yet."""
 
 
+@dataclass(frozen=True)
 class McpPreparer:
     """Prepares the MCP tools of responses."""
 
-    def __init__(self, servers: McpServers, ids: IdSource, clock: Clock) -> None:
-        self._servers = servers
-        self._ids = ids
-        self._clock = clock
+    servers: McpServers
+    ids: IdSource
+    clock: Clock
 
     async def prepare(
         self, recorder: ResponseRecorder, items: Sequence[Item], own: Sequence[Item]
@@ -139,14 +140,14 @@ class McpPreparer:
 
     async def _list_tools(self, label: str) -> McpListTools:
         try:
-            tools = await self._servers.tools(label)
+            tools = await self.servers.tools(label)
         except McpError as failed:
             return McpListTools(server_label=label, problem=str(failed))
         return McpListTools(server_label=label, tools=tuple(tools))
 
     def _item(self, content: Content, status: ItemStatus) -> Item:
-        new_id = self._ids.new(ITEM_PREFIXES[type(content)])
-        return Item(id=new_id, status=status, created_at=self._clock(), content=content)
+        new_id = self.ids.new(ITEM_PREFIXES[type(content)])
+        return Item(id=new_id, status=status, created_at=self.clock(), content=content)
 
 
 def _unlisted_servers(

@@ -97,7 +97,7 @@ class ResponseWorker(LoopWorker[ResponseRecorder]):
             settings=loop_settings(project, response, start),
             context=ResponseContext(
                 [*items, *new_items],
-                [*start.own, *new_items],
+                {item.id for item in (*start.own, *new_items)},
                 recorder,
                 self.counter,
                 self.compaction,

@@ -5,7 +5,7 @@ that the prefix cache contains it. "auto" truncates only if the context length i
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from control_svc.agent.model import PROMPT_LIMIT
@@ -25,35 +25,28 @@ from svc_kit.errors import ContextLengthExceeded
 _MESSAGES: Final = ItemFilter(kinds=("message",))
 
 
+@dataclass
 class RunContext:
     """The `Context` of one attempt at a run."""
 
-    def __init__(
-        self,
-        project: str,
-        run: Run,
-        transactions: Transactions,
-        counter: TokenCounter,
-        sink: EventSink,
-    ) -> None:
-        self._project = project
-        self._run = run
-        self._transactions = transactions
-        self._counter = counter
-        self._sink = sink
-        self._entries: list[TimelineItem] = []
+    project: str
+    run: Run
+    transactions: Transactions
+    counter: TokenCounter
+    sink: EventSink
+    _entries: list[TimelineItem] = field(default_factory=list)
 
     async def items(self) -> list[Item]:
         """The items of the thread from where it is cut."""
 
         async def read(tx: Transaction) -> list[TimelineItem]:
-            start = self._run.first_position
+            start = self.run.first_position
             if start is None:
-                thread = await ThreadQueries(tx).get(self._project, self._run.thread_id)
+                thread = await ThreadQueries(tx).get(self.project, self.run.thread_id)
                 start = thread.cut
-            return await TimelineQueries(tx).read(self._project, self._run.thread_id, start)
+            return await TimelineQueries(tx).read(self.project, self.run.thread_id, start)
 
-        self._entries = await self._transactions.read(read)
+        self._entries = await self.transactions.read(read)
         return [entry.item for entry in self._entries]
 
     async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
@@ -64,7 +57,7 @@ class RunContext:
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
     ) -> list[Item] | None:
         """The last items, as many as fit into half of the limit."""
-        settings = self._run.settings
+        settings = self.run.settings
         if settings.truncation.last_messages is not None:
             return None
         starts = [
@@ -76,7 +69,7 @@ class RunContext:
             return None
 
         start = await first_that_fits(
-            self._counter, request, settings.instructions, items, starts, error
+            self.counter, request, settings.instructions, items, starts, error
         )
         await self._store_cut(self._entries[start].position, only_run=error.field == PROMPT_LIMIT)
         self._entries = self._entries[start:]
@@ -84,20 +77,20 @@ class RunContext:
 
     async def _store_cut(self, position: int, *, only_run: bool) -> None:
         """Store where the prompt begins: on the thread for later runs, unless `only_run`."""
-        updates_run = only_run or self._run.first_position is not None
+        updates_run = only_run or self.run.first_position is not None
         if updates_run:
-            self._run = replace(self._run, first_position=position)
+            self.run = replace(self.run, first_position=position)
 
         async def update(tx: Transaction) -> None:
             if updates_run:
-                run = await RunQueries(tx).lock(self._project, self._run.id)
-                await RunQueries(tx).update(self._project, replace(run, first_position=position))
+                run = await RunQueries(tx).lock(self.project, self.run.id)
+                await RunQueries(tx).update(self.project, replace(run, first_position=position))
             if not only_run:
-                thread = await ThreadQueries(tx).lock(self._project, self._run.thread_id)
+                thread = await ThreadQueries(tx).lock(self.project, self.run.thread_id)
                 thread = replace(thread, cut=max(thread.cut, position))
-                await ThreadQueries(tx).update(self._project, thread)
+                await ThreadQueries(tx).update(self.project, thread)
 
-        await self._sink.commit(update)
+        await self.sink.commit(update)
 
 
 async def first_position(tx: Transaction, project: str, run: Run) -> int | None:

@@ -43,7 +43,6 @@ from control_svc.runs.steps import (
     ToolCalls,
     start_step,
 )
-from control_svc.runs.transitions import message_texts
 
 _CALLS = frozenset({DraftKind.FUNCTION, DraftKind.CUSTOM, DraftKind.HOSTED})
 FinishRun = Callable[[Transaction, Run], Awaitable[Sequence[RunEvent]]]
@@ -149,7 +148,8 @@ class RunRecorder(TurnRecorder):
 
     def texts(self) -> dict[str, tuple[Text, ...]]:
         """The texts of the messages of the open turn, by message id."""
-        return message_texts(self._drafts)
+        messages = (draft for draft in self._drafts if draft.kind is DraftKind.MESSAGE)
+        return {draft.id: (Text(text=draft.text),) for draft in messages}
 
     # ---- translation of draft events
 

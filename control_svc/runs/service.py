@@ -3,11 +3,12 @@
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 
 from corral.control.v1.run_event_pb2 import RunEvent
+from corral.control.v1.run_service_pb2 import WatchRunResponse
 
 from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import NewThread, Thread
@@ -56,38 +57,19 @@ class SubmitResult(NamedTuple):
     """Number of the last event before the outputs."""
 
 
-class NumberedEvent(NamedTuple):
-    """An event of a run with its number."""
-
-    number: int
-    event: RunEvent
-
-
+@dataclass(frozen=True)
 class Runs:
     """Operations on runs."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        followers: StreamReader,
-        ids: IdSource,
-        tokens: PageTokens,
-        clock: Clock,
-        *,
-        wait: timedelta,
-        seed: Callable[[], int] = lambda: secrets.randbits(_SEED_BITS),
-        embedding_model: str | None = None,
-    ) -> None:
-        """`wait` is how long a run waits for outputs before it expires. `embedding_model` is None
-        if the installation has none; files cannot be searched then."""
-        self._transactions = transactions
-        self._followers = followers
-        self._ids = ids
-        self._tokens = tokens
-        self._clock = clock
-        self._wait = wait
-        self._seed = seed
-        self._adder = MessageAdder(ids, clock, embedding_model)
+    transactions: Transactions
+    reader: StreamReader
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+    adder: MessageAdder
+    wait: timedelta
+    """How long a run waits for outputs before it expires."""
+    seed: Callable[[], int] = lambda: secrets.randbits(_SEED_BITS)
 
     # ---- creation
 
@@ -98,10 +80,8 @@ class Runs:
         errors of `NewRun.check`.
         """
         new.check()
-        run_id = self._ids.new(RUN)
-        request = IdempotencyRecord.of(
-            CREATE, new.request_id, run_id, self._clock(), thread_id, new
-        )
+        run_id = self.ids.new(RUN)
+        request = IdempotencyRecord.of(CREATE, new.request_id, run_id, self.clock(), thread_id, new)
 
         async def add(tx: Transaction) -> Run:
             thread = await ThreadQueries(tx).lock(project, thread_id)
@@ -110,15 +90,15 @@ class Runs:
                 return await RunQueries(tx).get(project, thread_id, created)
             return await self._add(tx, project, thread, new, run_id, [])
 
-        return await self._transactions.write(add)
+        return await self.transactions.write(add)
 
     async def create_with_thread(self, project: str, new_thread: NewThread, new: NewRun) -> Run:
         """Create a thread and a run on it. Raises the errors of creating each of them."""
         new_thread.check("thread.")
         new.check()
-        now = self._clock()
-        thread = Thread(id=self._ids.new(THREAD), settings=new_thread.settings, created_at=now)
-        run_id = self._ids.new(RUN)
+        now = self.clock()
+        thread = Thread(id=self.ids.new(THREAD), settings=new_thread.settings, created_at=now)
+        run_id = self.ids.new(RUN)
         request = IdempotencyRecord.of(
             CREATE_WITH_THREAD, new.request_id, run_id, now, new_thread, new
         )
@@ -127,10 +107,10 @@ class Runs:
             created = await record_request(tx, project, request)
             if created != run_id:
                 return await RunQueries(tx).lock(project, created)
-            added = await self._adder.create_thread(tx, project, thread, new_thread, "thread.")
+            added = await self.adder.create_thread(tx, project, thread, new_thread, "thread.")
             return await self._add(tx, project, added, new, run_id, [thread_created(added)])
 
-        return await self._transactions.write(add)
+        return await self.transactions.write(add)
 
     async def _add(
         self,
@@ -145,31 +125,31 @@ class Runs:
         assistant = await AssistantQueries(tx).get(project, request.assistant_id)
         if thread.active_run_id:
             raise RunActive(thread=thread.id, run=thread.active_run_id)
-        thread = await self._adder.add(
+        thread = await self.adder.add(
             tx, project, thread, request.additional_messages, "additional_messages"
         )
-        now = self._clock()
+        now = self.clock()
         run = Run(
             id=run_id,
             thread_id=thread.id,
             assistant_id=assistant.id,
-            settings=request.settings(assistant.settings, thread.settings.resources, self._seed()),
+            settings=request.settings(assistant.settings, thread.settings.resources, self.seed()),
             metadata=request.metadata,
             created_at=now,
-            expires_at=now + self._wait,
+            expires_at=now + self.wait,
         )
         await RunQueries(tx).add(project, run)
         await ThreadQueries(tx).update(project, replace(thread, active_run_id=run.id))
         events = encode_events([*first_events, run_changed(run, CREATED), run_changed(run)])
         await StreamQueries(tx).create(project, run.id, events)
-        await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
+        await JobQueries(tx).add(project, run_job(self.ids.new(JOB), run))
         return run
 
     # ---- reading
 
     async def get(self, project: str, thread_id: str, run_id: str) -> Run:
         """Raises RunNotFound."""
-        return await self._transactions.read(
+        return await self.transactions.read(
             lambda tx: RunQueries(tx).get(project, thread_id, run_id)
         )
 
@@ -177,14 +157,14 @@ class Runs:
         """A page of a thread's runs. Raises ThreadNotFound, OutOfRange or InvalidField."""
         page_request.check_cursors(RUN, "a run")
         binding = (project, "runs", thread_id)
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
+        window = self.tokens.window(page_request, binding, MAX_PAGE)
 
         async def read(tx: Transaction) -> list[Run]:
             await ThreadQueries(tx).get(project, thread_id)
             return await RunQueries(tx).page(project, thread_id, window)
 
-        runs = await self._transactions.read(read)
-        return self._tokens.page(runs, window, page_request, binding, PAGE_BYTES)
+        runs = await self.transactions.read(read)
+        return self.tokens.page(runs, window, page_request, binding, PAGE_BYTES)
 
     async def step(self, project: str, thread_id: str, run_id: str, step_id: str) -> RunStep:
         """Raises RunNotFound or RunStepNotFound."""
@@ -193,7 +173,7 @@ class Runs:
             await RunQueries(tx).get(project, thread_id, run_id)
             return await RunStepQueries(tx).get(project, run_id, step_id)
 
-        return await self._transactions.read(read)
+        return await self.transactions.read(read)
 
     async def steps(
         self, project: str, thread_id: str, run_id: str, page_request: PageRequest
@@ -201,18 +181,18 @@ class Runs:
         """A page of a run's steps. Raises RunNotFound, OutOfRange or InvalidField."""
         page_request.check_cursors(STEP, "a step")
         binding = (project, "steps", run_id)
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
+        window = self.tokens.window(page_request, binding, MAX_PAGE)
 
         async def read(tx: Transaction) -> list[RunStep]:
             await RunQueries(tx).get(project, thread_id, run_id)
             return await RunStepQueries(tx).page(project, run_id, window)
 
-        steps = await self._transactions.read(read)
-        return self._tokens.page(steps, window, page_request, binding, PAGE_BYTES)
+        steps = await self.transactions.read(read)
+        return self.tokens.page(steps, window, page_request, binding, PAGE_BYTES)
 
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int
-    ) -> AsyncGenerator[NumberedEvent, None]:
+    ) -> AsyncGenerator[WatchRunResponse, None]:
         """Yield the events after a number until the run ends or waits for its client.
 
         Raises RunNotFound, StreamExpired or OutOfRange.
@@ -222,9 +202,9 @@ class Runs:
             run = await RunQueries(tx).get(project, thread_id, run_id)
             return run, await _last_event(tx, project, run_id)
 
-        run, newest = await self._transactions.read(read)
+        run, newest = await self.transactions.read(read)
         is_waiting = run.state is RunState.REQUIRES_ACTION
-        following = self._followers.follow(
+        following = self.reader.follow(
             project, run_id, after, missing=RunNotFound(run=run_id), field="after"
         )
         async with aclosing(following) as groups:
@@ -233,7 +213,7 @@ class Runs:
             async for group in groups:
                 for number, data in group:
                     event = decode_event(data)
-                    yield NumberedEvent(number, event)
+                    yield WatchRunResponse(number=number, event=event)
                     is_current = number > newest or (is_waiting and number == newest)
                     if is_current and requires_action(event):
                         return
@@ -258,7 +238,7 @@ class Runs:
             await RunQueries(tx).update(project, changed)
             return changed
 
-        return await self._transactions.write(change)
+        return await self.transactions.write(change)
 
     async def cancel(self, project: str, thread_id: str, run_id: str) -> Run:
         """Request the cancellation of a run from its worker; end a run that waits for outputs.
@@ -283,7 +263,7 @@ class Runs:
             return await RunQueries(tx).get(project, thread_id, run_id)
 
         for _ in range(_CANCEL_ATTEMPTS):
-            run = await self._transactions.write(attempt)
+            run = await self.transactions.write(attempt)
             if run is not None:
                 return run
         raise StaleGeneration(resource=run_id)
@@ -310,7 +290,7 @@ class Runs:
             last_event = await _last_event(tx, project, run_id)
             # A repeated request returns the number of the event that preceded its outputs.
             request = IdempotencyRecord.of(
-                SUBMIT, request_id, str(last_event), self._clock(), run_id, tuple(outputs)
+                SUBMIT, request_id, str(last_event), self.clock(), run_id, tuple(outputs)
             )
             earlier = await find_or_record(tx, project, request)
             if earlier is not None:
@@ -319,7 +299,7 @@ class Runs:
             await self._resume(tx, project, run, outputs)
             return SubmitResult(run, last_event)
 
-        return await self._transactions.write(submit)
+        return await self.transactions.write(submit)
 
     async def _resume(
         self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]
@@ -334,7 +314,7 @@ class Runs:
                 events.append(step_changed(ended))
         items = [
             Item(
-                id=self._ids.new(ITEM_PREFIXES[FunctionCallOutput]),
+                id=self.ids.new(ITEM_PREFIXES[FunctionCallOutput]),
                 status=ItemStatus.COMPLETED,
                 created_at=now,
                 content=FunctionCallOutput(call_id=call_id, output=(Text(text=output),)),
@@ -345,7 +325,7 @@ class Runs:
         await RunQueries(tx).update(project, run)
         events.append(run_changed(run))
         await StreamQueries(tx).append(project, run.id, encode_events(events))
-        await JobQueries(tx).add(project, run_job(self._ids.new(JOB), run))
+        await JobQueries(tx).add(project, run_job(self.ids.new(JOB), run))
 
 
 async def _last_event(tx: Transaction, project: str, run_id: str) -> int:

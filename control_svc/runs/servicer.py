@@ -115,5 +115,5 @@ class RunServicer(rpc.RunServiceServicer):
             current_principal().project, request.thread_id, request.run_id, after
         )
         async with aclosing(watching) as events:
-            async for number, event in events:
-                yield pb.WatchRunResponse(number=number, event=event)
+            async for event in events:
+                yield event

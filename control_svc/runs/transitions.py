@@ -10,7 +10,6 @@ from typing import Final
 
 from corral.control.v1.run_event_pb2 import RunEvent
 
-from control_svc.agent.drafts import Draft, DraftKind
 from control_svc.assistants.message_model import IncompleteReason as MessageReason
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
 from control_svc.base.ids import JOB, IdSource
@@ -102,13 +101,6 @@ async def _lock_subject(tx: Transaction, project: str, subject: str) -> Run | No
     run = await RunQueries(tx).lock(project, subject.split("/")[0])
     is_waiting = run.state is RunState.REQUIRES_ACTION and _expiry_subject(run) == subject
     return run if is_waiting else None
-
-
-def message_texts(drafts: Sequence[Draft]) -> dict[str, tuple[Text, ...]]:
-    """The texts of message drafts, by message id."""
-    return {
-        draft.id: (Text(text=draft.text),) for draft in drafts if draft.kind is DraftKind.MESSAGE
-    }
 
 
 async def _end_messages(tx: Transaction, project: str, run: Run, texts: Texts) -> list[RunEvent]:

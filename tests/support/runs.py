@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from corral.control.v1.run_service_pb2 import WatchRunResponse
 from prometheus_client import CollectorRegistry
 
 from control_svc.agent.loop import AgentLoop
 from control_svc.assistants.message_model import NewMessage, ThreadMessage
+from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import Assistant, AssistantSettings, Thread, ThreadSettings
 from control_svc.assistants.queries import AssistantQueries, MessageQueries, ThreadQueries
 from control_svc.base.ids import ASSISTANT, THREAD, IdSource
@@ -25,7 +27,7 @@ from control_svc.jobs.dispatcher import Dispatcher
 from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.model import JOBS_TOPIC, Job
 from control_svc.runs.model import NewRun, Run
-from control_svc.runs.service import NumberedEvent, Runs
+from control_svc.runs.service import Runs
 from control_svc.runs.steps import RunStep
 from control_svc.runs.transitions import RunExpiry
 from control_svc.runs.worker import RunWorker
@@ -112,7 +114,8 @@ class RunProcess:
             ids,
             PageTokens(b"key"),
             clock,
-            wait=WAIT,
+            MessageAdder(ids, clock, None),
+            WAIT,
             seed=lambda: 7,
         )
         handlers: list[JobHandler] = [self.handler, RunExpiry()]
@@ -225,7 +228,7 @@ async def create_run(
 
 async def execute_run(
     process: RunProcess, assistant: Assistant, thread: Thread, **options: Any
-) -> tuple[Run, list[NumberedEvent]]:
+) -> tuple[Run, list[WatchRunResponse]]:
     """Create a run and wait until it ends or waits for outputs; return it with its events."""
     run = await create_run(process, assistant, thread, **options)
     events = await read_events(process, run)
@@ -234,7 +237,7 @@ async def execute_run(
 
 async def read_events(
     process: RunProcess, run: Run, after: int = BEFORE_FIRST
-) -> list[NumberedEvent]:
+) -> list[WatchRunResponse]:
     """Read the events of a run until it ends or waits for outputs."""
     return [event async for event in process.runs.watch(PROJECT, run.thread_id, run.id, after)]
 
@@ -250,10 +253,10 @@ async def list_steps(process: RunProcess, run: Run) -> Sequence[RunStep]:
     return (await process.runs.steps(PROJECT, run.thread_id, run.id, request)).items
 
 
-def event_names(events: Sequence[NumberedEvent]) -> list[str]:
+def event_names(events: Sequence[WatchRunResponse]) -> list[str]:
     """Kind and state of each event, such as "run.created"; only the kind of a delta."""
-    kinds = [str(event.WhichOneof("event")) for _, event in events]
+    kinds = [str(each.event.WhichOneof("event")) for each in events]
     return [
-        kind.replace("_changed", f".{getattr(getattr(event, kind), 'what', '')}")
-        for kind, (_, event) in zip(kinds, events, strict=True)
+        kind.replace("_changed", f".{getattr(getattr(each.event, kind), 'what', '')}")
+        for kind, each in zip(kinds, events, strict=True)
     ]

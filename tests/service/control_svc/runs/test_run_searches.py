@@ -98,5 +98,5 @@ async def test_citations_refer_to_passages_in_the_prompt(world: RunWorld) -> Non
         FileCitation(file_id="file-whales", filename="whales.txt", marker="[1]", start=29, end=32),
     )
     assert filenames == [["foxes.txt"], ["whales.txt"]]
-    deltas = [event.message_delta.citations for _, event in events]
+    deltas = [each.event.message_delta.citations for each in events]
     assert list(map(citation_to_pb, answer.annotations)) in deltas
