@@ -293,22 +293,9 @@ async def response_parts(
         cipher,
         deps.ids,
         deps.tokens,
-        deps.clock,
         build_prefix_cleanup(deps),
     )
-    answering = EphemeralResponses(
-        deps.transactions,
-        responses,
-        factory,
-        worker,
-        model.turns,
-        model.counter,
-        compactor,
-        cipher,
-        tools,
-        deps.ids,
-        deps.clock,
-    )
+    answering = EphemeralResponses(responses, worker, model.turns, compactor, deps.ids)
     servicer = ResponseServicer(responses, answering)
     service = _service(response_service_pb2_grpc.add_ResponseServiceServicer_to_server, servicer)
     return ResponseParts(service, worker, ResponseLines(answering))

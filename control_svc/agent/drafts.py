@@ -158,23 +158,16 @@ DraftEvent = ItemAdded | TextDelta | ItemDone
 """What a delta changed, in order."""
 
 
+@dataclass(frozen=True)
 class TurnDraft:
     """The items of one turn as written so far."""
 
-    def __init__(
-        self,
-        drafts: list[Draft],
-        targets: Mapping[str, ToolTarget],
-        new_id: Callable[[str], str],
-        clock: Callable[[], datetime],
-    ) -> None:
-        """`drafts` are restored from stored events. `targets` maps custom and hosted tools by name;
-        every other name is a client function.
-        """
-        self.drafts = drafts
-        self._targets = targets
-        self._new_id = new_id
-        self._clock = clock
+    drafts: list[Draft]
+    """Those of an interrupted turn are restored from its events."""
+    targets: Mapping[str, ToolTarget]
+    """Custom and hosted tools, by name; every other name is a client function."""
+    new_id: Callable[[str], str]
+    clock: Callable[[], datetime]
 
     @property
     def open(self) -> Draft | None:
@@ -215,7 +208,7 @@ class TurnDraft:
         draft = self.open
         if draft is None or not draft.call_id or draft.call_index != piece.index:
             yield from self.close()
-            target = self._targets.get(piece.name, FUNCTION_TARGET)
+            target = self.targets.get(piece.name, FUNCTION_TARGET)
             draft = self._new_draft(target.kind, target.prefix)
             draft.name, draft.call_id, draft.call_index = piece.name, piece.id, piece.index
             yield ItemAdded(draft)
@@ -225,7 +218,7 @@ class TurnDraft:
 
     def _new_draft(self, kind: DraftKind, prefix: str) -> Draft:
         draft = Draft(
-            index=len(self.drafts), id=self._new_id(prefix), kind=kind, created_at=self._clock()
+            index=len(self.drafts), id=self.new_id(prefix), kind=kind, created_at=self.clock()
         )
         self.drafts.append(draft)
         return draft

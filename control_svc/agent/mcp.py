@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import orjson
@@ -162,49 +162,43 @@ def mcp_tools(
     return hosted
 
 
+@dataclass(frozen=True)
 class McpServerTools:
     """The `HostedTool` that calls tools of an MCP server, or requests approval to call them."""
 
     kind = "mcp"
     is_repeatable = False
 
-    def __init__(
-        self,
-        servers: McpServers,
-        label: str,
-        tools: Mapping[str, McpToolDescription],
-        *,
-        asks: bool,
-    ) -> None:
-        """`tools` are keyed by function name; with `asks`, calls become approval requests."""
-        self._servers = servers
-        self._label = label
-        self._tools = tools
-        self._asks = asks
+    servers: McpServers
+    label: str
+    tools: Mapping[str, McpToolDescription]
+    """By function name."""
+    asks: bool
+    """Whether calls become approval requests."""
 
     @property
     def functions(self) -> Sequence[TurnTool]:
         """The tools that the model is shown."""
         return [
             TurnTool(name, tool.description, tool.input_schema_json)
-            for name, tool in self._tools.items()
+            for name, tool in self.tools.items()
         ]
 
     @property
     def item_prefix(self) -> str:
         """Prefix of the ids of calls or of approval requests."""
-        return ITEM_PREFIXES[McpApprovalRequest if self._asks else McpCall]
+        return ITEM_PREFIXES[McpApprovalRequest if self.asks else McpCall]
 
     def intent(self, call: HostedCall) -> Content:
         """The call, or the request to approve it."""
-        name = self._tools[call.name].name
-        if self._asks:
-            return McpApprovalRequest(server_label=self._label, name=name, arguments=call.arguments)
-        return McpCall(server_label=self._label, name=name, arguments=call.arguments)
+        name = self.tools[call.name].name
+        if self.asks:
+            return McpApprovalRequest(server_label=self.label, name=name, arguments=call.arguments)
+        return McpCall(server_label=self.label, name=name, arguments=call.arguments)
 
     def handles(self, content: Content) -> bool:
         """Whether the content is a call of this server."""
-        return isinstance(content, McpCall) and content.server_label == self._label
+        return isinstance(content, McpCall) and content.server_label == self.label
 
     async def run(self, project: str, intent: Item) -> Content:
         """Execute the call; return it with the tool's output, or with the problem."""
@@ -215,7 +209,7 @@ class McpServerTools:
         if arguments is None:
             return replace(call, problem="The arguments are not a JSON object.")
         try:
-            output = await self._servers.call(self._label, call.name, arguments)
+            output = await self.servers.call(self.label, call.name, arguments)
         except McpError as error:
             return replace(call, problem=str(error))
         return replace(call, output=output)

@@ -9,25 +9,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from control_svc.agent.model import NO_USAGE, Progress
+from control_svc.agent.model import NO_USAGE, Context
 from control_svc.agent.prompt import turn_messages
 from control_svc.agent.recorder import NullSink
 from control_svc.agent.truncation import is_user_message
 from control_svc.agent.turn import ToolSet, turn_request
 from control_svc.base.ids import IdSource
 from control_svc.conversations.queries import ConversationQueries
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import Event, encode_events
-from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnClient, TurnRequest, TurnUsage
 from control_svc.items.model import Item, McpCall
 from control_svc.items.service import resolve_items
 from control_svc.jobs.model import EngineDied, JobPriority
-from control_svc.responses.compaction import AutoCompaction, Compactor, check_calls
-from control_svc.responses.content_cipher import ContentCipher
+from control_svc.responses.compaction import Compactor, check_calls
 from control_svc.responses.context import (
-    ResponseContext,
-    ResponseFactory,
     prompt_items,
     read_conversation,
     read_history,
@@ -36,8 +32,8 @@ from control_svc.responses.events import CREATED, event_name, state_event
 from control_svc.responses.model import NewResponse, Response, ResponseState, Summary
 from control_svc.responses.recorder import ResponseRecorder
 from control_svc.responses.service import Responses, get_previous, raise_if_refused
-from control_svc.responses.tools import ResponseTools, check_new_approvals
-from control_svc.responses.worker import ResponseWorker, StartState, loop_settings
+from control_svc.responses.tools import check_new_approvals
+from control_svc.responses.worker import ResponseWorker, StartState
 from control_svc.tools.file_search_resources import check_tool_stores
 from svc_kit.errors import ContextLengthExceeded, DomainError
 
@@ -59,17 +55,11 @@ class CompactedItems:
 class EphemeralResponses:
     """Answers requests, counts their tokens, prefills and compacts them."""
 
-    transactions: Transactions
     responses: Responses
-    factory: ResponseFactory
     worker: ResponseWorker
     turns: TurnClient
-    counter: TokenCounter
     compactor: Compactor
-    cipher: ContentCipher
-    tools: ResponseTools
     ids: IdSource
-    clock: Clock
 
     async def answer(
         self, project: str, request: NewResponse, priority: JobPriority = JobPriority.INTERACTIVE
@@ -149,7 +139,7 @@ class EphemeralResponses:
     async def count(self, project: str, new: NewResponse) -> int:
         """Count the tokens of the prompt of a response. Raises the errors of `answer`."""
         request, _ = await self._first_turn(project, new)
-        return await self.counter.count(request)
+        return await self.worker.counter.count(request)
 
     async def prefill(self, project: str, new: NewResponse) -> TurnUsage:
         """Compute the prompt of a response into the prefix cache. Raises the errors of `answer`."""
@@ -173,25 +163,19 @@ class EphemeralResponses:
             raise died.error from died
         return usage
 
-    async def _first_turn(
-        self, project: str, request: NewResponse
-    ) -> tuple[TurnRequest, ResponseContext]:
+    async def _first_turn(self, project: str, request: NewResponse) -> tuple[TurnRequest, Context]:
         """Return the first turn of a response, and the context that can truncate it."""
         recorder, start = await self._prepare(project, request, _discard)
-        settings = loop_settings(project, recorder.response, start)
-        items = prompt_items(project, recorder.response, start.items, self.cipher)
-        hosted = self.tools.hosted(settings.tools, [*start.items, *items])
-        toolbox = ToolSet(settings.tools, hosted)
-        compaction = AutoCompaction(self.compactor, self.counter)
-        own_ids = {item.id for item in start.own}
-        context = ResponseContext(items, own_ids, recorder, self.counter, compaction)
-        return turn_request(settings, Progress(), toolbox, items), context
+        work = self.worker.work(recorder, start)
+        tools = ToolSet(work.settings.tools, work.hosted)
+        items = await work.context.items()
+        return turn_request(work.settings, work.progress, tools, items), work.context
 
     async def compact(self, project: str, request: NewResponse) -> CompactedItems:
         """Return the user messages and a summary of all items. Raises the errors of `answer`."""
         recorder, start = await self._prepare(project, request, _discard)
         response = recorder.response
-        items = prompt_items(project, response, start.items, self.cipher)
+        items = prompt_items(project, response, start.items, self.worker.cipher)
         try:
             text, usage = await self.compactor.summarize(project, response, items)
         except EngineDied as died:
@@ -212,7 +196,7 @@ class EphemeralResponses:
         send: Callable[[Sequence[bytes]], Awaitable[None]],
     ) -> tuple[ResponseRecorder, StartState]:
         """Create a response that is not stored, and read its history."""
-        response = await self.factory.create(project, request)
+        response = await self.responses.factory.create(project, request)
 
         async def read(tx: Transaction) -> tuple[str, StartState]:
             await check_tool_stores(tx, project, response.settings.tools)
@@ -224,9 +208,9 @@ class EphemeralResponses:
             await check_new_approvals(tx, project, response, history, items, lock=False)
             return context_start, StartState([*history, *items], items)
 
-        context_start, start = await self.transactions.read(read)
+        context_start, start = await self.worker.transactions.read(read)
         response = replace(response, context_start=context_start)
-        return ResponseRecorder(project, response, (), NullSink(send), self.cipher), start
+        return ResponseRecorder(project, response, (), NullSink(send), self.worker.cipher), start
 
     async def _run(
         self,

@@ -12,7 +12,7 @@ from control_svc.base.ids import JOB, IdSource, creation_key
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.cleanup import CleanupStep, Deleted
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import Transaction, Transactions
 from control_svc.event_log.model import BEFORE_FIRST, Event, encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import StreamReader
@@ -49,7 +49,6 @@ class Responses:
     cipher: ContentCipher
     ids: IdSource
     tokens: PageTokens
-    clock: Clock
     prefix_cleanup: PrefixCleanup
 
     async def create(self, project: str, new: NewResponse) -> Response:

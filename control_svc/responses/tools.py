@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from control_svc.agent.file_search import FileSearch
 from control_svc.agent.mcp import (
@@ -100,9 +100,12 @@ def _is_approval(item: Item) -> bool:
 class PreparedItems(NamedTuple):
     """Items that were added before the first turn."""
 
-    tool_lists: list[Item]
-    calls: list[Item]
+    tool_lists: Sequence[Item] = ()
+    calls: Sequence[Item] = ()
     """Approved calls, in progress and not executed yet."""
+
+
+NO_ITEMS: Final = PreparedItems()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from control_svc.responses.events import restore_drafts
 from control_svc.responses.model import IncompleteReason, Response, ResponseError, ResponseState
 from control_svc.responses.queries import ResponseQueries
 from control_svc.responses.recorder import FinishResponse, ResponseRecorder
-from control_svc.responses.tools import McpPreparer, ResponseTools
+from control_svc.responses.tools import NO_ITEMS, McpPreparer, PreparedItems, ResponseTools
 from control_svc.tools.model import ResponseFormat, ToolChoice
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -83,27 +83,31 @@ class ResponseWorker(LoopWorker[ResponseRecorder]):
     async def prepare(
         self, recorder: ResponseRecorder, start: StartState | None = None
     ) -> LoopWork:
-        """Decrypt and list the items and tools. `start` is None for a stored response."""
+        """Prepare the MCP tools and the loop. `start` is None for a stored response."""
         project, response = recorder.project, recorder.response
         if start is None:
             start = await self.transactions.read(lambda tx: _read_start(tx, project, response))
-        progress = _progress(recorder)
+        work = self.work(recorder, start)
+        known = [*start.items, *await work.context.items()]  # summaries may contain MCP items
+        new = await self.mcp.prepare(recorder, known, start.own)
+        return self.work(recorder, start, new) if any(new) else work
+
+    def work(
+        self, recorder: ResponseRecorder, start: StartState, new: PreparedItems = NO_ITEMS
+    ) -> LoopWork:
+        """Decrypt the items and list the tools. `new` are items that were just added."""
+        project, response = recorder.project, recorder.response
         items = prompt_items(project, response, start.items, self.cipher)
-        known = [*start.items, *items]  # summaries may contain MCP items
-        tool_lists, calls = await self.mcp.prepare(recorder, known, start.own)
-        progress.approved_calls = calls
-        new_items = [*tool_lists, *calls]
+        new_items = [*new.tool_lists, *new.calls]
+        own_ids = {item.id for item in (*start.own, *new_items)}
+        known = [*start.items, *items, *new.tool_lists]
         return LoopWork(
             settings=loop_settings(project, response, start),
             context=ResponseContext(
-                [*items, *new_items],
-                {item.id for item in (*start.own, *new_items)},
-                recorder,
-                self.counter,
-                self.compaction,
+                [*items, *new_items], own_ids, recorder, self.counter, self.compaction
             ),
-            hosted=self.tools.hosted(response.settings.tools, [*known, *tool_lists]),
-            progress=progress,
+            hosted=self.tools.hosted(response.settings.tools, known),
+            progress=_progress(recorder, new.calls),
         )
 
     async def end(self, recorder: ResponseRecorder, result: LoopResult) -> None:
@@ -215,7 +219,7 @@ def loop_settings(project: str, response: Response, start: StartState) -> LoopSe
     )
 
 
-def _progress(recorder: ResponseRecorder) -> Progress:
+def _progress(recorder: ResponseRecorder, approved_calls: Sequence[Item]) -> Progress:
     work, output = recorder.response.work, recorder.output
     searches = [item.content for item in output if isinstance(item.content, FileSearchCall)]
     passages = (search.first + len(search.results) for search in searches)
@@ -225,7 +229,12 @@ def _progress(recorder: ResponseRecorder) -> Progress:
         num_hosted_calls=work.num_hosted_calls,
         token_ids=list(recorder.open_turn.token_ids),
         drafts=list(recorder.open_turn.drafts),
-        open_calls=[item for item in output if item.status is ItemStatus.IN_PROGRESS],
+        open_calls=[
+            item
+            for item in output
+            if item.status is ItemStatus.IN_PROGRESS and item not in approved_calls
+        ],
+        approved_calls=list(approved_calls),
         awaits_client=work.awaits_client,
         num_passages=max(passages, default=0),
     )

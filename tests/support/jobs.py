@@ -31,7 +31,7 @@ async def no_change(_tx: Transaction) -> None:
     """A transaction that changes nothing."""
 
 
-async def end_without_events(_tx: Transaction) -> FinalEvents:
+async def finish_stream(_tx: Transaction) -> FinalEvents:
     """Change nothing and end the stream."""
     return FinalEvents((), is_end=True)
 

@@ -18,7 +18,7 @@ from control_svc.event_log.queries import StreamQueries
 from tests.support.control import SetClock
 from tests.support.examples import examples
 from tests.support.job_machine import BRIEF
-from tests.support.jobs import PROJECT, Jobs, end_without_events, open_test_database
+from tests.support.jobs import PROJECT, Jobs, finish_stream, open_test_database
 from tests.support.postgres import execute
 from tests.support.processes import Program
 from tests.support.stream_machine import StreamMachine
@@ -72,7 +72,7 @@ async def test_notifications_wake_followers_in_another_process(
             for number in range(20):
                 await writer.add(numbered_events(1, number))
                 assert await follower.wait_for(number + 1) == numbered_events(number + 1)
-            await writer.conclude(end_without_events)
+            await writer.conclude(finish_stream)
         await follower.task
 
     assert follower.texts == numbered_events(20)
@@ -93,7 +93,7 @@ async def test_polling_replaces_lost_notifications(postgres_url: str, tmp_path: 
         async with here.committer.writer(await claim(here), "run_1") as writer:
             await writer.add(numbered_events(1))
             await follower.wait_for(1)
-            await writer.conclude(end_without_events)
+            await writer.conclude(finish_stream)
         await follower.task
 
     assert follower.texts == numbered_events(1)
@@ -153,7 +153,7 @@ async def take_over_and_finish(process: StreamProcess, stream_id: str) -> None:
         )
         assert tokens == list(range(number))
         await writer.add([b"%d" % number], [number])
-        await writer.conclude(end_without_events)
+        await writer.conclude(finish_stream)
 
 
 def one_hour_later() -> datetime:

@@ -24,14 +24,7 @@ from control_svc.event_log.writer import BUFFER_BYTES, StreamWriter
 from control_svc.jobs.model import AttemptResult, JobState, LeaseLost, Outcome
 from svc_kit.errors import BatchNotFound, InvalidField, OutOfRange, StreamExpired
 from tests.support.job_machine import insert_mark
-from tests.support.jobs import (
-    PROJECT,
-    Fault,
-    Jobs,
-    end_without_events,
-    no_change,
-    open_test_database,
-)
+from tests.support.jobs import PROJECT, Fault, Jobs, finish_stream, no_change, open_test_database
 from tests.support.streams import (
     StreamProcess,
     claim,
@@ -79,7 +72,7 @@ async def test_a_follower_reads_until_the_end(here: StreamProcess, jobs: Jobs) -
         assert await follower.wait_for(3) == [b"created", b"a", b"b"]
         assert writer.next_number == 3
         await writer.add([b"c"], [3], turn=1)
-        await writer.conclude(end_without_events)
+        await writer.conclude(finish_stream)
     await follower.task
 
     expected = [(0, b"created"), (1, b"a"), (2, b"b"), (3, b"c")]
@@ -105,7 +98,7 @@ async def test_uncommitted_events_are_invisible(here: StreamProcess, jobs: Jobs)
         with pytest.raises(InvalidField):
             await writer.commit(fail)
         assert await follower.wait_for(1) == [b"kept"]
-        await writer.conclude(end_without_events)
+        await writer.conclude(finish_stream)
     await follower.task
 
     assert follower.texts == [b"kept", b"too"]
@@ -122,7 +115,7 @@ async def test_followers_in_other_processes_are_notified(
             await writer.add([event])
             await writer.flush()
         assert await follower.wait_for(20) == numbered_events(20)
-        await writer.conclude(end_without_events)
+        await writer.conclude(finish_stream)
     await follower.task
 
     assert follower.texts == numbered_events(20)
@@ -145,7 +138,7 @@ async def test_a_slow_follower_reads_events_that_are_no_longer_cached(
         for event in events[1:]:
             await writer.add([event])
             await writer.flush()
-        await writer.conclude(end_without_events)
+        await writer.conclude(finish_stream)
     async for batch in batches:
         read += batch
 
@@ -171,7 +164,7 @@ async def test_a_stream_continues_in_another_process(
             with pytest.raises(LeaseLost):
                 await late.commit(no_change)
             await writer.add([b"b"], [8], turn=2)
-            await writer.conclude(end_without_events)
+            await writer.conclude(finish_stream)
     await asyncio.wait_for(other.task, 20)
     await asyncio.wait_for(first.task, 20)
 
@@ -202,7 +195,7 @@ async def test_one_of_two_writers_in_a_process_is_valid(database: Database, jobs
         await writer.flush()
         assert await follower.wait_for(2) == [b"a", b"b"]
         assert process.transactions.num_read == before  # closing `late` keeps the tail
-        await writer.conclude(end_without_events)
+        await writer.conclude(finish_stream)
         await asyncio.wait_for(follower.task, 20)
 
     assert follower.texts == [b"a", b"b"]
@@ -295,7 +288,7 @@ async def test_a_change_is_committed_once_with_the_events_before_it(
         await writer.add([b"b"])
         await writer.flush()
         here.transactions.faults = [Fault.UNAVAILABLE]
-        await writer.conclude(end_without_events)
+        await writer.conclude(finish_stream)
 
     follower = here.follow("run_1")
     await follower.task
@@ -415,7 +408,7 @@ async def test_a_writer_waits_while_its_buffer_is_full(here: StreamProcess, jobs
         assert not waiting.done()
         here.transactions.faults.clear()
         await waiting
-        await writer.conclude(end_without_events)
+        await writer.conclude(finish_stream)
 
     follower = here.follow("run_1")
     await follower.task

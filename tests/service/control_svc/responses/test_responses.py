@@ -268,6 +268,7 @@ async def test_a_cancelled_response_keeps_its_partial_output(
 
     assert cancelled.state == response_pb2.Response.STATE_CANCELLED
     assert output_text(cancelled) == "The answer"
+    assert cancelled.usage.output_tokens == 2
     assert events[-1].cancelled == cancelled
     assert cancelled.output[0].status == item_pb2.Item.STATUS_INCOMPLETE
 
