@@ -139,9 +139,7 @@ class _Attempt:
     async def _attempt_turn(self) -> tuple[TurnResult, Outcome | None]:
         loop, progress = self._loop, self._work.progress
         draft = TurnDraft(progress.drafts, self._tools.targets, loop.ids.new, loop.clock)
-        turn = TurnReader(
-            progress.num_turns, draft, self._recorder, self._cancelled, len(progress.token_ids)
-        )
+        turn = TurnReader(progress.num_turns, draft, self._recorder, self._cancelled)
         try:
             reason = await turn.run(loop.turns.run(self._request()), self._prompt_limit())
         except TurnCancelled:
@@ -178,7 +176,7 @@ class _Attempt:
         return TurnResult(
             number=self._work.progress.num_turns,
             items=tuple(self._item(draft, turn_is_complete=is_complete) for draft in drafts),
-            usage=turn.usage or turn.usage_so_far,
+            usage=turn.usage or self._recorder.usage,
             num_hosted_calls=sum(draft.kind is DraftKind.HOSTED for draft in drafts),
         )
 

@@ -112,7 +112,7 @@ class TurnRecorder(ABC):
         self.open_turn = open_turn
         """The turn that the attempt continues."""
         self._drafts = list(open_turn.drafts)
-        self._usage = TurnUsage(0, 0, len(open_turn.token_ids), 0)
+        self.usage = TurnUsage(0, 0, len(open_turn.token_ids), 0)
         """Usage of the open turn."""
         self._changes: list[Change[None]] = []
         """Changes of rows, to commit with the next events."""
@@ -120,13 +120,13 @@ class TurnRecorder(ABC):
     async def turn_started(self, turn: int, started: Started) -> None:
         """Count the tokens of the prompt. Called again when a turn is resumed."""
         prompt = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
-        self._usage = add_usage(self._usage, prompt)
+        self.usage = add_usage(self.usage, prompt)
 
     async def record(
         self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]
     ) -> None:
         """Record output. `changes` is empty while the text of the tokens is held back."""
-        self._usage = add_usage(self._usage, TurnUsage(0, 0, len(token_ids), 0))
+        self.usage = add_usage(self.usage, TurnUsage(0, 0, len(token_ids), 0))
         self._drafts += [each.draft for each in changes if isinstance(each, ItemAdded)]
         events = self._translate(changes)
         if events is None:
@@ -134,7 +134,7 @@ class TurnRecorder(ABC):
         if events or token_ids:
             await self.sink.add(encode_events(events), token_ids, turn=turn)
         if self._changes:
-            await self.sink.commit(self._take_changes())
+            await self.sink.commit(self._pop_changes())
 
     @abstractmethod
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
@@ -158,13 +158,13 @@ class TurnRecorder(ABC):
         """Commit events of a turn, all pending changes of rows, and another change."""
         self._changes.append(change)
         await self.sink.add(encode_events(events), turn=turn)
-        await self.sink.commit(self._take_changes(), progress=True)
+        await self.sink.commit(self._pop_changes(), progress=True)
 
     def _close_turn(self) -> None:
         """Start to count the next turn."""
-        self._drafts, self._usage = [], NO_USAGE
+        self._drafts, self.usage = [], NO_USAGE
 
-    def _take_changes(self) -> Change[None]:
+    def _pop_changes(self) -> Change[None]:
         """Combine the pending changes into one, and clear them."""
         changes, self._changes = self._changes, []
 

@@ -165,25 +165,15 @@ class TurnReader:
         draft: TurnDraft,
         recorder: TurnRecorder,
         cancelled: asyncio.Event,
-        num_resumed: int,
     ) -> None:
-        """`num_resumed` is the number of tokens that were sampled earlier."""
         self.draft = draft
         self.usage: TurnUsage | None = None
         """None until the model reports it."""
         self._number = number
         self._recorder = recorder
         self._cancelled = cancelled
-        self._num_tokens = num_resumed
-        self._started = Started("", 0, 0)
         self._reason: FinishReason | None = None
         self._read_timeout: asyncio.Timeout | None = None
-
-    @property
-    def usage_so_far(self) -> TurnUsage:
-        """The usage of an interrupted turn."""
-        started = self._started
-        return TurnUsage(started.prompt_tokens, started.cached_tokens, self._num_tokens, 0)
 
     async def run(
         self, events: AsyncGenerator[TurnEvent, None], prompt_limit: int | None
@@ -228,11 +218,9 @@ class TurnReader:
     async def _handle(self, event: TurnEvent, prompt_limit: int | None) -> None:
         match event:
             case Started():
-                self._started = event
                 _check_prompt(event, prompt_limit)
                 await self._recorder.turn_started(self._number, event)
             case ChatDelta():
-                self._num_tokens += len(event.token_ids)
                 changes = list(self.draft.apply(event))
                 await self._recorder.record(self._number, changes, tuple(event.token_ids))
             case FinishReason():

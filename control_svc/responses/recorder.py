@@ -146,14 +146,14 @@ class ResponseRecorder(TurnRecorder):
 
     def interrupted_turn(self) -> TurnResult | None:
         """Return the open turn with its incomplete items; None if no turn is open."""
-        if not self._drafts and not any(self._usage):
+        if not self._drafts and not any(self.usage):
             return None
         items = [
             draft.item(ItemStatus.COMPLETED if draft.is_done else ItemStatus.INCOMPLETE)
             for draft in self._drafts
             if draft.kind is not DraftKind.HOSTED
         ]
-        return TurnResult(number=self._turn, items=tuple(items), usage=self._usage)
+        return TurnResult(number=self._turn, items=tuple(items), usage=self.usage)
 
     @property
     def _turn(self) -> int:

@@ -129,9 +129,9 @@ class RunRecorder(TurnRecorder):
         `turn` is None when the attempt failed or no turn was open; usage recorded so far is still
         counted.
         """
-        usage = self._usage if turn is None else turn.usage
+        usage = self.usage if turn is None else turn.usage
         turn_events = self._end_turn(usage)
-        changes = self._take_changes()
+        changes = self._pop_changes()
 
         async def store(tx: Transaction) -> FinalEvents:
             run = await RunQueries(tx).lock(self.project, self.run.id)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from corral.control.v1.response_event_pb2 import ResponseEvent
 from corral.inference.v1.chat_pb2 import ToolCallDelta
 from corral.inference.v1.inference_service_pb2 import ChatDelta
-from corral.control.v1.response_event_pb2 import ResponseEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
