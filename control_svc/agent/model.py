@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from control_svc.agent.drafts import Draft
+from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnRequest, TurnTool, TurnUsage
 from control_svc.items.model import Content, Item
 from control_svc.jobs.model import JobPriority
@@ -50,8 +51,7 @@ class LoopSettings:
     """Applies to the first turn. Later turns treat "required" as "auto"."""
     parallel_calls: bool | None = None
     format: ResponseFormat = PLAIN_TEXT
-    options: bytes = b""
-    """See `TurnRequest`."""
+    options: GenerationOptions = NO_OPTIONS
     effort: str = ""
     """Reasoning effort, in OpenAI's terms. Empty: the model's chat template decides."""
     seed: int

@@ -7,6 +7,7 @@ from typing import Final
 from control_svc.assistants.message_model import NewMessage
 from control_svc.base.validation import check_metadata, check_request_id, check_text
 from control_svc.base.versioning import Versioned
+from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.tools.model import (
     NO_RESOURCES,
     FileSearchTool,
@@ -42,8 +43,7 @@ class AssistantSettings:
     tools: tuple[Tool, ...] = ()
     resources: ToolResources = NO_RESOURCES
     metadata: Mapping[str, str] = field(default_factory=dict)
-    options: bytes = b""
-    """A serialized `corral.inference.v1.GenerationOptions`."""
+    options: GenerationOptions = NO_OPTIONS
     format: ResponseFormat | None = None
     """None means "auto", unless the options set a format."""
     reasoning_effort: str = ""

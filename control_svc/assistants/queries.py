@@ -27,6 +27,7 @@ from control_svc.base.ids import ASSISTANT, THREAD, is_id
 from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
+from control_svc.inference.generation_options import GenerationOptions
 from control_svc.items.model import Item, ItemFilter, TimelineItem
 from control_svc.items.queries import TimelineQueries
 from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadNotFound
@@ -152,14 +153,17 @@ def _assistant_values(assistant: Assistant) -> dict[str, Any]:
     return {
         "revision": assistant.revision,
         "document": _ASSISTANT_SETTINGS.dump_json(settings, exclude={"options"}),
-        "options": settings.options,
+        "options": bytes(settings.options),
     }
 
 
 def _assistant(row: AssistantRow) -> Assistant:
     return Assistant(
         id=row.id,
-        settings=replace(_ASSISTANT_SETTINGS.validate_json(row.document), options=row.options),
+        settings=replace(
+            _ASSISTANT_SETTINGS.validate_json(row.document),
+            options=GenerationOptions.from_bytes(row.options),
+        ),
         created_at=row.created_at,
         revision=row.revision,
     )

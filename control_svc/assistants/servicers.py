@@ -12,19 +12,19 @@ from control_svc.assistants.assistants import Assistants
 from control_svc.assistants.message_model import AddedMessage
 from control_svc.assistants.messages import Messages
 from control_svc.assistants.proto import (
+    ASSISTANT,
+    MESSAGE,
+    NEW_ASSISTANT,
+    NEW_MESSAGE,
+    NEW_THREAD,
+    THREAD,
     assistant_edit,
-    assistant_to_pb,
     message_metadata,
-    message_to_pb,
-    new_assistant,
-    new_message,
-    new_thread,
     thread_edit,
-    thread_to_pb,
 )
 from control_svc.assistants.threads import Threads
 from control_svc.base.proto import page_request
-from control_svc.conversations.servicer import conversation_to_pb
+from control_svc.conversations.servicer import CONVERSATION
 from svc_kit.auth.principal import current_principal
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -41,23 +41,23 @@ class AssistantServicer(assistant_rpc.AssistantServiceServicer):
     ) -> assistant_pb.CreateAssistantResponse:
         """Create an assistant."""
         assistant = await self._assistants.create(
-            current_principal().project, new_assistant(request)
+            current_principal().project, NEW_ASSISTANT.from_message(request)
         )
-        return assistant_pb.CreateAssistantResponse(assistant=assistant_to_pb(assistant))
+        return assistant_pb.CreateAssistantResponse(assistant=ASSISTANT.to_message(assistant))
 
     async def GetAssistant(
         self, request: assistant_pb.GetAssistantRequest, context: Context
     ) -> assistant_pb.GetAssistantResponse:
         """Return an assistant."""
         assistant = await self._assistants.get(current_principal().project, request.assistant_id)
-        return assistant_pb.GetAssistantResponse(assistant=assistant_to_pb(assistant))
+        return assistant_pb.GetAssistantResponse(assistant=ASSISTANT.to_message(assistant))
 
     async def ListAssistants(
         self, request: assistant_pb.ListAssistantsRequest, context: Context
     ) -> assistant_pb.ListAssistantsResponse:
         """List the project's assistants."""
         page = await self._assistants.page(current_principal().project, page_request(request))
-        assistants = [assistant_to_pb(assistant) for assistant in page.items]
+        assistants = [ASSISTANT.to_message(assistant) for assistant in page.items]
         return assistant_pb.ListAssistantsResponse(
             assistants=assistants, next_page_token=page.next_token
         )
@@ -71,7 +71,7 @@ class AssistantServicer(assistant_rpc.AssistantServiceServicer):
         assistant = await self._assistants.update(
             current_principal().project, changes.id, edit, changes.etag
         )
-        return assistant_pb.UpdateAssistantResponse(assistant=assistant_to_pb(assistant))
+        return assistant_pb.UpdateAssistantResponse(assistant=ASSISTANT.to_message(assistant))
 
     async def DeleteAssistant(
         self, request: assistant_pb.DeleteAssistantRequest, context: Context
@@ -91,22 +91,24 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
         self, request: thread_pb.CreateThreadRequest, context: Context
     ) -> thread_pb.CreateThreadResponse:
         """Create a thread."""
-        thread = await self._threads.create(current_principal().project, new_thread(request))
-        return thread_pb.CreateThreadResponse(thread=thread_to_pb(thread))
+        thread = await self._threads.create(
+            current_principal().project, NEW_THREAD.from_message(request)
+        )
+        return thread_pb.CreateThreadResponse(thread=THREAD.to_message(thread))
 
     async def GetThread(
         self, request: thread_pb.GetThreadRequest, context: Context
     ) -> thread_pb.GetThreadResponse:
         """Return a thread."""
         thread = await self._threads.get(current_principal().project, request.thread_id)
-        return thread_pb.GetThreadResponse(thread=thread_to_pb(thread))
+        return thread_pb.GetThreadResponse(thread=THREAD.to_message(thread))
 
     async def ListThreads(
         self, request: thread_pb.ListThreadsRequest, context: Context
     ) -> thread_pb.ListThreadsResponse:
         """List the project's threads."""
         page = await self._threads.page(current_principal().project, page_request(request))
-        threads = [thread_to_pb(thread) for thread in page.items]
+        threads = [THREAD.to_message(thread) for thread in page.items]
         return thread_pb.ListThreadsResponse(threads=threads, next_page_token=page.next_token)
 
     async def UpdateThread(
@@ -118,7 +120,7 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
         thread = await self._threads.update(
             current_principal().project, changes.id, edit, changes.etag
         )
-        return thread_pb.UpdateThreadResponse(thread=thread_to_pb(thread))
+        return thread_pb.UpdateThreadResponse(thread=THREAD.to_message(thread))
 
     async def DeleteThread(
         self, request: thread_pb.DeleteThreadRequest, context: Context
@@ -134,7 +136,7 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
         conversation = await self._threads.migrate(
             current_principal().project, request.thread_id, request.request_id
         )
-        return thread_pb.MigrateThreadResponse(conversation=conversation_to_pb(conversation))
+        return thread_pb.MigrateThreadResponse(conversation=CONVERSATION.to_message(conversation))
 
 
 class MessageServicer(message_rpc.MessageServiceServicer):
@@ -149,11 +151,11 @@ class MessageServicer(message_rpc.MessageServiceServicer):
         """Append a message to a thread."""
         new = AddedMessage(
             thread_id=request.thread_id,
-            message=new_message(request.message),
+            message=NEW_MESSAGE.from_message(request.message),
             request_id=request.request_id,
         )
         message = await self._messages.create(current_principal().project, new)
-        return message_pb.CreateMessageResponse(message=message_to_pb(message))
+        return message_pb.CreateMessageResponse(message=MESSAGE.to_message(message))
 
     async def GetMessage(
         self, request: message_pb.GetMessageRequest, context: Context
@@ -162,7 +164,7 @@ class MessageServicer(message_rpc.MessageServiceServicer):
         message = await self._messages.get(
             current_principal().project, request.thread_id, request.message_id
         )
-        return message_pb.GetMessageResponse(message=message_to_pb(message))
+        return message_pb.GetMessageResponse(message=MESSAGE.to_message(message))
 
     async def ListMessages(
         self, request: message_pb.ListMessagesRequest, context: Context
@@ -171,7 +173,7 @@ class MessageServicer(message_rpc.MessageServiceServicer):
         page = await self._messages.page(
             current_principal().project, request.thread_id, page_request(request), request.run_id
         )
-        messages = [message_to_pb(message) for message in page.items]
+        messages = [MESSAGE.to_message(message) for message in page.items]
         return message_pb.ListMessagesResponse(messages=messages, next_page_token=page.next_token)
 
     async def UpdateMessage(
@@ -183,7 +185,7 @@ class MessageServicer(message_rpc.MessageServiceServicer):
         message = await self._messages.update(
             current_principal().project, changes.thread_id, changes.id, metadata
         )
-        return message_pb.UpdateMessageResponse(message=message_to_pb(message))
+        return message_pb.UpdateMessageResponse(message=MESSAGE.to_message(message))
 
     async def DeleteMessage(
         self, request: message_pb.DeleteMessageRequest, context: Context

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Self
+from typing import Any, Final, Self, SupportsBytes
 
 from sqlalchemy import String, Text, delete, insert
 from sqlalchemy.orm import Mapped, mapped_column
@@ -81,8 +81,8 @@ def _stable_form(value: Any) -> Any:
             return value.value
         case None | bool() | int() | float() | str():
             return value
-        case bytes():
-            return {"bytes": value.hex()}
+        case SupportsBytes():
+            return {"bytes": bytes(value).hex()}
         case datetime():
             return {"time": value.isoformat()}
         case timedelta():

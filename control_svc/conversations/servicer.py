@@ -1,28 +1,23 @@
 """The gRPC servicer of conversations and its proto conversion."""
 
+from typing import Final
+
 import grpc
 from corral.control.v1 import conversation_pb2
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import conversation_service_pb2_grpc as rpc
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
-from control_svc.base.proto import changed_fields, is_newest_first, timestamp
+from control_svc.base.proto import changed_fields, is_newest_first
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.service import Conversations
 from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
 from svc_kit.auth.principal import current_principal
+from svc_kit.rpc.message_mapper import MessageMapper
 
-
-def conversation_to_pb(conversation: Conversation) -> conversation_pb2.Conversation:
-    """Convert a conversation."""
-    return conversation_pb2.Conversation(
-        id=conversation.id,
-        create_time=timestamp(conversation.created_at),
-        metadata=conversation.metadata,
-        writing_response_id=conversation.writer,
-    )
-
-
+CONVERSATION: Final = MessageMapper(
+    Conversation, conversation_pb2.Conversation, renamed={"writer": "writing_response_id"}
+)
 Context = grpc.aio.ServicerContext[object, object]
 
 
@@ -42,14 +37,14 @@ class ConversationServicer(rpc.ConversationServiceServicer):
             request_id=request.request_id,
         )
         created = await self._conversations.create(_project(), new)
-        return pb.CreateConversationResponse(conversation=conversation_to_pb(created))
+        return pb.CreateConversationResponse(conversation=CONVERSATION.to_message(created))
 
     async def GetConversation(
         self, request: pb.GetConversationRequest, context: Context
     ) -> pb.GetConversationResponse:
         """Return a conversation."""
         conversation = await self._conversations.get(_project(), request.conversation_id)
-        return pb.GetConversationResponse(conversation=conversation_to_pb(conversation))
+        return pb.GetConversationResponse(conversation=CONVERSATION.to_message(conversation))
 
     async def UpdateConversation(
         self, request: pb.UpdateConversationRequest, context: Context
@@ -57,7 +52,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         """Change the metadata of a conversation."""
         metadata = dict(request.metadata) if changed_fields(request, ("metadata",)) else None
         changed = await self._conversations.update(_project(), request.conversation_id, metadata)
-        return pb.UpdateConversationResponse(conversation=conversation_to_pb(changed))
+        return pb.UpdateConversationResponse(conversation=CONVERSATION.to_message(changed))
 
     async def DeleteConversation(
         self, request: pb.DeleteConversationRequest, context: Context
@@ -112,7 +107,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         conversation = await self._conversations.remove_item(
             _project(), request.conversation_id, request.item_id
         )
-        return pb.DeleteConversationItemResponse(conversation=conversation_to_pb(conversation))
+        return pb.DeleteConversationItemResponse(conversation=CONVERSATION.to_message(conversation))
 
 
 def _project() -> str:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import grpc.aio
-from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from control_svc.inference.client import SERVICE, call_metadata
+from control_svc.inference.generation_options import OPTIONS, GenerationOptions
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.rpc.client import translate_errors
@@ -20,7 +20,7 @@ class ResolvedModel:
 
     model: str
     """Served model name."""
-    options: bytes
+    options: GenerationOptions
     """The options of the request, with default sampling of the model."""
     seed: int | None
     """The seed of the request, if any."""
@@ -29,7 +29,7 @@ class ResolvedModel:
 class Models(Protocol):
     """Looks up models."""
 
-    async def resolve(self, project: str, model: str, options: bytes) -> ResolvedModel:
+    async def resolve(self, project: str, model: str, options: GenerationOptions) -> ResolvedModel:
         """Resolve the model of a request and complete its options.
 
         Raises ModelNotFound, and retryable errors if the service is not reachable.
@@ -48,18 +48,18 @@ class RpcModels:
         self._stub = InferenceServiceStub(channel)
         self._token = token
 
-    async def resolve(self, project: str, model: str, options: bytes) -> ResolvedModel:
+    async def resolve(self, project: str, model: str, options: GenerationOptions) -> ResolvedModel:
         """See `Models.resolve`."""
         metadata = call_metadata(self._token, project, Priority.INTERACTIVE, "responses")
         with translate_errors(SERVICE):
             response = await self._stub.GetModel(
                 pb.GetModelRequest(model=model), metadata=metadata, timeout=_TIMEOUT_S
             )
-        resolved = generation_pb2.GenerationOptions.FromString(options)
+        resolved = OPTIONS.to_message(options)
         defaults, sampling = response.model.default_sampling, resolved.sampling
         for name in _SHOWN_SAMPLING:
             if not sampling.HasField(name):
                 setattr(sampling, name, getattr(defaults, name))
         seed = sampling.seed if sampling.HasField("seed") else None
-        options = resolved.SerializeToString(deterministic=True)
+        options = OPTIONS.from_message(resolved)
         return ResolvedModel(model or response.model.name, options, seed)

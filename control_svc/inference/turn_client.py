@@ -15,9 +15,9 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from control_svc.inference.client import SERVICE, call_metadata, stream_messages
+from control_svc.inference.generation_options import OPTIONS
 from control_svc.inference.turns import (
     AudioPart,
-    ChoiceMode,
     FinishReason,
     ImagePart,
     JsonSchema,
@@ -26,39 +26,21 @@ from control_svc.inference.turns import (
     TextPart,
     TurnChoice,
     TurnEvent,
-    TurnFormat,
     TurnMessage,
     TurnPart,
     TurnRequest,
-    TurnRole,
+    TurnTool,
     TurnUsage,
 )
-from control_svc.jobs.model import EngineDied, JobPriority
+from control_svc.jobs.model import EngineDied
 from openai_wire.errors import CHAT_PARAMS, openai_names
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import EngineRestarting
 from svc_kit.rpc.client import translate_errors
+from svc_kit.rpc.message_mapper import MessageMapper, OneofMapper
 
 _KEY_ID: Final = "turn"
-_ROLES: Final[Mapping[TurnRole, chat.Role]] = {
-    TurnRole.SYSTEM: chat.ROLE_SYSTEM,
-    TurnRole.DEVELOPER: chat.ROLE_DEVELOPER,
-    TurnRole.USER: chat.ROLE_USER,
-    TurnRole.ASSISTANT: chat.ROLE_ASSISTANT,
-    TurnRole.TOOL: chat.ROLE_TOOL,
-}
-_MODES: Final[Mapping[ChoiceMode | None, chat.ToolChoice.Mode]] = {
-    None: chat.ToolChoice.MODE_UNSPECIFIED,
-    ChoiceMode.NONE: chat.ToolChoice.MODE_NONE,
-    ChoiceMode.AUTO: chat.ToolChoice.MODE_AUTO,
-    ChoiceMode.REQUIRED: chat.ToolChoice.MODE_REQUIRED,
-}
-PRIORITIES: Final[Mapping[JobPriority, Priority]] = {
-    JobPriority.INTERACTIVE: Priority.INTERACTIVE,
-    JobPriority.NORMAL: Priority.NORMAL,
-    JobPriority.BATCH: Priority.BATCH,
-}
 _REASONS: Final[Mapping[int, FinishReason]] = {
     generation.FINISH_REASON_STOP: FinishReason.STOP,
     generation.FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -87,7 +69,7 @@ class RpcTurnClient:
         call = self._stub.Chat(
             chat_request(request),
             metadata=call_metadata(
-                self._token, request.project, PRIORITIES[request.priority], _KEY_ID
+                self._token, request.project, Priority[request.priority.name], _KEY_ID
             ),
             timeout=self._timeout_s,
         )
@@ -122,23 +104,30 @@ def _engine_deaths() -> Iterator[None]:
 
 # ---- requests
 
+_PART: Final = OneofMapper(
+    TurnPart,
+    chat.ContentPart,
+    fields={TextPart: "text", RefusalPart: "refusal", ImagePart: "image", AudioPart: "audio"},
+    uses=[MessageMapper(AudioPart, chat.Media, only_message=["detail"])],
+)
+_MESSAGE: Final = MessageMapper(
+    TurnMessage,
+    chat.ChatMessage,
+    renamed={"calls": "tool_calls", "call_id": "tool_call_id"},
+    uses=[_PART],
+)
+_TOOL: Final = MessageMapper(TurnTool, chat.Tool)
+_CHOICE: Final = MessageMapper(TurnChoice, chat.ToolChoice, renamed={"allowed": "allowed_names"})
+
 
 def chat_request(request: TurnRequest) -> pb.ChatRequest:
     """Convert a turn."""
     return pb.ChatRequest(
         model=request.model,
         conversation=pb.Conversation(
-            messages=map(_message, request.messages),
-            tools=[
-                chat.Tool(
-                    name=tool.name,
-                    description=tool.description,
-                    parameters_json=tool.parameters,
-                    strict=tool.strict,
-                )
-                for tool in request.tools
-            ],
-            tool_choice=_choice(request.choice),
+            messages=map(_MESSAGE.to_message, request.messages),
+            tools=map(_TOOL.to_message, request.tools),
+            tool_choice=_CHOICE.to_message(request.choice),
             template=chat.TemplateOptions(
                 kwargs_json=request.template_values, enable_thinking=request.enable_thinking
             ),
@@ -148,71 +137,22 @@ def chat_request(request: TurnRequest) -> pb.ChatRequest:
 
 
 def _options(request: TurnRequest) -> generation.GenerationOptions:
-    options = generation.GenerationOptions.FromString(request.options)
-    options.ClearField("num_choices")
-    options.ClearField("resume")
+    options = OPTIONS.to_message(request.options)
     options.sampling.seed = request.seed
     options.output.token_ids = True
     options.label = request.label
-    _set_keep_for(options, request.keep_for)
+    reuse = options.cache.reuse or not options.cache.HasField("reuse")
+    if request.keep_for and reuse and not options.deterministic:
+        options.cache.keep_for = request.keep_for
     if request.max_tokens is not None:
         options.stopping.max_tokens = request.max_tokens
-    if request.format is not None:
-        options.constraint.CopyFrom(_constraint(request.format))
+    if isinstance(request.format, JsonSchema):
+        options.constraint.json_schema = request.format.schema
+    elif request.format is not None:
+        options.constraint.json_object = True
     if request.token_ids:
         options.resume.add(index=0, output_token_ids=request.token_ids)
     return options
-
-
-def _set_keep_for(options: generation.GenerationOptions, object_id: str) -> None:
-    """Set the object of a turn, if its state may be reused; otherwise clear the field.
-
-    A client's own value is never passed on, since the inference service trusts this service.
-    """
-    reuse = options.cache.reuse or not options.cache.HasField("reuse")
-    if object_id and reuse and not options.deterministic:
-        options.cache.keep_for = object_id
-    elif options.HasField("cache"):
-        options.cache.ClearField("keep_for")
-
-
-def _constraint(format: TurnFormat) -> generation.Constraint:
-    if isinstance(format, JsonSchema):
-        return generation.Constraint(json_schema=format.schema)
-    return generation.Constraint(json_object=True)
-
-
-def _message(message: TurnMessage) -> chat.ChatMessage:
-    return chat.ChatMessage(
-        role=_ROLES[message.role],
-        parts=map(_part, message.parts),
-        tool_calls=[
-            chat.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments)
-            for call in message.calls
-        ],
-        tool_call_id=message.call_id,
-        name=message.name,
-        reasoning=message.reasoning,
-    )
-
-
-def _part(part: TurnPart) -> chat.ContentPart:
-    match part:
-        case TextPart(text):
-            return chat.ContentPart(text=text)
-        case RefusalPart(text):
-            return chat.ContentPart(refusal=text)
-        case ImagePart(data, media_type, detail):
-            media = chat.Media(data=data, media_type=media_type, detail=detail)
-            return chat.ContentPart(image=media)
-        case AudioPart(data, media_type):
-            return chat.ContentPart(audio=chat.Media(data=data, media_type=media_type))
-
-
-def _choice(choice: TurnChoice) -> chat.ToolChoice:
-    return chat.ToolChoice(
-        mode=_MODES[choice.mode], allowed_names=choice.allowed, parallel=choice.parallel
-    )
 
 
 # ---- events
@@ -243,7 +183,7 @@ class RpcTokenCounter:
         turn = chat_request(request)
         count_request = pb.CountTokensRequest(model=turn.model, conversation=turn.conversation)
         metadata = call_metadata(
-            self._token, request.project, PRIORITIES[request.priority], _KEY_ID
+            self._token, request.project, Priority[request.priority.name], _KEY_ID
         )
         with translate_errors(SERVICE):
             response = await self._stub.CountTokens(

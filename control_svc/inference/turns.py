@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from corral.inference.v1.inference_service_pb2 import ChatDelta
 
+from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.jobs.model import JobPriority
 
 
@@ -138,8 +139,7 @@ class TurnRequest:
     choice: TurnChoice = DEFAULT_CHOICE
     format: TurnFormat | None = None
     """None for the format in `options`, by default free text."""
-    options: bytes = b""
-    """Serialized `corral.inference.v1.GenerationOptions`; empty for the defaults of the model."""
+    options: GenerationOptions = NO_OPTIONS
     max_tokens: int | None = None
     """Limit of the answer, including `token_ids`; None for the limit in `options`."""
     enable_thinking: bool | None = None

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from corral.control.v1 import item_pb2
 from corral.control.v1.response_event_pb2 import (
     ResponseAnnotationEvent,
     ResponseCallEvent,
@@ -45,13 +44,7 @@ from control_svc.items.model import (
     Text,
     TokenLogprob,
 )
-from control_svc.items.proto import (
-    citation_to_pb,
-    item_to_pb,
-    logprob_to_pb,
-    part_to_pb,
-    parts_from_pb,
-)
+from control_svc.items.proto import CITATION, ITEM, LOGPROB, PART
 from control_svc.responses.model import Response
 from control_svc.responses.proto import response_to_pb
 
@@ -100,22 +93,22 @@ class _ItemEvents(NamedTuple):
     output_index: int
 
     def item(self, event_type: str, item: Item) -> ResponseEvent:
-        event = ResponseItemEvent(output_index=self.output_index, item=item_to_pb(item))
+        event = ResponseItemEvent(output_index=self.output_index, item=ITEM.to_message(item))
         return _event(event_type, event)
 
     def part(self, event_type: str, part: Text) -> ResponseEvent:
-        return _event(event_type, ResponsePartEvent(**self._asdict(), part=part_to_pb(part)))
+        return _event(event_type, ResponsePartEvent(**self._asdict(), part=PART.encode(part)))
 
     def text(
         self, event_type: str, text: str, logprobs: Iterable[TokenLogprob] = ()
     ) -> ResponseEvent:
-        logprob_messages = map(logprob_to_pb, logprobs)
+        logprob_messages = map(LOGPROB.to_message, logprobs)
         event = ResponseTextEvent(**self._asdict(), text=text, logprobs=logprob_messages)
         return _event(event_type, event)
 
     def citation(self, index: int, citation: FileCitation) -> ResponseEvent:
         event = ResponseAnnotationEvent(
-            **self._asdict(), annotation_index=index, citation=citation_to_pb(citation)
+            **self._asdict(), annotation_index=index, citation=CITATION.to_message(citation)
         )
         return _event("output_text_annotation_added", event)
 
@@ -261,7 +254,7 @@ def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
                     restore_draft(drafts, item.id, kind, item.create_time, call.name, call.call_id)
             case "output_text_delta":
                 drafts[-1].text += event.output_text_delta.text
-                drafts[-1].logprobs += _logprobs(event.output_text_delta.logprobs)
+                drafts[-1].logprobs += map(LOGPROB.from_message, event.output_text_delta.logprobs)
             case "reasoning_summary_text_delta":
                 drafts[-1].text += event.reasoning_summary_text_delta.text
             case "function_call_arguments_delta":
@@ -269,12 +262,6 @@ def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
             case _:
                 pass
     return drafts
-
-
-def _logprobs(messages: Sequence[item_pb2.ItemLogprob]) -> tuple[TokenLogprob, ...]:
-    text = item_pb2.ItemPart(text=item_pb2.TextPart(logprobs=messages))
-    (part,) = parts_from_pb([text], "part")
-    return part.logprobs if isinstance(part, Text) else ()
 
 
 def _empty_content(content: Content) -> Content:

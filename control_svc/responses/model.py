@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from control_svc.agent.model import NO_USAGE, add_usage
 from control_svc.base.validation import check_metadata, check_request_id, check_text
+from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.input_items import Include, InputItem
 from control_svc.items.model import Item, Message, Role, Text, TimelineItem
@@ -159,8 +160,7 @@ class ResponseSettings:
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     compact_threshold: int | None = None
-    options: bytes = b""
-    """Serialized `corral.inference.v1.GenerationOptions`."""
+    options: GenerationOptions = NO_OPTIONS
     include: tuple[Include, ...] = ()
     background: bool = False
     store: bool = True
@@ -271,7 +271,7 @@ class Response:
     """As requested."""
     model: str
     """The served model."""
-    options: bytes
+    options: GenerationOptions
     """`settings.options` with default sampling of the model."""
     seed: int
     """Stored so that another process can resume."""

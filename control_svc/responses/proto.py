@@ -1,61 +1,115 @@
-"""Conversion of responses between protos and dataclasses."""
+"""Mappings of responses to protos."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from corral.control.v1 import response_pb2 as pb
 from corral.control.v1 import response_service_pb2 as service_pb
-from corral.inference.v1.generation_pb2 import GenerationOptions
+from corral.inference.v1.generation_pb2 import GenerationOptions as OptionsMessage
 
-from control_svc.base.proto import timestamp
+from control_svc.inference.generation_options import OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
-from control_svc.items.input_items import Include
-from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
+from control_svc.items.input_items import Include, apply_include
+from control_svc.items.proto import ITEM, input_items
 from control_svc.responses.model import (
+    IncompleteReason,
     NewResponse,
     Response,
     ResponseError,
+    ResponseResult,
     ResponseSettings,
-    Truncation,
 )
-from control_svc.tools.proto import (
-    choice_from_pb,
-    choice_to_pb,
-    format_from_pb,
-    format_to_pb,
-    options_from_pb,
-    options_to_pb,
-    tools_from_pb,
-    tools_to_pb,
-)
-from svc_kit.errors import InvalidField, UnsupportedField
+from control_svc.tools.proto import FORMAT, TOOL
+from svc_kit.errors import UnsupportedField
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
-_TRUNCATIONS: Final[Mapping[int, Truncation]] = {
-    pb.ResponseSettings.TRUNCATION_UNSPECIFIED: Truncation.DISABLED,
-    pb.ResponseSettings.TRUNCATION_DISABLED: Truncation.DISABLED,
-    pb.ResponseSettings.TRUNCATION_AUTO: Truncation.AUTO,
-}
-_INCLUDES: Final[Mapping[Include, pb.ResponseInclude]] = {
-    Include.LOGPROBS: pb.RESPONSE_INCLUDE_LOGPROBS,
-    Include.FILE_SEARCH_RESULTS: pb.RESPONSE_INCLUDE_FILE_SEARCH_RESULTS,
-    Include.SEALED_REASONING: pb.RESPONSE_INCLUDE_SEALED_REASONING,
-    Include.INPUT_IMAGE_URLS: pb.RESPONSE_INCLUDE_INPUT_IMAGE_URLS,
-}
-_TEXTS: Final = (
-    "model",
-    "verbosity",
-    "prompt_cache_key",
-    "safety_identifier",
-    "service_tier",
-    "user",
+
+class _SettingsMapper(MessageMapper[ResponseSettings, pb.ResponseSettings]):
+    """Also converts `reasoning`, and settings of options that are fields of their own."""
+
+    def from_message(
+        self, message: pb.ResponseSettings, path: str = "", **extra: Any
+    ) -> ResponseSettings:
+        if message.options.stopping.HasField("max_tokens"):
+            raise UnsupportedField(field="options.stopping.max_tokens")
+        settings = super().from_message(
+            message,
+            path,
+            effort=message.reasoning.effort,
+            summary=message.reasoning.summary,
+            is_reasoning_said=message.HasField("reasoning"),
+            **extra,
+        )
+        include = tuple(sorted(set(settings.include)))
+        options = _options(message.options, settings.prompt_cache_key, include)
+        return replace(settings, include=include, options=options)
+
+    def arguments(self, value: ResponseSettings) -> dict[str, Any]:
+        reasoning = pb.ResponseReasoning(effort=value.effort, summary=value.summary)
+        shown = reasoning if value.is_reasoning_said else None
+        return {**super().arguments(value), "reasoning": shown}
+
+
+def _options(
+    options: OptionsMessage, cache_key: str, include: tuple[Include, ...]
+) -> GenerationOptions:
+    """Return the options of each turn, with settings that are separate fields in the API."""
+    completed = OptionsMessage()
+    completed.CopyFrom(options)
+    if cache_key and not completed.cache.affinity:
+        completed.cache.affinity = cache_key
+    if Include.LOGPROBS in include and not completed.output.HasField("top_logprobs"):
+        completed.output.top_logprobs = 0
+    return OPTIONS.decode(completed, "options")
+
+
+_SETTINGS: Final = _SettingsMapper(
+    ResponseSettings,
+    pb.ResponseSettings,
+    renamed={"choice": "tool_choice"},
+    uses=[TOOL, FORMAT, OPTIONS],
+    only_domain=["effort", "summary", "is_reasoning_said"],
+    only_message=["reasoning"],
 )
-_NUMBERS: Final = ("max_output_tokens", "max_tool_calls", "compact_threshold")
+USAGE: Final = MessageMapper(
+    TurnUsage,
+    pb.ResponseUsage,
+    renamed={"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"},
+)
+_RESULT: Final = MessageMapper(
+    ResponseResult,
+    pb.Response,
+    uses=[
+        USAGE,
+        MessageMapper(
+            ResponseError, pb.ResponseError, only_domain=["reason", "metadata", "is_refusal"]
+        ),
+        EnumMapper(IncompleteReason, pb.Response.IncompleteReason, only_message=["CONTENT_FILTER"]),
+    ],
+    is_part=True,
+)
+_RESPONSE: Final = MessageMapper(
+    Response,
+    pb.Response,
+    renamed={"previous_id": "previous_response_id"},
+    flat={"result": _RESULT},
+    uses=[_SETTINGS, ITEM],
+    only_domain=[
+        "model",
+        "options",
+        "seed",
+        "conversation_end",
+        "context_start",
+        "is_compacted",
+        "work",
+    ],
+)
 
 
 def new_response(request: pb.NewResponse, request_id: str = "") -> NewResponse:
     """Convert a request. Raises MissingField, InvalidField or UnsupportedField."""
     return NewResponse(
-        settings=settings_from_pb(request.settings),
+        settings=_SETTINGS.from_message(request.settings),
         input=input_items(request.input, "input"),
         previous_id=request.previous_response_id,
         conversation_id=request.conversation_id,
@@ -70,7 +124,7 @@ def compact_request(request: service_pb.CompactResponseRequest) -> NewResponse:
             model=request.model,
             instructions=request.instructions if request.HasField("instructions") else None,
             prompt_cache_key=request.prompt_cache_key,
-            options=_options(GenerationOptions(), request.prompt_cache_key, frozenset()),
+            options=_options(OptionsMessage(), request.prompt_cache_key, ()),
             store=False,
         ),
         input=input_items(request.input, "input"),
@@ -78,109 +132,8 @@ def compact_request(request: service_pb.CompactResponseRequest) -> NewResponse:
     )
 
 
-def settings_from_pb(request: pb.ResponseSettings) -> ResponseSettings:
-    """Convert settings. Raises MissingField, InvalidField or UnsupportedField."""
-    if request.truncation not in _TRUNCATIONS:
-        raise InvalidField(
-            field="truncation", problem=f"{request.truncation} is not a truncation strategy"
-        )
-    if request.options.stopping.HasField("max_tokens"):
-        raise UnsupportedField(field="options.stopping.max_tokens")
-    include = includes_from_pb(request.include)
-    numbers: dict[str, Any] = {
-        name: getattr(request, name) if request.HasField(name) else None for name in _NUMBERS
-    }
-    return ResponseSettings(
-        instructions=request.instructions if request.HasField("instructions") else None,
-        tools=tools_from_pb(request.tools),
-        choice=choice_from_pb(request.tool_choice) if request.HasField("tool_choice") else None,
-        parallel_tool_calls=(
-            request.parallel_tool_calls if request.HasField("parallel_tool_calls") else None
-        ),
-        format=format_from_pb(request.format, "text.format")
-        if request.HasField("format")
-        else None,
-        effort=request.reasoning.effort,
-        summary=request.reasoning.summary,
-        is_reasoning_said=request.HasField("reasoning"),
-        truncation=_TRUNCATIONS[request.truncation],
-        options=_options(request.options, request.prompt_cache_key, include),
-        include=tuple(sorted(include)),
-        background=request.background,
-        store=request.store if request.HasField("store") else True,
-        metadata=dict(request.metadata),
-        **{name: getattr(request, name) for name in _TEXTS},
-        **numbers,
-    )
-
-
-def _options(request: GenerationOptions, cache_key: str, include: frozenset[Include]) -> bytes:
-    """Return the options of each turn, with settings that are separate fields in the API."""
-    options = GenerationOptions()
-    options.CopyFrom(request)
-    if cache_key and not options.cache.affinity:
-        options.cache.affinity = cache_key
-    if Include.LOGPROBS in include and not options.output.HasField("top_logprobs"):
-        options.output.top_logprobs = 0
-    return options_from_pb(options)
-
-
 def response_to_pb(response: Response) -> pb.Response:
-    """Convert a response."""
-    result = response.result
-    return pb.Response(
-        id=response.id,
-        state=f"STATE_{response.state.name}",
-        create_time=timestamp(response.created_at),
-        complete_time=response.completed_at and timestamp(response.completed_at),
-        expire_time=response.expires_at and timestamp(response.expires_at),
-        settings=_settings_to_pb(response),
-        previous_response_id=response.previous_id,
-        conversation_id=response.conversation_id,
-        output=items_to_pb(response.output, response.settings.include),
-        usage=result.usage and usage_to_pb(result.usage),
-        error=None if result.error is None else _error_to_pb(result.error),
-        incomplete_reason=(
-            f"INCOMPLETE_REASON_{result.incomplete_reason.name}"
-            if result.incomplete_reason
-            else pb.Response.INCOMPLETE_REASON_UNSPECIFIED
-        ),
-    )
-
-
-def usage_to_pb(usage: TurnUsage) -> pb.ResponseUsage:
-    """Convert usage."""
-    return pb.ResponseUsage(
-        input_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        output_tokens=usage.completion_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-    )
-
-
-def _settings_to_pb(response: Response) -> pb.ResponseSettings:
-    settings = response.settings
-    texts = {name: getattr(settings, name) for name in (*_TEXTS, *_NUMBERS)}
-    return pb.ResponseSettings(
-        **{**texts, "model": response.model},
-        instructions=settings.instructions,
-        tools=tools_to_pb(settings.tools),
-        tool_choice=None if settings.choice is None else choice_to_pb(settings.choice),
-        parallel_tool_calls=settings.parallel_tool_calls,
-        format=None if settings.format is None else format_to_pb(settings.format),
-        reasoning=(
-            pb.ResponseReasoning(effort=settings.effort, summary=settings.summary)
-            if settings.is_reasoning_said
-            else None
-        ),
-        truncation=f"TRUNCATION_{settings.truncation.name}",
-        options=options_to_pb(response.options),
-        include=[_INCLUDES[include] for include in settings.include],
-        background=settings.background,
-        store=settings.store,
-        metadata=settings.metadata,
-    )
-
-
-def _error_to_pb(error: ResponseError) -> pb.ResponseError:
-    return pb.ResponseError(code=error.code, message=error.message, param=error.param)
+    """Convert a response: its settings as in effect, its output filtered by `include`."""
+    settings = replace(response.settings, model=response.model, options=response.options)
+    output = tuple(apply_include(item, settings.include) for item in response.output)
+    return _RESPONSE.to_message(replace(response, settings=settings, output=output))

@@ -33,6 +33,7 @@ from control_svc.base.ids import RESPONSE, is_id
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
+from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.items.model import Item, TimelineItem
 from control_svc.items.queries import ItemRow, TimelineItemRow, TimelineQueries, item_from_row
 from control_svc.responses.model import (
@@ -255,9 +256,9 @@ def _values(response: Response) -> dict[str, Any]:
     settings = response.settings
     return {
         **{name: getattr(response, name) for name in _PLAIN_COLUMNS},
-        "settings": _SETTINGS.dump_json(replace(settings, options=b"")),
-        "options": settings.options,
-        "effective_options": response.options,
+        "settings": _SETTINGS.dump_json(replace(settings, options=NO_OPTIONS)),
+        "options": bytes(settings.options),
+        "effective_options": bytes(response.options),
         "state": response.state.value,
         "work": _WORK.dump_json(response.work),
         "ending": _ENDING.dump_json(response.result),
@@ -267,8 +268,11 @@ def _values(response: Response) -> dict[str, Any]:
 def _response(row: ResponseRow) -> Response:
     return Response(
         **{name: getattr(row, name) for name in _PLAIN_COLUMNS},
-        settings=replace(_SETTINGS.validate_json(row.settings), options=row.options),
-        options=row.effective_options,
+        settings=replace(
+            _SETTINGS.validate_json(row.settings),
+            options=GenerationOptions.from_bytes(row.options),
+        ),
+        options=GenerationOptions.from_bytes(row.effective_options),
         state=ResponseState(row.state),
         work=_WORK.validate_json(row.work),
         result=_ENDING.validate_json(row.ending),

@@ -15,7 +15,7 @@ from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
 from control_svc.responses.ephemeral import EphemeralResponses
 from control_svc.responses.events import event_to_pb
-from control_svc.responses.proto import compact_request, new_response, response_to_pb, usage_to_pb
+from control_svc.responses.proto import USAGE, compact_request, new_response, response_to_pb
 from control_svc.responses.service import Responses
 from openai_wire.errors import RESPONSE_PARAMS, openai_names
 from openai_wire.responses import requests as response_requests
@@ -131,7 +131,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
             id=compacted.id,
             create_time=timestamp(compacted.created_at),
             output=items_to_pb(compacted.output, ()),
-            usage=usage_to_pb(compacted.usage),
+            usage=USAGE.to_message(compacted.usage),
         )
 
 

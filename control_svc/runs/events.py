@@ -24,12 +24,12 @@ from pydantic import ConfigDict, TypeAdapter
 from control_svc.agent.drafts import Draft, DraftKind, restore_draft
 from control_svc.assistants.message_model import ThreadMessage
 from control_svc.assistants.model import Thread
-from control_svc.assistants.proto import message_to_pb, thread_to_pb
+from control_svc.assistants.proto import MESSAGE, THREAD
 from control_svc.base.proto import optional_timestamp
 from control_svc.items.model import FileCitation
-from control_svc.items.proto import citation_to_pb
+from control_svc.items.proto import CITATION
 from control_svc.runs.model import Run
-from control_svc.runs.proto import run_to_pb, step_to_pb
+from control_svc.runs.proto import RUN, STEP
 from control_svc.runs.steps import RunStep
 
 CREATED: Final = "created"
@@ -37,30 +37,32 @@ CREATED: Final = "created"
 
 def thread_created(thread: Thread) -> RunEvent:
     """The first event of a run that is created with its thread."""
-    return RunEvent(thread_created=thread_to_pb(thread))
+    return RunEvent(thread_created=THREAD.to_message(thread))
 
 
 def run_changed(run: Run, what: str = "") -> RunEvent:
     """The event of a run's new state, or of `what`."""
-    return RunEvent(run_changed=RunChanged(what=what or run.state.value, run=run_to_pb(run)))
+    return RunEvent(run_changed=RunChanged(what=what or run.state.value, run=RUN.to_message(run)))
 
 
 def step_changed(step: RunStep, what: str = "") -> RunEvent:
     """The event of a step's new state, or of `what`."""
-    return RunEvent(step_changed=StepChanged(what=what or step.state.value, step=step_to_pb(step)))
+    return RunEvent(
+        step_changed=StepChanged(what=what or step.state.value, step=STEP.to_message(step))
+    )
 
 
 def message_changed(message: ThreadMessage, what: str = "") -> RunEvent:
     """The event of a message's new state, or of `what`."""
     what = what or message.item.status.value
-    return RunEvent(message_changed=MessageChanged(what=what, message=message_to_pb(message)))
+    return RunEvent(message_changed=MessageChanged(what=what, message=MESSAGE.to_message(message)))
 
 
 def message_delta(message_id: str, text: str, citations: Iterable[FileCitation] = ()) -> RunEvent:
     """The event of new text or new citations of a message."""
     return RunEvent(
         message_delta=MessageDelta(
-            message_id=message_id, text=text, citations=map(citation_to_pb, citations)
+            message_id=message_id, text=text, citations=map(CITATION.to_message, citations)
         )
     )
 

@@ -19,6 +19,7 @@ from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.assistants.message_model import NewMessage
 from control_svc.assistants.model import AssistantSettings, check_assistant_tools, check_length
 from control_svc.base.validation import check_metadata, check_request_id, check_text
+from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FunctionCall
 from control_svc.tools.model import ResponseFormat, Tool, ToolChoice, ToolResources
@@ -137,7 +138,7 @@ class RunSettings:
     instructions: str = ""
     tools: tuple[Tool, ...] = ()
     resources: ToolResources = NO_RESOURCES
-    options: bytes = b""
+    options: GenerationOptions = NO_OPTIONS
     format: ResponseFormat | None = None
     reasoning_effort: str = ""
     choice: ToolChoice = ANY_CHOICE
@@ -161,7 +162,7 @@ class NewRun:
     tools: tuple[Tool, ...] | None = None
     resources: ToolResources | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    options: bytes = b""
+    options: GenerationOptions = NO_OPTIONS
     format: ResponseFormat | None = None
     reasoning_effort: str = ""
     choice: ToolChoice = ANY_CHOICE
@@ -218,8 +219,7 @@ class NewRun:
             instructions="\n\n".join(text for text in texts if text),
             tools=tools,
             resources=ToolResources(vector_store_ids=tuple(stores)),
-            # The concatenation of serialized protos merges them.
-            options=assistant.options + self.options,
+            options=assistant.options.merge(self.options),
             format=self.format or assistant.format,
             reasoning_effort=self.reasoning_effort or assistant.reasoning_effort,
             choice=self.choice,

@@ -10,7 +10,7 @@ from corral.control.v1 import run_service_pb2_grpc as rpc
 from control_svc.base.proto import changed_fields, page_request
 from control_svc.event_log.model import BEFORE_FIRST
 from control_svc.runs.model import ToolOutput
-from control_svc.runs.proto import new_run, new_thread, run_to_pb, step_to_pb
+from control_svc.runs.proto import NEW_RUN, NEW_RUN_THREAD, RUN, STEP
 from control_svc.runs.service import Runs
 from svc_kit.auth.principal import current_principal
 
@@ -27,31 +27,33 @@ class RunServicer(rpc.RunServiceServicer):
         self, request: pb.CreateRunRequest, context: Context
     ) -> pb.CreateRunResponse:
         """Create a run."""
-        new = new_run(request.run, request.request_id)
+        new = NEW_RUN.from_message(request.run, request_id=request.request_id)
         run = await self._runs.create(current_principal().project, request.thread_id, new)
-        return pb.CreateRunResponse(run=run_to_pb(run))
+        return pb.CreateRunResponse(run=RUN.to_message(run))
 
     async def CreateThreadAndRun(
         self, request: pb.CreateThreadAndRunRequest, context: Context
     ) -> pb.CreateThreadAndRunResponse:
         """Create a thread and a run on it."""
-        new = new_run(request.run, request.request_id)
+        new = NEW_RUN.from_message(request.run, request_id=request.request_id)
         run = await self._runs.create_with_thread(
-            current_principal().project, new_thread(request), new
+            current_principal().project, NEW_RUN_THREAD.from_message(request), new
         )
-        return pb.CreateThreadAndRunResponse(run=run_to_pb(run))
+        return pb.CreateThreadAndRunResponse(run=RUN.to_message(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         """Return a run."""
         run = await self._runs.get(current_principal().project, request.thread_id, request.run_id)
-        return pb.GetRunResponse(run=run_to_pb(run))
+        return pb.GetRunResponse(run=RUN.to_message(run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         """List the runs of a thread."""
         page = await self._runs.page(
             current_principal().project, request.thread_id, page_request(request)
         )
-        return pb.ListRunsResponse(runs=map(run_to_pb, page.items), next_page_token=page.next_token)
+        return pb.ListRunsResponse(
+            runs=map(RUN.to_message, page.items), next_page_token=page.next_token
+        )
 
     async def UpdateRun(
         self, request: pb.UpdateRunRequest, context: Context
@@ -62,7 +64,7 @@ class RunServicer(rpc.RunServiceServicer):
         run = await self._runs.update(
             current_principal().project, request.thread_id, request.run_id, metadata
         )
-        return pb.UpdateRunResponse(run=run_to_pb(run))
+        return pb.UpdateRunResponse(run=RUN.to_message(run))
 
     async def CancelRun(
         self, request: pb.CancelRunRequest, context: Context
@@ -71,7 +73,7 @@ class RunServicer(rpc.RunServiceServicer):
         run = await self._runs.cancel(
             current_principal().project, request.thread_id, request.run_id
         )
-        return pb.CancelRunResponse(run=run_to_pb(run))
+        return pb.CancelRunResponse(run=RUN.to_message(run))
 
     async def SubmitToolOutputs(
         self, request: pb.SubmitToolOutputsRequest, context: Context
@@ -84,7 +86,9 @@ class RunServicer(rpc.RunServiceServicer):
             [ToolOutput(output.call_id, output.output) for output in request.outputs],
             request.request_id,
         )
-        return pb.SubmitToolOutputsResponse(run=run_to_pb(result.run), last_event=result.last_event)
+        return pb.SubmitToolOutputsResponse(
+            run=RUN.to_message(result.run), last_event=result.last_event
+        )
 
     async def GetRunStep(
         self, request: pb.GetRunStepRequest, context: Context
@@ -93,7 +97,7 @@ class RunServicer(rpc.RunServiceServicer):
         step = await self._runs.step(
             current_principal().project, request.thread_id, request.run_id, request.step_id
         )
-        return pb.GetRunStepResponse(step=step_to_pb(step))
+        return pb.GetRunStepResponse(step=STEP.to_message(step))
 
     async def ListRunSteps(
         self, request: pb.ListRunStepsRequest, context: Context
@@ -103,7 +107,7 @@ class RunServicer(rpc.RunServiceServicer):
             current_principal().project, request.thread_id, request.run_id, page_request(request)
         )
         return pb.ListRunStepsResponse(
-            steps=map(step_to_pb, page.items), next_page_token=page.next_token
+            steps=map(STEP.to_message, page.items), next_page_token=page.next_token
         )
 
     async def WatchRun(

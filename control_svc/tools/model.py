@@ -60,6 +60,11 @@ class McpTool:
     approval_exempt: tuple[str, ...] = ()
     """Tools for which the opposite of `require_approval` applies."""
 
+    @property
+    def limits_tools(self) -> bool:
+        """Whether only some tools are allowed."""
+        return self.allowed_tools is not None
+
 
 Tool = FunctionTool | CustomTool | FileSearchTool | McpTool
 

@@ -1,14 +1,15 @@
-"""Conversion of vector stores between protos and dataclasses."""
+"""Mappings of vector stores to protos."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 from corral.control.v1 import vector_store_file_service_pb2 as files_pb
 from corral.control.v1 import vector_store_pb2 as pb
 from corral.control.v1 import vector_store_search_pb2 as search_pb
 from corral.control.v1 import vector_store_service_pb2 as stores_pb
 
-from control_svc.base.proto import changed_fields, timestamp
+from control_svc.base.proto import changed_fields
 from control_svc.db.transaction import Clock
 from control_svc.vector_stores.filters import (
     FIELD,
@@ -22,99 +23,101 @@ from control_svc.vector_stores.model import (
     AttributeValue,
     Chunking,
     FileBatch,
-    FileCounts,
     FileState,
     NewStoreFile,
     NewVectorStore,
     StoreChanges,
     StoreFile,
+    StoreState,
     VectorStore,
 )
 from control_svc.vector_stores.search.model import Ranking, SearchHit
 from svc_kit.errors import InvalidField, MissingField
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, OneofMapper
 
-_FileState = pb.VectorStoreFile.State
-_Comparator = search_pb.AttributeComparison.Comparator
-_Junction = search_pb.CompoundFilter.Junction
 _MAX_NESTING = 32
 """Limit of the recursion. `filters.MAX_DEPTH` is lower."""
+ATTRIBUTE: Final = OneofMapper(
+    AttributeValue,
+    pb.AttributeValue,
+    fields={str: "string", bool: "boolean", float: "number", int: "number"},
+)
+CHUNKING: Final = MessageMapper(
+    Chunking,
+    pb.ChunkingStrategy,
+    renamed={"max_tokens": "max_chunk_size_tokens", "overlap_tokens": "chunk_overlap_tokens"},
+)
+FILE_STATE: Final = EnumMapper[FileState](
+    FileState, pb.VectorStoreFile.State, only_domain=[FileState.DELETED]
+)
+_STORE: Final = MessageMapper(
+    VectorStore,
+    pb.VectorStore,
+    renamed={
+        "life_days": "expire_after_days",
+        "active_at": "last_active_time",
+        "counts": "file_counts",
+    },
+    only_domain=["num_chunks", "embedding_digest", "dimensions", "revision"],
+    only_message=["state"],
+)
+_STORE_STATE: Final = EnumMapper[StoreState](StoreState, pb.VectorStore.State)
+_FILE: Final = MessageMapper(
+    StoreFile,
+    pb.VectorStoreFile,
+    renamed={"store_id": "vector_store_id", "problem": "error"},
+    uses=[ATTRIBUTE, CHUNKING, FILE_STATE],
+    only_domain=["entry", "num_chunks"],
+)
+BATCH: Final = MessageMapper(
+    FileBatch,
+    pb.VectorStoreFileBatch,
+    renamed={"store_id": "vector_store_id", "counts": "file_counts"},
+    only_domain=["cancelled_at"],
+)
+HIT: Final = MessageMapper(SearchHit, search_pb.VectorStoreSearchHit, uses=[ATTRIBUTE])
+RANKING: Final = MessageMapper(Ranking, search_pb.SearchRanking)
+NEW_FILE: Final = MessageMapper(
+    NewStoreFile, files_pb.NewVectorStoreFile, uses=[ATTRIBUTE, CHUNKING]
+)
+NEW_SINGLE_FILE: Final = MessageMapper(
+    NewStoreFile,
+    files_pb.CreateVectorStoreFileRequest,
+    uses=[ATTRIBUTE, CHUNKING],
+    only_message=["vector_store_id", "request_id"],
+)
+
+
+class _NewStoreMapper(MessageMapper[NewVectorStore, stores_pb.CreateVectorStoreRequest]):
+    """All files of a request are split alike."""
+
+    def from_message(
+        self, message: stores_pb.CreateVectorStoreRequest, path: str = "", **extra: Any
+    ) -> NewVectorStore:
+        has_chunking = message.HasField("chunking")
+        chunking = CHUNKING.decode(message.chunking, "") if has_chunking else Chunking()
+        files = tuple(NewStoreFile(file_id=each, chunking=chunking) for each in message.file_ids)
+        return super().from_message(message, path, files=files)
+
+
+NEW_STORE: Final = _NewStoreMapper(
+    NewVectorStore,
+    stores_pb.CreateVectorStoreRequest,
+    renamed={"life_days": "expire_after_days"},
+    only_domain=["files"],
+    only_message=["file_ids", "chunking"],
+)
 
 
 def store_to_pb(store: VectorStore, clock: Clock) -> pb.VectorStore:
     """Convert a store."""
-    expires_at = store.expires_at
-    return pb.VectorStore(
-        id=store.id,
-        name=store.name,
-        description=store.description,
-        state=f"STATE_{store.state(clock()).upper()}",
-        file_counts=_counts_to_pb(store.counts),
-        usage_bytes=store.usage_bytes,
-        expire_after_days=store.life_days,
-        expire_time=None if expires_at is None else timestamp(expires_at),
-        last_active_time=timestamp(store.active_at),
-        metadata=store.metadata,
-        create_time=timestamp(store.created_at),
-        embedding_model=store.embedding_model,
-    )
+    return _STORE.to_message(store, state=_STORE_STATE.encode(store.state(clock())))
 
 
 def file_to_pb(file: StoreFile) -> pb.VectorStoreFile:
-    """Convert a file in a store."""
+    """Convert a file in a store. Its size is shown once it is complete."""
     is_complete = file.state is FileState.COMPLETED
-    return pb.VectorStoreFile(
-        file_id=file.file_id,
-        vector_store_id=file.store_id,
-        state=f"STATE_{file.state.upper()}",
-        error=None
-        if file.problem is None
-        else pb.VectorStoreFileError(
-            code=f"CODE_{file.problem.code.upper()}", message=file.problem.message
-        ),
-        usage_bytes=file.usage_bytes if is_complete else 0,
-        chunking=pb.ChunkingStrategy(
-            max_chunk_size_tokens=file.chunking.max_tokens,
-            chunk_overlap_tokens=file.chunking.overlap_tokens,
-        ),
-        attributes=attributes_to_pb(file.attributes),
-        create_time=timestamp(file.created_at),
-        batch_id=file.batch_id or "",
-    )
-
-
-def batch_to_pb(batch: FileBatch) -> pb.VectorStoreFileBatch:
-    """Convert a file batch."""
-    return pb.VectorStoreFileBatch(
-        id=batch.id,
-        vector_store_id=batch.store_id,
-        state=f"STATE_{batch.state.upper()}",
-        file_counts=_counts_to_pb(batch.counts),
-        create_time=timestamp(batch.created_at),
-    )
-
-
-def hit_to_pb(hit: SearchHit) -> search_pb.VectorStoreSearchHit:
-    """Convert a search hit."""
-    return search_pb.VectorStoreSearchHit(
-        file_id=hit.file_id,
-        filename=hit.filename,
-        score=hit.score,
-        attributes=attributes_to_pb(hit.attributes),
-        texts=hit.texts,
-    )
-
-
-def new_store(request: stores_pb.CreateVectorStoreRequest) -> NewVectorStore:
-    """Convert a request for a new store."""
-    chunking = _chunking(request)
-    return NewVectorStore(
-        name=request.name,
-        description=request.description,
-        files=[NewStoreFile(file_id=file_id, chunking=chunking) for file_id in request.file_ids],
-        life_days=request.expire_after_days if request.HasField("expire_after_days") else None,
-        metadata=dict(request.metadata),
-        request_id=request.request_id,
-    )
+    return _FILE.to_message(file if is_complete else replace(file, usage_bytes=0))
 
 
 def store_changes(request: stores_pb.UpdateVectorStoreRequest) -> StoreChanges:
@@ -127,45 +130,15 @@ def store_changes(request: stores_pb.UpdateVectorStoreRequest) -> StoreChanges:
     )
 
 
-def new_file(
-    request: files_pb.CreateVectorStoreFileRequest | files_pb.NewVectorStoreFile,
-) -> NewStoreFile:
-    """Convert a request to add a file."""
-    return NewStoreFile(
-        file_id=request.file_id,
-        chunking=_chunking(request),
-        attributes=read_attributes(request.attributes),
-    )
-
-
-def file_state(state: pb.VectorStoreFile.State) -> FileState | None:
-    """Convert a state to filter by; None if it is unset. Raises InvalidField."""
-    if state == _FileState.STATE_UNSPECIFIED:
-        return None
-    name = _enum_name(_FileState, state, "state")
-    return FileState(name.removeprefix("STATE_").lower())
-
-
-def read_ranking(ranking: search_pb.SearchRanking) -> Ranking:
-    """Convert ranking options. Unset fields get their defaults."""
-    return Ranking(**{field.name: value for field, value in ranking.ListFields()})
-
-
-# ---- attributes and filters
-
-
-def read_attributes(
-    attributes: Mapping[str, pb.AttributeValue],
-) -> dict[str, AttributeValue]:
+def read_attributes(attributes: Mapping[str, pb.AttributeValue]) -> dict[str, AttributeValue]:
     """Convert attributes of a request. Raises MissingField."""
-    return {key: _read_value(f"attributes.{key}", value) for key, value in attributes.items()}
+    return {key: ATTRIBUTE.decode(value, f"attributes.{key}") for key, value in attributes.items()}
 
 
-def attributes_to_pb(
-    attributes: Mapping[str, AttributeValue],
-) -> dict[str, pb.AttributeValue]:
-    """Convert attributes."""
-    return {key: _value_to_pb(value) for key, value in attributes.items()}
+# ---- filters
+
+_COMPARATORS: Final = EnumMapper[Comparator](Comparator, search_pb.AttributeComparison.Comparator)
+_JUNCTIONS: Final = EnumMapper[Junction](Junction, search_pb.CompoundFilter.Junction)
 
 
 def read_filter(condition: search_pb.AttributeFilter, depth: int = 0) -> Filter:
@@ -177,16 +150,14 @@ def read_filter(condition: search_pb.AttributeFilter, depth: int = 0) -> Filter:
             return _read_comparison(condition.comparison)
         case "compound":
             compound = condition.compound
-            name = _enum_name(_Junction, compound.junction, f"{FIELD}.type")
             filters = tuple(read_filter(inner, depth + 1) for inner in compound.filters)
-            return Compound(Junction(name.removeprefix("JUNCTION_").lower()), filters)
+            return Compound(_JUNCTIONS.decode(compound.junction, f"{FIELD}.type"), filters)
     raise MissingField(field=FIELD)
 
 
 def _read_comparison(comparison: search_pb.AttributeComparison) -> Comparison:
-    name = _enum_name(_Comparator, comparison.comparator, f"{FIELD}.type")
-    comparator = Comparator(name.removeprefix("COMPARATOR_").lower())
-    values = tuple(_read_value(f"{FIELD}.value", value) for value in comparison.values)
+    comparator = _COMPARATORS.decode(comparison.comparator, f"{FIELD}.type")
+    values = tuple(ATTRIBUTE.decode(each, f"{FIELD}.value") for each in comparison.values)
     if comparator in (Comparator.IN, Comparator.NIN):
         return Comparison(comparison.key, comparator, values)
     if len(values) != 1:
@@ -194,43 +165,3 @@ def _read_comparison(comparison: search_pb.AttributeComparison) -> Comparison:
             field=f"{FIELD}.value", problem=f"'{comparator}' compares with one value"
         )
     return Comparison(comparison.key, comparator, values[0])
-
-
-def _read_value(field: str, value: pb.AttributeValue) -> AttributeValue:
-    kind = value.WhichOneof("kind")
-    if kind is None:
-        raise MissingField(field=field)
-    read: AttributeValue = getattr(value, kind)
-    return read
-
-
-def _value_to_pb(value: AttributeValue) -> pb.AttributeValue:
-    if isinstance(value, bool):
-        return pb.AttributeValue(boolean=value)
-    if isinstance(value, str):
-        return pb.AttributeValue(string=value)
-    return pb.AttributeValue(number=value)
-
-
-def _enum_name(enum: object, value: int, field: str) -> str:
-    """The name of a specified and known enum value. Raises InvalidField."""
-    names: Sequence[tuple[str, int]] = enum.items()  # type: ignore[attr-defined]  # an EnumTypeWrapper
-    for name, number in names:
-        if number == value and value:
-            return name
-    raise InvalidField(field=field, problem="it is not a known value")
-
-
-def _chunking(
-    request: stores_pb.CreateVectorStoreRequest
-    | files_pb.CreateVectorStoreFileRequest
-    | files_pb.NewVectorStoreFile,
-) -> Chunking:
-    if not request.HasField("chunking"):
-        return Chunking()
-    chunking = request.chunking
-    return Chunking(chunking.max_chunk_size_tokens, chunking.chunk_overlap_tokens)
-
-
-def _counts_to_pb(counts: FileCounts) -> pb.VectorStoreFileCounts:
-    return pb.VectorStoreFileCounts(**asdict(counts), total=counts.total)

@@ -39,7 +39,9 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
         self, request: stores_pb.CreateVectorStoreRequest, context: Context
     ) -> stores_pb.CreateVectorStoreResponse:
         """Create a store."""
-        store = await self._stores.create(current_principal().project, convert.new_store(request))
+        store = await self._stores.create(
+            current_principal().project, convert.NEW_STORE.from_message(request)
+        )
         return stores_pb.CreateVectorStoreResponse(vector_store=self._to_pb(store))
 
     async def GetVectorStore(
@@ -86,9 +88,11 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
             request.queries,
             request.max_results or DEFAULT_RESULTS,
             convert.read_filter(request.filter) if request.HasField("filter") else None,
-            convert.read_ranking(request.ranking),
+            convert.RANKING.from_message(request.ranking),
         )
-        return stores_pb.SearchVectorStoreResponse(hits=[convert.hit_to_pb(hit) for hit in hits])
+        return stores_pb.SearchVectorStoreResponse(
+            hits=[convert.HIT.to_message(hit) for hit in hits]
+        )
 
     async def WatchVectorStore(
         self, request: stores_pb.WatchVectorStoreRequest, context: Context
@@ -113,7 +117,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
         file = await self._files.create(
             current_principal().project,
             request.vector_store_id,
-            convert.new_file(request),
+            convert.NEW_SINGLE_FILE.from_message(request),
             request.request_id,
         )
         return files_pb.CreateVectorStoreFileResponse(file=convert.file_to_pb(file))
@@ -136,7 +140,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
             request.vector_store_id,
             page_request(request),
             request.batch_id,
-            convert.file_state(request.state),
+            convert.FILE_STATE.decode_optional(request.state, "state"),
         )
         files = [convert.file_to_pb(file) for file in page.items]
         return files_pb.ListVectorStoreFilesResponse(files=files, next_page_token=page.next_token)
@@ -182,10 +186,13 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
         batch = await self._files.create_batch(
             current_principal().project,
             request.vector_store_id,
-            [convert.new_file(file) for file in request.files],
+            [
+                convert.NEW_FILE.from_message(file, f"files[{index}]")
+                for index, file in enumerate(request.files)
+            ],
             request.request_id,
         )
-        return files_pb.CreateVectorStoreFileBatchResponse(batch=convert.batch_to_pb(batch))
+        return files_pb.CreateVectorStoreFileBatchResponse(batch=convert.BATCH.to_message(batch))
 
     async def GetVectorStoreFileBatch(
         self, request: files_pb.GetVectorStoreFileBatchRequest, context: Context
@@ -194,7 +201,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
         batch = await self._files.get_batch(
             current_principal().project, request.vector_store_id, request.batch_id
         )
-        return files_pb.GetVectorStoreFileBatchResponse(batch=convert.batch_to_pb(batch))
+        return files_pb.GetVectorStoreFileBatchResponse(batch=convert.BATCH.to_message(batch))
 
     async def CancelVectorStoreFileBatch(
         self, request: files_pb.CancelVectorStoreFileBatchRequest, context: Context
@@ -203,4 +210,4 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
         batch = await self._files.cancel_batch(
             current_principal().project, request.vector_store_id, request.batch_id
         )
-        return files_pb.CancelVectorStoreFileBatchResponse(batch=convert.batch_to_pb(batch))
+        return files_pb.CancelVectorStoreFileBatchResponse(batch=convert.BATCH.to_message(batch))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, SupportsBytes, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -24,6 +24,7 @@ from control_svc.base.idempotency import STORED_AS, IdempotencyRecord, fingerpri
 from control_svc.batches.model import NewBatch
 from control_svc.conversations.model import NewConversation, NewItems
 from control_svc.files.model import FilePurpose, NewUpload
+from control_svc.inference.generation_options import GenerationOptions
 from control_svc.items.input_items import InputItem
 from control_svc.items.model import McpApprovalResponse, Message, Role, Text
 from control_svc.projects.projects import NewProject
@@ -48,7 +49,7 @@ ITEMS: Final = (
 )
 TOOLS: Final = (FunctionTool(name="f"), FileSearchTool(vector_store_ids=("vs_1",)))
 THREAD: Final = NewThread(messages=(MESSAGE,))
-RUN: Final = NewRun(assistant_id="asst_1", options=b"\x01")
+RUN: Final = NewRun(assistant_id="asst_1", options=GenerationOptions.from_bytes(b"\x01"))
 FILE: Final = NewStoreFile(
     file_id="file-a",
     chunking=Chunking(max_tokens=200, overlap_tokens=50),
@@ -78,7 +79,7 @@ REQUESTS: Final[dict[str, tuple[object, ...]]] = {
     "SubmitToolOutputs": ("run_1", (ToolOutput("call_1", "wet"),)),
 }
 """Requests by the method that is stored with them."""
-STABLE: Final = (NoneType, bool, int, float, str, bytes, datetime, timedelta)
+STABLE: Final = (NoneType, bool, int, float, str, SupportsBytes, datetime, timedelta)
 """Types that `fingerprint_of` accepts beside enums, mappings, sequences and dataclasses."""
 NO_DEFAULT: Final = (MISSING, MISSING)
 

@@ -12,6 +12,7 @@ from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1.response_service_pb2_grpc import ResponseServiceStub
 
 from control_svc.deps import ModelParts
+from control_svc.inference.generation_options import GenerationOptions
 from control_svc.inference.models import ResolvedModel
 from control_svc.inference.turns import TextPart, TurnClient, TurnRequest
 from svc_kit.rpc.client import translate_errors
@@ -29,7 +30,7 @@ class ScriptedModels:
 
     counted: list[TurnRequest] = field(default_factory=list)
 
-    async def resolve(self, project: str, model: str, options: bytes) -> ResolvedModel:
+    async def resolve(self, project: str, model: str, options: GenerationOptions) -> ResolvedModel:
         """Resolve any model name."""
         return ResolvedModel(model or "scripted", options, None)
 

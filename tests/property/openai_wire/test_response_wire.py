@@ -18,7 +18,7 @@ from control_svc.items.model import (
     Role,
     Text,
 )
-from control_svc.items.proto import input_item, item_to_pb
+from control_svc.items.proto import ITEM, input_item
 from openai_wire.responses.choices import tool_choice_object, tool_choice_to_proto
 from openai_wire.responses.events import EVENT_TYPES, event_frame, event_object
 from openai_wire.responses.input_items import item_to_proto
@@ -60,7 +60,7 @@ _CONTENTS: st.SearchStrategy[Content] = st.one_of(
 @given(item=items_with(_CONTENTS))
 def test_items_are_the_same_after_a_round_trip(item: object) -> None:
     """Clients send items back as received."""
-    proto = item_to_pb(item)  # type: ignore[arg-type]
+    proto = ITEM.to_message(item)  # type: ignore[arg-type]
 
     written = orjson.loads(orjson.dumps(item_object(proto)))
     parsed = item_to_proto(written, "input[0]")
@@ -73,7 +73,7 @@ def test_items_are_the_same_after_a_round_trip(item: object) -> None:
 @given(data=st.data())
 def test_items_of_every_type_are_converted(kind: type[Content], data: st.DataObject) -> None:
     """Including invalid JSON of third parties."""
-    shown = item_object(item_to_pb(data.draw(items_with(contents_of_kind(kind)))))
+    shown = item_object(ITEM.to_message(data.draw(items_with(contents_of_kind(kind)))))
 
     orjson.dumps(shown)
     assert shown["type"] == kind.kind

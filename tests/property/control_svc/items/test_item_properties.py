@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from control_svc.items.input_items import Include, apply_include
 from control_svc.items.model import ITEM_PREFIXES, Content, Item
-from control_svc.items.proto import input_item, item_to_pb
+from control_svc.items.proto import ITEM, input_item
 from tests.support.examples import examples
 from tests.support.items import ITEMS, contents_of_kind, items_with
 
@@ -18,7 +18,7 @@ def test_items_round_trip_through_protos(kind: type[Content], data: st.DataObjec
     """Content and status of every kind of item."""
     item = data.draw(items_with(contents_of_kind(kind)))
 
-    converted = input_item(item_to_pb(item), "item")
+    converted = input_item(ITEM.to_message(item), "item")
 
     assert (converted.content, converted.status) == (item.content, item.status)
 

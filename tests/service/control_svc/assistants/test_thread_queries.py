@@ -35,6 +35,7 @@ from control_svc.base.ids import ASSISTANT, THREAD, IdSource
 from control_svc.base.pagination import PageRequest, PageTokens, Window
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
+from control_svc.inference.generation_options import GenerationOptions
 from control_svc.items.model import FunctionCall, Image, Item, ItemStatus, Role, Text
 from control_svc.items.queries import ItemRow, TimelineQueries
 from control_svc.tools.model import (
@@ -61,7 +62,7 @@ FULL_SETTINGS = AssistantSettings(
     tools=(FunctionTool(name="f", parameters_json='{"b":1,"a":2}', strict=True), FileSearchTool()),
     resources=ToolResources(vector_store_ids=("vs_1",)),
     metadata={"k": "v"},
-    options=b"\x00\xff binary",
+    options=GenerationOptions(deterministic=True),
     format=ResponseFormat(kind=FormatKind.JSON_SCHEMA, name="n", schema_json="{}"),
     reasoning_effort="low",
 )

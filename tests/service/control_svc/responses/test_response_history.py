@@ -11,6 +11,7 @@ from sqlalchemy import Engine, event
 
 from control_svc.base.ids import RESPONSE, IdSource
 from control_svc.db.transaction import Transaction
+from control_svc.inference.generation_options import NO_OPTIONS
 from control_svc.items.model import Item, ItemStatus, Message, Role, Text
 from control_svc.items.queries import ItemRow, TimelineItemRow, TimelineQueries
 from control_svc.responses.context import read_history
@@ -44,7 +45,7 @@ def make_response(response_id: str, previous_id: str, clock: SetClock) -> Respon
         created_at=clock(),
         settings=ResponseSettings(),
         model="m",
-        options=b"",
+        options=NO_OPTIONS,
         seed=1,
         previous_id=previous_id,
     )

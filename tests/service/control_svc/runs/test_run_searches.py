@@ -7,7 +7,7 @@ import pytest
 
 from control_svc.inference.turns import TextPart, TurnRole
 from control_svc.items.model import FileCitation, Text
-from control_svc.items.proto import citation_to_pb
+from control_svc.items.proto import CITATION
 from control_svc.runs.model import RunState
 from control_svc.runs.steps import FileSearchStepCall, ToolCalls
 from control_svc.tools.model import FileSearchTool, ToolResources
@@ -99,4 +99,4 @@ async def test_citations_refer_to_passages_in_the_prompt(world: RunWorld) -> Non
     )
     assert filenames == [["foxes.txt"], ["whales.txt"]]
     deltas = [each.event.message_delta.citations for each in events]
-    assert list(map(citation_to_pb, answer.annotations)) in deltas
+    assert list(map(CITATION.to_message, answer.annotations)) in deltas

@@ -6,6 +6,7 @@ import pytest
 from corral.inference.v1 import chat_pb2 as chat
 from corral.inference.v1 import generation_pb2 as generation
 
+from control_svc.inference.generation_options import OPTIONS
 from control_svc.inference.turn_client import chat_request
 from control_svc.inference.turns import (
     ChoiceMode,
@@ -96,7 +97,7 @@ def test_settings_of_a_turn_override_the_options_of_the_caller() -> None:
             project="p",
             model="",
             messages=(HELLO,),
-            options=caller_options.SerializeToString(),
+            options=OPTIONS.from_message(caller_options),
             seed=3,
             max_tokens=20,
             token_ids=(5, 6),
@@ -129,7 +130,7 @@ def test_keep_for_is_set_by_the_control_service_only(
     would refuse it."""
     turn = TurnRequest(
         project="p", model="", messages=(HELLO,), seed=1, keep_for="thread_1",
-        options=caller_options.SerializeToString(),
+        options=OPTIONS.from_message(caller_options),
     )  # fmt: skip
     cache = chat_request(turn).options.cache
     without_keep_for = chat_request(replace(turn, keep_for="")).options
@@ -154,7 +155,7 @@ def test_a_format_replaces_the_constraint_of_the_options(
     caller_options = generation.GenerationOptions(constraint=generation.Constraint(regex="a+"))
     request = TurnRequest(
         project="p", model="", messages=(HELLO,), seed=1, format=turn_format,
-        options=caller_options.SerializeToString(),
+        options=OPTIONS.from_message(caller_options),
     )  # fmt: skip
 
     assert chat_request(request).options.constraint == expected

@@ -6,6 +6,7 @@ from unittest.mock import AsyncMock
 from control_svc.agent.prompt import turn_messages
 from control_svc.agent.recorder import NullSink
 from control_svc.base.ids import IdSource
+from control_svc.inference.generation_options import NO_OPTIONS
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.model import Item, ItemStatus, Message, Role, Text, TokenLogprob
 from control_svc.jobs.model import JobPriority
@@ -39,7 +40,7 @@ async def test_a_summary_has_the_priority_of_its_turn() -> None:
         created_at=NOW,
         settings=ResponseSettings(store=False, compact_threshold=1000),
         model="m",
-        options=b"",
+        options=NO_OPTIONS,
         seed=1,
     )
     recorder = ResponseRecorder("p", response, (), NullSink(AsyncMock()), CIPHER)
