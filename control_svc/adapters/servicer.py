@@ -20,41 +20,33 @@ from control_svc.adapters.model import (
     DesiredChange,
     DesiredState,
     NewAdapter,
-    ReportedState,
 )
 from control_svc.adapters.service import Adapters
 from control_svc.adapters.sync import AdapterSync
 from control_svc.base.ids import ADAPTER, is_id
 from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import changed_fields, is_newest_first, timestamp
+from control_svc.base.proto import changed_fields, is_newest_first
 from control_svc.base.validation import check_text
 from control_svc.db.transaction import Clock
+from model_files.adapter_facts import AdapterFacts
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
-from svc_kit.errors import InvalidField, ScopeMissing
+from svc_kit.errors import ScopeMissing
+from svc_kit.rpc.message_mapper import MessageMapper
 
-_STATES: Final = {
-    adapter_pb2.AdapterReport.STATE_FETCHING: ReportedState.FETCHING,
-    adapter_pb2.AdapterReport.STATE_LOADING: ReportedState.LOADING,
-    adapter_pb2.AdapterReport.STATE_READY: ReportedState.READY,
-    adapter_pb2.AdapterReport.STATE_FAILED: ReportedState.FAILED,
-}
 _MAX_PROBLEM_CHARACTERS: Final = 2000
 
 
-def new_adapter(header: adapter_pb2.AdapterHeader) -> NewAdapter:
-    """Convert the request to register an adapter."""
-    return NewAdapter(
-        name=header.name,
-        model=header.model,
-        description=header.description,
-        default_scale=header.default_scale if header.HasField("default_scale") else DEFAULT_SCALE,
-        file_id=header.file_id,
-        path=header.path,
-        sha256=header.sha256,
-        replace=header.replace,
-        request_id=header.request_id,
-    )
+_NEW_ADAPTER: Final = MessageMapper(NewAdapter, adapter_pb2.AdapterHeader)
+_ADAPTER: Final = MessageMapper(
+    Adapter,
+    adapter_pb2.Adapter,
+    flat={"facts": MessageMapper(AdapterFacts, adapter_pb2.Adapter, is_part=True)},
+    only_domain=["blob_key", "attempt", "revision"],
+    only_message=["engines"],
+)
+_REPORT: Final = MessageMapper(AdapterReport, adapter_pb2.AdapterReport)
+_DESIRED: Final = MessageMapper(DesiredAdapter, adapter_pb2.DesiredAdapter)
 
 
 def adapter_changes(request: adapter_pb.UpdateAdapterRequest) -> AdapterChanges:
@@ -66,45 +58,20 @@ def adapter_changes(request: adapter_pb.UpdateAdapterRequest) -> AdapterChanges:
     return changes
 
 
-def adapter_to_pb(adapter: Adapter) -> adapter_pb2.Adapter:
-    """Convert an adapter without its state in engines."""
-    facts = adapter.facts
-    return adapter_pb2.Adapter(
-        id=adapter.id,
-        name=adapter.name,
-        model=adapter.model,
-        description=adapter.description,
-        default_scale=adapter.default_scale,
-        standing_scale=adapter.standing_scale,
-        sha256=adapter.sha256,
-        file_bytes=adapter.file_bytes,
-        architecture=facts.architecture,
-        base_model=facts.base_model,
-        title=facts.title,
-        rank=facts.rank,
-        size_bytes=facts.size_bytes,
-        create_time=timestamp(adapter.created_at),
-        update_time=timestamp(adapter.updated_at),
-        etag=adapter.etag,
-    )
-
-
 def adapter_with_reports_to_pb(adapter: AdapterWithReports) -> adapter_pb2.Adapter:
     """Convert an adapter with its state in every engine."""
-    message = adapter_to_pb(adapter.adapter)
-    message.engines.extend(map(_report_to_pb, adapter.reports))
-    return message
+    return _ADAPTER.to_message(adapter.adapter, engines=map(_REPORT.to_message, adapter.reports))
 
 
 def event_to_pb(event: DesiredState | DesiredChange) -> adapter_pb.WatchDesiredResponse:
     """Convert the desired state or a change of it."""
     revision = str(event.revision)
     if isinstance(event, DesiredState):
-        desired = map(_desired_to_pb, event.adapters.values())
+        desired = map(_DESIRED.to_message, event.adapters.values())
         state = adapter_pb.DesiredState(adapters=desired)
         return adapter_pb.WatchDesiredResponse(state=state, revision=revision)
     change = adapter_pb.DesiredChange(
-        adapters=map(_desired_to_pb, event.adapters), removed_ids=event.removed_ids
+        adapters=map(_DESIRED.to_message, event.adapters), removed_ids=event.removed_ids
     )
     return adapter_pb.WatchDesiredResponse(change=change, revision=revision)
 
@@ -125,56 +92,21 @@ def adapter_reports(
 
 
 def _report(
-    request: adapter_pb.ReportAdaptersRequest, report: adapter_pb2.AdapterReport, now: datetime
+    request: adapter_pb.ReportAdaptersRequest, message: adapter_pb2.AdapterReport, now: datetime
 ) -> AdapterReport:
-    if report.state not in _STATES:
-        raise InvalidField(field="reports.state", problem=f"{report.state} is not a state")
     for field in ("project", "model", "reason", "sha256"):
-        if text := getattr(report, field):
+        if text := getattr(message, field):
             check_text(f"reports.{field}", text)
     if request.address:
         check_text("address", request.address)
-    problem = report.problem.replace("\0", "")[:_MAX_PROBLEM_CHARACTERS]
-    return AdapterReport(
-        adapter_id=report.adapter_id,
-        project=report.project,
+    return replace(
+        _REPORT.from_message(message, "reports"),
         frontend=request.frontend,
         address=request.address,
-        model=report.model,
-        state=_STATES[report.state],
-        reason=report.reason[:64],
-        problem=problem,
-        sha256=report.sha256[:64],
+        reason=message.reason[:64],
+        problem=message.problem.replace("\0", "")[:_MAX_PROBLEM_CHARACTERS],
+        sha256=message.sha256[:64],
         reported_at=now,
-    )
-
-
-def _report_to_pb(report: AdapterReport) -> adapter_pb2.AdapterReport:
-    return adapter_pb2.AdapterReport(
-        adapter_id=report.adapter_id,
-        project=report.project,
-        frontend=report.frontend,
-        address=report.address,
-        model=report.model,
-        state=f"STATE_{report.state.name}",
-        reason=report.reason,
-        problem=report.problem,
-        sha256=report.sha256,
-        report_time=timestamp(report.reported_at),
-    )
-
-
-def _desired_to_pb(desired: DesiredAdapter) -> adapter_pb2.DesiredAdapter:
-    return adapter_pb2.DesiredAdapter(
-        id=desired.id,
-        project=desired.project,
-        name=desired.name,
-        model=desired.model,
-        sha256=desired.sha256,
-        file_bytes=desired.file_bytes,
-        default_scale=desired.default_scale,
-        standing_scale=desired.standing_scale,
-        attempt=desired.attempt,
     )
 
 
@@ -194,7 +126,7 @@ class AdapterServicer(rpc.AdapterServiceServicer):
     ) -> adapter_pb.CreateAdapterResponse:
         """Register an adapter from a stream, a file or an operator's folder."""
         adapter = await self._adapters.create(_project(), _pieces(request_iterator))
-        return adapter_pb.CreateAdapterResponse(adapter=adapter_to_pb(adapter))
+        return adapter_pb.CreateAdapterResponse(adapter=_ADAPTER.to_message(adapter))
 
     async def GetAdapter(
         self, request: adapter_pb.GetAdapterRequest, context: Context
@@ -211,7 +143,7 @@ class AdapterServicer(rpc.AdapterServiceServicer):
         newest_first = is_newest_first(request.order)
         cursor = PageRequest(request.page_size, request.page_token, request.after, newest_first)
         page = await self._adapters.page(_project(), cursor)
-        adapters = [adapter_to_pb(adapter) for adapter in page.items]
+        adapters = map(_ADAPTER.to_message, page.items)
         return adapter_pb.ListAdaptersResponse(adapters=adapters, next_page_token=page.next_token)
 
     async def UpdateAdapter(
@@ -272,4 +204,4 @@ async def _pieces(
             continue
         if request.header.path and not current_principal().has(Scope.ADMIN):
             raise ScopeMissing(scope=Scope.ADMIN, method="CreateAdapter with a path")
-        yield new_adapter(request.header)
+        yield _NEW_ADAPTER.from_message(request.header)

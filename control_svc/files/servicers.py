@@ -11,88 +11,40 @@ from corral.control.v1 import upload_service_pb2 as upload_pb
 from corral.control.v1 import upload_service_pb2_grpc as upload_rpc
 
 from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import is_newest_first, timestamp, to_timedelta
-from control_svc.files.model import Completion, File, FilePurpose, NewFile, NewUpload, UploadPart
+from control_svc.base.proto import is_newest_first
+from control_svc.files.model import (
+    Completion,
+    File,
+    FilePurpose,
+    NewFile,
+    NewUpload,
+    Upload,
+    UploadPart,
+)
 from control_svc.files.service import Files
 from control_svc.files.uploads import Uploads, UploadWithFile
 from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
-_PURPOSE: Final = "FILE_PURPOSE_"
-
-
-def purpose_from_pb(value: int) -> FilePurpose | None:
-    """Convert a purpose; None if unset. Raises InvalidField for an unknown value."""
-    if value == file_pb2.FILE_PURPOSE_UNSPECIFIED:
-        return None
-    known = file_pb2.FilePurpose.DESCRIPTOR.values_by_number.get(value)
-    if known is None:
-        raise InvalidField(field="purpose", problem=f"{value} is not a file purpose")
-    return FilePurpose[known.name.removeprefix(_PURPOSE)]
-
-
-def new_file(header: file_pb2.FileHeader) -> NewFile:
-    """Convert the header of a new file."""
-    return NewFile(
-        filename=header.filename,
-        purpose=purpose_from_pb(header.purpose),
-        ttl=to_timedelta("ttl", header.ttl) if header.HasField("ttl") else None,
-        size_bytes=header.size_bytes if header.HasField("size_bytes") else None,
-        sha256=header.sha256,
-        request_id=header.request_id,
-    )
-
-
-def new_upload(request: upload_pb.CreateUploadRequest) -> NewUpload:
-    """Convert the request to create an upload."""
-    return NewUpload(
-        filename=request.filename,
-        purpose=purpose_from_pb(request.purpose),
-        size_bytes=request.size_bytes,
-        mime_type=request.mime_type,
-        ttl=to_timedelta("ttl", request.ttl) if request.HasField("ttl") else None,
-        request_id=request.request_id,
-    )
-
-
-def file_to_pb(file: File) -> file_pb2.File:
-    """Convert a file."""
-    return file_pb2.File(
-        id=file.id,
-        filename=file.filename,
-        purpose=f"{_PURPOSE}{file.purpose.name}",
-        size_bytes=file.size_bytes,
-        sha256=file.sha256,
-        create_time=timestamp(file.created_at),
-        expire_time=None if file.expires_at is None else timestamp(file.expires_at),
-    )
-
-
-def upload_to_pb(upload_with_file: UploadWithFile) -> upload_pb.Upload:
-    """Convert an upload."""
-    upload, file = upload_with_file
-    return upload_pb.Upload(
-        id=upload.id,
-        filename=upload.filename,
-        purpose=f"{_PURPOSE}{upload.purpose.name}",
-        size_bytes=upload.size_bytes,
-        mime_type=upload.mime_type,
-        state=f"STATE_{upload.state.name}",
-        create_time=timestamp(upload.created_at),
-        expire_time=timestamp(upload.expires_at),
-        file=None if file is None else file_to_pb(file),
-    )
-
-
-def part_to_pb(part: UploadPart) -> upload_pb.UploadPart:
-    """Convert a part of an upload."""
-    return upload_pb.UploadPart(
-        id=part.id,
-        upload_id=part.upload_id,
-        size_bytes=part.size_bytes,
-        create_time=timestamp(part.created_at),
-    )
-
+_PURPOSES: Final = EnumMapper[FilePurpose](FilePurpose, file_pb2.FilePurpose)
+_NEW_FILE: Final = MessageMapper(NewFile, file_pb2.FileHeader)
+_NEW_UPLOAD: Final = MessageMapper(NewUpload, upload_pb.CreateUploadRequest)
+_FILE: Final = MessageMapper(File, file_pb2.File, only_domain=["blob_key"])
+_UPLOAD: Final = MessageMapper(
+    UploadWithFile,
+    upload_pb.Upload,
+    flat={
+        "upload": MessageMapper(
+            Upload,
+            upload_pb.Upload,
+            only_domain=["ttl", "file_id", "completion"],
+            is_part=True,
+        )
+    },
+    uses=[_FILE],
+)
+_PART: Final = MessageMapper(UploadPart, upload_pb.UploadPart, only_domain=["blob_key"])
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -108,14 +60,14 @@ class FileServicer(file_rpc.FileServiceServicer):
     ) -> file_pb.CreateFileResponse:
         """Create a file from a stream of bytes."""
         file = await self._files.create(current_principal().project, _pieces(request_iterator))
-        return file_pb.CreateFileResponse(file=file_to_pb(file))
+        return file_pb.CreateFileResponse(file=_FILE.to_message(file))
 
     async def GetFile(
         self, request: file_pb.GetFileRequest, context: Context
     ) -> file_pb.GetFileResponse:
         """Get a file."""
         file = await self._files.get(current_principal().project, request.file_id)
-        return file_pb.GetFileResponse(file=file_to_pb(file))
+        return file_pb.GetFileResponse(file=_FILE.to_message(file))
 
     async def ListFiles(
         self, request: file_pb.ListFilesRequest, context: Context
@@ -123,9 +75,9 @@ class FileServicer(file_rpc.FileServiceServicer):
         """List the project's files."""
         newest_first = is_newest_first(request.order)
         cursor = PageRequest(request.page_size, request.page_token, request.after, newest_first)
-        purpose = purpose_from_pb(request.purpose)
+        purpose = _PURPOSES.decode_optional(request.purpose, "purpose")
         page = await self._files.page(current_principal().project, cursor, purpose)
-        files = [file_to_pb(file) for file in page.items]
+        files = [_FILE.to_message(file) for file in page.items]
         return file_pb.ListFilesResponse(files=files, next_page_token=page.next_token)
 
     async def DeleteFile(
@@ -145,7 +97,7 @@ class FileServicer(file_rpc.FileServiceServicer):
             request.offset,
             request.length if request.HasField("length") else None,
         )
-        yield file_pb.DownloadFileResponse(file=file_to_pb(file))
+        yield file_pb.DownloadFileResponse(file=_FILE.to_message(file))
         async for chunk in chunks:
             yield file_pb.DownloadFileResponse(chunk=chunk)
 
@@ -155,7 +107,7 @@ async def _pieces(
 ) -> AsyncIterator[NewFile | bytes]:
     async for request in requests:
         if request.HasField("header"):
-            yield new_file(request.header)
+            yield _NEW_FILE.from_message(request.header)
         else:
             yield request.chunk
 
@@ -170,15 +122,17 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
         self, request: upload_pb.CreateUploadRequest, context: Context
     ) -> upload_pb.CreateUploadResponse:
         """Create an upload."""
-        upload = await self._uploads.create(current_principal().project, new_upload(request))
-        return upload_pb.CreateUploadResponse(upload=upload_to_pb(upload))
+        upload = await self._uploads.create(
+            current_principal().project, _NEW_UPLOAD.from_message(request)
+        )
+        return upload_pb.CreateUploadResponse(upload=_UPLOAD.to_message(upload))
 
     async def GetUpload(
         self, request: upload_pb.GetUploadRequest, context: Context
     ) -> upload_pb.GetUploadResponse:
         """Get an upload."""
         upload = await self._uploads.get(current_principal().project, request.upload_id)
-        return upload_pb.GetUploadResponse(upload=upload_to_pb(upload))
+        return upload_pb.GetUploadResponse(upload=_UPLOAD.to_message(upload))
 
     async def AddUploadPart(
         self, request_iterator: AsyncIterator[upload_pb.AddUploadPartRequest], context: Context
@@ -188,7 +142,7 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
         part = await self._uploads.add_part(
             current_principal().project, upload_id, _chunks(request_iterator)
         )
-        return upload_pb.AddUploadPartResponse(part=part_to_pb(part))
+        return upload_pb.AddUploadPartResponse(part=_PART.to_message(part))
 
     async def CompleteUpload(
         self, request: upload_pb.CompleteUploadRequest, context: Context
@@ -199,14 +153,14 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
             request.upload_id,
             Completion(list(request.part_ids), request.md5),
         )
-        return upload_pb.CompleteUploadResponse(upload=upload_to_pb(upload))
+        return upload_pb.CompleteUploadResponse(upload=_UPLOAD.to_message(upload))
 
     async def CancelUpload(
         self, request: upload_pb.CancelUploadRequest, context: Context
     ) -> upload_pb.CancelUploadResponse:
         """Cancel an upload."""
         upload = await self._uploads.cancel(current_principal().project, request.upload_id)
-        return upload_pb.CancelUploadResponse(upload=upload_to_pb(upload))
+        return upload_pb.CancelUploadResponse(upload=_UPLOAD.to_message(upload))
 
 
 async def _upload_id(requests: AsyncIterator[upload_pb.AddUploadPartRequest]) -> str:

@@ -7,19 +7,29 @@ from corral.control.v1 import job_service_pb2 as pb
 from corral.control.v1 import job_service_pb2_grpc as rpc
 
 from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import optional_timestamp, timestamp
 from control_svc.jobs.model import Job, JobState
 from control_svc.jobs.service import Jobs
-from svc_kit.errors import InvalidField
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
 Context = grpc.aio.ServicerContext[object, object]
-_STATE_TO_PB: Final = {
-    JobState.QUEUED: pb.Job.STATE_QUEUED,
-    JobState.RUNNING: pb.Job.STATE_RUNNING,
-    JobState.DONE: pb.Job.STATE_DONE,
-    JobState.DEAD: pb.Job.STATE_DEAD,
-}
-_STATE_FROM_PB: Final = {number: state for state, number in _STATE_TO_PB.items()}
+_STATES: Final = EnumMapper[JobState](JobState, pb.Job.State)
+_JOB: Final = MessageMapper(
+    Job,
+    pb.Job,
+    renamed={"run_after": "run_time"},
+    uses=[_STATES],
+    only_domain=[
+        "priority",
+        "num_postponed",
+        "fence",
+        "lease_owner",
+        "lease_expires_at",
+        "heartbeat_at",
+        "cancel_requested_at",
+        "error",
+    ],
+    only_message=["error_reason", "error_message"],
+)
 
 
 class JobServicer(rpc.JobServiceServicer):
@@ -35,7 +45,9 @@ class JobServicer(rpc.JobServiceServicer):
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """List jobs."""
         page_request = PageRequest(request.page_size, request.page_token)
-        page = await self._jobs.page(page_request, request.project_id, _state(request.state))
+        page = await self._jobs.page(
+            page_request, request.project_id, _STATES.decode_optional(request.state, "state")
+        )
         jobs = [_to_pb(job) for job in page.items]
         return pb.ListJobsResponse(jobs=jobs, next_page_token=page.next_token)
 
@@ -44,28 +56,6 @@ class JobServicer(rpc.JobServiceServicer):
         return pb.RetryJobResponse(job=_to_pb(await self._jobs.retry(request.job_id)))
 
 
-def _state(state: pb.Job.State) -> JobState | None:
-    """The state to filter by; None if unspecified. Raises InvalidField for unknown states."""
-    if state == pb.Job.STATE_UNSPECIFIED:
-        return None
-    if state not in _STATE_FROM_PB:
-        raise InvalidField(field="state", problem=f"{state} is not a state of a job")
-    return _STATE_FROM_PB[state]
-
-
 def _to_pb(job: Job) -> pb.Job:
     reason, message = job.error or ("", "")
-    return pb.Job(
-        id=job.id,
-        project=job.project,
-        kind=job.kind,
-        subject=job.subject,
-        state=_STATE_TO_PB[job.state],
-        attempt=job.attempt,
-        engine_deaths=job.engine_deaths,
-        error_reason=reason,
-        error_message=message,
-        create_time=timestamp(job.created_at),
-        run_time=timestamp(job.run_after),
-        end_time=optional_timestamp(job.ended_at),
-    )
+    return _JOB.to_message(job, error_reason=reason, error_message=message)

@@ -1,11 +1,10 @@
 """gRPC servicers of projects, keys and usage."""
 
 import logging
-from datetime import UTC, datetime
-from typing import Final
+from dataclasses import replace
+from typing import Final, Literal
 
 import grpc
-from corral.control.v1 import key_service_pb2, project_service_pb2, usage_service_pb2
 from corral.control.v1 import key_service_pb2 as key_pb
 from corral.control.v1 import key_service_pb2_grpc as key_rpc
 from corral.control.v1 import project_service_pb2 as project_pb
@@ -13,15 +12,11 @@ from corral.control.v1 import project_service_pb2_grpc as project_rpc
 from corral.control.v1 import usage_service_pb2 as usage_pb
 from corral.control.v1 import usage_service_pb2_grpc as usage_rpc
 from corral.inference.v1 import generation_pb2
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import optional_timestamp, timestamp
 from control_svc.projects.keys import ApiKey, Keys, KeyVerification, NewKey
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
-    Counts,
-    Period,
     Usage,
     UsageKey,
     UsageQuery,
@@ -31,148 +26,105 @@ from control_svc.projects.usage import (
 )
 from svc_kit.auth.principal import DEFAULT_PROJECT, Priority
 from svc_kit.auth.scopes import Scope
-from svc_kit.errors import InvalidField
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, decode_timestamp
 
-_SCOPE: Final = "KEY_SCOPE_"
-_PRIORITY: Final = "PRIORITY_"
 _VERDICTS: Final = {
-    "API_KEY_INVALID": key_service_pb2.VerifyKeyResponse.VERDICT_UNKNOWN,
-    "API_KEY_EXPIRED": key_service_pb2.VerifyKeyResponse.VERDICT_EXPIRED,
-    "API_KEY_REVOKED": key_service_pb2.VerifyKeyResponse.VERDICT_REVOKED,
-    "PROJECT_ARCHIVED": key_service_pb2.VerifyKeyResponse.VERDICT_PROJECT_ARCHIVED,
+    "API_KEY_INVALID": key_pb.VerifyKeyResponse.VERDICT_UNKNOWN,
+    "API_KEY_EXPIRED": key_pb.VerifyKeyResponse.VERDICT_EXPIRED,
+    "API_KEY_REVOKED": key_pb.VerifyKeyResponse.VERDICT_REVOKED,
+    "PROJECT_ARCHIVED": key_pb.VerifyKeyResponse.VERDICT_PROJECT_ARCHIVED,
 }
-_PERIODS: Final = {
-    usage_service_pb2.ListUsageRequest.PERIOD_UNSPECIFIED: Period.DAY,
-    usage_service_pb2.ListUsageRequest.PERIOD_DAY: Period.DAY,
-    usage_service_pb2.ListUsageRequest.PERIOD_HOUR: Period.HOUR,
-}
+_SCOPES: Final = EnumMapper[str](Literal["inference", "admin"], key_pb.KeyScope)
+_PRIORITIES: Final = EnumMapper[Priority](Priority, generation_pb2.Priority)
+_NEW_PROJECT: Final = MessageMapper(
+    NewProject, project_pb.CreateProjectRequest, renamed={"id": "project_id"}
+)
+_PROJECT: Final = MessageMapper(Project, project_pb.Project, only_message=["state"])
+_KEY: Final = MessageMapper(
+    ApiKey, key_pb.ApiKey, only_domain=["sha256", "scopes"], only_message=["scopes"]
+)
+_DELTA: Final = MessageMapper(
+    UsageSum,
+    usage_pb.UsageDelta,
+    flat={
+        "key": MessageMapper(UsageKey, usage_pb.UsageDelta, renamed={"start": "hour"}, is_part=True)
+    },
+)
+_SUM: Final = MessageMapper(
+    UsageSum,
+    usage_pb.UsageSum,
+    flat={
+        "key": MessageMapper(
+            UsageKey, usage_pb.UsageSum, renamed={"start": "start_time"}, is_part=True
+        )
+    },
+)
+_QUERY: Final = MessageMapper(
+    UsageQuery,
+    usage_pb.ListUsageRequest,
+    renamed={"start": "start_time", "end": "end_time"},
+    only_message=["page_size", "page_token"],
+)
 
 
-def project_to_pb(project: Project) -> project_service_pb2.Project:
+def project_to_pb(project: Project) -> project_pb.Project:
     """Convert a project."""
-    archived_at = project.archived_at
-    return project_service_pb2.Project(
-        id=project.id,
-        display_name=project.display_name,
-        state="STATE_ACTIVE" if archived_at is None else "STATE_ARCHIVED",
-        create_time=timestamp(project.created_at),
-        archive_time=optional_timestamp(archived_at),
-    )
+    is_archived = project.archived_at is not None
+    states = project_pb.Project
+    state = states.STATE_ARCHIVED if is_archived else states.STATE_ACTIVE
+    return _PROJECT.to_message(project, state=state)
 
 
-def new_key(request: key_service_pb2.CreateKeyRequest) -> NewKey:
-    """Convert the request to create a key. Raises InvalidField for unknown scopes."""
-    scopes = {_scope(number, value) for number, value in enumerate(request.scopes)}
+def new_key(request: key_pb.CreateKeyRequest) -> NewKey:
+    """Convert the request to create a key. Raises MissingField or InvalidField."""
+    scopes = {
+        _SCOPES.decode(value, f"scopes[{number}]") for number, value in enumerate(request.scopes)
+    }
+    has_expiry = request.HasField("expire_time")
     return NewKey(
         project=request.project_id or DEFAULT_PROJECT,
         name=request.name,
         scopes=frozenset(scopes or {Scope.INFERENCE.value}),
-        priority=_priority(request.priority),
-        expires_at=_time(request, "expire_time"),
+        priority=_PRIORITIES.decode_optional(request.priority, "priority") or Priority.NORMAL,
+        expires_at=decode_timestamp(request.expire_time, "expire_time") if has_expiry else None,
         request_id=request.request_id,
     )
 
 
-def key_to_pb(key: ApiKey) -> key_service_pb2.ApiKey:
+def key_to_pb(key: ApiKey) -> key_pb.ApiKey:
     """Convert a key."""
-    return key_service_pb2.ApiKey(
-        id=key.id,
-        project=key.project,
-        name=key.name,
-        prefix=key.prefix,
-        scopes=[f"{_SCOPE}{scope.upper()}" for scope in sorted(key.scopes)],
-        priority=f"{_PRIORITY}{key.priority.name}",
-        create_time=timestamp(key.created_at),
-        expire_time=optional_timestamp(key.expires_at),
-        last_use_time=optional_timestamp(key.last_used_at),
-        revoke_time=optional_timestamp(key.revoked_at),
-    )
+    return _KEY.to_message(key, scopes=map(_SCOPES.encode, sorted(key.scopes)))
 
 
-def verdict_to_pb(verified: KeyVerification) -> key_service_pb2.VerifyKeyResponse:
+def verdict_to_pb(verified: KeyVerification) -> key_pb.VerifyKeyResponse:
     """Convert the verification of a key."""
     key, refusal = verified
-    return key_service_pb2.VerifyKeyResponse(
-        verdict=key_service_pb2.VerifyKeyResponse.VERDICT_VALID
+    return key_pb.VerifyKeyResponse(
+        verdict=key_pb.VerifyKeyResponse.VERDICT_VALID
         if refusal is None
         else _VERDICTS[refusal.reason],
         key=None if key is None else key_to_pb(key),
     )
 
 
-def usage_report(request: usage_service_pb2.ReportUsageRequest) -> UsageReport:
+def usage_report(request: usage_pb.ReportUsageRequest) -> UsageReport:
     """Convert a usage report. Raises InvalidField."""
+    deltas = [
+        _DELTA.from_message(delta, f"deltas[{number}]")
+        for number, delta in enumerate(request.deltas)
+    ]
     return UsageReport(
         request.report_id,
-        [
-            UsageSum(
-                UsageKey(
-                    hour_of(_instant(f"deltas[{number}].hour", delta.hour)),
-                    delta.project,
-                    delta.model,
-                ),
-                Counts(*(getattr(delta.counts, name) for name in Counts._fields)),
-            )
-            for number, delta in enumerate(request.deltas)
-        ],
+        [replace(each, key=replace(each.key, start=hour_of(each.key.start))) for each in deltas],
     )
 
 
-def usage_query(request: usage_service_pb2.ListUsageRequest) -> UsageQuery:
+def usage_query(request: usage_pb.ListUsageRequest) -> UsageQuery:
     """Convert the filters of sums. Raises InvalidField."""
-    if request.period not in _PERIODS:
-        raise InvalidField(field="period", problem=f"{request.period} is not a period")
-    return UsageQuery(
-        project=request.project,
-        model=request.model,
-        start=_whole_hour(request, "start_time"),
-        end=_whole_hour(request, "end_time"),
-        period=_PERIODS[request.period],
+    query = _QUERY.from_message(request)
+    return replace(
+        query, start=query.start and hour_of(query.start), end=query.end and hour_of(query.end)
     )
-
-
-def usage_to_pb(usage: UsageSum) -> usage_service_pb2.UsageSum:
-    """Convert a sum."""
-    return usage_service_pb2.UsageSum(
-        project=usage.key.project,
-        model=usage.key.model,
-        start_time=timestamp(usage.key.start),
-        counts=usage_service_pb2.UsageCounts(**usage.counts._asdict()),
-    )
-
-
-def _scope(number: int, value: int) -> str:
-    name = key_service_pb2.KeyScope.DESCRIPTOR.values_by_number.get(value)
-    if value == key_service_pb2.KEY_SCOPE_UNSPECIFIED or name is None:
-        raise InvalidField(field=f"scopes[{number}]", problem=f"{value} is not a scope")
-    return str(name.name.removeprefix(_SCOPE).lower())
-
-
-def _priority(value: int) -> Priority:
-    if value == generation_pb2.PRIORITY_UNSPECIFIED:
-        return Priority.NORMAL
-    try:
-        return Priority(value)
-    except ValueError:
-        raise InvalidField(field="priority", problem=f"{value} is not a priority") from None
-
-
-def _time(
-    request: key_service_pb2.CreateKeyRequest | usage_service_pb2.ListUsageRequest, field: str
-) -> datetime | None:
-    return _instant(field, getattr(request, field)) if request.HasField(field) else None
-
-
-def _whole_hour(request: usage_service_pb2.ListUsageRequest, field: str) -> datetime | None:
-    time = _time(request, field)
-    return None if time is None else hour_of(time)
-
-
-def _instant(field: str, stamp: Timestamp) -> datetime:
-    try:
-        return stamp.ToDatetime(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidField(field=field, problem="it is not a valid time") from None
 
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -188,13 +140,7 @@ class ProjectServicer(project_rpc.ProjectServiceServicer):
         self, request: project_pb.CreateProjectRequest, context: Context
     ) -> project_pb.CreateProjectResponse:
         """Create a project."""
-        project = await self._projects.create(
-            NewProject(
-                id=request.project_id,
-                display_name=request.display_name,
-                request_id=request.request_id,
-            )
-        )
+        project = await self._projects.create(_NEW_PROJECT.from_message(request))
         return project_pb.CreateProjectResponse(project=project_to_pb(project))
 
     async def GetProject(
@@ -298,5 +244,5 @@ class UsageServicer(usage_rpc.UsageServiceServicer):
         """List sums."""
         page_request = PageRequest(request.page_size, request.page_token, newest_first=False)
         page = await self._usage.page(usage_query(request), page_request)
-        sums = [usage_to_pb(each) for each in page.items]
+        sums = [_SUM.to_message(each) for each in page.items]
         return usage_pb.ListUsageResponse(sums=sums, next_page_token=page.next_token)

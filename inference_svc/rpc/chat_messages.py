@@ -1,5 +1,7 @@
 """Converts `chat.proto` to conversations."""
 
+from typing import Final
+
 from corral.inference.v1 import chat_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 
@@ -9,29 +11,21 @@ from inference_svc.chat.conversation import (
     Message,
     Part,
     RefusalPart,
-    Role,
-    TemplateOptions,
     TextPart,
-    ToolCall,
-    ToolChoice,
-    ToolMode,
-    ToolSpec,
 )
-from svc_kit.errors import InvalidField, MissingField, UnsupportedField
+from svc_kit.errors import MissingField, UnsupportedField
+from svc_kit.rpc.message_mapper import MessageMapper
 
-_ROLES = {
-    pb.ROLE_SYSTEM: Role.SYSTEM,
-    pb.ROLE_DEVELOPER: Role.DEVELOPER,
-    pb.ROLE_USER: Role.USER,
-    pb.ROLE_ASSISTANT: Role.ASSISTANT,
-    pb.ROLE_TOOL: Role.TOOL,
-}
-_MODES = {
-    pb.ToolChoice.MODE_UNSPECIFIED: ToolMode.AUTO,
-    pb.ToolChoice.MODE_NONE: ToolMode.NONE,
-    pb.ToolChoice.MODE_AUTO: ToolMode.AUTO,
-    pb.ToolChoice.MODE_REQUIRED: ToolMode.REQUIRED,
-}
+_MESSAGE: Final = MessageMapper(
+    Message, pb.ChatMessage, only_domain=["parts"], only_message=["parts"]
+)
+_CONVERSATION: Final = MessageMapper(
+    Conversation,
+    service_pb.Conversation,
+    renamed={"options": "template"},
+    only_domain=["messages"],
+    only_message=["messages"],
+)
 
 
 def to_conversation(
@@ -39,48 +33,19 @@ def to_conversation(
 ) -> Conversation:
     """Convert the conversation of a request. The caller must call `Conversation.check`.
 
-    Raises `InvalidField` for an unknown role or mode, `MissingField` for an empty part, and
+    Raises `MissingField` for a role or a part, `InvalidField` for an unknown role or mode, and
     `UnsupportedField` for a chat template if the operator does not allow them.
     """
-    options = conversation.template
-    if options.template and not allows_templates:
+    if conversation.template.template and not allows_templates:
         raise UnsupportedField(field="chat_template")
-    choice = _tool_choice(conversation.tool_choice)
-    return Conversation(
-        messages=tuple(_message(i, message) for i, message in enumerate(conversation.messages)),
-        tools=tuple(
-            ToolSpec(tool.name, tool.description, tool.parameters_json, tool.strict)
-            for tool in conversation.tools
-        ),
-        tool_choice=choice,
-        options=TemplateOptions(
-            kwargs_json=options.kwargs_json,
-            enable_thinking=_optional(options, "enable_thinking"),
-            continue_final_message=_optional(options, "continue_final_message"),
-            template=options.template or None,
-        ),
-    )
-
-
-def _optional(options: pb.TemplateOptions, field: str) -> bool | None:
-    return bool(getattr(options, field)) if options.HasField(field) else None
+    messages = tuple(_message(i, message) for i, message in enumerate(conversation.messages))
+    return _CONVERSATION.from_message(conversation, messages=messages)
 
 
 def _message(index: int, message: pb.ChatMessage) -> Message:
-    field = f"messages[{index}]"
-    role = _ROLES.get(message.role)
-    if role is None:
-        raise InvalidField(field=f"{field}.role", problem="unknown role")
-    return Message(
-        role=role,
-        parts=tuple(_part(f"{field}.content[{i}]", part) for i, part in enumerate(message.parts)),
-        tool_calls=tuple(
-            ToolCall(call.id, call.name, call.arguments_json) for call in message.tool_calls
-        ),
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-        reasoning=message.reasoning,
-    )
+    path = f"messages[{index}]"
+    parts = tuple(_part(f"{path}.content[{i}]", part) for i, part in enumerate(message.parts))
+    return _MESSAGE.from_message(message, path, parts=parts)
 
 
 def _part(field: str, part: pb.ContentPart) -> Part:
@@ -94,11 +59,3 @@ def _part(field: str, part: pb.ContentPart) -> Part:
         case "audio":
             return MediaPart("audio", part.audio.media_type, part.audio.data)
     raise MissingField(field=field)
-
-
-def _tool_choice(choice: pb.ToolChoice) -> ToolChoice:
-    mode = _MODES.get(choice.mode)
-    if mode is None:
-        raise InvalidField(field="tool_choice", problem="unknown mode")
-    parallel = choice.parallel if choice.HasField("parallel") else True
-    return ToolChoice(mode, tuple(choice.allowed_names), parallel)

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Final
 
 import grpc
 from corral.inference.v1 import adapter_pb2
@@ -25,6 +26,7 @@ from inference_svc.rpc.validation import page, to_seconds
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, MissingField, TooLong
+from svc_kit.rpc.message_mapper import EnumMapper
 from svc_kit.rpc.page_tokens import PageTokens
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -34,12 +36,7 @@ FEATURES = (
     *("adapters", "chat", "embed", "generate", "logprobs", "models", "rerank", "resume"),
     *("snapshots", "speculation", "tokenize", "tools"),
 )
-_STATES = {
-    EngineState.STARTING: pb.ENGINE_STATE_STARTING,
-    EngineState.SERVING: pb.ENGINE_STATE_SERVING,
-    EngineState.DRAINING: pb.ENGINE_STATE_DRAINING,
-    EngineState.RESTARTING: pb.ENGINE_STATE_RESTARTING,
-}
+_STATES: Final = EnumMapper[EngineState](EngineState, pb.EngineState, only_message=["FAILED"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ class EngineServicer(rpc.EngineServiceServicer):
             system_info=next((each.system_info for each in engines if each.system_info), ""),
             features=FEATURES,
             uptime=seconds(time.monotonic() - self._info.started_at),
-            engine_state=_STATES[self._pool.state],
+            engine_state=_STATES.encode(self._pool.state),
             engine_restarts=sum(each.restarts for each in engines),
             engine_pid=next((each.pid for each in engines if each.pid), 0),
             limits=self._info.limits,

@@ -1,16 +1,17 @@
 """Converts models, adapters and limits to protos, and limits of requests back."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import model_pb2 as model_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterState
-from inference_svc.engine_client.messages import LoadPhase, ModelReady
+from inference_svc.engine_client.messages import LoadProgress, ModelReady
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, ResolvedModel
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.models.device_memory import DeviceBytes
@@ -19,7 +20,8 @@ from inference_svc.models.metadata import ModelClass
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.sampling_params import from_sampling
 from inference_svc.rpc.validation import check_range
-from svc_kit.errors import InvalidField, UnsupportedField
+from svc_kit.errors import UnsupportedField
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_timestamp
 
 _LIMITS: Mapping[Any, tuple[int, int]] = {
     "slots": (1, 256),
@@ -27,11 +29,10 @@ _LIMITS: Mapping[Any, tuple[int, int]] = {
     "batch_tokens": (32, 65536),
     "threads": (1, 1024),
 }
-LAYOUTS: Mapping[Layout, model_pb.KvLayout] = {
-    Layout.AUTO: model_pb.KV_LAYOUT_UNSPECIFIED,
-    Layout.STREAMS: model_pb.KV_LAYOUT_STREAMS,
-    Layout.UNIFIED: model_pb.KV_LAYOUT_UNIFIED,
-}
+_LAYOUTS: Final = EnumMapper[Layout](Layout, model_pb.KvLayout, zero=Layout.AUTO)
+_REQUESTED: Final = MessageMapper(
+    RequestedLimits, model_pb.ModelLimits, uses=[_LAYOUTS], only_message=["kv_bytes"]
+)
 
 
 def to_limits(request: model_pb.ModelLimits, defaults: RequestedLimits) -> RequestedLimits:
@@ -42,58 +43,24 @@ def to_limits(request: model_pb.ModelLimits, defaults: RequestedLimits) -> Reque
     """
     if request.HasField("kv_bytes"):
         raise UnsupportedField(field="limits.kv_bytes")
-    changes: dict[str, Any] = {}
     for name, (minimum, maximum) in _LIMITS.items():
         if request.HasField(name):
-            value = getattr(request, name)
-            check_range(f"limits.{name}", value, minimum, maximum)
-            changes[name] = value
-    if request.layout:
-        changes["layout"] = _layout(request.layout)
-    return replace(defaults, **changes)
+            check_range(f"limits.{name}", getattr(request, name), minimum, maximum)
+    return _REQUESTED.from_message(request, "limits", **asdict(defaults))
 
 
-def _layout(request: int) -> Layout:
-    for layout, number in LAYOUTS.items():
-        if request == number:
-            return layout
-    raise InvalidField(field="limits.layout", problem=f"unknown layout {request}")
-
-
-_CLASSES = {
-    ModelClass.DECODER: model_pb.MODEL_CLASS_DECODER,
-    ModelClass.ENCODER: model_pb.MODEL_CLASS_ENCODER,
-    ModelClass.ENCODER_DECODER: model_pb.MODEL_CLASS_ENCODER_DECODER,
-    ModelClass.RERANKER: model_pb.MODEL_CLASS_RERANKER,
-}
-_STATES = {
-    ModelState.AVAILABLE: model_pb.Model.STATE_AVAILABLE,
-    ModelState.LOADING: model_pb.Model.STATE_LOADING,
-    ModelState.READY: model_pb.Model.STATE_READY,
-    ModelState.UNLOADING: model_pb.Model.STATE_UNLOADING,
-    ModelState.FAILED: model_pb.Model.STATE_FAILED,
-}
-_ADAPTER_STATES = {
-    AdapterState.LOADING: adapter_pb2.Adapter.STATE_LOADING,
-    AdapterState.READY: adapter_pb2.Adapter.STATE_READY,
-    AdapterState.DRAINING: adapter_pb2.Adapter.STATE_DRAINING,
-    AdapterState.FAILED: adapter_pb2.Adapter.STATE_FAILED,
-}
-_ADAPTED_STATES = {
-    AdapterState.LOADING: model_pb.Model.STATE_LOADING,
-    AdapterState.READY: model_pb.Model.STATE_READY,
-    AdapterState.FAILED: model_pb.Model.STATE_FAILED,
-}
-_POLICIES = {
-    LoadPolicy.START: model_pb.LOAD_POLICY_START,
-    LoadPolicy.ON_DEMAND: model_pb.LOAD_POLICY_ON_DEMAND,
-    LoadPolicy.MANUAL: model_pb.LOAD_POLICY_MANUAL,
-}
-_PHASES = {
-    LoadPhase.WAITING: model_pb.LoadProgress.PHASE_WAITING,
-    LoadPhase.WEIGHTS: model_pb.LoadProgress.PHASE_WEIGHTS,
-    LoadPhase.WARM_UP: model_pb.LoadProgress.PHASE_WARM_UP,
-}
+_CLASSES: Final = EnumMapper[ModelClass](ModelClass, model_pb.ModelClass)
+_STATES: Final = EnumMapper[ModelState](ModelState, model_pb.Model.State)
+_ADAPTER_STATES: Final = EnumMapper[AdapterState](AdapterState, adapter_pb2.Adapter.State)
+_ADAPTED_STATES: Final = EnumMapper[AdapterState](
+    AdapterState,
+    model_pb.Model.State,
+    only_domain=[AdapterState.DRAINING],
+    only_message=["AVAILABLE", "UNLOADING"],
+)
+_POLICIES: Final = EnumMapper[LoadPolicy](LoadPolicy, model_pb.LoadPolicy)
+_PROGRESS: Final = MessageMapper(LoadProgress, model_pb.LoadProgress)
+_TURN_FORMAT: Final = MessageMapper(TurnFormat, model_pb.TurnFormat)
 
 
 def model(resolved: ResolvedModel) -> model_pb.Model:
@@ -112,7 +79,7 @@ def _adapted(found: Adapter, base: ModelEntry) -> model_pb.Model:
     return model_pb.Model(
         name=found.name,
         parent=found.model,
-        state=_STATES[base.state] if follows else _ADAPTED_STATES[found.state],
+        state=_STATES.encode(base.state) if follows else _ADAPTED_STATES.encode(found.state),
         problem=found.problem,
         digest=found.digest,
         description=found.description.title,
@@ -128,7 +95,7 @@ def adapter(found: Adapter, *, num_running: int) -> adapter_pb2.Adapter:
         model=found.model,
         digest=found.digest,
         generation=found.generation,
-        state=_ADAPTER_STATES[found.state],
+        state=_ADAPTER_STATES.encode(found.state),
         problem=found.problem,
         default_scale=found.default_scale,
         rank=found.description.rank,
@@ -141,11 +108,7 @@ def adapter(found: Adapter, *, num_running: int) -> adapter_pb2.Adapter:
 
 
 def _timestamp(at: datetime | None) -> Timestamp | None:
-    if at is None:
-        return None
-    stamp = Timestamp()
-    stamp.FromDatetime(at)
-    return stamp
+    return None if at is None else encode_timestamp(at)
 
 
 def _model(entry: ModelEntry) -> model_pb.Model:
@@ -154,9 +117,9 @@ def _model(entry: ModelEntry) -> model_pb.Model:
     described = model_pb.Model(
         name=entry.name,
         aliases=entry.aliases,
-        state=_STATES[entry.state],
+        state=_STATES.encode(entry.state),
         problem=resident.problem,
-        model_class=_CLASSES[file.model_class],
+        model_class=_CLASSES.encode(file.model_class),
         architecture=file.architecture,
         digest=entry.digest,
         description=file.title,
@@ -165,20 +128,16 @@ def _model(entry: ModelEntry) -> model_pb.Model:
         vocabulary_size=file.vocabulary_size,
         embedding_size=file.embedding_size,
         trained_context_tokens=file.trained_context_tokens,
-        requested_limits=_requested(entry.requested),
+        requested_limits=_REQUESTED.to_message(entry.requested),
         load_time=_timestamp(entry.ready_at if engine is not None else None),
         memory_bytes=memory.total,
         device_memory_bytes=memory.devices,
         num_uses=resident.num_uses,
-        load_policy=_POLICIES[entry.policy],
+        load_policy=_POLICIES.encode(entry.policy),
         pinned=resident.is_pinned,
     )
     if entry.progress is not None:
-        described.load_progress.CopyFrom(
-            model_pb.LoadProgress(
-                phase=_PHASES[entry.progress.phase], fraction=entry.progress.fraction
-            )
-        )
+        described.load_progress.CopyFrom(_PROGRESS.to_message(entry.progress))
     if entry.processor is not None:
         _describe_processor(described, entry.processor)
     if engine is not None and engine.ready is not None:
@@ -186,28 +145,12 @@ def _model(entry: ModelEntry) -> model_pb.Model:
     return described
 
 
-def _requested(limits: RequestedLimits) -> model_pb.ModelLimits:
-    return model_pb.ModelLimits(
-        slots=limits.slots,
-        context_tokens=limits.context_tokens,
-        batch_tokens=limits.batch_tokens,
-        threads=limits.threads,
-        layout=LAYOUTS[limits.layout],
-    )
-
-
 def _describe_processor(described: model_pb.Model, processor: ModelProcessor) -> None:
     described.default_sampling.CopyFrom(from_sampling(processor.default_sampling))
     described.chat_template = processor.template.source
     described.chat_template_source = processor.template.origin
     described.end_token_ids.extend(sorted(processor.vocabulary.end_tokens))
-    described.turn_format.CopyFrom(
-        model_pb.TurnFormat(
-            tool_calls=processor.turn_format.tool_calls,
-            reasoning=processor.turn_format.reasoning,
-            starts_in_reasoning=processor.turn_format.starts_in_reasoning,
-        )
-    )
+    described.turn_format.CopyFrom(_TURN_FORMAT.to_message(processor.turn_format))
 
 
 def _describe_engine(described: model_pb.Model, entry: ModelEntry, ready: ModelReady) -> None:
@@ -218,7 +161,7 @@ def _describe_engine(described: model_pb.Model, entry: ModelEntry, ready: ModelR
             batch_tokens=ready.batch_tokens,
             kv_bytes=ready.num_cells * entry.file.kv_bytes_per_token,
             threads=ready.warm_up.threads,
-            layout=LAYOUTS[ready.layout],
+            layout=_LAYOUTS.encode(ready.layout),
         )
     )
     described.pooling = ready.pooling

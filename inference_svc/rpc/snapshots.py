@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import snapshot_pb2 as snapshot_pb
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.engine.request import DropCachedPrefixes, RestoreSnapshot, SaveSnapshot
 from inference_svc.engine_client.client import EngineClient
@@ -29,6 +28,7 @@ from svc_kit.errors import (
     TooLong,
     Unavailable,
 )
+from svc_kit.rpc.message_mapper import encode_timestamp
 
 T = TypeVar("T")
 MAX_DROPPED = 1000
@@ -175,15 +175,13 @@ def _relevance_rank(error: DomainError) -> int:
 
 
 def _to_proto(snapshot: Snapshot) -> snapshot_pb.Snapshot:
-    created = Timestamp()
-    created.FromDatetime(datetime.fromtimestamp(snapshot.created_at, UTC))
     return snapshot_pb.Snapshot(
         id=snapshot.snapshot_id,
         model=snapshot.model,
         model_digest=snapshot.fingerprint.model,
         num_tokens=snapshot.num_computed,
         size_bytes=snapshot.state_bytes,
-        create_time=created,
+        create_time=encode_timestamp(datetime.fromtimestamp(snapshot.created_at, UTC)),
         request_id=snapshot.origin.request_id,
         index=snapshot.origin.choice,
         project=snapshot.origin.project,

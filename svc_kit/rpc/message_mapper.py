@@ -99,15 +99,17 @@ class EnumMapper(Generic[DomainT]):
         *,
         only_domain: Collection[DomainT] = (),
         only_message: Collection[str] = (),
+        zero: DomainT | None = None,
     ) -> None:
         """`enum` is a protobuf enum or its descriptor. `only_domain` are members that it does not
-        have, `only_message` its further values, without the prefix of their names.
+        have, `only_message` its further values, without the prefix of their names. `zero` is the
+        member that its value 0 means.
         """
         self.domain, self.descriptor = domain, getattr(enum, "DESCRIPTOR", enum)
         members = {
             each.name if isinstance(each, Enum) else each.upper(): each
             for each in get_args(domain) or domain
-            if each not in only_domain
+            if each not in (*only_domain, zero)
         }
         prefix = self.descriptor.values_by_number[0].name.removesuffix("UNSPECIFIED")
         numbers = {
@@ -117,9 +119,11 @@ class EnumMapper(Generic[DomainT]):
         }
         _check_none(self, numbers.keys() ^ members.keys())
         self._numbers: dict[DomainT, int] = {members[name]: numbers[name] for name in numbers}
+        if zero is not None:
+            self._numbers[zero] = 0
         self._members = {number: member for member, number in self._numbers.items()}
 
-    def encode(self, member: DomainT) -> int:
+    def encode(self, member: DomainT) -> Any:
         """Return the number of a member."""
         return self._numbers[member]
 
@@ -397,9 +401,9 @@ def _find(kind: Any, descriptor: Any, uses: _Uses) -> Any:
 
 
 def _can_say_unset(field: Any) -> bool:
-    """Whether a field without a value is unset: not numbers and lists, whose 0 is a value."""
+    """Whether an empty value means that the field is unset. A number without presence can be 0."""
     is_text = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
-    return field.has_presence or field.enum_type is not None or is_text
+    return field.has_presence or field.is_repeated or field.enum_type is not None or is_text
 
 
 def _attributes(domain: type) -> Iterator[tuple[str, Any, bool]]:

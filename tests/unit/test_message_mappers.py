@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from control_svc.assistants.message_model import NewMessage, ThreadMessage
 from control_svc.assistants.model import Assistant, AssistantSettings, NewThread
+from control_svc.files.uploads import UploadWithFile
 from control_svc.inference.generation_options import Constraint, StoppingParams
 from control_svc.items.model import Text
 from control_svc.responses.model import Response, ResponseSettings
@@ -39,7 +40,7 @@ MOST_ALTERNATIVES: Final = 12
 MAX_DEPTH: Final = 12
 
 
-WRITTEN_ONLY: Final = (Run, RunStep, ThreadMessage)
+WRITTEN_ONLY: Final = (Run, RunStep, ThreadMessage, UploadWithFile)
 """Types with fields that are not in their message."""
 SERVER_SET: Final[dict[type, set[str]]] = {Text: {"annotations", "logprobs"}}
 UNSET: Final[dict[type, dict[type, set[str]]]] = {
@@ -89,7 +90,7 @@ def example(kind: Any, default: object, variant: int, root: Root, depth: int) ->
         return example(parts[variant % len(parts)], default, variant, root, depth)
     if origin is Literal:
         return parts[-1]
-    if origin in (tuple, Sequence):
+    if origin in (tuple, Sequence, frozenset):
         few = depth > MAX_DEPTH
         return () if few else (example(parts[0], None, variant, root, depth),)
     if origin is Mapping:

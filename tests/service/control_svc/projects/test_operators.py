@@ -224,7 +224,7 @@ async def test_a_repeated_request_creates_one_key(operator: Operator) -> None:
         ({"name": "a\nb"}, InvalidField),
         ({"project_id": "nobody"}, ProjectNotFound),
         ({"project_id": "\x00"}, ProjectNotFound),
-        ({"scopes": [0]}, InvalidField),
+        ({"scopes": [0]}, MissingField),
         ({"scopes": [99]}, InvalidField),
         ({"priority": 99}, InvalidField),
         ({"expire_time": {"seconds": 1}}, InvalidField),

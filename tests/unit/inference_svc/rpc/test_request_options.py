@@ -268,7 +268,7 @@ INVALID_OPTIONS: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | 
             sampling=sampling_pb.SamplingParams(samplers=[sampling_pb.SAMPLER_KIND_UNSPECIFIED])
         ),
         DomainError,
-        "samplers",
+        "samplers[0]",
     ),
 }
 
