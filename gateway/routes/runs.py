@@ -270,9 +270,10 @@ class StartedRun:
         try:
             reply = await self._opening
         except asyncio.CancelledError:
-            if self._stopped is not None:
-                raise self._stopped from None
-            raise
+            if self._stopped is None:
+                raise
+        if self._stopped is not None:
+            raise self._stopped
         proto = pb.WatchRunRequest(thread_id=reply.run.thread_id, run_id=reply.run.id)
         if isinstance(reply, pb.SubmitToolOutputsResponse):
             proto.after = reply.last_event

@@ -44,7 +44,21 @@ def test_a_stop_text_ends_the_sequence_and_is_not_emitted() -> None:
     bench.run()
 
     assert bench.text(0) == free.text(0)[: free.text(0).index(stop)]
-    assert bench.finished(0).stop_text == stop
+    assert bench.finished(0)[1:3] == (FinishReason.STOP, stop)
+
+
+def test_a_stop_text_in_the_last_allowed_token_is_a_stop() -> None:
+    """Also if it is only complete once the end of an unfinished character is known."""
+    tokens = expected_tokens([65, 66, 67], 4)
+    bench = EngineBench()
+    bench.submit(
+        make_request(0, max_tokens=4, stop=(chr(tokens[3]),)),
+        make_request(1, max_tokens=2, stop=("\ufffd",), resumed=array("i", [97, 0xC3])),
+    )
+    bench.run()
+
+    assert bench.finished(0)[1:3] == (FinishReason.STOP, chr(tokens[3]))
+    assert bench.finished(1)[1:3] == (FinishReason.STOP, "\ufffd")
 
 
 def test_a_stop_token_ends_the_sequence() -> None:
