@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
-from control_svc.batches.lines import LineChecker, LineLimits, LineSplitter, NewLine, RawLine
+from control_svc.batches.lines import LineChecker, LineLimits, LineSplitter, PendingLine, RawLine
 from control_svc.batches.model import Batch, LineProblem
 from control_svc.batches.queries import BatchLineQueries, BatchQueries
 from control_svc.blobs.store import BlobMissing, BlobStore
@@ -75,7 +75,7 @@ class BatchReader:
     async def _store_group(
         self, batch: Batch, context: JobContext, checker: LineChecker, group: Sequence[RawLine]
     ) -> None:
-        lines: list[NewLine] = await asyncio.to_thread(checker.check, group)
+        lines: list[PendingLine] = await asyncio.to_thread(checker.check, group)
         if lines and not checker.problems:
             await context.write(
                 lambda tx: BatchLineQueries(tx).add(context.claim.project, batch.id, lines)

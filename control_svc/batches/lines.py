@@ -46,14 +46,16 @@ class RawLine(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class NewLine:
-    """A validated line."""
+class PendingLine:
+    """A validated line without a result."""
 
     number: int
     sort_key: bytes
     """Lines run in the order of their keys, so that prompts with a common prefix are adjacent."""
     request: bytes
     """The unchanged line of the file."""
+    engine_deaths: int = 0
+    """How many engines died while they ran the line."""
 
 
 class LineSplitter:
@@ -114,7 +116,7 @@ class LineChecker:
         too_many = self.num_lines > self._limits.lines
         return too_many or len(self.problems) >= MAX_PROBLEMS
 
-    def check(self, lines: Iterable[RawLine]) -> list[NewLine]:
+    def check(self, lines: Iterable[RawLine]) -> list[PendingLine]:
         """Validate the next lines. Returns the valid ones, and adds the others to `problems`."""
         valid = []
         for line in lines:
@@ -142,7 +144,7 @@ class LineChecker:
     def _add_problem(self, code: str, message: str) -> None:
         self.problems = [*self.problems, LineProblem(code, message)][-MAX_PROBLEMS:]
 
-    def _check_line(self, line: RawLine) -> NewLine:
+    def _check_line(self, line: RawLine) -> PendingLine:
         request = _parse(line, self._limits.line_bytes)
         self._check_custom_id(line.number, request)
         if _required_string(line.number, request, "method") != "POST":
@@ -156,7 +158,7 @@ class LineChecker:
         self._check_model(line.number, body)
         if self._endpoint is BatchEndpoint.EMBEDDINGS:
             self._num_inputs += _num_inputs(body.get("input"))
-        return NewLine(line.number, _sort_key(body), line.text or b"")
+        return PendingLine(line.number, _sort_key(body), line.text or b"")
 
     def _check_custom_id(self, number: int, request: dict[str, Any]) -> None:
         custom_id = _required_string(number, request, "custom_id")
@@ -246,17 +248,6 @@ _UNRUN_ERRORS: Final = {
     LineState.CANCELLED: ("batch_cancelled", "The batch was cancelled before this request ran."),
     LineState.ABANDONED: ("batch_failed", "The batch failed before this request ran."),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class PendingLine:
-    """A line without a result."""
-
-    number: int
-    sort_key: bytes
-    request: bytes
-    engine_deaths: int = 0
-    """How many engines died while they ran the line."""
 
 
 @dataclass(frozen=True, slots=True)

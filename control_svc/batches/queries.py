@@ -11,7 +11,7 @@ from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import BATCH, is_id
 from control_svc.base.pagination import Window
-from control_svc.batches.lines import EndedLine, LineResult, NewLine, PendingLine
+from control_svc.batches.lines import EndedLine, LineResult, PendingLine
 from control_svc.batches.model import (
     FINAL_STATES,
     NO_TOKENS,
@@ -128,7 +128,7 @@ class BatchLineQueries:
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
 
-    async def add(self, project: str, batch_id: str, lines: Sequence[NewLine]) -> None:
+    async def add(self, project: str, batch_id: str, lines: Sequence[PendingLine]) -> None:
         """Insert validated lines."""
         await self._session.execute(
             insert(BatchLineRow),

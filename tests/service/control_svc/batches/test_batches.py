@@ -15,7 +15,6 @@ from control_svc.base.ids import BATCH as BATCH_ID
 from control_svc.base.ids import IdSource
 from control_svc.batches.lines import (
     LineResult,
-    NewLine,
     PendingLine,
     response_line,
 )
@@ -348,7 +347,7 @@ async def test_queries_for_lines_are_limited_by_bytes(
     clock = SetClock()
     new = NewBatch(input_file_id="file-1", endpoint=BatchEndpoint.EMBEDDINGS)
     batch, sizes = new.make(IdSource(clock).new(BATCH_ID), clock.now), (40, 40, 500, 40)
-    lines = [NewLine(number, b"", b"x" * size) for number, size in enumerate(sizes, start=1)]
+    lines = [PendingLine(number, b"", b"x" * size) for number, size in enumerate(sizes, start=1)]
     results = [LineResult(line.number, LineState.COMPLETED, line.request * 9) for line in lines]
 
     async def work(tx: Transaction) -> tuple[list[list[int]], list[list[int]]]:
@@ -380,7 +379,7 @@ async def test_lines_of_ended_batches_are_deleted(tmp_path: Path, database_url: 
     new = NewBatch(input_file_id="file-1", endpoint=BatchEndpoint.CHAT_COMPLETIONS)
     ids = IdSource(clock)
     running, ended = (new.make(ids.new(BATCH_ID), clock.now) for _ in range(2))
-    lines = [NewLine(number, b"", b"{}") for number in range(1, 4)]
+    lines = [PendingLine(number, b"", b"{}") for number in range(1, 4)]
 
     async def fill(tx: Transaction) -> None:
         for batch in (running, ended.fail_validation((LineProblem("x", "x"),), clock.now)):

@@ -15,7 +15,7 @@ from control_svc.base.ids import BATCH as BATCH_PREFIX
 from control_svc.base.ids import IdSource
 from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.executor import BatchRunner
-from control_svc.batches.lines import LineResult, NewLine, PendingLine
+from control_svc.batches.lines import LineResult, PendingLine
 from control_svc.batches.model import Batch, LineState, NewBatch, TokenUsage
 from control_svc.batches.queries import BatchLineQueries, BatchQueries
 from control_svc.batches.tables import BatchLineRow
@@ -56,7 +56,7 @@ class Rows:
     ) -> None:
         """Insert the batch with pending lines, which may have engine deaths."""
         batch = replace(BATCH.start("m", num_lines, NOW), **changes)
-        lines = [NewLine(number, b"", request) for number in range(1, num_lines + 1)]
+        lines = [PendingLine(number, b"", request) for number in range(1, num_lines + 1)]
 
         async def work(tx: Transaction) -> None:
             await BatchQueries(tx).add(P, batch)

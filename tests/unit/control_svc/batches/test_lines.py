@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from control_svc.batches.lines import LineChecker, LineLimits, LineSplitter, NewLine
+from control_svc.batches.lines import LineChecker, LineLimits, LineSplitter, PendingLine
 from control_svc.batches.model import MAX_PROBLEMS, BatchEndpoint
 
 CHAT, COMPLETIONS = BatchEndpoint.CHAT_COMPLETIONS, BatchEndpoint.COMPLETIONS
@@ -25,7 +25,7 @@ def line_without(name: str) -> dict[str, Any]:
 
 def check(
     content: bytes, endpoint: BatchEndpoint = CHAT, limits: LineLimits | None = None
-) -> tuple[LineChecker, list[NewLine]]:
+) -> tuple[LineChecker, list[PendingLine]]:
     """Validate a file. Returns the checker and the valid lines."""
     limits = limits or LineLimits()
     splitter, checker = LineSplitter(limits.line_bytes), LineChecker(endpoint, limits)
