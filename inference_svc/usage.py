@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import grpc
 from corral.control.v1 import usage_service_pb2 as pb
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from svc_kit.errors import DomainError, InvalidArgument
 from svc_kit.rpc.client import translate_errors
+from svc_kit.rpc.message_mapper import encode_timestamp
 
 _log = logging.getLogger(__name__)
 
@@ -72,11 +72,12 @@ class UsageCounter:
 
 
 def _report(hour: datetime, sums: Mapping[tuple[str, str], Counts]) -> pb.ReportUsageRequest:
-    stamp = Timestamp()
-    stamp.FromDatetime(hour)
     deltas = [
         pb.UsageDelta(
-            project=project, model=model, hour=stamp, counts=pb.UsageCounts(**counts._asdict())
+            project=project,
+            model=model,
+            hour=encode_timestamp(hour),
+            counts=pb.UsageCounts(**counts._asdict()),
         )
         for (project, model), counts in sums.items()
     ]

@@ -1,21 +1,17 @@
-"""Conversions shared by all servicers: times, durations, page requests, field masks."""
+"""Page requests and field masks of all servicers."""
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from corral.control.v1 import listing_pb2
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from svc_kit.errors import InvalidField
 
 MessageT = TypeVar("MessageT", bound=Message)
 _ALL_FIELDS = "*"
-_MAX_DURATION_S: Final = 10**9  # about 31 years, well within the range of timedelta
 
 
 def check_mask(mask: FieldMask, changes: Message, editable: Collection[str]) -> FieldMask:
@@ -88,23 +84,3 @@ def page_request(request: _ListRequest) -> PageRequest:
         is_newest_first(request.order),
         request.before,
     )
-
-
-def to_timedelta(field: str, duration: Duration) -> timedelta:
-    """Convert a duration. Raises InvalidField if it is longer than `_MAX_DURATION_S`."""
-    if abs(duration.seconds) > _MAX_DURATION_S:
-        problem = f"duration must be at most {_MAX_DURATION_S} seconds"
-        raise InvalidField(field=field, problem=problem)
-    return timedelta(seconds=duration.seconds, microseconds=duration.nanos // 1000)
-
-
-def timestamp(time: datetime) -> Timestamp:
-    """Convert a time."""
-    stamp = Timestamp()
-    stamp.FromDatetime(time)
-    return stamp
-
-
-def optional_timestamp(time: datetime | None) -> Timestamp | None:
-    """Convert an optional time."""
-    return None if time is None else timestamp(time)

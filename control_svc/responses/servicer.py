@@ -9,7 +9,7 @@ from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1 import response_service_pb2_grpc as rpc
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
-from control_svc.base.proto import is_newest_first, timestamp
+from control_svc.base.proto import is_newest_first
 from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
@@ -22,6 +22,7 @@ from openai_wire.responses import requests as response_requests
 from openai_wire.responses.objects import response_object
 from svc_kit.auth.principal import current_principal
 from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
+from svc_kit.rpc.message_mapper import encode_timestamp
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -129,7 +130,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         compacted = await self._requests.compact(current_principal().project, new)
         return pb.CompactResponseResponse(
             id=compacted.id,
-            create_time=timestamp(compacted.created_at),
+            create_time=encode_timestamp(compacted.created_at),
             output=items_to_pb(compacted.output, ()),
             usage=USAGE.to_message(compacted.usage),
         )

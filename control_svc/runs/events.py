@@ -25,12 +25,12 @@ from control_svc.agent.drafts import Draft, DraftKind, restore_draft
 from control_svc.assistants.message_model import ThreadMessage
 from control_svc.assistants.model import Thread
 from control_svc.assistants.proto import MESSAGE, THREAD
-from control_svc.base.proto import optional_timestamp
 from control_svc.items.model import FileCitation
 from control_svc.items.proto import CITATION
 from control_svc.runs.model import Run
 from control_svc.runs.proto import RUN, STEP
 from control_svc.runs.steps import RunStep
+from svc_kit.rpc.message_mapper import encode_timestamp
 
 CREATED: Final = "created"
 
@@ -152,7 +152,7 @@ def decode_event(data: bytes) -> RunEvent:
             delta = ReasoningDelta(
                 item_id=event.item_id,
                 text=event.text,
-                create_time=optional_timestamp(event.created_at),
+                create_time=event.created_at and encode_timestamp(event.created_at),
             )
             return RunEvent(reasoning_delta=delta)
         case _:
@@ -164,6 +164,6 @@ def decode_event(data: bytes) -> RunEvent:
                 arguments_json=event.arguments,
                 is_hosted=event.tool is DraftKind.HOSTED,
                 item_id=event.item_id,
-                create_time=optional_timestamp(event.created_at),
+                create_time=event.created_at and encode_timestamp(event.created_at),
             )
             return RunEvent(call_delta=call)

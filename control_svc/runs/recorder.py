@@ -18,7 +18,6 @@ from control_svc.agent.recorder import NO_TURN, EventSink, OpenTurn, TurnRecorde
 from control_svc.assistants.message_model import ThreadMessage, start_message
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import STEP, IdSource
-from control_svc.base.proto import timestamp
 from control_svc.db.transaction import Clock, Transaction
 from control_svc.event_log.model import FinalEvents, encode_events
 from control_svc.inference.turns import TurnUsage
@@ -43,6 +42,7 @@ from control_svc.runs.steps import (
     ToolCalls,
     start_step,
 )
+from svc_kit.rpc.message_mapper import encode_timestamp
 
 _CALLS = frozenset({DraftKind.FUNCTION, DraftKind.CUSTOM, DraftKind.HOSTED})
 FinishRun = Callable[[Transaction, Run], Awaitable[Sequence[RunEvent]]]
@@ -205,14 +205,14 @@ class RunRecorder(TurnRecorder):
             call_id=draft.call_id,
             name=draft.name,
             item_id=draft.id,
-            create_time=timestamp(draft.created_at),
+            create_time=encode_timestamp(draft.created_at),
         )
 
     def _text_event(self, draft: Draft, text: str) -> RunEvent:
         if draft.kind is DraftKind.MESSAGE:
             return message_delta(draft.id, text)
         if draft.kind is DraftKind.REASONING:
-            created = timestamp(draft.created_at)
+            created = encode_timestamp(draft.created_at)
             delta = ReasoningDelta(item_id=draft.id, text=text, create_time=created)
             return RunEvent(reasoning_delta=delta)
         step = self._calls_step

@@ -11,6 +11,7 @@ from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 
 from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState
 from svc_kit.rpc.client import translate_errors
+from svc_kit.rpc.message_mapper import MessageMapper
 
 SERVICE: Final = "control"
 REPORT_TIMEOUT_S: Final = 10.0
@@ -18,6 +19,9 @@ FETCHING: Final = "STATE_FETCHING"
 LOADING: Final = "STATE_LOADING"
 READY: Final = "STATE_READY"
 FAILED: Final = "STATE_FAILED"
+_DESIRED: Final = MessageMapper(
+    DesiredAdapter, adapter_pb2.DesiredAdapter, renamed={"digest": "sha256"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +82,11 @@ class GrpcControl:
 
 def _next_state(state: DesiredState, event: pb.WatchDesiredResponse) -> DesiredState:
     if event.HasField("state"):
-        adapters = map(_desired_adapter, event.state.adapters)
+        adapters = map(_DESIRED.from_message, event.state.adapters)
         return DesiredState(event.revision, {desired.id: desired for desired in adapters})
-    changed = {each.id: _desired_adapter(each) for each in event.change.adapters}
+    changed = {each.id: _DESIRED.from_message(each) for each in event.change.adapters}
     kept = {k: v for k, v in state.adapters.items() if k not in event.change.removed_ids}
     return DesiredState(event.revision, kept | changed)
-
-
-def _desired_adapter(desired: adapter_pb2.DesiredAdapter) -> DesiredAdapter:
-    return DesiredAdapter(
-        id=desired.id,
-        project=desired.project,
-        name=desired.name,
-        model=desired.model,
-        digest=desired.sha256,
-        file_bytes=desired.file_bytes,
-        default_scale=desired.default_scale,
-        standing_scale=desired.standing_scale,
-        attempt=desired.attempt,
-    )
 
 
 def _report(report: Report) -> adapter_pb2.AdapterReport:

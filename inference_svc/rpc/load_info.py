@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from typing import Final, cast
 
 from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import load_pb2 as load_pb
@@ -15,6 +15,13 @@ from inference_svc.engine_client.load import disk_cache_load, embedding_load, qu
 from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc.streaming import seconds
+from svc_kit.rpc.message_mapper import MessageMapper
+
+_TIER: Final = MessageMapper(
+    TierLoad,
+    load_pb.PrefixTier,
+    renamed={f"num_{name}": f"{name}_total" for name in ("hits", "misses", "written", "evicted")},
+)
 
 
 def load(pool: ModelPool) -> load_pb.Load:
@@ -63,23 +70,10 @@ def load(pool: ModelPool) -> load_pb.Load:
         draft_tokens_total=sum(report.draft_tokens for report in reports),
         accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
         step_histograms=[steps for report in reports for steps in _step_histograms(report)],
-        saved_prefixes=_tier(saved),
-        archive=_tier(
+        saved_prefixes=_TIER.to_message(saved),
+        archive=_TIER.to_message(
             disk_cache_load([each.disk_cache for each in engines if each.disk_cache is not None])
         ),
-    )
-
-
-def _tier(tier: TierLoad) -> load_pb.PrefixTier:
-    return load_pb.PrefixTier(
-        num_entries=tier.num_entries,
-        max_entries=tier.max_entries,
-        num_bytes=tier.num_bytes,
-        max_bytes=tier.max_bytes,
-        hits_total=tier.num_hits,
-        misses_total=tier.num_misses,
-        written_total=tier.num_written,
-        evicted_total=tier.num_evicted,
     )
 
 
