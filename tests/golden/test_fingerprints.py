@@ -206,6 +206,14 @@ def test_a_renamed_class_or_field_has_the_fingerprint_of_its_stored_name() -> No
     assert fingerprint_of(New("x")) != fingerprint_of(Old("y"))
 
 
+def test_generation_options_have_the_fingerprint_of_their_bytes() -> None:
+    """Earlier releases kept them as bytes."""
+    options = GenerationOptions(deterministic=True)
+
+    assert fingerprint_of(options) == fingerprint_of(b"\x58\x01")
+    assert GenerationOptions.from_bytes(b"\x58\x01") == options
+
+
 def record(fingerprint: str) -> IdempotencyRecord:
     """A recorded request."""
     return IdempotencyRecord(
