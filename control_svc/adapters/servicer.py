@@ -24,8 +24,7 @@ from control_svc.adapters.model import (
 from control_svc.adapters.service import Adapters
 from control_svc.adapters.sync import AdapterSync
 from control_svc.base.ids import ADAPTER, is_id
-from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import changed_fields, is_newest_first
+from control_svc.base.proto import changed_fields, page_request
 from control_svc.base.validation import check_text
 from control_svc.db.transaction import Clock
 from model_files.adapter_facts import AdapterFacts
@@ -140,9 +139,7 @@ class AdapterServicer(rpc.AdapterServiceServicer):
         self, request: adapter_pb.ListAdaptersRequest, context: Context
     ) -> adapter_pb.ListAdaptersResponse:
         """List the project's adapters."""
-        newest_first = is_newest_first(request.order)
-        cursor = PageRequest(request.page_size, request.page_token, request.after, newest_first)
-        page = await self._adapters.page(_project(), cursor)
+        page = await self._adapters.page(_project(), page_request(request, 0))
         adapters = map(_ADAPTER.to_message, page.items)
         return adapter_pb.ListAdaptersResponse(adapters=adapters, next_page_token=page.next_token)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 from typing import Any, Protocol, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
 
 from corral.control.v1 import listing_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -65,22 +67,19 @@ def is_newest_first(order: int) -> bool:
     return order != listing_pb2.LIST_ORDER_OLDEST_FIRST
 
 
-class _ListRequest(Protocol):
-    """A list request with all cursors."""
+def page_request(
+    request: Any, default_size: int = DEFAULT_PAGE, *, newest_first: bool = True
+) -> PageRequest:
+    """Convert the paging fields of a list request. Raises InvalidField.
 
-    page_size: int
-    page_token: str
-    after: str
-    before: str
-    order: Any
-
-
-def page_request(request: _ListRequest) -> PageRequest:
-    """Convert the paging fields of a list request. Raises InvalidField."""
+    `newest_first` is the order of lists whose requests have none. Lists without cursors have page
+    tokens only.
+    """
+    has_order = "order" in request.DESCRIPTOR.fields_by_name
     return PageRequest(
-        request.page_size or DEFAULT_PAGE,
+        request.page_size or default_size,
         request.page_token,
-        request.after,
-        is_newest_first(request.order),
-        request.before,
+        getattr(request, "after", ""),
+        is_newest_first(request.order) if has_order else newest_first,
+        getattr(request, "before", ""),
     )

@@ -9,7 +9,7 @@ from corral.control.v1 import batch_pb2
 from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1 import batch_service_pb2_grpc as rpc
 
-from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
+from control_svc.base.proto import page_request
 from control_svc.batches.model import Batch, NewBatch
 from control_svc.batches.service import Batches
 from svc_kit.auth.principal import current_principal
@@ -51,10 +51,7 @@ class BatchServicer(rpc.BatchServiceServicer):
         self, request: pb.ListBatchesRequest, context: Context
     ) -> pb.ListBatchesResponse:
         """List the project's batches."""
-        page_request = PageRequest(
-            request.page_size or DEFAULT_PAGE, request.page_token, request.after
-        )
-        page = await self._batches.page(current_principal().project, page_request)
+        page = await self._batches.page(current_principal().project, page_request(request))
         batches = [_BATCH.to_message(batch) for batch in page.items]
         return pb.ListBatchesResponse(batches=batches, next_page_token=page.next_token)
 

@@ -7,8 +7,7 @@ from corral.control.v1 import conversation_pb2
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import conversation_service_pb2_grpc as rpc
 
-from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
-from control_svc.base.proto import changed_fields, is_newest_first
+from control_svc.base.proto import changed_fields, page_request
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.service import Conversations
 from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
@@ -89,14 +88,10 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         self, request: pb.ListConversationItemsRequest, context: Context
     ) -> pb.ListConversationItemsResponse:
         """List the items of a conversation."""
-        page_request = PageRequest(
-            request.page_size or DEFAULT_PAGE,
-            request.page_token,
-            request.after,
-            is_newest_first(request.order),
-        )
         include = includes_from_pb(request.include)
-        page = await self._conversations.items(_project(), request.conversation_id, page_request)
+        page = await self._conversations.items(
+            _project(), request.conversation_id, page_request(request)
+        )
         items = items_to_pb(page.items, include)
         return pb.ListConversationItemsResponse(items=items, next_page_token=page.next_token)
 

@@ -10,8 +10,7 @@ from corral.control.v1 import file_service_pb2_grpc as file_rpc
 from corral.control.v1 import upload_service_pb2 as upload_pb
 from corral.control.v1 import upload_service_pb2_grpc as upload_rpc
 
-from control_svc.base.pagination import PageRequest
-from control_svc.base.proto import is_newest_first
+from control_svc.base.proto import page_request
 from control_svc.files.model import (
     Completion,
     File,
@@ -73,10 +72,10 @@ class FileServicer(file_rpc.FileServiceServicer):
         self, request: file_pb.ListFilesRequest, context: Context
     ) -> file_pb.ListFilesResponse:
         """List the project's files."""
-        newest_first = is_newest_first(request.order)
-        cursor = PageRequest(request.page_size, request.page_token, request.after, newest_first)
         purpose = _PURPOSES.decode_optional(request.purpose, "purpose")
-        page = await self._files.page(current_principal().project, cursor, purpose)
+        page = await self._files.page(
+            current_principal().project, page_request(request, 0), purpose
+        )
         files = [_FILE.to_message(file) for file in page.items]
         return file_pb.ListFilesResponse(files=files, next_page_token=page.next_token)
 

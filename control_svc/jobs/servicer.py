@@ -6,7 +6,7 @@ import grpc
 from corral.control.v1 import job_service_pb2 as pb
 from corral.control.v1 import job_service_pb2_grpc as rpc
 
-from control_svc.base.pagination import PageRequest
+from control_svc.base.proto import page_request
 from control_svc.jobs.model import Job, JobState
 from control_svc.jobs.service import Jobs
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
@@ -44,10 +44,8 @@ class JobServicer(rpc.JobServiceServicer):
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """List jobs."""
-        page_request = PageRequest(request.page_size, request.page_token)
-        page = await self._jobs.page(
-            page_request, request.project_id, _STATES.decode_optional(request.state, "state")
-        )
+        state = _STATES.decode_optional(request.state, "state")
+        page = await self._jobs.page(page_request(request, 0), request.project_id, state)
         jobs = [_to_pb(job) for job in page.items]
         return pb.ListJobsResponse(jobs=jobs, next_page_token=page.next_token)
 

@@ -13,7 +13,7 @@ from corral.control.v1 import usage_service_pb2 as usage_pb
 from corral.control.v1 import usage_service_pb2_grpc as usage_rpc
 from corral.inference.v1 import generation_pb2
 
-from control_svc.base.pagination import PageRequest
+from control_svc.base.proto import page_request
 from control_svc.projects.keys import ApiKey, Keys, KeyVerification, NewKey
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
@@ -154,8 +154,9 @@ class ProjectServicer(project_rpc.ProjectServiceServicer):
         self, request: project_pb.ListProjectsRequest, context: Context
     ) -> project_pb.ListProjectsResponse:
         """List projects."""
-        page_request = PageRequest(request.page_size, request.page_token, newest_first=False)
-        page = await self._projects.page(page_request, with_archived=request.show_archived)
+        page = await self._projects.page(
+            page_request(request, 0, newest_first=False), with_archived=request.show_archived
+        )
         projects = [project_to_pb(project) for project in page.items]
         return project_pb.ListProjectsResponse(projects=projects, next_page_token=page.next_token)
 
@@ -204,9 +205,8 @@ class KeyServicer(key_rpc.KeyServiceServicer):
         self, request: key_pb.ListKeysRequest, context: Context
     ) -> key_pb.ListKeysResponse:
         """List keys."""
-        page_request = PageRequest(request.page_size, request.page_token)
         page = await self._keys.page(
-            page_request, request.project_id, with_revoked=request.show_revoked
+            page_request(request, 0), request.project_id, with_revoked=request.show_revoked
         )
         keys = [key_to_pb(key) for key in page.items]
         return key_pb.ListKeysResponse(keys=keys, next_page_token=page.next_token)
@@ -242,7 +242,7 @@ class UsageServicer(usage_rpc.UsageServiceServicer):
         self, request: usage_pb.ListUsageRequest, context: Context
     ) -> usage_pb.ListUsageResponse:
         """List sums."""
-        page_request = PageRequest(request.page_size, request.page_token, newest_first=False)
-        page = await self._usage.page(usage_query(request), page_request)
+        pages = page_request(request, 0, newest_first=False)
+        page = await self._usage.page(usage_query(request), pages)
         sums = [_SUM.to_message(each) for each in page.items]
         return usage_pb.ListUsageResponse(sums=sums, next_page_token=page.next_token)

@@ -10,6 +10,7 @@ from corral.control.v1 import response_service_pb2_grpc as rpc
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
 from control_svc.base.proto import is_newest_first
+from control_svc.base.proto import page_request, timestamp
 from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
@@ -92,14 +93,8 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     ) -> pb.ListInputItemsResponse:
         """List the input items of a response."""
         include = includes_from_pb(request.include)
-        page_request = PageRequest(
-            request.page_size or DEFAULT_PAGE,
-            request.page_token,
-            request.after,
-            is_newest_first(request.order),
-        )
         page = await self._responses.input_items(
-            current_principal().project, request.response_id, page_request
+            current_principal().project, request.response_id, page_request(request)
         )
         items = items_to_pb(page.items, include)
         return pb.ListInputItemsResponse(items=items, next_page_token=page.next_token)

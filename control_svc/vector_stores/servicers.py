@@ -10,7 +10,6 @@ from corral.control.v1 import vector_store_pb2
 from corral.control.v1 import vector_store_service_pb2 as stores_pb
 from corral.control.v1 import vector_store_service_pb2_grpc as stores_rpc
 
-from control_svc.base.pagination import PageRequest
 from control_svc.base.proto import changed_fields, page_request
 from control_svc.db.transaction import Clock
 from control_svc.vector_stores import proto as convert
@@ -175,7 +174,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
             current_principal().project,
             request.vector_store_id,
             request.file_id,
-            PageRequest(request.page_size or DEFAULT_TEXTS, request.page_token, newest_first=False),
+            page_request(request, DEFAULT_TEXTS, newest_first=False),
         )
         return files_pb.ListVectorStoreFileContentsResponse(texts=texts, next_page_token=next_token)
 
