@@ -1,9 +1,7 @@
 """Page requests and field masks of all servicers."""
 
 from collections.abc import Collection
-from typing import Any, Protocol, TypeVar
-from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from corral.control.v1 import listing_pb2
 from google.protobuf.field_mask_pb2 import FieldMask

@@ -8,9 +8,7 @@ import grpc
 from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1 import response_service_pb2_grpc as rpc
 
-from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
-from control_svc.base.proto import is_newest_first
-from control_svc.base.proto import page_request, timestamp
+from control_svc.base.proto import page_request
 from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
