@@ -30,7 +30,15 @@ from control_svc.tools.proto import FORMAT, RESOURCES, TOOL
 from control_svc.vector_stores.proto import NEW_STORE
 from svc_kit.rpc.message_mapper import MessageMapper
 
-ASSISTANT_SETTINGS: Final = MessageMapper(
+
+class _SettingsMapper(MessageMapper[AssistantSettings, assistant_pb2.Assistant]):
+    """Errors name the fields of an assistant alone, in a request that contains it as well."""
+
+    def decode(self, message: assistant_pb2.Assistant, path: str) -> AssistantSettings:
+        return self.from_message(message)
+
+
+ASSISTANT_SETTINGS: Final = _SettingsMapper(
     AssistantSettings,
     assistant_pb2.Assistant,
     renamed={"resources": "tool_resources", "format": "response_format"},

@@ -230,7 +230,7 @@ async def test_server_fields_of_text_are_ignored(client: ThreadClient) -> None:
             make_new_message(
                 "x", attachments=[message_pb2.Attachment(file_id="file-0", tools=[UNSPECIFIED])]
             ),
-            InvalidField,
+            MissingField,
             "attachments[0].tools[0]",
         ),
     ],
