@@ -4,7 +4,7 @@ the numbers that it cites into citations.
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -88,6 +88,7 @@ _FUNCTION: Final = TurnTool(
 )
 
 
+@dataclass(frozen=True)
 class FileSearch:
     """The `HostedTool` that searches vector stores."""
 
@@ -96,16 +97,9 @@ class FileSearch:
     item_prefix = ITEM_PREFIXES[FileSearchCall]
     is_repeatable = True
 
-    def __init__(
-        self,
-        search: Search,
-        store_ids: Sequence[str],
-        tool: FileSearchTool,
-    ) -> None:
-        self._search = search
-        self._store_ids = store_ids
-        self._tool = tool
-        self._filters = filter_from_json(tool.filters_json)
+    search: Search
+    store_ids: Sequence[str]
+    tool: FileSearchTool
 
     def intent(self, call: HostedCall) -> FileSearchCall:
         """The search item before the search runs."""
@@ -126,13 +120,13 @@ class FileSearch:
         if not isinstance(call, FileSearchCall) or call.problem:
             return call
         try:
-            hits = await self._search.search(
+            hits = await self.search.search(
                 project,
-                self._store_ids,
+                self.store_ids,
                 call.queries,
-                self._tool.max_results or DEFAULT_MAX_RESULTS,
-                self._filters,
-                Ranking(score_threshold=self._tool.score_threshold or 0.0),
+                self.tool.max_results or DEFAULT_MAX_RESULTS,
+                filter_from_json(self.tool.filters_json),
+                Ranking(score_threshold=self.tool.score_threshold or 0.0),
             )
         except DomainError as error:
             if is_retryable(error):

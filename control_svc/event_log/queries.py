@@ -137,18 +137,14 @@ class StreamQueries:
         *,
         turn: int = 0,
         token_ids: Sequence[int] = (),
-    ) -> int:
-        """Lock the stream, append events, and return the number of the first.
-
-        Raises StreamClosed.
-        """
+    ) -> None:
+        """Lock the stream and append events. Raises StreamClosed."""
         key = StreamKey(project, stream_id)
         stream = await self._lock(key)
         if stream.state is not StreamState.OPEN:
             raise StreamClosed(stream_id)
         await _append(self._session, [(key, stream, in_chunks(events, turn, token_ids))])
         self._announce(key.topic)
-        return stream.next_number
 
     async def end(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """End a stream with its last events. Does nothing if it has ended already, since the
@@ -165,17 +161,6 @@ class StreamQueries:
             .values(state=StreamState.ENDED, ended_at=await self._now())
         )
         self._announce(key.topic)
-
-    async def read(
-        self, project: str, stream_id: str, after: int, limit: int = MAX_CHUNK_EVENTS
-    ) -> list[Event]:
-        """Read at most `limit` events with numbers greater than `after`."""
-        past = StreamChunkRow.past
-        query = _select_events(project, stream_id).where(
-            past > after + 1, past <= after + limit + MAX_CHUNK_EVENTS
-        )
-        events = _unpack_rows(await self._session.execute(query))
-        return [event for event in events if event.number > after][:limit]
 
     async def tokens(self, project: str, stream_id: str, turn: int) -> list[int]:
         """Read the token ids of a turn, in order."""

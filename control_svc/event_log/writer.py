@@ -68,7 +68,6 @@ class StreamWriter:
         self._ready = ready
         self._position = stream.num_chunks
         self._num_committed = stream.next_number
-        self._next_number = stream.next_number
         self._buffer: list[Chunk] = []
         self._num_sealed = 0
         """Chunks at the start of the buffer that a commit in progress contains."""
@@ -80,11 +79,6 @@ class StreamWriter:
 
     # ---- called by the job handler
 
-    @property
-    def next_number(self) -> int:
-        """The number of the event that is added next, for events that contain it."""
-        return self._next_number
-
     async def add(
         self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
     ) -> None:
@@ -95,7 +89,6 @@ class StreamWriter:
         while self._num_bytes > BUFFER_BYTES and self._failure is None:
             await self._progress.wait()
         self._check()
-        self._next_number += len(events)
         self._num_bytes += sum(map(len, events)) + TOKEN_BYTES * len(token_ids)
         self._append(in_chunks(events, turn, token_ids))
         self._ready()

@@ -135,9 +135,10 @@ _JSON_EVENT: Final[TypeAdapter[_JsonEvent | None]] = TypeAdapter(
 def decode_event(data: bytes) -> RunEvent:
     """Deserialize an event. No serialized proto begins with a brace."""
     event = _JSON_EVENT.validate_json(data) if data.startswith(b"{") else None
+    if event is None:
+        return RunEvent.FromString(data)
+    created = event.created_at and encode_timestamp(event.created_at)
     match event:
-        case None:
-            return RunEvent.FromString(data)
         case _JsonEvent(thread=Thread() as thread):
             return thread_created(thread)
         case _JsonEvent(run=Run() as run, what=what):
@@ -149,11 +150,7 @@ def decode_event(data: bytes) -> RunEvent:
         case _JsonEvent(kind="message_delta"):
             return message_delta(event.message_id, event.text, event.annotations)
         case _JsonEvent(kind="reasoning_delta"):
-            delta = ReasoningDelta(
-                item_id=event.item_id,
-                text=event.text,
-                create_time=event.created_at and encode_timestamp(event.created_at),
-            )
+            delta = ReasoningDelta(item_id=event.item_id, text=event.text, create_time=created)
             return RunEvent(reasoning_delta=delta)
         case _:
             call = CallDelta(
@@ -164,6 +161,6 @@ def decode_event(data: bytes) -> RunEvent:
                 arguments_json=event.arguments,
                 is_hosted=event.tool is DraftKind.HOSTED,
                 item_id=event.item_id,
-                create_time=event.created_at and encode_timestamp(event.created_at),
+                create_time=created,
             )
             return RunEvent(call_delta=call)

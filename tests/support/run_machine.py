@@ -15,8 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from control_svc.assistants.message_model import NewMessage
 from control_svc.assistants.model import Assistant, Thread
-from control_svc.event_log.model import BEFORE_FIRST
-from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.turns import TurnRequest, TurnRole
 from control_svc.items.model import ItemStatus, Role, Text
 from control_svc.jobs.handler import JobContext
@@ -34,6 +32,7 @@ from tests.support.job_machine import START, OpenDatabase
 from tests.support.jobs import LEASE, PROJECT
 from tests.support.runs import FUNCTION, WAIT, RunProcess, RunWorld, create_run, get_run
 from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
+from tests.support.streams import read_stored_events
 
 ResultT = TypeVar("ResultT")
 PROCESSES = st.sampled_from("ab")
@@ -370,7 +369,7 @@ class RunMachine(RuleBasedStateMachine):
     async def run_states(self, run: Run) -> Sequence[RunState]:
         """The states in a run's events."""
         events = await self.world.database.transactions.read(
-            lambda each: StreamQueries(each).read(PROJECT, run.id, BEFORE_FIRST, ALWAYS)
+            lambda tx: read_stored_events(tx, run.id)
         )
         changes = [decode_event(event.data).run_changed for event in events]
         return [RunState(each.what) for each in changes if each.what not in ("", CREATED)]

@@ -255,8 +255,6 @@ async def list_steps(process: RunProcess, run: Run) -> Sequence[RunStep]:
 
 def event_names(events: Sequence[WatchRunResponse]) -> list[str]:
     """Kind and state of each event, such as "run.created"; only the kind of a delta."""
-    kinds = [str(each.event.WhichOneof("event")) for each in events]
-    return [
-        kind.replace("_changed", f".{getattr(getattr(each.event, kind), 'what', '')}")
-        for kind, each in zip(kinds, events, strict=True)
-    ]
+    pairs = [(each.event, str(each.event.WhichOneof("event"))) for each in events]
+    whats = [getattr(getattr(event, kind), "what", "") for event, kind in pairs]
+    return [k.replace("_changed", f".{what}") for (_, k), what in zip(pairs, whats, strict=True)]

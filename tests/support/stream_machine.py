@@ -27,7 +27,13 @@ from tests.support.control import SetClock
 from tests.support.examples import draw_one
 from tests.support.job_machine import START, OpenDatabase, insert_mark
 from tests.support.jobs import KIND, LEASE, PROJECT, Fault, Jobs
-from tests.support.streams import Follower, StreamProcess, create_stream, make_process
+from tests.support.streams import (
+    Follower,
+    StreamProcess,
+    create_stream,
+    make_process,
+    read_stored_events,
+)
 
 ResultT = TypeVar("ResultT")
 STREAMS = ("run_1", "run_2", "run_3")
@@ -290,9 +296,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     async def read_log(self, name: str) -> list[Event]:
         """Read all committed events of a stream."""
-        return await self.jobs.transactions.read(
-            lambda tx: StreamQueries(tx).read(PROJECT, name, BEFORE_FIRST, 1 << 30)
-        )
+        return await self.jobs.transactions.read(lambda tx: read_stored_events(tx, name))
 
     def teardown(self) -> None:
         """One healthy process ends all streams, and all followers read them to the end."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from control_svc.db.engine import Database
+from control_svc.db.transaction import Transaction
 from control_svc.event_log.group_commit import GROUP_BYTES, GroupCommitter
-from control_svc.event_log.model import BEFORE_FIRST, Event
-from control_svc.event_log.queries import StreamQueries
+from control_svc.event_log.model import BEFORE_FIRST, Event, StreamKey, StreamPosition
+from control_svc.event_log.queries import EventLogQueries, StreamQueries
 from control_svc.event_log.reader import GroupReader, StreamReader
 from control_svc.event_log.tail_cache import Tails
 from control_svc.jobs.handler import JobContext
@@ -129,6 +130,14 @@ async def create_stream(jobs: Jobs, stream_id: str, *events: bytes) -> None:
     await jobs.transactions.write(
         lambda tx: StreamQueries(tx).create(jobs.project, stream_id, events)
     )
+
+
+async def read_stored_events(tx: Transaction, stream_id: str, number: int = 0) -> list[Event]:
+    """Read all events of a stream from a number on."""
+    position = StreamPosition(StreamKey(PROJECT, stream_id), number)
+    result = (await EventLogQueries(tx).read([position])).get(position)
+    events = list(result.events) if result else []
+    return events and events + await read_stored_events(tx, stream_id, number + len(events))
 
 
 async def claim(process: StreamProcess) -> JobContext:

@@ -28,6 +28,7 @@ from tests.support.streams import (
     create_stream,
     make_process,
     numbered_events,
+    read_stored_events,
 )
 
 
@@ -147,10 +148,9 @@ async def take_over_and_finish(process: StreamProcess, stream_id: str) -> None:
     """Take over a dead worker's job, check the stored tokens, and finish the stream."""
     (_,) = await process.leases.take_over_all()
     async with process.committer.writer(await claim(process), stream_id) as writer:
-        number = writer.next_number
-        tokens = await process.transactions.read(
-            lambda tx: StreamQueries(tx).tokens(PROJECT, stream_id, 0)
-        )
+        read = process.transactions.read
+        number = len(await read(lambda tx: read_stored_events(tx, stream_id)))
+        tokens = await read(lambda tx: StreamQueries(tx).tokens(PROJECT, stream_id, 0))
         assert tokens == list(range(number))
         await writer.add([b"%d" % number], [number])
         await writer.conclude(finish_stream)

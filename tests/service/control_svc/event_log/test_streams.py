@@ -31,6 +31,7 @@ from tests.support.streams import (
     create_stream,
     make_process,
     numbered_events,
+    read_stored_events,
 )
 
 MANY = 200
@@ -70,7 +71,6 @@ async def test_a_follower_reads_until_the_end(here: StreamProcess, jobs: Jobs) -
     async with here.committer.writer(await claim(here), "run_1") as writer:
         await writer.add([b"a", b"b"], [1, 2], turn=1)
         assert await follower.wait_for(3) == [b"created", b"a", b"b"]
-        assert writer.next_number == 3
         await writer.add([b"c"], [3], turn=1)
         await writer.conclude(finish_stream)
     await follower.task
@@ -157,7 +157,6 @@ async def test_a_stream_continues_in_another_process(
         await late.flush()
         await here.leases.end(lost.claim, AttemptResult(Outcome.RELEASED))
         async with elsewhere.committer.writer(await claim(elsewhere), "run_1") as writer:
-            assert writer.next_number == 1
             await late.add([b"never"])
             with pytest.raises(LeaseLost):
                 await late.flush()
@@ -241,7 +240,7 @@ async def end_stream(jobs: Jobs, stream_id: str) -> None:
 
 async def read_stream(jobs: Jobs, stream_id: str) -> list[bytes]:
     """Read all events of a stream."""
-    events = await jobs.transactions.read(lambda tx: StreamQueries(tx).read(PROJECT, stream_id, -1))
+    events = await jobs.transactions.read(lambda tx: read_stored_events(tx, stream_id))
     return [event.data for event in events]
 
 
@@ -308,13 +307,12 @@ async def test_a_stream_may_stay_open_when_its_job_is_done(here: StreamProcess, 
         await writer.add([b"a"])
         await writer.conclude(wait)
 
-    async def expire(tx: Transaction) -> int:
-        number = await StreamQueries(tx).append(PROJECT, "run_1", [b"b"], turn=1, token_ids=[5])
+    async def expire(tx: Transaction) -> None:
+        await StreamQueries(tx).append(PROJECT, "run_1", [b"b"], turn=1, token_ids=[5])
         await StreamQueries(tx).end(PROJECT, "run_1", [b"c"])
         await StreamQueries(tx).end(PROJECT, "run_1", [b"never"])
-        return number
 
-    assert await jobs.transactions.write(expire) == 1
+    await jobs.transactions.write(expire)
     await follower.task
     assert follower.texts == [b"a", b"b", b"c"]
     with pytest.raises(StreamClosed):
@@ -340,10 +338,6 @@ async def test_tokens_and_events_of_a_turn_are_read(jobs: Jobs) -> None:
         turn = await streams.events_of_turn(PROJECT, "run_1", 1)
         assert [event.data for event in turn] == many
         assert turn[0].number == 2
-        assert await streams.read(PROJECT, "run_1", 300, 2) == turn[299:301]
-        assert [
-            event.data for event in await streams.read(PROJECT, "run_1", -1, 3)
-        ] == numbered_events(3)
         stream = await streams.get(PROJECT, "run_1")
         assert stream is not None
         assert (stream.next_number, stream.state) == (3 + len(many), StreamState.OPEN)
