@@ -28,6 +28,7 @@ from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db import migrations
 from control_svc.db.cleanup import CleanupStep
+from control_svc.db.documents import convert_documents
 from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Clock
 from control_svc.deps import (
@@ -382,4 +383,5 @@ def _cleanup_steps(deps: Deps) -> list[CleanupStep]:
         delete_ended_lines,
         delete_old_requests,
         delete_old_reports,
+        convert_documents,  # last, since it may take long after an upgrade
     ]

@@ -13,6 +13,7 @@ from control_svc.assistants.queries import AssistantRow, MessageRow, ThreadRow
 from control_svc.base.idempotency import RequestRow
 from control_svc.batches.tables import BatchLineRow, BatchRow
 from control_svc.conversations.queries import ConversationRow
+from control_svc.db.documents import ConversionRow
 from control_svc.db.tables import CounterRow, SecretRow, Table
 from control_svc.event_log.queries import StreamChunkRow, StreamRow
 from control_svc.files.tables import FileRow, UploadPartRow, UploadRow
@@ -34,6 +35,7 @@ TABLES: Final[tuple[type[Table], ...]] = (
     BatchRow,
     ChunkRow,
     ConversationRow,
+    ConversionRow,
     CounterRow,
     FileBatchRow,
     FileRow,

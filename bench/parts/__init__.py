@@ -4,6 +4,7 @@ from bench.parts import (
     batches,
     constrained,
     decode,
+    documents,
     files,
     interactive,
     memory,
@@ -33,5 +34,6 @@ PARTS = (
     queue.PART,
     search.PART,
     tokens.PART,
+    documents.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts

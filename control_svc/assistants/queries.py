@@ -25,6 +25,7 @@ from control_svc.assistants.message_model import Attachment, IncompleteReason, T
 from control_svc.assistants.model import Assistant, AssistantSettings, Thread, ThreadSettings
 from control_svc.base.ids import ASSISTANT, THREAD, is_id
 from control_svc.base.pagination import Window, apply_window, restore_order
+from control_svc.db.documents import Document
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.inference.generation_options import GenerationOptions
@@ -42,7 +43,7 @@ class AssistantRow(Table):
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     created_at: Mapped[datetime] = mapped_column(Instant)
     revision: Mapped[int] = mapped_column(Integer)
-    document: Mapped[bytes] = mapped_column(LargeBinary)
+    document: Mapped[Document]
     options: Mapped[bytes] = mapped_column(LargeBinary)  # a serialized GenerationOptions
 
 
@@ -55,7 +56,7 @@ class ThreadRow(Table):
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     created_at: Mapped[datetime] = mapped_column(Instant)
     revision: Mapped[int] = mapped_column(Integer)
-    document: Mapped[bytes] = mapped_column(LargeBinary)
+    document: Mapped[Document]
     # no foreign key, because the row of the run refers to the thread
     active_run_id: Mapped[str | None] = mapped_column(Key)
     cut: Mapped[int] = mapped_column(BigInteger)
@@ -80,8 +81,8 @@ class MessageRow(Table):
     # no foreign keys, because the message outlives its assistant
     assistant_id: Mapped[str | None] = mapped_column(Key)
     run_id: Mapped[str | None] = mapped_column(Key)
-    attachments: Mapped[bytes] = mapped_column(LargeBinary)
-    attached: Mapped[bytes] = mapped_column(LargeBinary)  # `metadata` is reserved by SQLAlchemy
+    attachments: Mapped[Document]
+    attached: Mapped[Document]  # `metadata` is reserved by SQLAlchemy
     completed_at: Mapped[datetime | None] = mapped_column(Instant)
     incomplete_at: Mapped[datetime | None] = mapped_column(Instant)
     incomplete_reason: Mapped[str | None] = mapped_column(String(16))

@@ -14,6 +14,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from control_svc.db.documents import Document
 from control_svc.db.tables import Instant, Key, Project, Table
 
 
@@ -30,10 +31,10 @@ class BatchRow(Table):
     input_file_id: Mapped[str] = mapped_column(Key)
     window: Mapped[timedelta] = mapped_column(Interval)
     output_ttl: Mapped[timedelta | None] = mapped_column(Interval)
-    attached: Mapped[bytes] = mapped_column(LargeBinary)  # metadata; SQLAlchemy reserves that name
+    attached: Mapped[Document]  # metadata; SQLAlchemy reserves that name
     # read from the input file
     model: Mapped[str] = mapped_column(Text)
-    problems: Mapped[bytes] = mapped_column(LargeBinary)
+    problems: Mapped[Document]
     # sums over its lines
     total: Mapped[int] = mapped_column(Integer)
     completed: Mapped[int] = mapped_column(Integer)
@@ -73,7 +74,7 @@ class BatchLineRow(Table):
     batch_id: Mapped[str] = mapped_column(Key, primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     place: Mapped[bytes] = mapped_column(LargeBinary)  # sort key: lines run in this order
-    request: Mapped[bytes] = mapped_column(LargeBinary)
+    request: Mapped[bytes] = mapped_column(LargeBinary)  # of the file; `result` is for a file
     # result
     state: Mapped[str] = mapped_column(String(16))
     result: Mapped[bytes | None] = mapped_column(LargeBinary)

@@ -4,12 +4,13 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import LargeBinary, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import CONVERSATION, is_id
 from control_svc.conversations.model import Conversation
+from control_svc.db.documents import Document
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from svc_kit.errors import ConversationNotFound
@@ -22,7 +23,7 @@ class ConversationRow(Table):
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    attached: Mapped[bytes] = mapped_column(LargeBinary)  # `metadata` is reserved by SQLAlchemy
+    attached: Mapped[Document]  # `metadata` is reserved by SQLAlchemy
     writer: Mapped[str] = mapped_column(Key)  # id of the response in progress, or empty
     created_at: Mapped[datetime] = mapped_column(Instant)
 

@@ -213,6 +213,7 @@ def _postgres(
         pool_size=size,
         max_overflow=size,
         pool_timeout=limits.pool_s,
+        json_serializer=str,  # documents are JSON text already
         connect_args={"server_settings": settings, "timeout": limits.connect_s},
     )
 

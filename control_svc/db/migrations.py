@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from control_svc.db.documents import OLD_SUFFIX
 from control_svc.db.tables import Table
 from control_svc.db.transaction import is_timeout
 from svc_kit.lifecycle import StartupError
@@ -128,8 +129,11 @@ def _context(connection: Connection) -> MigrationContext:
 
 
 def _is_mapped(name: str | None, kind: str, _parents: object) -> bool:
-    """Whether to compare a table; not the full-text index of chunks and the tables of FTS5."""
-    return kind != "table" or name is None or not name.startswith(_UNMAPPED_TABLE)
+    """Whether to compare a table or column. Not the full-text index of chunks, the tables of FTS5,
+    and columns that are being converted."""
+    if name is None or kind not in ("table", "column"):
+        return True
+    return not (name.startswith(_UNMAPPED_TABLE) or name.endswith(OLD_SUFFIX))
 
 
 async def _run(engine: AsyncEngine, work: Callable[[Connection], ResultT]) -> ResultT:

@@ -9,7 +9,6 @@ from sqlalchemy import (
     BigInteger,
     ForeignKeyConstraint,
     Index,
-    LargeBinary,
     Row,
     Select,
     String,
@@ -27,6 +26,7 @@ from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import creation_key
 from control_svc.base.pagination import Window, apply_cursors, restore_order
+from control_svc.db.documents import Document, document_size
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.items.model import ALL_ITEMS, Content, Item, ItemFilter, ItemStatus, TimelineItem
@@ -41,7 +41,7 @@ class ItemRow(Table):
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     status: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime] = mapped_column(Instant)
-    document: Mapped[bytes] = mapped_column(LargeBinary)
+    document: Mapped[Document]
 
 
 class TimelineItemRow(Table):
@@ -175,7 +175,7 @@ class TimelineQueries:
     async def num_bytes(self, project: str, timeline: str) -> int:
         """Total size of the documents of a timeline, computed by the database."""
         query = _select_items(project, timeline).with_only_columns(
-            func.sum(func.length(ItemRow.document))
+            func.sum(document_size(ItemRow.document, self._session))
         )
         return (await self._session.execute(query)).scalar_one() or 0
 

@@ -30,6 +30,7 @@ from sqlalchemy.orm import Mapped, aliased, mapped_column
 from sqlalchemy.sql import ColumnElement, FromClause
 
 from control_svc.base.ids import RESPONSE, is_id
+from control_svc.db.documents import Document, document_size
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
@@ -57,7 +58,7 @@ class ResponseRow(Table):
     project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     # as requested
-    settings: Mapped[bytes] = mapped_column(LargeBinary)
+    settings: Mapped[Document]
     options: Mapped[bytes] = mapped_column(LargeBinary)
     # as in effect
     model: Mapped[str] = mapped_column(Text)
@@ -70,8 +71,8 @@ class ResponseRow(Table):
     context_start: Mapped[str] = mapped_column(Key)
     is_compacted: Mapped[bool] = mapped_column(Boolean)
     state: Mapped[str] = mapped_column(String(16))
-    work: Mapped[bytes] = mapped_column(LargeBinary)
-    ending: Mapped[bytes] = mapped_column(LargeBinary)
+    work: Mapped[Document]
+    ending: Mapped[Document]
     created_at: Mapped[datetime] = mapped_column(Instant)
     completed_at: Mapped[datetime | None] = mapped_column(Instant)
     expires_at: Mapped[datetime | None] = mapped_column(Instant)
@@ -164,7 +165,8 @@ class ResponseQueries:
         if not is_id(response_id, RESPONSE):
             return 0
         chain = _chain(project, response_id)
-        query = _join_items(select(func.sum(func.length(ItemRow.document))), project, chain)
+        size = document_size(ItemRow.document, self._session)
+        query = _join_items(select(func.sum(size)), project, chain)
         return (await self._session.execute(query)).scalar_one() or 0
 
     async def later_approvals(self, project: str, response_id: str) -> list[Item]:

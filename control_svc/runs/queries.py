@@ -7,7 +7,6 @@ from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
-    LargeBinary,
     Row,
     Select,
     String,
@@ -20,6 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import RUN, STEP, is_id
 from control_svc.base.pagination import Window, apply_window, restore_order
+from control_svc.db.documents import Document
 from control_svc.db.tables import Key, Project, Table
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamRow
@@ -43,8 +43,8 @@ class RunRow(Table):
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     thread_id: Mapped[str] = mapped_column(Key)
     state: Mapped[str] = mapped_column(String(16))
-    settings: Mapped[bytes] = mapped_column(LargeBinary)  # written once; may be large
-    document: Mapped[bytes] = mapped_column(LargeBinary)
+    settings: Mapped[Document]  # written once; may be large
+    document: Mapped[Document]
 
 
 class RunStepRow(Table):
@@ -61,7 +61,7 @@ class RunStepRow(Table):
     run_id: Mapped[str] = mapped_column(Key, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     state: Mapped[str] = mapped_column(String(16))
-    document: Mapped[bytes] = mapped_column(LargeBinary)
+    document: Mapped[Document]
 
 
 _BYTES: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Double,
     ScalarSelect,
     SQLColumnExpression,
-    Text,
     and_,
     case,
     cast,
@@ -37,8 +36,8 @@ _ORDERINGS: Final[Mapping[Comparator, Callable[[Any, Any], ColumnElement[bool]]]
     Comparator.LTE: operator.le,
 }
 _NEGATED: Final = (Comparator.NE, Comparator.NIN)
-Attributes = SQLColumnExpression[bytes]
-"""A column with attributes as a JSON object in UTF-8."""
+Attributes = SQLColumnExpression[Any]
+"""Attributes as a JSON object: TEXT or JSONB."""
 
 
 class _Values(NamedTuple):
@@ -77,7 +76,7 @@ def _compare_in_sqlite(
     comparison: Comparison, values: _Values, attributes: Attributes
 ) -> ColumnElement[bool]:
     """Search the members of the object: a JSON path cannot have every key."""
-    member = func.json_each(cast(attributes, Text)).table_valued("key", "value", "type")
+    member = func.json_each(attributes).table_valued("key", "value", "type")
     # Numbers are parsed by SQLite like the attributes, so that rounding is the same.
     parsed = func.json_each(orjson.dumps(values.numbers).decode()).table_valued("value")
     numbers = select(parsed.c.value).scalar_subquery()
@@ -94,7 +93,7 @@ def _compare_in_sqlite(
 def _compare_in_postgres(
     comparison: Comparison, values: _Values, attributes: Attributes
 ) -> ColumnElement[bool]:
-    value = cast(func.convert_from(attributes, "UTF8"), JSONB)[comparison.key]
+    value = cast(attributes, JSONB)[comparison.key]
     number, text = cast(value.astext, Double), value.astext.collate("C")
     return case(
         {

@@ -18,6 +18,7 @@ from control_svc.base.ids import (
     is_id,
 )
 from control_svc.base.pagination import Window, apply_cursors, apply_window, restore_order
+from control_svc.db.documents import document_value
 from control_svc.db.transaction import Transaction
 from control_svc.files.tables import FileRow
 from control_svc.vector_stores.filter_sql import filter_condition
@@ -250,9 +251,10 @@ class StoreFileQueries:
     ) -> frozenset[str]:
         """List the entries of completed files whose attributes satisfy a filter."""
         dialect = self._session.get_bind().dialect.name
+        attributes = document_value(StoreFileRow.attached, self._session)
         query = select(StoreFileRow.entry).where(
             *_completed(project, store_ids),
-            filter_condition(condition, StoreFileRow.attached, dialect),
+            filter_condition(condition, attributes, dialect),
         )
         return frozenset(await self._session.scalars(query))
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from control_svc.db.documents import Document
 from control_svc.db.tables import Instant, Key, Project, Table
 
 _PRESENT = "state != 'deleted'"
@@ -29,7 +30,7 @@ class VectorStoreRow(Table):
     # set by the caller
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str] = mapped_column(Text)
-    attached: Mapped[bytes] = mapped_column(LargeBinary)
+    attached: Mapped[Document]
     life_days: Mapped[int | None] = mapped_column(Integer)
     # sums over its files
     in_progress: Mapped[int] = mapped_column(Integer)
@@ -78,7 +79,7 @@ class StoreFileRow(Table):
     file_id: Mapped[str] = mapped_column(Key)
     batch_id: Mapped[str | None] = mapped_column(Key)
     # set by the caller
-    attached: Mapped[bytes] = mapped_column(LargeBinary)
+    attached: Mapped[Document]
     max_tokens: Mapped[int] = mapped_column(Integer)
     overlap_tokens: Mapped[int] = mapped_column(Integer)
     # state

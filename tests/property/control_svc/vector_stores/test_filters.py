@@ -8,7 +8,8 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import LargeBinary, literal, select
+from sqlalchemy import ColumnElement, Text, cast, literal, select
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control_svc.vector_stores.filter_sql import filter_condition
@@ -102,6 +103,12 @@ def open_engine(database: str, request: pytest.FixtureRequest) -> AsyncEngine:
     return create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
 
 
+def as_document(attributes: dict[str, AttributeValue], database: str) -> ColumnElement[str]:
+    """Attributes in the SQL of a database."""
+    document = literal(orjson.dumps(attributes).decode(), Text)
+    return document if database == "sqlite" else cast(document, JSONB)
+
+
 @pytest.mark.timeout(120)  # the server starts
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_filters_match_as_documented(database: str, request: pytest.FixtureRequest) -> None:
@@ -109,7 +116,7 @@ def test_filters_match_as_documented(database: str, request: pytest.FixtureReque
     engine = open_engine(database, request)
 
     async def matches(condition: Filter, attributes: dict[str, AttributeValue]) -> bool:
-        document = literal(orjson.dumps(attributes), LargeBinary)
+        document = as_document(attributes, database)
         async with engine.connect() as connection:
             query = select(filter_condition(condition, document, database))
             return bool(await connection.scalar(query))
@@ -141,7 +148,7 @@ def test_the_largest_filter_fits_into_a_statement(
     engine = open_engine(database, request)
 
     async def matches(attribute: AttributeValue) -> bool:
-        document = literal(orjson.dumps({"x": attribute}), LargeBinary)
+        document = as_document({"x": attribute}, database)
         query = select(filter_condition(largest, document, database))
         assert len(query.compile(dialect=engine.dialect).params) < 10 * MAX_CONDITIONS
         async with engine.connect() as connection:

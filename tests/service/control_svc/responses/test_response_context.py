@@ -29,14 +29,13 @@ async def test_a_history_above_the_size_limit_is_refused(
     long = await client.create("long", previous_response_id=first.id)
     long_items = await conversations.items(conversation.id)
     long_items += (await client.input_items(long.id)).items
-    content = Message(role=Role.USER, content=(Text(text="long"),))
-    document = encode_content(content) + b" " * MAX_HISTORY_BYTES
+    content = Message(role=Role.USER, content=(Text(text="x" * MAX_HISTORY_BYTES),))
     grow = update(ItemRow).where(ItemRow.id.in_([item.id for item in long_items]))
-    grow = grow.values(document=document)
+    grow = grow.values(document=encode_content(content))
     file = running.folder / "control" / FILE_NAME
     url = make_url(database_url) if database_url else URL.create("sqlite", database=str(file))
     driver = "postgresql+asyncpg" if database_url else "sqlite+aiosqlite"
-    engine = create_async_engine(url.set(drivername=driver))
+    engine = create_async_engine(url.set(drivername=driver), json_serializer=str)
     async with engine.begin() as connection:
         await connection.execute(grow)
     await engine.dispose()
