@@ -1,19 +1,19 @@
 """Items and content parts as objects. Absent optional fields are omitted instead of null."""
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from corral.control.v1 import item_pb2
 
-from openai_wire.shared.objects import Json
+from openai_wire.shared.objects import Json, enum_name
 
-_ROLES: Final = {
-    item_pb2.ITEM_ROLE_USER: "user",
-    item_pb2.ITEM_ROLE_ASSISTANT: "assistant",
-    item_pb2.ITEM_ROLE_SYSTEM: "system",
-    item_pb2.ITEM_ROLE_DEVELOPER: "developer",
+_JSON_NAMES: Final = {
+    "arguments_json": "arguments",
+    "problem": "error",
+    "sealed": "encrypted_content",
 }
+_NULLABLE: Final = frozenset(("approval_request_id", "problem", "reason"))
 _STATUSES: Final = {
     item_pb2.Item.STATUS_UNSPECIFIED: "completed",
     item_pb2.Item.STATUS_IN_PROGRESS: "in_progress",
@@ -94,29 +94,22 @@ def _message(item: item_pb2.Item) -> Json:
     role = item.message.role
     is_output = role == item_pb2.ITEM_ROLE_ASSISTANT
     content = [part_object(part, is_output=is_output) for part in item.message.parts]
-    return _status(item) | {"role": _ROLES[role], "content": content}
-
-
-def _function_call(item: item_pb2.Item) -> Json:
-    call = item.function_call
     return _status(item) | {
-        "call_id": call.call_id,
-        "name": call.name,
-        "arguments": call.arguments_json,
+        "role": enum_name(item_pb2.ItemRole.Name(role), "ITEM_ROLE_"),
+        "content": content,
     }
 
 
-def _custom_tool_call(item: item_pb2.Item) -> Json:
-    call = item.custom_tool_call
-    return _status(item) | {"call_id": call.call_id, "name": call.name, "input": call.input}
-
-
-def _function_call_output(item: item_pb2.Item) -> Json:
-    return _status(item) | _output(item.function_call_output)
-
-
-def _custom_tool_call_output(item: item_pb2.Item) -> Json:
-    return _status(item) | _output(item.custom_tool_call_output)
+def _fields(message: Any) -> Json:
+    """The fields of a message by their names in JSON; those that may be null are so if empty."""
+    written: Json = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.has_presence and not message.HasField(field.name):
+            value = None
+        name = _JSON_NAMES.get(field.name, field.name)
+        written[name] = value or None if field.name in _NULLABLE else value
+    return written
 
 
 def _output(item: item_pb2.ToolOutputItem) -> Json:
@@ -133,10 +126,6 @@ def _reasoning(item: item_pb2.Item) -> Json:
     text, sealed = item.reasoning.text, item.reasoning.sealed
     summary = [{"type": "summary_text", "text": text}] if text else []
     return {"summary": summary} | ({"encrypted_content": sealed} if sealed else {})
-
-
-def _compaction(item: item_pb2.Item) -> Json:
-    return {"encrypted_content": item.compaction.sealed}
 
 
 def _file_search_call(item: item_pb2.Item) -> Json:
@@ -170,34 +159,8 @@ def _mcp_list_tools(item: item_pb2.Item) -> Json:
 
 
 def _mcp_call(item: item_pb2.Item) -> Json:
-    call = item.mcp_call
-    return {
-        "status": "failed" if call.problem else _STATUSES[item.status],
-        "server_label": call.server_label,
-        "name": call.name,
-        "arguments": call.arguments_json,
-        "output": call.output if call.HasField("output") else None,
-        "error": call.problem or None,
-        "approval_request_id": call.approval_request_id or None,
-    }
-
-
-def _mcp_approval_request(item: item_pb2.Item) -> Json:
-    request = item.mcp_approval_request
-    return {
-        "server_label": request.server_label,
-        "name": request.name,
-        "arguments": request.arguments_json,
-    }
-
-
-def _mcp_approval_response(item: item_pb2.Item) -> Json:
-    response = item.mcp_approval_response
-    return {
-        "approval_request_id": response.approval_request_id,
-        "approve": response.approve,
-        "reason": response.reason or None,
-    }
+    status = "failed" if item.mcp_call.problem else _STATUSES[item.status]
+    return {"status": status} | _fields(item.mcp_call)
 
 
 def _parse_json(text: str, default: object) -> object:
@@ -210,16 +173,16 @@ def _parse_json(text: str, default: object) -> object:
 
 _WRITERS: Final[dict[str, Callable[[item_pb2.Item], Json]]] = {
     "message": _message,
-    "function_call": _function_call,
-    "function_call_output": _function_call_output,
-    "custom_tool_call": _custom_tool_call,
-    "custom_tool_call_output": _custom_tool_call_output,
+    "function_call": lambda item: _status(item) | _fields(item.function_call),
+    "function_call_output": lambda item: _status(item) | _output(item.function_call_output),
+    "custom_tool_call": lambda item: _status(item) | _fields(item.custom_tool_call),
+    "custom_tool_call_output": lambda item: _status(item) | _output(item.custom_tool_call_output),
     "reasoning": _reasoning,
-    "compaction": _compaction,
+    "compaction": lambda item: _fields(item.compaction),
     "file_search_call": _file_search_call,
     "mcp_list_tools": _mcp_list_tools,
     "mcp_call": _mcp_call,
-    "mcp_approval_request": _mcp_approval_request,
-    "mcp_approval_response": _mcp_approval_response,
+    "mcp_approval_request": lambda item: _fields(item.mcp_approval_request),
+    "mcp_approval_response": lambda item: _fields(item.mcp_approval_response),
 }
 """Converters by field of Item, which equals the `type` of the JSON."""
