@@ -1,26 +1,12 @@
-"""Proto conversion of items, and `include`."""
+"""Filtering of items by `include`."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_svc.items.input_items import Include, apply_include
-from control_svc.items.model import ITEM_PREFIXES, Content, Item
-from control_svc.items.proto import ITEM, input_item
+from control_svc.items.model import Item
 from tests.support.examples import examples
-from tests.support.items import ITEMS, contents_of_kind, items_with
-
-
-@pytest.mark.parametrize("kind", ITEM_PREFIXES)
-@settings(max_examples=examples(25))
-@given(data=st.data())
-def test_items_round_trip_through_protos(kind: type[Content], data: st.DataObject) -> None:
-    """Content and status of every kind of item."""
-    item = data.draw(items_with(contents_of_kind(kind)))
-
-    converted = input_item(ITEM.to_message(item), "item")
-
-    assert (converted.content, converted.status) == (item.content, item.status)
+from tests.support.items import ITEMS
 
 
 @settings(max_examples=examples(50))
