@@ -157,12 +157,12 @@ async def test_a_killed_conversion_continues(tmp_path: Path, database_url: str |
             await connection.exec_driver_sql(COPY_ITEMS)
         await migrations.upgrade(database.migrator)
     with serve(tmp_path, database_url) as program:
-        await program.line("the documents of the table assistants are converted")
+        await program.line("the documents of the table assistants are converted", patience_s=60)
         program.signal(signal.SIGKILL)
         await asyncio.to_thread(program.wait)
     left = await query(folder, database_url, "SELECT name FROM document_conversions ORDER BY name")
     with serve(tmp_path, database_url) as program:
-        await program.line("the documents of the table threads are converted")
+        await program.line("the documents of the table threads are converted", patience_s=60)
     kinds = "SELECT document ->> 'kind', count(*) FROM items WHERE project = 'copies' GROUP BY 1"
 
     assert ("items",) in left
