@@ -48,13 +48,13 @@ def test_forced_tokens_are_computed_with_the_previous_token() -> None:
 
 
 def test_a_step_emits_one_delta_per_sequence() -> None:
-    """With the sampled token and all forced tokens."""
+    """With the sampled token and all forced tokens, each with its text."""
     bench = run_requests(make_constrained("?cde?fghi"), make_constrained("?klm?nopq", 1))
 
     for i, runs in enumerate([(b"cde", b"fghi"), (b"klm", b"nopq")]):
         deltas = bench.deltas(i)
         assert [bytes(delta.tokens[1:]) for delta in deltas] == list(runs)
-        assert all(delta.text == bytes(delta.tokens).decode() for delta in deltas)
+        assert all(delta.texts == tuple(map(chr, delta.tokens)) for delta in deltas)
 
 
 def test_a_row_has_a_limited_number_of_forced_tokens() -> None:
