@@ -11,7 +11,6 @@ import grpc.aio
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, model_pb2
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from corral_cli.bundled import is_bundled, real_model_command
 from corral_cli.connection import (
     CALL_TIMEOUT_S,
     INFERENCE_TARGET,
@@ -19,6 +18,8 @@ from corral_cli.connection import (
     explain_failures,
     target_option,
 )
+from corral_cli.up.announcement import real_model_command
+from inference_svc.models.sources import BUNDLED_NAME
 from svc_kit.errors import DomainError
 from svc_kit.rpc.client import open_channel, translate_errors
 
@@ -230,7 +231,7 @@ def introduction(model: model_pb2.Model) -> str:
     if model.HasField("resolved_limits"):
         context = f"{model.resolved_limits.context_tokens:,} tokens of context"
     lines = [f"{model.name}: {size}, {context}. /help lists the commands."]
-    if is_bundled(model.name):
+    if model.name == BUNDLED_NAME:
         lines.append(
             "This is the tiny demo model that comes with Corral. It shows that everything works,\n"
             f"but knows very little. To serve a real model: {real_model_command()}"

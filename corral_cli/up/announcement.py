@@ -7,12 +7,18 @@ from pathlib import Path
 
 from corral.inference.v1 import model_pb2
 
-from corral_cli.bundled import is_bundled, real_model_command
 from corral_cli.connection import INFERENCE_TARGET, command_name
 from corral_cli.up.ports import reachable
+from inference_svc.models.sources import BUNDLED_NAME
 from svc_kit.network import Address
 
 QUESTION = "What is the capital of France?"
+REAL_MODEL = "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"
+
+
+def real_model_command() -> str:
+    """Return the command that serves a useful model instead of the bundled one."""
+    return f"{command_name()} up --model {REAL_MODEL}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Announcement:
             f"  {self.curl_command()}",
             f"  {command_name()} chat{self.target_flag()}",
         ]
-        if any(is_bundled(model.name) for model in self.models):
+        if any(model.name == BUNDLED_NAME for model in self.models):
             lines += [
                 "",
                 "The bundled demo-chat is a tiny model. It shows that everything works, but knows",
