@@ -26,7 +26,7 @@ class Area(NamedTuple):
 
 AREAS: Final = {
     "engine": Area(
-        90,
+        94,
         ("inference_svc/engine/*",),
         ("tests/unit/inference_svc/engine", "tests/property/inference_svc/engine"),
     ),
@@ -36,7 +36,7 @@ AREAS: Final = {
         ("tests/service/control_svc/jobs", "tests/property/control_svc/jobs"),
     ),
     "event log": Area(
-        90,
+        93,
         ("control_svc/event_log/*",),
         (
             "tests/unit/control_svc/event_log",
@@ -45,7 +45,7 @@ AREAS: Final = {
         ),
     ),
     "error mapping": Area(
-        90,
+        91,
         ("svc_kit/errors/*", "svc_kit/rpc/interceptors.py", "openai_wire/errors.py"),
         (
             "tests/unit/svc_kit/errors",
@@ -55,7 +55,7 @@ AREAS: Final = {
         ),
     ),
     "tenancy": Area(
-        90,
+        89,
         ("control_svc/projects/*", "control_svc/base/*", "svc_kit/auth/*"),
         (
             "tests/unit/svc_kit/auth",
