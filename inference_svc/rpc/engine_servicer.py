@@ -1,7 +1,6 @@
 """The gRPC servicer of EngineService, for operators."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, MissingField, TooLong
 from svc_kit.rpc.message_mapper import EnumMapper
-from svc_kit.rpc.page_tokens import PageTokens
 
 Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
@@ -61,7 +59,6 @@ class EngineServicer(rpc.EngineServiceServicer):
         self._adapters = adapters
         self._info = info
         self._snapshots = snapshots
-        self._tokens = PageTokens(secrets.token_bytes())
 
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
@@ -101,7 +98,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         """List waiting and running requests; without the admin scope, of the caller's project."""
         project = _visible_project()
         requests = load_info.live_requests(self._pool.catalog.engines, project=project)
-        shown, next_token = page(self._tokens, ("requests", project or ""), requests, request)
+        shown, next_token = page(("requests", project or ""), requests, request)
         return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
@@ -197,7 +194,7 @@ class EngineServicer(rpc.EngineServiceServicer):
             for entry in self._pool.catalog
             for each in entry.adapters.all()
         }
-        shown, next_token = page(self._tokens, ("adapters",), adapters, request)
+        shown, next_token = page(("adapters",), adapters, request)
         return pb.ListAdaptersResponse(
             adapters=map(self._describe, shown), next_page_token=next_token
         )

@@ -1,6 +1,5 @@
 """The gRPC servicer of InferenceService."""
 
-import secrets
 from collections.abc import AsyncIterator
 
 import grpc
@@ -22,7 +21,6 @@ from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField
 from svc_kit.logs import current_request_id
 from svc_kit.rpc.interceptors import current_deadline
-from svc_kit.rpc.page_tokens import PageTokens
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -44,7 +42,6 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self._generating = generating
         self._embedding = embedding
         self._ranking = ranking
-        self._tokens = PageTokens(secrets.token_bytes())
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
@@ -142,7 +139,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         """List models and adapters, sorted by name."""
         project = _project()
         models = {(each.name,): each for each in self._pool.catalog.visible_models(project)}
-        shown, next_token = page(self._tokens, ("models", project), models, request)
+        shown, next_token = page(("models", project), models, request)
         return pb.ListModelsResponse(
             models=map(model_info.model, shown), next_page_token=next_token
         )

@@ -50,6 +50,8 @@ def check_count(field: str, items: Sequence[object], limit: int) -> None:
 
 
 MAX_PAGE = 1000
+_TOKENS = PageTokens(b"corral.inference.v1")
+"""The same key at every replica; it detects mistakes, and a position reveals nothing."""
 ItemT = TypeVar("ItemT")
 
 
@@ -59,7 +61,6 @@ class _ListRequest(Protocol):
 
 
 def page(
-    tokens: PageTokens,
     binding: Sequence[str],
     items: Mapping[tuple[Any, ...], ItemT],
     request: _ListRequest,
@@ -68,14 +69,14 @@ def page(
 
     The token is empty at the end. It contains the last key, so objects that appear or disappear
     between two calls do not shift the others. Raises `OutOfRange` for a negative size and
-    `InvalidField` for a token of another list than `binding`, or of another process.
+    `InvalidField` for a token of another list than `binding`.
     """
     if request.page_size < 0:
         raise OutOfRange(field="page_size", value=request.page_size, minimum=0)
     keys = sorted(items)
     if request.page_token:
-        last = json.loads(tokens.read(request.page_token, binding))
+        last = json.loads(_TOKENS.read(request.page_token, binding))
         keys = keys[bisect_right(keys, tuple(last)) :]
     shown = keys[: min(request.page_size or MAX_PAGE, MAX_PAGE)]
-    next_token = tokens.make(json.dumps(shown[-1]), binding) if len(shown) < len(keys) else ""
+    next_token = _TOKENS.make(json.dumps(shown[-1]), binding) if len(shown) < len(keys) else ""
     return [items[key] for key in shown], next_token
