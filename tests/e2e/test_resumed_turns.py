@@ -15,6 +15,7 @@ import pytest
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1.inference_service_pb2 import ChatDelta
 
+from control_svc.inference.generation_options import GenerationOptions
 from control_svc.inference.turn_client import RpcTurnClient
 from control_svc.inference.turns import (
     ChoiceMode,
@@ -114,7 +115,8 @@ def make_turn(
     if stop:
         options.stopping.stop.append(stop)
     message = TurnMessage(TurnRole.USER, (TextPart(text),))
-    defaults = {"project": "p", "model": "", "seed": 7, "options": options.SerializeToString()}
+    stored = GenerationOptions.from_bytes(options.SerializeToString())
+    defaults = {"project": "p", "model": "", "seed": 7, "options": stored}
     return TurnRequest(**{**defaults, "messages": (message,), **fields})
 
 
