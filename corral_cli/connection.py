@@ -92,11 +92,17 @@ class Connection:
         """Call a unary method and return its reply."""
         return self.run(lambda channel: method(channel)(request, timeout=timeout_s))
 
-    def list_all(self, method: Method[Any], request: Any, field: str) -> list[Any]:
-        """Return the objects of all pages of a list; `field` is as in `list_all`."""
+    def list_all(
+        self,
+        method: Method[Any],
+        request: Any,
+        field: str,
+        timeout_s: float | None = CALL_TIMEOUT_S,
+    ) -> list[Any]:
+        """Return the objects of all pages of a list; the parameters are as in `list_all`."""
 
         async def collect(channel: grpc.aio.Channel) -> list[Any]:
-            return [item async for item in list_all(method(channel), request, field)]
+            return [item async for item in list_all(method(channel), request, field, timeout_s)]
 
         return self.run(collect)
 

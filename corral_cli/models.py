@@ -32,7 +32,7 @@ def list_models(connection: Connection) -> None:
     """List every model with its state."""
     request = inference_pb.ListModelsRequest()
     listed = connection.list_all(
-        lambda channel: InferenceServiceStub(channel).ListModels, request, "models"
+        lambda channel: InferenceServiceStub(channel).ListModels, request, "models", timeout_s=None
     )
     click.echo(table(listed))
 

@@ -6,7 +6,7 @@ import contextvars
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -54,15 +54,17 @@ def configure_logging(
 
 
 @contextmanager
-def log_errors(log: logging.Logger, problem: str, level: int = logging.WARNING) -> Iterator[None]:
+def log_errors(
+    log: logging.Logger, problem: str, level: Callable[[], int] = lambda: logging.WARNING
+) -> Iterator[None]:
     """Log errors instead of raising them, for loops whose next round may succeed.
 
-    DomainErrors and timeouts are expected, and logged at `level`.
+    DomainErrors and timeouts are expected, and logged at the `level` of that moment.
     """
     try:
         yield
     except (DomainError, TimeoutError) as error:
-        log.log(level, "%s: %s", problem, error)
+        log.log(level(), "%s: %s", problem, error)
     except Exception:  # a defect must not end the loop
         log.exception(problem)
 

@@ -67,7 +67,10 @@ def assistant_edit(
 
     def edit(old: AssistantSettings) -> AssistantSettings:
         changed = apply_mask(ASSISTANT_SETTINGS.to_message(old), changes, mask)
-        return ASSISTANT_SETTINGS.from_message(changed)
+        if any(path.split(".")[0] == "options" for path in mask.paths):
+            return ASSISTANT_SETTINGS.from_message(changed)
+        changed.ClearField("options")  # an older release may have stored some that are refused now
+        return replace(ASSISTANT_SETTINGS.from_message(changed), options=old.options)
 
     return edit
 

@@ -95,8 +95,11 @@ class Reconciler:
 
     async def _watch(self) -> None:
         pause = _FIRST_PAUSE_S
+
+        def level() -> int:
+            return logging.WARNING if pause == _FIRST_PAUSE_S else logging.DEBUG
+
         while True:
-            level = logging.WARNING if pause == _FIRST_PAUSE_S else logging.DEBUG
             with log_errors(log, "the desired adapters cannot be watched", level):
                 async for state in self._control.watch(self._state):
                     if pause > _FIRST_PAUSE_S:

@@ -190,7 +190,7 @@ class EngineServicer(rpc.EngineServiceServicer):
     ) -> pb.ListAdaptersResponse:
         """List all generations of all adapters."""
         adapters = {
-            (each.name, each.project, each.generation): each
+            (each.name, each.project, each.generation, each.model): each
             for entry in self._pool.catalog
             for each in entry.adapters.all()
         }

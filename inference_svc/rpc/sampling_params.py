@@ -31,7 +31,7 @@ def to_sampling(pb: sampling_pb.SamplingParams, defaults: Sampling) -> Sampling:
         is_on = pb.mirostat.version != 0
         changes["mirostat"] = _MIROSTAT.from_message(pb.mirostat) if is_on else None
     if pb.HasField("adaptive"):
-        is_on = pb.adaptive.HasField("target") and pb.adaptive.target >= 0
+        is_on = pb.adaptive.HasField("target") and not pb.adaptive.target < 0
         changes["adaptive"] = _ADAPTIVE.from_message(pb.adaptive) if is_on else None
     if pb.logit_bias:
         changes["logit_bias"] = tuple((entry.token_id, entry.bias) for entry in pb.logit_bias)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from svc_kit.errors import OutOfRange, TokenOutOfVocabulary, TooLong
+from svc_kit.errors import InvalidField, OutOfRange, TokenOutOfVocabulary, TooLong
 from svc_kit.rpc.page_tokens import PageTokens
 
 MAX_DURATION_S = 315_576_000_000  # protobuf's limit for a Duration
@@ -75,8 +75,11 @@ def page(
         raise OutOfRange(field="page_size", value=request.page_size, minimum=0)
     keys = sorted(items)
     if request.page_token:
-        last = json.loads(_TOKENS.read(request.page_token, binding))
-        keys = keys[bisect_right(keys, tuple(last)) :]
+        position = _TOKENS.read(request.page_token, binding)
+        try:
+            keys = keys[bisect_right(keys, tuple(json.loads(position))) :]
+        except (ValueError, TypeError, RecursionError):
+            raise InvalidField(field="page_token", problem="it belongs to another list") from None
     shown = keys[: min(request.page_size or MAX_PAGE, MAX_PAGE)]
     next_token = _TOKENS.make(json.dumps(shown[-1]), binding) if len(shown) < len(keys) else ""
     return [items[key] for key in shown], next_token

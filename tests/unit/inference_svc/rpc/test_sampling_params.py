@@ -34,3 +34,10 @@ def test_mirostat_zero_is_off() -> None:
 
     assert to_sampling(on, Sampling()).mirostat == Mirostat(2)
     assert to_sampling(off, Sampling()).mirostat is None
+
+
+def test_a_target_that_is_no_number_is_not_taken_for_none() -> None:
+    """It is refused by the validation of the parameters."""
+    message = sampling_pb.SamplingParams(adaptive=sampling_pb.AdaptiveParams(target=float("nan")))
+
+    assert to_sampling(message, Sampling()).adaptive is not None

@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
-from inference_svc.rpc.validation import page
+import pytest
+
+from inference_svc.rpc.validation import _TOKENS, page
+from svc_kit.errors import InvalidField
 
 
 def test_pages_continue_after_objects_that_have_gone() -> None:
@@ -15,3 +18,12 @@ def test_pages_continue_after_objects_that_have_gone() -> None:
 
     assert shown == ["a", "b"]
     assert page(binding, changed, rest) == (["c", "d"], "")
+
+
+@pytest.mark.parametrize("position", ["x", '["x"]', "null", "[" * 5000])
+def test_positions_that_no_page_has_are_refused(position: str) -> None:
+    """The key of the tokens is no secret, so a client can sign any position."""
+    token = _TOKENS.make(position, ("requests", ""))
+
+    with pytest.raises(InvalidField, match="page_token"):
+        page(("requests", ""), {(1.5, "a"): "a"}, SimpleNamespace(page_size=1, page_token=token))

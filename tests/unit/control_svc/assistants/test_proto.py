@@ -1,0 +1,38 @@
+"""Assistants whose options an older release stored without checking them."""
+
+from corral.control.v1 import assistant_pb2
+from corral.inference.v1 import generation_pb2, sampling_pb2
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from control_svc.assistants.model import AssistantSettings
+from control_svc.assistants.proto import assistant_edit
+from control_svc.inference.generation_options import GenerationOptions
+
+_UNKNOWN_SAMPLER = 99
+
+
+def _unreadable_options() -> GenerationOptions:
+    sampling = sampling_pb2.SamplingParams()
+    sampling.samplers.append(_UNKNOWN_SAMPLER)  # type: ignore[arg-type]
+    stored = generation_pb2.GenerationOptions(sampling=sampling).SerializeToString()
+    return GenerationOptions.from_bytes(stored)
+
+
+def test_other_fields_can_be_changed() -> None:
+    """The options are kept as they are."""
+    settings = AssistantSettings(model="m", options=_unreadable_options())
+    edit = assistant_edit(assistant_pb2.Assistant(name="new"), FieldMask(paths=["name"]))
+
+    edited = edit(settings)
+
+    assert edited.name == "new"
+    assert bytes(edited.options) == bytes(settings.options)
+
+
+def test_options_of_a_run_are_merged() -> None:
+    """Those that can be read are kept beside those that cannot."""
+    merged = _unreadable_options().merge(GenerationOptions(deterministic=True))
+
+    message = generation_pb2.GenerationOptions.FromString(bytes(merged))
+    assert message.deterministic
+    assert list(message.sampling.samplers) == [_UNKNOWN_SAMPLER]
