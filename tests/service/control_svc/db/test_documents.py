@@ -18,6 +18,7 @@ from control_svc.base.pagination import Window
 from control_svc.db import migrations
 from control_svc.db.documents import ConversionRow, convert_documents
 from control_svc.db.engine import FILE_NAME, Database, open_database
+from control_svc.db.limits import DatabaseLimits
 from control_svc.db.transaction import Transaction
 from control_svc.items.queries import TimelineQueries
 from control_svc.runs.model import Run
@@ -174,3 +175,17 @@ def serve(folder: Path, url: str | None) -> Program:
     """Start the control service on the database."""
     settings = {"listen": "127.0.0.1:0"} | ({} if url is None else {"database_url": url})
     return start(folder, "serve", "control", control=settings)
+
+
+async def test_slow_rows_are_converted(postgres_url: str, tmp_path: Path) -> None:
+    """The conversion has the time of a migration, not that of other statements."""
+    limits = DatabaseLimits(statement_s=0.1)
+    async with open_test_database(tmp_path, postgres_url) as database:
+        await make_world(database).thread("\0" * 500_000)  # takes half a second
+        await as_release_0_1(database)
+    async with open_database(postgres_url, tmp_path, limits=limits) as database:
+        while (
+            await database.transactions.write(lambda tx: convert_documents(tx, datetime.now(UTC)))
+        ).num_rows:
+            pass
+    assert await query(tmp_path, postgres_url, "SELECT name FROM document_conversions") == []
