@@ -161,6 +161,8 @@ async def build(
         sweeper = _sweeper(deps)
         sweeper_task = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
         stack.push_async_callback(cancel_and_wait, sweeper_task)
+        conversion = convert_documents(deps.transactions, settings.sweep_interval_s)
+        stack.push_async_callback(cancel_and_wait, asyncio.create_task(conversion))
         server.set_serving(True)
         yield Control(server, sweeper, dispatcher, management)
 
@@ -383,5 +385,4 @@ def _cleanup_steps(deps: Deps) -> list[CleanupStep]:
         delete_ended_lines,
         delete_old_requests,
         delete_old_reports,
-        convert_documents,  # last, since it may take long after an upgrade
     ]

@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +11,7 @@ import orjson
 from bench.measurement import CORRAL, Measurement, Part, Result
 from bench.stage import Stage
 from control_svc.db import migrations
-from control_svc.db.documents import convert_documents
+from control_svc.db.documents import convert_rows
 from control_svc.db.engine import open_database
 from tools.postgres import create_database, run_postgres
 
@@ -61,9 +60,7 @@ async def _upgrade(folder: Path, url: str | None, rows: int) -> tuple[float, flo
         started = time.perf_counter()
         await migrations.upgrade(database.migrator)
         migrated = time.perf_counter()
-        while (
-            await database.transactions.write(lambda tx: convert_documents(tx, datetime.now(UTC)))
-        ).num_rows:
+        while await database.transactions.write(convert_rows):
             pass
         return migrated - started, time.perf_counter() - migrated
 

@@ -19,14 +19,14 @@ class Deleted(NamedTuple):
     """The result of one transaction of a step."""
 
     num_rows: int
-    """Number of rows that it has deleted or converted."""
+    """Number of rows that it has deleted."""
     blob_keys: Sequence[str] = ()
     """Keys of the rows' blobs, which the sweeper deletes after the commit."""
 
 
 CleanupStep = Callable[[Transaction, datetime], Awaitable[Deleted]]
-"""Deletes some of the rows, of all projects, that have expired at a time; one converts rows. The
-sweeper repeats a step, each time in its own transaction, until `num_rows` is 0."""
+"""Deletes some of the rows, of all projects, that have expired at a time. The sweeper
+repeats a step, each time in its own transaction, until `num_rows` is 0."""
 
 
 async def delete_some(

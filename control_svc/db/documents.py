@@ -1,13 +1,13 @@
 """JSON documents in columns: TEXT on SQLite, JSONB on PostgreSQL.
 
-Release 0.1 stored them as bytes. Migration 0015 declares the columns, and the sweeper converts the
+Release 0.1 stored them as bytes. Migration 0015 declares the columns, and the service converts the
 rows: on SQLite in place, on PostgreSQL from a column NAME_old, which is NULL in converted rows.
 Until then both forms are read. The next release drops the old columns and what reads them.
 """
 
+import asyncio
 import logging
 import re
-from datetime import datetime
 from itertools import accumulate
 from typing import Annotated, Any, Final
 
@@ -38,13 +38,15 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
-from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted
 from control_svc.db.limits import LIMITS
 from control_svc.db.tables import Table
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import Transaction, Transactions
+from svc_kit.logs import log_errors
 
 _log = logging.getLogger(__name__)
 OLD_SUFFIX: Final = "_old"
+ROWS_AT_ONCE: Final = 500
+"""Maximum number of rows that one transaction converts."""
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 """Maximum size of the rows that one transaction converts, except for a single larger one. On
 PostgreSQL, text that consists of NUL characters takes up to 2 s per megabyte, other text 20 ms."""
@@ -180,11 +182,21 @@ class _RowsToConvert:
             self.values = {each: _current(each) for each in new} | dict.fromkeys(old, null())
 
 
-async def convert_documents(tx: Transaction, _now: datetime) -> Deleted:
-    """Convert the next rows of a table that no other process is converting.
+async def convert_documents(transactions: Transactions, interval_s: float) -> None:
+    """Convert all rows, until cancelled. What failed, or was left by another process that ended, is
+    converted after `interval_s` seconds.
+    """
+    while True:
+        with log_errors(_log, "documents could not be converted"):
+            while await transactions.write(convert_rows):
+                pass
+        await asyncio.sleep(interval_s)
 
-    A step of the sweeper. The progress is stored with the converted rows, so that an interrupted
-    conversion continues.
+
+async def convert_rows(tx: Transaction) -> bool:
+    """Convert the next rows of a table that no other process is converting; False if there is none.
+
+    The progress is stored with the converted rows, so that an interrupted conversion continues.
     """
     session = tx.session
     conversion = await session.scalar(
@@ -194,10 +206,10 @@ async def convert_documents(tx: Transaction, _now: datetime) -> Deleted:
         .with_for_update(skip_locked=True)
     )
     if conversion is None:
-        return Deleted(0)
+        return False
     if not _is_sqlite(session):
-        limit_ms = round(LIMITS.migration_statement_s * 1000)
-        await session.execute(text(f"SET LOCAL statement_timeout = {limit_ms}"))
+        limit = LIMITS.postgres_migration_settings()["statement_timeout"]
+        await session.execute(text(f"SET LOCAL statement_timeout = '{limit}'"))
     rows = _RowsToConvert(conversion.name, is_sqlite=_is_sqlite(session))
     key, last_key = tuple_(*rows.keys), orjson.loads(conversion.last_key)
     is_next = key > last_key if last_key else true()
@@ -214,4 +226,4 @@ async def convert_documents(tx: Transaction, _now: datetime) -> Deleted:
     if len(converted) == len(found) < ROWS_AT_ONCE:
         await session.delete(conversion)
         _log.info("the documents of the table %s are converted", conversion.name)
-    return Deleted(max(len(converted), 1))  # not 0, for there may be another table
+    return True

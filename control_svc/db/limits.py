@@ -16,7 +16,7 @@ SQLITE_WRITE: Final = "BEGIN IMMEDIATE"
 """Begins writes and migrations on SQLite: waits for other writers at the start, since a transaction
 that has read cannot wait for them later."""
 SQLITE_READ: Final = "BEGIN"
-"""Begins reads on SQLite, which see one snapshot and wait for nobody."""
+"""Begins reads on SQLite, which see one snapshot and wait for no lock."""
 SQLITE_READERS: Final = 4
 """Connections that read on SQLite; each has a thread. One more writes, and one migrates."""
 
@@ -31,7 +31,7 @@ class DatabaseLimits(NamedTuple):
     """Wait for a new connection to PostgreSQL."""
     pool_s: float = 30.0
     """Wait for a free connection, on SQLite for the one that writes: the default deadline of a
-    call, after which nobody waits for the result."""
+    call, whose result is not used later."""
     lock_s: float = 10.0
     """Wait for one lock: on a row, a table or an advisory lock of PostgreSQL, or of another program
     on the file of SQLite. Transactions take milliseconds, so its holder hangs."""
@@ -45,7 +45,7 @@ class DatabaseLimits(NamedTuple):
     and must not fail because of it."""
     migration_statement_s: float = 300.0
     """As `statement_s`, in migrations, which build indexes and rewrite tables. Also the wait for
-    the migration of another process, which blocks nobody else."""
+    the migration of another process, during which no lock is held."""
 
     def postgres_settings(self) -> dict[str, str]:
         """Server settings of the connections of the service."""

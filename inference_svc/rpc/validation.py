@@ -50,7 +50,7 @@ def check_count(field: str, items: Sequence[object], limit: int) -> None:
 
 
 MAX_PAGE = 1000
-_TOKENS = PageTokens(b"corral.inference.v1")
+PAGE_TOKENS = PageTokens(b"corral.inference.v1")
 """The same key at every replica; it detects mistakes, and a position reveals nothing."""
 ItemT = TypeVar("ItemT")
 
@@ -75,11 +75,11 @@ def page(
         raise OutOfRange(field="page_size", value=request.page_size, minimum=0)
     keys = sorted(items)
     if request.page_token:
-        position = _TOKENS.read(request.page_token, binding)
+        position = PAGE_TOKENS.read(request.page_token, binding)
         try:
             keys = keys[bisect_right(keys, tuple(json.loads(position))) :]
         except (ValueError, TypeError, RecursionError):
             raise InvalidField(field="page_token", problem="it belongs to another list") from None
     shown = keys[: min(request.page_size or MAX_PAGE, MAX_PAGE)]
-    next_token = _TOKENS.make(json.dumps(shown[-1]), binding) if len(shown) < len(keys) else ""
+    next_token = PAGE_TOKENS.make(json.dumps(shown[-1]), binding) if len(shown) < len(keys) else ""
     return [items[key] for key in shown], next_token

@@ -274,7 +274,7 @@ class MessageMapper(Generic[DomainT, MessageT]):
         converter = _converter(kind, field, self.uses)
         self._writes.append((name, target, converter.encode))
         is_optional = NoneType in get_args(kind)
-        can_be_absent = is_optional or (has_default and _can_say_unset(field))
+        can_be_absent = is_optional or (has_default and _is_unset_if_empty(field))
         self._reads.append(
             _Field(name, target, converter.decode, field.has_presence, can_be_absent, has_default)
         )
@@ -400,7 +400,7 @@ def _find(kind: Any, descriptor: Any, uses: _Uses) -> Any:
     return next(matching, None)
 
 
-def _can_say_unset(field: Any) -> bool:
+def _is_unset_if_empty(field: Any) -> bool:
     """Whether an empty value means that the field is unset. A number without presence can be 0."""
     is_text = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
     return field.has_presence or field.is_repeated or field.enum_type is not None or is_text

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import LargeBinary, column, delete, insert, select, table, update
 
 from control_svc.assistants.queries import AssistantRow
-from control_svc.db.documents import OLD_SUFFIX, ConversionRow, convert_documents
+from control_svc.db.documents import OLD_SUFFIX, ConversionRow, convert_rows
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from tests.support.examples import examples
@@ -90,10 +90,8 @@ def test_documents_are_read_as_they_were_written(url: str | None) -> None:
         assert equal(await read_document(database), expected)
         await replace_document(database, document, old=True)
         assert equal(await read_document(database), expected)
-        converted = await database.transactions.write(
-            lambda tx: convert_documents(tx, datetime.now(UTC))
-        )
-        assert converted.num_rows == 1
+        converted = await database.transactions.write(convert_rows)
+        assert converted
         assert equal(await read_document(database), expected)
 
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:

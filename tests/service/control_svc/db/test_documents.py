@@ -5,7 +5,6 @@ import signal
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from sqlalchemy import select
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
 from control_svc.base.pagination import Window
 from control_svc.db import migrations
-from control_svc.db.documents import ConversionRow, convert_documents
+from control_svc.db.documents import ConversionRow, convert_rows
 from control_svc.db.engine import FILE_NAME, Database, open_database
 from control_svc.db.limits import DatabaseLimits
 from control_svc.db.transaction import Transaction
@@ -94,9 +93,7 @@ async def test_tables_are_read_while_they_are_converted(
         states = [await read_all(world, run)]
         thread = replace(await world.get_thread(run.thread_id), revision=1)
         await transactions.write(lambda tx: ThreadQueries(tx).update(PROJECT, thread))
-        while (
-            await transactions.write(lambda tx: convert_documents(tx, datetime.now(UTC)))
-        ).num_rows:
+        while await transactions.write(convert_rows):
             states.append(await read_all(world, run))
         left = await transactions.read(lambda tx: tx.session.scalar(select(ConversionRow)))
 
@@ -127,11 +124,7 @@ async def test_documents_are_read_by_plain_sql(
         run = await create_run(make_world(database))
         if is_upgraded:
             await as_release_0_1(database)
-            while (
-                await database.transactions.write(
-                    lambda tx: convert_documents(tx, datetime.now(UTC))
-                )
-            ).num_rows:
+            while await database.transactions.write(convert_rows):
                 pass
     [(state,)] = await query(tmp_path, database_url, "SELECT document ->> 'state' FROM runs")
     texts = await query(
@@ -184,8 +177,6 @@ async def test_slow_rows_are_converted(postgres_url: str, tmp_path: Path) -> Non
         await make_world(database).thread("\0" * 500_000)  # takes half a second
         await as_release_0_1(database)
     async with open_database(postgres_url, tmp_path, limits=limits) as database:
-        while (
-            await database.transactions.write(lambda tx: convert_documents(tx, datetime.now(UTC)))
-        ).num_rows:
+        while await database.transactions.write(convert_rows):
             pass
     assert await query(tmp_path, postgres_url, "SELECT name FROM document_conversions") == []

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from inference_svc.rpc.validation import _TOKENS, page
+from inference_svc.rpc.validation import PAGE_TOKENS, page
 from svc_kit.errors import InvalidField
 
 
@@ -23,7 +23,7 @@ def test_pages_continue_after_objects_that_have_gone() -> None:
 @pytest.mark.parametrize("position", ["x", '["x"]', "null", "[" * 5000])
 def test_positions_that_no_page_has_are_refused(position: str) -> None:
     """The key of the tokens is no secret, so a client can sign any position."""
-    token = _TOKENS.make(position, ("requests", ""))
+    token = PAGE_TOKENS.make(position, ("requests", ""))
 
     with pytest.raises(InvalidField, match="page_token"):
         page(("requests", ""), {(1.5, "a"): "a"}, SimpleNamespace(page_size=1, page_token=token))
