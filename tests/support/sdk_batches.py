@@ -112,9 +112,18 @@ def read_batch(client: openai.OpenAI, batch_id: str) -> EndedBatch:
 
 def kill_process(corral: Corral, words: str) -> None:
     """Send SIGKILL to the processes with these words in their command lines."""
-    for process in corral.program.family():
-        if words in process.command:
-            os.kill(process.pid, signal.SIGKILL)
+    kill_all(find_processes(corral, words))
+
+
+def find_processes(corral: Corral, words: str) -> list[int]:
+    """The ids of the processes with these words in their command lines."""
+    return [process.pid for process in corral.program.family() if words in process.command]
+
+
+def kill_all(pids: Sequence[int]) -> None:
+    """Send SIGKILL to processes."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def count_answered(corral: Corral) -> int:

@@ -14,6 +14,16 @@ from tests.support.control import SetClock
 from tests.support.job_machine import OpenDatabase
 from tests.support.jobs import open_test_database
 
+HISTORIES_S = 120
+"""Timeout of tests with histories of many transactions, which are slow on a busy machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Raise the timeout of tests that open a database for every example."""
+    for item in items:
+        if "on_sqlite" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(HISTORIES_S))
+
 
 @pytest.fixture(scope="package")
 def on_sqlite() -> Iterator[OpenDatabase]:

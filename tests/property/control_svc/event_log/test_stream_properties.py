@@ -18,7 +18,7 @@ def test_all_followers_read_the_same_bytes(on_sqlite: OpenDatabase) -> None:
         pass
 
     OnSqlite.open_database = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(15)))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(6)))
 
 
 @given(st.lists(st.binary(max_size=50)))

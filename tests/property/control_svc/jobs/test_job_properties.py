@@ -32,7 +32,7 @@ def test_every_job_ends_exactly_once(on_sqlite: OpenDatabase) -> None:
         pass
 
     OnSqlite.open_database = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(15)))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(10)))
 
 
 @given(failures=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))

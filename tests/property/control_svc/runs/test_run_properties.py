@@ -173,4 +173,4 @@ def test_every_run_ends_once(on_sqlite: OpenDatabase) -> None:
         pass
 
     OnSqlite.open_database = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(10)))
+    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(6)))

@@ -54,7 +54,7 @@ def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None
         pass
 
     OnPostgres.open_database = open_empty
-    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(5)))
+    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(3)))
 
 
 async def test_notifications_wake_followers_in_another_process(

@@ -58,7 +58,7 @@ def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None
         pass
 
     OnPostgres.open_database = open_empty
-    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(8)))
+    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(5)))
 
 
 async def test_processes_share_the_jobs(postgres_url: str, tmp_path: Path) -> None:
