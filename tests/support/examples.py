@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+import pytest
 from hypothesis import strategies as st
 
 ValueT = TypeVar("ValueT")
@@ -13,6 +14,11 @@ TIMES: Final = int(os.environ.get("CORRAL_TEST_EXAMPLES", "1"))
 def examples(count: int) -> int:
     """Return `max_examples` for Hypothesis: `count`, multiplied in `make properties`."""
     return count * TIMES
+
+
+def timeout(seconds: float) -> pytest.MarkDecorator:
+    """The mark of a test that may take longer than others, also with the examples of `TIMES`."""
+    return pytest.mark.timeout(seconds * TIMES)
 
 
 def draw_one(data: st.DataObject, values: Sequence[ValueT]) -> ValueT | None:

@@ -11,6 +11,7 @@ import pytest
 
 from control_svc.db.engine import Database, open_database
 from tests.support.control import SetClock
+from tests.support.examples import timeout
 from tests.support.job_machine import OpenDatabase
 from tests.support.jobs import open_test_database
 
@@ -22,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Raise the timeout of tests that open a database for every example."""
     for item in items:
         if "on_sqlite" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(HISTORIES_S))
+            item.add_marker(timeout(HISTORIES_S))
 
 
 @pytest.fixture(scope="package")

@@ -11,6 +11,7 @@ from control_svc.base.ids import IdSource
 from control_svc.config import ControlSettings
 from control_svc.db.engine import Database
 from tests.support.control import RunningControl, SetClock
+from tests.support.examples import timeout
 from tests.support.jobs import Jobs, open_test_database
 from tests.support.postgres import create_database, empty, run_test_postgres
 from tests.support.response_client import answer_or_call, make_small_control
@@ -25,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Raise the timeout of tests with PostgreSQL."""
     for item in items:
         if "postgres" in item.name or "postgres_url" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(FIRST_START_S))
+            item.add_marker(timeout(FIRST_START_S))
 
 
 @pytest.fixture(scope="session")

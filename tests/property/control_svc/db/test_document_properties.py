@@ -17,7 +17,7 @@ from control_svc.assistants.queries import AssistantRow
 from control_svc.db.documents import OLD_SUFFIX, ConversionRow, convert_rows
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
-from tests.support.examples import examples
+from tests.support.examples import examples, timeout
 from tests.support.jobs import open_test_database
 from tests.support.postgres import create_database, run_test_postgres
 
@@ -80,7 +80,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str | None]:
         yield create_database(server)
 
 
-@pytest.mark.timeout(120)  # the server starts
+@timeout(120)  # the server starts
 def test_documents_are_read_as_they_were_written(url: str | None) -> None:
     """Also those of release 0.1, before and after their conversion."""
 

@@ -25,6 +25,7 @@ from control_svc.vector_stores.filters import (
     filter_from_json,
 )
 from control_svc.vector_stores.model import AttributeValue
+from tests.support.examples import timeout
 from tests.support.postgres import create_database, run_test_postgres
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=4)
@@ -109,7 +110,7 @@ def as_document(attributes: dict[str, AttributeValue], database: str) -> ColumnE
     return document if database == "sqlite" else cast(document, JSONB)
 
 
-@pytest.mark.timeout(120)  # the server starts
+@timeout(120)  # the server starts
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_filters_match_as_documented(database: str, request: pytest.FixtureRequest) -> None:
     """For all combinations of types, and missing attributes."""
@@ -133,7 +134,7 @@ def test_filters_match_as_documented(database: str, request: pytest.FixtureReque
         runner.run(engine.dispose())
 
 
-@pytest.mark.timeout(120)  # the server starts
+@timeout(120)  # the server starts
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("value", ["a", 0.5])
 def test_the_largest_filter_fits_into_a_statement(
