@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -15,8 +16,12 @@ from prometheus_client.registry import Collector
 from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.engine_client.embedding_requests import PendingEmbedding
-from inference_svc.engine_client.load import disk_cache_load, embedding_load, queue_loads
+from inference_svc.engine_client.load import (
+    EmbeddingLoad,
+    disk_cache_load,
+    embedding_load,
+    queue_loads,
+)
 from inference_svc.engine_client.messages import ModelReady
 from inference_svc.engine_client.requests import ActiveSequence
 
@@ -26,28 +31,40 @@ _LE = (*(str(float(bound)) for bound in BOUNDS_S), "+Inf")
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A loaded model at the time of the scrape."""
+    """A loaded model at the time of the scrape; `archive` is None until its engine has used it."""
 
     ready: ModelReady
     report: ModelLoad
     live: Sequence[ActiveSequence]
-    jobs: Sequence[PendingEmbedding]
+    embedding: EmbeddingLoad
+    archive: TierLoad | None
+
+    @classmethod
+    def of(cls, engine: EngineClient, ready: ModelReady) -> "_Model":
+        return cls(
+            ready,
+            engine.report or ModelLoad(ready.name),
+            list(engine.sequences.live.values()),
+            embedding_load(engine.embeddings.live.values()),
+            engine.disk_cache.tier if engine.disk_cache is not None else None,
+        )
 
     @property
     def num_waiting(self) -> int:
         return sum(item.is_waiting for item in self.live)
 
     @property
-    def num_cells(self) -> int:
-        return self.ready.num_cells
+    def num_running(self) -> int:
+        return len(self.live) - self.num_waiting
 
     @property
     def kv_cache_usage(self) -> float:
-        return self.report.num_used_cells / self.num_cells if self.num_cells else 0.0
+        num_cells = self.ready.num_cells
+        return self.report.num_used_cells / num_cells if num_cells else 0.0
 
     def cells(self) -> Mapping[str, int]:
         used, idle = self.report.num_used_cells, self.report.num_idle_cells
-        return {"running": used - idle, "idle": idle, "free": self.num_cells - used}
+        return {"running": used - idle, "idle": idle, "free": self.ready.num_cells - used}
 
     def queued(self, field: str) -> Mapping[str, int]:
         values = {queue.priority: getattr(queue, field) for queue in queue_loads(self.live)}
@@ -58,56 +75,45 @@ class _Model:
         return {"accepted": accepted, "rejected": drafted - accepted}
 
 
-_ROUTED: tuple[tuple[str, str, str, Callable[[_Model], float]], ...] = (
-    (
-        "num_requests_waiting",
-        "num_requests_waiting",
-        "Sequences in the admission queue.",
-        lambda model: model.num_waiting,
-    ),
-    (
-        "num_requests_running",
-        "num_requests_running",
-        "Sequences in slots.",
-        lambda model: len(model.live) - model.num_waiting,
-    ),
-    (
-        "kv_cache_usage",
-        "kv_cache_usage_perc",
-        "Part of the KV cache in use, 0 to 1.",
-        lambda model: model.kv_cache_usage,
-    ),
-)
-"""Our name, vLLM's name, description and value."""
-_PLAIN: tuple[tuple[str, str, Callable[[_Model], float]], ...] = (
-    ("slots", "Sequences that can run at once.", lambda model: model.ready.slots),
+_GAUGES = (
+    ("num_requests_waiting", "num_waiting", "Sequences in the admission queue."),
+    ("num_requests_running", "num_running", "Sequences in slots."),
+    ("kv_cache_usage", "kv_cache_usage", "Part of the KV cache in use, 0 to 1."),
+    ("slots", "ready.slots", "Sequences that can run at once."),
     (
         "num_followers",
+        "report.num_followers",
         "Sequences that wait for a prefix that a running one computes.",
-        lambda model: model.report.num_followers,
     ),
-    (
-        "num_preempted",
-        "Preempted sequences, which wait for a slot.",
-        lambda model: model.report.num_preempted,
-    ),
-    (
-        "embedding_requests",
-        "Embedding requests that wait or run.",
-        lambda model: len(model.jobs),
-    ),
+    ("num_preempted", "report.num_preempted", "Preempted sequences, which wait for a slot."),
+    ("embedding_requests", "embedding.requests", "Embedding requests that wait or run."),
     (
         "embedding_inputs_left",
+        "embedding.inputs",
         "Inputs of embedding requests that have no vector yet.",
-        lambda model: embedding_load(model.jobs).inputs,
     ),
     (
         "embedding_tokens_left",
+        "embedding.tokens",
         "Tokens of inputs of embedding requests that have no vector yet.",
-        lambda model: embedding_load(model.jobs).tokens,
+    ),
+    ("saved_prefixes", "report.saved.num_entries", "Prefixes saved in memory."),
+    ("saved_prefix_bytes", "report.saved.num_bytes", "Bytes of saved prefixes."),
+    (
+        "saved_prefix_limit_bytes",
+        "report.saved.max_bytes",
+        "Maximum bytes of saved prefixes (engine.saved_prefix_mib).",
     ),
 )
-_LABELLED: tuple[tuple[str, str, str, Callable[[_Model], Mapping[str, int]]], ...] = (
+"""Name, attribute of `_Model` and description."""
+_VLLM_NAMES = {
+    "num_requests_waiting": "num_requests_waiting",
+    "num_requests_running": "num_requests_running",
+    "kv_cache_usage": "kv_cache_usage_perc",
+}
+_Labelled = tuple[str, str, str, Callable[[_Model], Mapping[str, int]]]
+"""Name, description, second label, and values by that label."""
+_LABELLED_GAUGES: tuple[_Labelled, ...] = (
     ("kv_cells", "Tokens that the KV cache can hold.", "state", _Model.cells),
     (
         "queue_requests",
@@ -122,7 +128,31 @@ _LABELLED: tuple[tuple[str, str, str, Callable[[_Model], Mapping[str, int]]], ..
         lambda model: model.queued("tokens"),
     ),
 )
-"""Name, description, second label, and values by that label."""
+_TIER_EVENTS = "requests that reused a prefix or found none, prefixes written and evicted."
+_COUNTERS: tuple[_Labelled, ...] = (
+    (
+        "saved_prefix_events",
+        f"Prefixes saved in memory: {_TIER_EVENTS}",
+        "event",
+        lambda model: _tier_events(model.report.saved),
+    ),
+    (
+        "archive_events",
+        f"The archive of stored objects: {_TIER_EVENTS}",
+        "event",
+        lambda model: _tier_events(model.archive) if model.archive is not None else {},
+    ),
+    ("draft_tokens", "Verified draft tokens, by outcome.", "outcome", _Model.drafts),
+)
+
+
+def _tier_events(tier: TierLoad) -> Mapping[str, int]:
+    return {
+        "hit": tier.num_hits,
+        "miss": tier.num_misses,
+        "written": tier.num_written,
+        "evicted": tier.num_evicted,
+    }
 
 
 class EngineGauges(Collector):
@@ -136,70 +166,33 @@ class EngineGauges(Collector):
         self._vllm_names = vllm_names
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of all loaded models."""
-        models = self._models()
-        for name, vllm_name, text, value in _ROUTED:
-            yield _gauge(f"corral_{name}", text, "model", models, value)
-            if self._vllm_names:
-                yield _gauge(f"vllm:{vllm_name}", text, "model_name", models, value)
-        for name, text, value in _PLAIN:
-            yield _gauge(f"corral_{name}", text, "model", models, value)
-        for name, text, label, values in _LABELLED:
-            family = GaugeMetricFamily(f"corral_{name}", text, labels=["model", label])
-            for model in models:
-                for key, count in values(model).items():
-                    family.add_metric([model.ready.name, key], count)
-            yield family
-        yield from prefix_metrics(self._engines())
-        yield from self._adapters()
-        yield _draft_tokens(models)
+        """Yield the metrics of all loaded models, and of what they share."""
+        engines = self._engines()
+        models = [_Model.of(engine, engine.ready) for engine in engines if engine.ready is not None]
+        for name, attribute, text in _GAUGES:
+            values = {model.ready.name: attrgetter(attribute)(model) for model in models}
+            yield _gauge(f"corral_{name}", text, "model", values)
+            if self._vllm_names and name in _VLLM_NAMES:
+                yield _gauge(f"vllm:{_VLLM_NAMES[name]}", text, "model_name", values)
+        for family, labelled in (
+            (GaugeMetricFamily, _LABELLED_GAUGES),
+            (CounterMetricFamily, _COUNTERS),
+        ):
+            for name, text, label, by_label in labelled:
+                metric = family(f"corral_{name}", text, labels=["model", label])
+                for model in models:
+                    for key, count in by_label(model).items():
+                        metric.add_metric([model.ready.name, key], count)
+                yield metric
         yield _step_seconds(models)
-
-    def _adapters(self) -> Iterator[Metric]:
-        registries = [engine.adapters for engine in self._engines()]
-        num_loaded = sum(each.num_loaded for each in registries)
-        num_bytes = sum(each.num_bytes for each in registries)
-        text = "LoRA adapters in memory, draining ones included."
-        yield GaugeMetricFamily("corral_adapters", text, num_loaded)
-        yield GaugeMetricFamily(
-            "corral_adapter_bytes", "Memory of the LoRA adapters, in bytes.", num_bytes
-        )
-
-    def _models(self) -> list[_Model]:
-        return [
-            _Model(
-                engine.ready,
-                engine.report or ModelLoad(engine.ready.name),
-                list(engine.sequences.live.values()),
-                list(engine.embeddings.live.values()),
-            )
-            for engine in self._engines()
-            if engine.ready is not None
-        ]
+        for name, text, total in _totals(engines):
+            yield GaugeMetricFamily(f"corral_{name}", text, total)
 
 
-def _gauge(
-    name: str,
-    text: str,
-    label: str,
-    models: Sequence[_Model],
-    value: Callable[[_Model], float],
-) -> Metric:
+def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=[label])
-    for model in models:
-        family.add_metric([model.ready.name], value(model))
-    return family
-
-
-def _draft_tokens(models: Sequence[_Model]) -> Metric:
-    family = CounterMetricFamily(
-        "corral_draft_tokens",
-        "Verified draft tokens, by outcome.",
-        labels=["model", "outcome"],
-    )
-    for model in models:
-        for outcome, count in model.drafts().items():
-            family.add_metric([model.ready.name, outcome], count)
+    for model, value in values.items():
+        family.add_metric([model], value)
     return family
 
 
@@ -218,64 +211,24 @@ def _step_seconds(models: Sequence[_Model]) -> Metric:
     return family
 
 
-_MODEL = ["model"]
-
-
-def prefix_metrics(engines: Sequence[EngineClient]) -> Iterator[Metric]:
-    """Yield the metrics of saved prefixes, the disk prefix cache and snapshots. Engines share the
-    folders, so files are counted once; events are counted by model."""
-    up = {engine.ready.name: engine for engine in engines if engine.ready is not None}
-    saved = {name: (each.report or ModelLoad(name)).saved for name, each in up.items()}
-    archives = {name: each.disk_cache for name, each in up.items() if each.disk_cache is not None}
-    yield from _saved_gauges(saved)
-    yield _events("corral_saved_prefix_events", "Prefixes saved in memory", saved)
-    yield from _archive_gauges(disk_cache_load(list(archives.values())))
-    tiers = {name: load.tier for name, load in archives.items()}
-    yield _events("corral_archive_events", "The archive of stored objects", tiers)
-    yield from _snapshot_gauges(engines)
-
-
-def _saved_gauges(saved: dict[str, TierLoad]) -> Iterator[Metric]:
-    prefixes = GaugeMetricFamily(
-        "corral_saved_prefixes", "Prefixes saved in memory.", labels=_MODEL
-    )
-    sizes = GaugeMetricFamily(
-        "corral_saved_prefix_bytes", "Bytes of saved prefixes.", labels=_MODEL
-    )
-    text = "Maximum bytes of saved prefixes (engine.saved_prefix_mib)."
-    limits = GaugeMetricFamily("corral_saved_prefix_limit_bytes", text, labels=_MODEL)
-    for name, tier in saved.items():
-        prefixes.add_metric([name], tier.num_entries)
-        sizes.add_metric([name], tier.num_bytes)
-        limits.add_metric([name], tier.max_bytes)
-    yield from (prefixes, sizes, limits)
-
-
-def _events(name: str, what: str, tiers: dict[str, TierLoad]) -> Metric:
-    text = f"{what}: requests that reused a prefix or found none, prefixes written and evicted."
-    family = CounterMetricFamily(name, text, labels=["model", "event"])
-    for model, tier in tiers.items():
-        family.add_metric([model, "hit"], tier.num_hits)
-        family.add_metric([model, "miss"], tier.num_misses)
-        family.add_metric([model, "written"], tier.num_written)
-        family.add_metric([model, "evicted"], tier.num_evicted)
-    return family
-
-
-def _archive_gauges(archive: TierLoad) -> Iterator[Metric]:
-    name = "corral_archive"
-    yield GaugeMetricFamily(f"{name}_files", "Files of the disk prefix cache.", archive.num_entries)
-    yield GaugeMetricFamily(f"{name}_bytes", "Bytes of the disk prefix cache.", archive.num_bytes)
+def _totals(engines: Sequence[EngineClient]) -> Iterator[tuple[str, str, int]]:
+    """Yield names, descriptions and values of metrics of all models together. Engines share the
+    folders, so files are counted once."""
+    adapters = [engine.adapters for engine in engines]
+    text = "LoRA adapters in memory, draining ones included."
+    yield "adapters", text, sum(each.num_loaded for each in adapters)
+    text = "Memory of the LoRA adapters, in bytes."
+    yield "adapter_bytes", text, sum(each.num_bytes for each in adapters)
+    loads = [engine.disk_cache for engine in engines if engine.disk_cache is not None]
+    archive = disk_cache_load(loads)
+    yield "archive_files", "Files of the disk prefix cache.", archive.num_entries
+    yield "archive_bytes", "Bytes of the disk prefix cache.", archive.num_bytes
     text = "Maximum files of the disk prefix cache (snapshots.archive_files)."
-    yield GaugeMetricFamily(f"{name}_limit_files", text, archive.max_entries)
+    yield "archive_limit_files", text, archive.max_entries
     text = "Maximum bytes of the disk prefix cache (snapshots.archive_mib)."
-    yield GaugeMetricFamily(f"{name}_limit_bytes", text, archive.max_bytes)
-
-
-def _snapshot_gauges(engines: Sequence[EngineClient]) -> Iterator[Metric]:
+    yield "archive_limit_bytes", text, archive.max_bytes
     uses = [engine.snapshots.use for engine in engines]
-    files = max((use.num_files for use in uses), default=0)
-    size = max((use.num_bytes for use in uses), default=0)
-    name = "corral_snapshot_file"
-    yield GaugeMetricFamily(f"{name}s", "Snapshots of sequences on disk.", files)
-    yield GaugeMetricFamily(f"{name}_bytes", "Bytes of snapshots on disk.", size)
+    num_files = max((use.num_files for use in uses), default=0)
+    yield "snapshot_files", "Snapshots of sequences on disk.", num_files
+    num_bytes = max((use.num_bytes for use in uses), default=0)
+    yield "snapshot_file_bytes", "Bytes of snapshots on disk.", num_bytes
