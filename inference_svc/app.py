@@ -22,7 +22,7 @@ from inference_svc.adapter_sync.reconciler import Reconciler
 from inference_svc.adapter_sync.state import frontend_id
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
-from inference_svc.config import InferenceSettings
+from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.engine_client.client import EngineState
 from inference_svc.gauges import EngineGauges
 from inference_svc.model_pool.catalog import Catalog
@@ -36,10 +36,9 @@ from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
 from inference_svc.rpc.engine_servicer import EngineServicer, ServerInfo
-from inference_svc.rpc.generation import GenerationService, TextLimits
+from inference_svc.rpc.generation import GenerationService
 from inference_svc.rpc.inference_servicer import InferenceServicer
 from inference_svc.rpc.prefix_policy import PrefixGroups
-from inference_svc.rpc.rerank import RerankService
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.sandbox_jobs import PRELOADED
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
@@ -118,11 +117,12 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             catalog,
             templates,
             GrammarCompiler(sandbox),
-            _text_limits(settings),
+            _conversation_limits(settings.limits),
             PrefixGroups(groups),
         )
         adapters = _adapter_loading(settings, catalog, sandbox)
-        servicer = InferenceServicer(pool, generating, *_embedders(settings, count), count)
+        bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
+        servicer = InferenceServicer(pool, generating, EmbeddingService(bounds, count), count)
         authenticator = _authenticator(settings, control)
         server = _server(settings, registry, pool, servicer, adapters, authenticator)
         await server.start()
@@ -220,13 +220,6 @@ def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None
     )
 
 
-def _embedders(
-    settings: InferenceSettings, count: RecordUsage
-) -> tuple[EmbeddingService, RerankService]:
-    bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
-    return EmbeddingService(bounds, count), RerankService(bounds, count)
-
-
 def _adapter_loading(
     settings: InferenceSettings, catalog: Catalog, sandbox: SandboxPool
 ) -> AdapterService:
@@ -283,10 +276,8 @@ def _server(
     )
 
 
-def _text_limits(settings: InferenceSettings) -> TextLimits:
-    limits = settings.limits
-    conversation = ConversationLimits(limits.messages, limits.prompt_bytes)
-    return TextLimits(limits.prompt_bytes, conversation, limits.caller_templates)
+def _conversation_limits(limits: LimitSettings) -> ConversationLimits:
+    return ConversationLimits(limits.messages, limits.prompt_bytes, limits.caller_templates)
 
 
 async def _management(

@@ -122,10 +122,11 @@ class TemplateOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConversationLimits:
-    """Limits of one conversation."""
+    """Limits of one conversation, and whether it may have a chat template of its own."""
 
     max_messages: int = 10_000
     max_text_bytes: int = 8 << 20
+    allows_templates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

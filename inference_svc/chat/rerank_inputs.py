@@ -44,7 +44,7 @@ class PairTokenizer:
         """Return the tokens of each pair. Raises as `PromptTokenizer.tokenize`."""
         if self._template is not None:
             return await self._fill(self._template, query, documents)
-        texts = [TextToTokenize(text, True, False) for text in (query, *documents)]
+        texts = [TextToTokenize(text, add_special=True) for text in (query, *documents)]
         first, *others = await self._tokenizer.tokenize_each(texts, field="documents")
         separator = self._vocabulary.pair_separator
         head = first if separator is None else [*first, separator]
@@ -66,9 +66,9 @@ class PairTokenizer:
         control_texts = self._vocabulary.control_texts
         if not any(text in value for text in control_texts for value in values.values()):
             whole = "".join(values.get(part, part) for part in parts)
-            return [TextToTokenize(whole, False, True)]
+            return [TextToTokenize(whole, parse_special=True)]
         return [
-            TextToTokenize(values.get(part, part), False, part not in values)
+            TextToTokenize(values.get(part, part), parse_special=part not in values)
             for part in parts
             if part
         ]

@@ -37,48 +37,35 @@ class PromptVocabulary(Protocol):
 
 
 class TextToTokenize(NamedTuple):
-    """A text, and the handling of its special tokens."""
+    """A text, whether the special tokens that the model expects are added, and whether control
+    tokens written in it are parsed."""
 
     text: str
-    add_special: bool
-    parse_special: bool
+    add_special: bool = False
+    parse_special: bool = False
 
 
 class PromptTokenizer:
-    """Tokenizes for one model. Child processes load its vocabulary from `model_path`."""
+    """Tokenizes prompts of at most `limit_bytes` in UTF-8 for one model. Child processes load its
+    vocabulary from `model_path`."""
 
     def __init__(
-        self,
-        vocabulary: PromptVocabulary,
-        jobs: JobRunner,
-        model_path: Path,
-        inline_bytes: int = INLINE_BYTES,
-        thread_bytes: int = THREAD_BYTES,
+        self, vocabulary: PromptVocabulary, jobs: JobRunner, model_path: Path, limit_bytes: int
     ) -> None:
         self._vocabulary = vocabulary
         self._jobs = jobs
         self._model_path = str(model_path.resolve())
-        self._inline_bytes = inline_bytes
-        self._thread_bytes = thread_bytes
+        self._limit_bytes = limit_bytes
 
-    async def tokenize(
-        self,
-        text: str,
-        *,
-        add_special: bool,
-        parse_special: bool,
-        limit_bytes: int,
-        field: str = "prompt",
-    ) -> list[int]:
-        """Tokenize a text of at most `limit_bytes` in UTF-8; `field` names it in errors.
+    async def tokenize(self, text: TextToTokenize, *, field: str = "prompt") -> list[int]:
+        """Tokenize a text; `field` names it in errors.
 
         Raises:
             InvalidField: The text is not valid Unicode, or tokenizing it exceeded a limit.
-            TooLong: The text exceeds `limit_bytes`.
+            TooLong: The text exceeds the limit.
             QueueFull: Too many long texts are queued.
         """
-        texts = [TextToTokenize(text, add_special, parse_special)]
-        return (await self._tokenize_all(texts, limit_bytes, field))[0]
+        return (await self._tokenize_all([text], self._limit_bytes, field))[0]
 
     async def tokenize_each(
         self, texts: Sequence[TextToTokenize], *, field: str
@@ -89,21 +76,19 @@ class PromptTokenizer:
         size = 0
         for each in texts:
             length = _utf8_bytes(each.text, field)
-            if group and size + length > self._thread_bytes:
+            if group and size + length > THREAD_BYTES:
                 results += await self._tokenize_all(group, size, field)
                 group, size = [], 0
             group.append(each)
             size += length
         return results + await self._tokenize_all(group, size, field)
 
-    async def tokenize_prompt(
-        self, prompt: RenderedPrompt, *, limit_bytes: int, field: str = "messages"
-    ) -> list[int]:
+    async def tokenize_prompt(self, prompt: RenderedPrompt) -> list[int]:
         """Tokenize a rendered conversation; control tokens are only parsed in trusted spans. The
         BOS token is added if the model expects it and the template omits it. Raises as
         `tokenize`."""
-        texts = [TextToTokenize(span.text, False, span.trusted) for span in prompt.spans]
-        parts = await self._tokenize_all(texts, limit_bytes, field)
+        texts = [TextToTokenize(span.text, parse_special=span.trusted) for span in prompt.spans]
+        parts = await self._tokenize_all(texts, self._limit_bytes, "messages")
         tokens = [token for part in parts for token in part]
         bos = self._vocabulary.bos
         if self._vocabulary.adds_bos and bos is not None and tokens[:1] != [bos]:
@@ -116,9 +101,9 @@ class PromptTokenizer:
         size = sum(_utf8_bytes(text.text, field) for text in texts)
         if size > limit_bytes:
             raise TooLong(field=field, length=size, limit=limit_bytes, unit="bytes")
-        if size <= self._inline_bytes:
+        if size <= INLINE_BYTES:
             return self._tokenize_inline(texts, field)
-        if size <= self._thread_bytes:
+        if size <= THREAD_BYTES:
             return await asyncio.to_thread(self._tokenize_inline, texts, field)
         payload: dict[str, Any] = {"model": self._model_path, "texts": texts}
         try:

@@ -35,7 +35,7 @@ from inference_svc.engine_client.messages import (
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.process import EngineMessage, EngineProcess, describe_exit
 from inference_svc.engine_client.queue_limits import QueueLimits
-from inference_svc.engine_client.requests import RequestTracker, Submission
+from inference_svc.engine_client.requests import RequestTracker
 from inference_svc.engine_client.snapshot_requests import SnapshotTracker
 from inference_svc.machine import resident_bytes
 from inference_svc.models.device_memory import DeviceBytes
@@ -243,15 +243,18 @@ class EngineClient:
             raise self._restarting()
 
     def submit(
-        self, requests: Sequence[SequenceRequest], submission: Submission
+        self,
+        requests: Sequence[SequenceRequest],
+        label: str = "",
+        adapters: tuple[Adapter, ...] = (),
     ) -> tuple[OutputStream, int]:
-        """Admit the choices of one request and assign their ids. Return its stream and its position
-        in the queue (0 is next).
+        """Admit the choices of one request, which uses `adapters`, and assign their ids. Return its
+        stream and its position in the queue (0 is next).
 
         Raises like `check_open`, or `QueueFull`; then nothing was admitted.
         """
         self.check_open()
-        return self.sequences.submit(requests, submission, self._next_ids(len(requests)))
+        return self.sequences.submit(requests, self._next_ids(len(requests)), label, adapters)
 
     async def embed(self, request: EmbeddingRequest) -> list[Vector]:
         """Return the vector of each input, in order.

@@ -30,7 +30,6 @@ class ActiveSequence:
 
     request: SequenceRequest
     stream: OutputStream
-    project: str
     label: str
     arrived_at: float
     adapters: tuple[Adapter, ...] = ()
@@ -41,16 +40,6 @@ class ActiveSequence:
     def is_waiting(self) -> bool:
         """Whether it has no slot."""
         return self.slot is None
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """Identity of a request and the adapters that it uses."""
-
-    request_id: str
-    project: str
-    label: str
-    adapters: tuple[Adapter, ...] = ()
 
 
 class RequestTracker:
@@ -77,7 +66,11 @@ class RequestTracker:
         self._idle.set()
 
     def submit(
-        self, requests: Sequence[SequenceRequest], submission: Submission, first_id: int
+        self,
+        requests: Sequence[SequenceRequest],
+        first_id: int,
+        label: str = "",
+        adapters: tuple[Adapter, ...] = (),
     ) -> tuple[OutputStream, int]:
         """Admit the choices of one request, with ids from `first_id`. Return its stream and its
         position in the queue (0 is next). Raises `QueueFull`; then nothing was admitted."""
@@ -85,7 +78,7 @@ class RequestTracker:
         self._check_queue(requests, position)
         ids = tuple(range(first_id, first_id + len(requests)))
         stream = OutputStream(
-            submission.request_id,
+            requests[0].request_id,
             ids,
             self._reader,
             set_paused=lambda paused: self._set_paused(ids, paused=paused),
@@ -93,10 +86,8 @@ class RequestTracker:
         )
         now = time.monotonic()
         for sequence_id, request in zip(ids, requests, strict=True):
-            request = replace(request, sequence_id=sequence_id, request_id=submission.request_id)
-            self.live[sequence_id] = ActiveSequence(
-                request, stream, submission.project, submission.label, now, submission.adapters
-            )
+            request = replace(request, sequence_id=sequence_id)
+            self.live[sequence_id] = ActiveSequence(request, stream, label, now, adapters)
             self._send(Submit(request))
         self._idle.clear()
         return stream, position
@@ -157,7 +148,8 @@ class RequestTracker:
         A request that has ended is not live, even if the engine has not freed its slot yet.
         """
         for live in self.live.values():
-            matches = live.stream.request_id == request_id and project in (None, live.project)
+            request = live.request
+            matches = request.request_id == request_id and project in (None, request.project)
             if matches and not live.stream.is_finished:
                 live.stream.fail(AbortedByOperator())
                 return True

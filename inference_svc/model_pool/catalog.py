@@ -5,7 +5,7 @@ opened on first use; and an engine, while the model is loaded.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -56,10 +56,6 @@ class ModelProcessor:
         return GrammarVocabulary(
             vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
         )
-
-    def visible_tokens(self, texts: Sequence[str]) -> frozenset[int]:
-        """Return the control tokens in `texts`, which must be rendered so that parsers see them."""
-        return self.vocabulary.control_tokens_in(texts)
 
 
 class LoadedModel(NamedTuple):

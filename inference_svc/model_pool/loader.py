@@ -75,7 +75,9 @@ class ModelLoader:
             vocabulary=vocabulary,
             template=template,
             turn_format=await self._templates.find_format(template),
-            tokenizer=PromptTokenizer(vocabulary, self._sandbox, file.path),
+            tokenizer=PromptTokenizer(
+                vocabulary, self._sandbox, file.path, self._settings.limits.prompt_bytes
+            ),
             default_sampling=sampling,
         )
 

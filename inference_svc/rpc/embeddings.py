@@ -1,5 +1,8 @@
-"""The Embed RPC: validates and tokenizes inputs before anything is queued, and returns vectors."""
+"""The RPCs Embed and Rerank: validates and tokenizes inputs before anything is queued, and returns
+vectors, or scores of pairs of a query and a document.
+"""
 
+import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +10,10 @@ from dataclasses import dataclass
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.chat.tokenization import TextToTokenize
-from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
+from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest, Vector
 from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
-from inference_svc.rpc.generation import Caller
-from inference_svc.rpc.request_options import resolve_priority
-from inference_svc.rpc.validation import check_bytes, check_tokens
+from inference_svc.rpc.request_options import Caller, resolve_priority
+from inference_svc.rpc.validation import check_bytes, check_count, check_range, check_tokens
 from inference_svc.usage import Counts, RecordUsage
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -36,7 +38,7 @@ class EmbeddingBounds:
 
 
 class EmbeddingService:
-    """Prepares embedding requests and waits for their vectors."""
+    """Prepares embedding and rerank requests and waits for their vectors."""
 
     def __init__(self, bounds: EmbeddingBounds, count: RecordUsage) -> None:
         """`count` records the usage of each request."""
@@ -47,41 +49,81 @@ class EmbeddingService:
         self, request: pb.EmbedRequest, loaded: LoadedModel, caller: Caller
     ) -> pb.EmbedResponse:
         """Return the vectors in the order of the inputs. Raises a `DomainError`."""
-        model, limits = loaded.processor, embedding_limits(loaded)
-        check_count("inputs", len(request.inputs))
+        model, limits = loaded.processor, _limits(loaded)
+        _check_inputs_count("inputs", request.inputs)
         priority = resolve_priority(request.priority, caller.principal)
         size = _vector_size(request, limits)
         self._check_response(len(request.inputs), size)
         tokens = await self._tokens(request.inputs, model)
-        inputs = check_inputs("inputs", tokens, limits)
-        vectors = await loaded.engine.embed(
-            EmbeddingRequest(
-                sequence_id=-1,
-                model=model.name,
-                inputs=inputs,
-                project=caller.principal.project,
-                dimensions=size,
-                normalize=request.normalize if request.HasField("normalize") else True,
-                priority=priority,
-                deadline=caller.deadline,
-                request_id=caller.request_id,
-            )
+        inputs = _checked_inputs("inputs", tokens, limits)
+        normalize = request.normalize if request.HasField("normalize") else True
+        vectors, prompt_tokens = await self._compute(
+            inputs, loaded, caller, priority, dimensions=size, normalize=normalize
         )
-        prompt_tokens = sum(map(len, inputs))
-        self._count(caller.principal.project, model.name, Counts(1, prompt_tokens))
         return pb.EmbedResponse(
             embeddings=[pb.Embedding(values=vector) for vector in vectors],
             prompt_tokens=prompt_tokens,
             model=model.name,
         )
 
+    async def rerank(
+        self, request: pb.RerankRequest, loaded: LoadedModel, caller: Caller
+    ) -> pb.RerankResponse:
+        """Return the documents by score, best first. Raises a `DomainError`."""
+        model = loaded.processor
+        self._check_rerank(request)
+        pairs = await model.pair_tokenizer.pairs(request.query, request.documents)
+        inputs = _checked_inputs("documents", pairs, _limits(loaded))
+        priority = int(caller.principal.priority)
+        vectors, prompt_tokens = await self._compute(inputs, loaded, caller, priority)
+        results = [
+            pb.RerankResult(
+                index=index,
+                score=score,
+                relevance=score if model.file.gives_probabilities else logistic(score),
+            )
+            for index, score in enumerate(float(vector[0]) for vector in vectors)
+        ]
+        results.sort(key=lambda result: -result.score)
+        return pb.RerankResponse(
+            results=results[: request.top_n] if request.HasField("top_n") else results,
+            prompt_tokens=prompt_tokens,
+            model=model.name,
+        )
+
+    async def _compute(
+        self,
+        inputs: "tuple[array[int], ...]",
+        loaded: LoadedModel,
+        caller: Caller,
+        priority: int,
+        *,
+        dimensions: int | None = None,
+        normalize: bool = False,
+    ) -> tuple[list[Vector], int]:
+        """Return the vectors of the inputs and the number of their tokens, which are counted."""
+        request = EmbeddingRequest(
+            sequence_id=-1,
+            model=loaded.processor.name,
+            inputs=inputs,
+            project=caller.principal.project,
+            dimensions=dimensions,
+            normalize=normalize,
+            priority=priority,
+            deadline=caller.deadline,
+            request_id=caller.request_id,
+        )
+        vectors = await loaded.engine.embed(request)
+        self._count(request.project, request.model, Counts(1, request.num_tokens))
+        return vectors, request.num_tokens
+
     async def count_each(self, texts: Sequence[str], model: ModelProcessor) -> list[int]:
         """Count the tokens of each text, without special tokens. Raises `TooLong` or
         `InvalidField`."""
-        check_count("texts", len(texts))
+        _check_inputs_count("texts", texts)
         for index, text in enumerate(texts):
             check_bytes(f"texts[{index}]", text, self._bounds.text_bytes)
-        request = [TextToTokenize(text, False, False) for text in texts]
+        request = [TextToTokenize(text) for text in texts]
         return list(map(len, await model.tokenizer.tokenize_each(request, field="texts")))
 
     def _check_response(self, num_vectors: int, size: int) -> None:
@@ -100,15 +142,27 @@ class EmbeddingService:
                 raise MissingField(field=f"inputs[{index}]")
             if each.WhichOneof("input") == "text":
                 check_bytes(f"inputs[{index}]", each.text, self._bounds.text_bytes)
-                texts.append(TextToTokenize(each.text, True, False))
+                texts.append(TextToTokenize(each.text, add_special=True))
         tokenized = iter(await model.tokenizer.tokenize_each(texts, field="inputs"))
         return [
             next(tokenized) if each.WhichOneof("input") == "text" else each.token_ids.ids
             for each in inputs
         ]
 
+    def _check_rerank(self, request: pb.RerankRequest) -> None:
+        if not request.query:
+            raise MissingField(field="query")
+        check_bytes("query", request.query, self._bounds.text_bytes)
+        _check_inputs_count("documents", request.documents)
+        for index, document in enumerate(request.documents):
+            if not document:
+                raise MissingField(field=f"documents[{index}]")
+            check_bytes(f"documents[{index}]", document, self._bounds.text_bytes)
+        if request.HasField("top_n") and request.top_n < 1:
+            raise OutOfRange(field="top_n", value=request.top_n, minimum=1)
 
-def embedding_limits(loaded: LoadedModel) -> EmbeddingLimits:
+
+def _limits(loaded: LoadedModel) -> EmbeddingLimits:
     """Return the limits of the model's embedding context. Raises `ModelCannot` if it has none."""
     limits, file = loaded.ready.embedding, loaded.processor.file
     if limits is None:
@@ -116,15 +170,14 @@ def embedding_limits(loaded: LoadedModel) -> EmbeddingLimits:
     return limits
 
 
-def check_count(field: str, count: int) -> None:
+def _check_inputs_count(field: str, inputs: Sequence[object]) -> None:
     """Raise `MissingField` or `TooLong` if a list of inputs is empty or too long."""
-    if not count:
+    if not inputs:
         raise MissingField(field=field)
-    if count > MAX_INPUTS:
-        raise TooLong(field=field, length=count, limit=MAX_INPUTS)
+    check_count(field, inputs, MAX_INPUTS)
 
 
-def check_inputs(
+def _checked_inputs(
     field: str, inputs: Sequence[Sequence[int]], limits: EmbeddingLimits
 ) -> "tuple[array[int], ...]":
     """Validate inputs and convert them for the engine. Raises a `DomainError` if one is empty, too
@@ -144,8 +197,12 @@ def check_inputs(
 def _vector_size(request: pb.EmbedRequest, limits: EmbeddingLimits) -> int:
     if not request.HasField("dimensions"):
         return limits.vector_size
-    if not 1 <= request.dimensions <= limits.vector_size:
-        raise OutOfRange(
-            field="dimensions", value=request.dimensions, minimum=1, maximum=limits.vector_size
-        )
+    check_range("dimensions", request.dimensions, 1, limits.vector_size)
     return request.dimensions
+
+
+def logistic(score: float) -> float:
+    """The logistic function of a raw score, without overflow."""
+    if score >= 0:
+        return 1 / (1 + math.exp(-score))
+    return math.exp(score) / (1 + math.exp(score))

@@ -6,14 +6,15 @@ import grpc
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as rpc
 
+from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.model_pool.catalog import ModelProcessor
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.rpc import model_info
 from inference_svc.rpc.embeddings import EmbeddingService
-from inference_svc.rpc.generation import Caller, GenerationService
-from inference_svc.rpc.rerank import RerankService
+from inference_svc.rpc.generation import GenerationService
+from inference_svc.rpc.request_options import Caller
 from inference_svc.rpc.streaming import stream_responses
 from inference_svc.rpc.validation import page
 from inference_svc.usage import RecordUsage
@@ -33,7 +34,6 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         pool: ModelPool,
         generating: GenerationService,
         embedding: EmbeddingService,
-        ranking: RerankService,
         count: RecordUsage,
     ) -> None:
         """`count` records the usage of a generation when it ends."""
@@ -41,7 +41,6 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self._pool = pool
         self._generating = generating
         self._embedding = embedding
-        self._ranking = ranking
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
@@ -79,18 +78,13 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         find = self._pool.catalog.find_model
         entry = find(request.model, ModelClass.RERANKER, operation="rerank", project=_project())
         async with self._pool.use(entry, ModelFile.check_ranks) as model:
-            return await self._ranking.rerank(request, model, _caller())
+            return await self._embedding.rerank(request, model, _caller())
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Convert text to token ids."""
         model = await self._processor(request.model)
-        tokens = await self._generating.tokenize(
-            request.text,
-            model,
-            add_special=request.add_special,
-            parse_special=request.parse_special,
-            field="text",
-        )
+        text = TextToTokenize(request.text, request.add_special, request.parse_special)
+        tokens = await model.tokenizer.tokenize(text, field="text")
         pieces = [model.vocabulary.piece(t, True) for t in tokens] if request.pieces else []
         return pb.TokenizeResponse(token_ids=tokens, pieces=pieces)
 
@@ -117,9 +111,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
                 conversation = self._generating.conversation(request.conversation)
                 _, tokens = await self._generating.render(conversation, model)
             case "text":
-                tokens = await self._generating.tokenize(
-                    request.text, model, add_special=True, parse_special=False, field="text"
-                )
+                text = TextToTokenize(request.text, add_special=True)
+                tokens = await model.tokenizer.tokenize(text, field="text")
             case _:
                 raise MissingField(field="prompt")
         return pb.CountTokensResponse(prompt_tokens=len(tokens))

@@ -118,7 +118,7 @@ def _live_sequences(engine: EngineClient, project: str | None, now: float) -> Li
     requests: LiveRequests = {}
     keys: dict[str, tuple[float, str]] = {}
     for item in engine.sequences.live.values():
-        if project not in (None, item.project):
+        if project not in (None, item.request.project):
             continue
         request_id = item.stream.request_id
         key = keys.setdefault(request_id, (item.arrived_at, request_id))
@@ -126,7 +126,7 @@ def _live_sequences(engine: EngineClient, project: str | None, now: float) -> Li
             requests[key] = load_pb.LiveRequest(
                 request_id=request_id,
                 label=item.label,
-                project=item.project,
+                project=item.request.project,
                 model=item.request.model,
                 priority=_priority(item.request.priority),
                 age=seconds(now - item.arrived_at),

@@ -46,6 +46,15 @@ MAX_REQUESTED_DRAFT = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """Principal, request id and deadline (monotonic clock) of a call."""
+
+    principal: Principal
+    request_id: str
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The model of a request with its limits and adapters; `slot_tokens` is the context of one
     sequence, `digest` the SHA-256 of the model's files (empty until it is computed)."""
@@ -77,14 +86,14 @@ def to_requests(
     options: generation.GenerationOptions,
     prompt: Prompt,
     target: Target,
-    principal: Principal,
-    deadline: float | None,
+    caller: Caller,
     groups: PrefixGroups = NO_GROUPS,
 ) -> list[SequenceRequest]:
     """Convert options to one `SequenceRequest` per choice; ids are assigned at admission.
 
-    `deadline` is in monotonic seconds. Raises the `DomainError` of the first invalid field.
+    Raises the `DomainError` of the first invalid field.
     """
+    principal = caller.principal
     check_retention(options)
     check_bytes("label", options.label, MAX_LABEL_BYTES)
     _check_prompt(prompt, target)
@@ -105,7 +114,7 @@ def to_requests(
         resumed=array("i"),
         priority=resolve_priority(options.scheduling.priority, principal),
         project=principal.project,
-        deadline=deadline,
+        deadline=caller.deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
         reuse=may_reuse(options),
         keep=options.cache.keep,
@@ -115,6 +124,7 @@ def to_requests(
         special_tokens=options.output.special_tokens,
         adapters=target.adapters,
         top_logprobs=_top_logprobs(options.output),
+        request_id=caller.request_id,
         **_stopping(options.stopping, target),
     )
     resumed = _resumed(options, num_choices, sampling, target, len(prompt.tokens))

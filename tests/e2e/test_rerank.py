@@ -8,7 +8,7 @@ import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import model_pb2
 
-from inference_svc.rpc.rerank import logistic
+from inference_svc.rpc.embeddings import logistic
 from tests.support.bert import RANK, Bert, random_bert
 from tests.support.causal_reranker import TEMPLATE, write_causal_reranker
 from tests.support.rpc import RichError, Rpc, connect, parse_error

@@ -70,7 +70,7 @@ def make_engine() -> EngineClient:
     for i, (slot, priority) in enumerate([(0, 2), (None, 3), (None, 1)]):
         request = replace(make_request(i, priority=priority), model="m")
         engine.sequences.live[i] = ActiveSequence(
-            request, generation, "p", "", time.monotonic(), slot=slot
+            request, generation, "", time.monotonic(), slot=slot
         )
     inputs = array("i", [1, 2]), array("i", [3, 4, 5])
     embedding_request = EmbeddingRequest(7, "m", inputs, request_id="e")

@@ -45,9 +45,7 @@ class MetricsHarness:
         stream = OutputStream(
             "r", (number,), READER, set_paused=lambda _: None, cancel=lambda: None
         )
-        self._engine.sequences.live[number] = ActiveSequence(
-            request, stream, "p", "", time.monotonic()
-        )
+        self._engine.sequences.live[number] = ActiveSequence(request, stream, "", time.monotonic())
         self.bench.submit(request)
 
     def step(self, *, at: float) -> None:

@@ -1,6 +1,6 @@
 """Long texts are tokenized in a real child process."""
 
-from inference_svc.chat.tokenization import THREAD_BYTES, PromptTokenizer
+from inference_svc.chat.tokenization import THREAD_BYTES, PromptTokenizer, TextToTokenize
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
@@ -11,11 +11,9 @@ async def test_a_child_process_returns_the_same_tokens() -> None:
     text = "The quick brown 🦊 <|im_end|> " * 5000
     vocabulary = Vocabulary.load(BUNDLED_PATH)
     async with SandboxPool(SandboxSettings(min_children=1, max_children=1)) as pool:
-        tokenizer = PromptTokenizer(vocabulary, pool, BUNDLED_PATH)
-        results = [
-            await tokenizer.tokenize(text, add_special=False, parse_special=True, limit_bytes=10**6)
-            for _ in range(2)
-        ]
+        tokenizer = PromptTokenizer(vocabulary, pool, BUNDLED_PATH, limit_bytes=10**6)
+        request = TextToTokenize(text, parse_special=True)
+        results = [await tokenizer.tokenize(request) for _ in range(2)]
     expected = vocabulary.tokenize(text, add_special=False, parse_special=True)
     vocabulary.close()
 

@@ -27,7 +27,6 @@ from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import EngineConfig, LoadProgress, ModelConfig
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
-from inference_svc.engine_client.requests import Submission
 from inference_svc.engine_process.model_load import load
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.vocabulary import Vocabulary
@@ -127,7 +126,7 @@ def _submit(
     engine: EngineClient, request: SequenceRequest | None = None, name: str = "r"
 ) -> OutputStream:
     request = request or make_request(0, PROMPT, model="demo", max_tokens=30)
-    return engine.submit([replace(request, model="demo")], Submission(name, "default", ""))[0]
+    return engine.submit([replace(request, model="demo", request_id=name)])[0]
 
 
 def _endless() -> SequenceRequest:

@@ -27,7 +27,8 @@ def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocabulary]:
 def pair_tokenizer(
     vocabulary: Vocabulary, path: Path, template: str | None = None
 ) -> PairTokenizer:
-    return PairTokenizer(vocabulary, PromptTokenizer(vocabulary, InlineJobs(), path), template)
+    tokenizer = PromptTokenizer(vocabulary, InlineJobs(), path, 10_000)
+    return PairTokenizer(vocabulary, tokenizer, template)
 
 
 async def test_an_encoder_reads_both_texts_with_separators(wordpiece: Vocabulary) -> None:

@@ -80,8 +80,8 @@ async def render(
 
 
 async def tokenize(vocabulary: Vocabulary, prompt: RenderedPrompt) -> list[int]:
-    tokenizer = PromptTokenizer(vocabulary, InlineJobs(), BUNDLED_PATH)
-    return await tokenizer.tokenize_prompt(prompt, limit_bytes=10_000)
+    tokenizer = PromptTokenizer(vocabulary, InlineJobs(), BUNDLED_PATH, 10_000)
+    return await tokenizer.tokenize_prompt(prompt)
 
 
 # --- the demo model's template -------------------------------------------------------------------

@@ -8,11 +8,11 @@ import pytest
 from inference_svc.chat.control_tokens import PromptSpan
 from inference_svc.chat.parsers import TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
-from inference_svc.chat.tokenization import PromptTokenizer
+from inference_svc.chat.tokenization import PromptTokenizer, PromptVocabulary, TextToTokenize
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.errors import InvalidField, TooLong
-from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
+from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed, JobRunner
 from tests.support.sandbox_jobs import InlineJobs
 
 
@@ -41,23 +41,26 @@ class CharacterVocabulary:
         return [1 if parse_special and c == "^" else ord(c) for c in text]
 
 
+def make_tokenizer(
+    vocabulary: PromptVocabulary, jobs: JobRunner, path: Path = BUNDLED_PATH
+) -> PromptTokenizer:
+    return PromptTokenizer(vocabulary, jobs, path, limit_bytes=10**7)
+
+
 @pytest.fixture
 def tokenizer(vocabulary: Vocabulary) -> PromptTokenizer:
     """A tokenizer that may not use a child process."""
-    return PromptTokenizer(vocabulary, FailingJobs(), BUNDLED_PATH)
+    return make_tokenizer(vocabulary, FailingJobs())
 
 
-async def tokenize(tokenizer: PromptTokenizer, text: str, limit_bytes: int = 10**7) -> list[int]:
-    return await tokenizer.tokenize(
-        text, add_special=False, parse_special=True, limit_bytes=limit_bytes
-    )
+async def tokenize(tokenizer: PromptTokenizer, text: str) -> list[int]:
+    return await tokenizer.tokenize(TextToTokenize(text, parse_special=True))
 
 
 async def tokenize_spans(vocabulary: CharacterVocabulary, *spans: tuple[str, bool]) -> list[int]:
     """Tokenize a prompt of texts that are trusted or not."""
     prompt = RenderedPrompt(tuple(PromptSpan(*span) for span in spans), False, TurnFormat())
-    tokenizer = PromptTokenizer(vocabulary, FailingJobs(), BUNDLED_PATH)
-    return await tokenizer.tokenize_prompt(prompt, limit_bytes=10)
+    return await make_tokenizer(vocabulary, FailingJobs()).tokenize_prompt(prompt)
 
 
 @pytest.mark.parametrize("length", [100, 8_000, 200_000])
@@ -67,7 +70,7 @@ async def test_texts_of_any_length_have_the_same_tokens(
     """Whether they are tokenized in this thread, in another thread or in a child process."""
     text = ("The quick brown 🦊 <|im_end|> " * length)[:length]
 
-    tokens = await tokenize(PromptTokenizer(vocabulary, InlineJobs(), BUNDLED_PATH), text)
+    tokens = await tokenize(make_tokenizer(vocabulary, InlineJobs()), text)
 
     assert tokens == vocabulary.tokenize(text, add_special=False, parse_special=True)
 
@@ -78,10 +81,11 @@ async def test_short_texts_are_tokenized_in_this_process(tokenizer: PromptTokeni
     assert await tokenize(tokenizer, "word " * 2_000)
 
 
-async def test_the_size_limit_is_checked_first(tokenizer: PromptTokenizer) -> None:
+async def test_the_size_limit_is_checked_first(vocabulary: Vocabulary) -> None:
     """In bytes of UTF-8."""
+    tokenizer = PromptTokenizer(vocabulary, FailingJobs(), BUNDLED_PATH, limit_bytes=150_000)
     with pytest.raises(TooLong) as raised:
-        await tokenize(tokenizer, "é" * 100_000, limit_bytes=150_000)
+        await tokenize(tokenizer, "é" * 100_000)
 
     assert raised.value.metadata["length"] == "200000"
 
@@ -98,7 +102,7 @@ async def test_lone_surrogates_are_refused_at_any_length(
 async def test_a_failed_job_is_an_invalid_field(vocabulary: Vocabulary) -> None:
     """With the reason."""
     failure = JobFailed(FailureKind.CRASHED, "the child process ended")
-    tokenizer = PromptTokenizer(vocabulary, FailingJobs(failure), BUNDLED_PATH)
+    tokenizer = make_tokenizer(vocabulary, FailingJobs(failure))
 
     with pytest.raises(InvalidField) as raised:
         await tokenize(tokenizer, "x" * 100_000)
@@ -110,7 +114,7 @@ async def test_a_missing_model_file_is_an_invalid_field(
     vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
     """It may have been removed after the start."""
-    tokenizer = PromptTokenizer(vocabulary, InlineJobs(), tmp_path / "missing.gguf")
+    tokenizer = make_tokenizer(vocabulary, InlineJobs(), tmp_path / "missing.gguf")
 
     with pytest.raises(InvalidField, match="cannot load its vocabulary"):
         await tokenize(tokenizer, "x" * 100_000)

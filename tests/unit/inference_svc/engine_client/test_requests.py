@@ -15,7 +15,7 @@ from inference_svc.engine.events import (
 from inference_svc.engine.request import Command, Submit
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
-from inference_svc.engine_client.requests import RequestTracker, SequenceEvent, Submission
+from inference_svc.engine_client.requests import RequestTracker, SequenceEvent
 from tests.support.sequences import make_request
 
 
@@ -28,7 +28,7 @@ async def test_the_slot_of_a_sequence_is_tracked() -> None:
     """Started, moved, preempted, resumed; it is removed when it finishes."""
     sent: list[Command] = []
     tracker = make_tracker(sent.append)
-    tracker.submit([make_request()], Submission("r", "p", ""), first_id=7)
+    tracker.submit([make_request()], first_id=7)
     events: list[SequenceEvent] = [
         Started(7, 3, 0, CacheSource.NONE),
         Moved(7, 1),
@@ -51,9 +51,6 @@ async def test_queue_positions_start_after_the_slots() -> None:
     """With two slots, one choice waits in front of the fourth."""
     tracker = make_tracker()
     tracker.slots = 2
-    positions = [
-        tracker.submit([make_request()], Submission(f"r{i}", "p", ""), first_id=i)[1]
-        for i in range(4)
-    ]
+    positions = [tracker.submit([make_request()], first_id=i)[1] for i in range(4)]
 
     assert positions == [0, 0, 0, 1]

@@ -18,7 +18,7 @@ from inference_svc.engine.request import (
 )
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.rpc.prefix_policy import NO_GROUPS, PrefixGroups
-from inference_svc.rpc.request_options import Prompt, Target, to_requests
+from inference_svc.rpc.request_options import Caller, Prompt, Target, to_requests
 from svc_kit.auth.principal import Principal, Priority
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -33,17 +33,16 @@ from svc_kit.errors import (
 )
 
 TARGET = Target("demo", vocabulary_size=100, slot_tokens=64, default_sampling=Sampling(top_k=7))
-CALLER = Principal(
+PRINCIPAL = Principal(
     project="p", scopes=frozenset({"inference"}), priority=Priority.NORMAL, key_id="k"
 )
+CALLER = Caller(PRINCIPAL, "r", None)
 
 
 def _convert(
     options: pb.GenerationOptions | None = None, tokens: tuple[int, ...] = (1, 2, 3)
 ) -> list[SequenceRequest]:
-    return to_requests(
-        options or pb.GenerationOptions(), Prompt(tokens, "prompt"), TARGET, CALLER, None
-    )
+    return to_requests(options or pb.GenerationOptions(), Prompt(tokens, "prompt"), TARGET, CALLER)
 
 
 def _options(**fields: Any) -> pb.GenerationOptions:
@@ -75,9 +74,9 @@ def test_each_adapter_stack_has_its_own_cache_key() -> None:
         (AppliedAdapter("a", 1.0), AppliedAdapter("b", 1.0)),
     ]
     requests = [
-        to_requests(
-            _options(), Prompt((1, 2), "prompt"), replace(TARGET, adapters=stack), CALLER, None
-        )[0]
+        to_requests(_options(), Prompt((1, 2), "prompt"), replace(TARGET, adapters=stack), CALLER)[
+            0
+        ]
         for stack in stacks
     ]
 
@@ -107,9 +106,9 @@ def test_each_project_and_salt_has_its_own_cache_key() -> None:
     """Equal concatenations of project and salt have different keys."""
 
     def key(project: str, salt: str) -> bytes:
-        caller = Principal(project=project, scopes=frozenset(), key_id="k")
+        caller = Caller(Principal(project=project, scopes=frozenset(), key_id="k"), "r", None)
         options = _options(cache=pb.CacheOptions(salt=salt))
-        return to_requests(options, Prompt((1,), "prompt"), TARGET, caller, None)[0].cache_key
+        return to_requests(options, Prompt((1,), "prompt"), TARGET, caller)[0].cache_key
 
     assert len({key("a", ""), key("b", ""), key("a", "b"), key("ab", ""), key("", "ab")}) == 5
 
@@ -119,9 +118,9 @@ def test_only_projects_of_a_group_share_cache_keys() -> None:
     groups = PrefixGroups({"team": ["red", "green"]})
 
     def key(project: str, salt: str = "", groups: PrefixGroups = groups) -> bytes:
-        caller = Principal(project=project, scopes=frozenset(), key_id="k")
+        caller = Caller(Principal(project=project, scopes=frozenset(), key_id="k"), "r", None)
         options = _options(cache=pb.CacheOptions(salt=salt))
-        (request,) = to_requests(options, Prompt((1,), "prompt"), TARGET, caller, None, groups)
+        (request,) = to_requests(options, Prompt((1,), "prompt"), TARGET, caller, groups)
         return request.cache_key
 
     assert key("red") == key("green")
@@ -298,15 +297,15 @@ def test_mirostat_can_be_resumed_with_a_snapshot() -> None:
     assert (second.snapshot_id, list(second.resumed), second.keep) == ("snap_1", [4], True)
 
 
-SERVICE_CALLER = replace(CALLER, is_service=True)
+SERVICE_CALLER = replace(CALLER, principal=replace(PRINCIPAL, is_service=True))
 HASHED_TARGET = replace(TARGET, digest="d1")
 
 
 def _convert_keep_for(
-    object_id: str, caller: Principal, target: Target, **fields: Any
+    object_id: str, caller: Caller, target: Target, **fields: Any
 ) -> StoredObjectRef | None:
     options = _options(cache=pb.CacheOptions(keep_for=object_id), **fields)
-    (request,) = to_requests(options, Prompt((1, 2), "prompt"), target, caller, None)
+    (request,) = to_requests(options, Prompt((1, 2), "prompt"), target, caller)
     return request.keep_for
 
 
@@ -328,7 +327,7 @@ def test_a_service_may_name_the_stored_object_of_a_request() -> None:
     ],
 )
 def test_invalid_stored_objects_are_rejected(
-    object_id: str, caller: Principal, fields: dict[str, Any], kind: type[DomainError]
+    object_id: str, caller: Caller, fields: dict[str, Any], kind: type[DomainError]
 ) -> None:
     """From other callers, with an id that is too long, and for deterministic requests."""
     with pytest.raises(kind) as failure:
