@@ -71,16 +71,8 @@ class Engine:
         limits = backend.limits
         self.name = name
         self.num_steps = 0
-        self.adapters = Adapters(name, backend, adapter_wait_s)
+        self.adapters = Adapters(backend, adapter_wait_s)
         self._backend = backend
-        plan_limits = PlanLimits(
-            limits.batch_tokens,
-            limits.pass_tokens,
-            chunk_cap,
-            limits.slot_tokens,
-            policy,
-            token_target_s,
-        )
         self._layout = layout
         self._clock = clock
         self._table = SlotTable(limits.slots)
@@ -116,7 +108,7 @@ class Engine:
             self._drafter,
             layout,
             self._step_time,
-            plan_limits,
+            PlanLimits(limits, chunk_cap, policy, token_target_s),
             clock,
         )
         self._executor = Executor(
@@ -204,9 +196,9 @@ class Engine:
         if sequence is not None:
             sequence.paused = paused
 
-    def flush(self, flush_id: int) -> None:
+    def flush(self, job_id: int) -> None:
         """Drop all cached prefixes."""
-        self._sequences.events.append(Flushed(self.name, flush_id, self._allocator.drop_cached()))
+        self._sequences.events.append(Flushed(job_id, self._allocator.drop_cached()))
 
     # --- snapshots --------------------------------------------------------------------------------
 

@@ -157,24 +157,15 @@ class Cancelled(NamedTuple):
 class Flushed(NamedTuple):
     """The cached prefixes were dropped: `num_tokens` in all."""
 
-    model: str
-    flush_id: int
+    job_id: int
     num_tokens: int
 
 
 class AdapterLoaded(NamedTuple):
-    """An adapter was loaded."""
+    """An adapter was loaded, or could not be loaded because of a problem."""
 
-    model: str
     digest: str
-
-
-class AdapterFailed(NamedTuple):
-    """An adapter could not be loaded."""
-
-    model: str
-    digest: str
-    problem: str
+    problem: str | None = None
 
 
 class TierLoad(NamedTuple):
@@ -247,7 +238,6 @@ Event = (
     | Cancelled
     | Flushed
     | AdapterLoaded
-    | AdapterFailed
     | ModelLoad
     | DiskCacheLoad
     | Embedded

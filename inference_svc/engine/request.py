@@ -39,9 +39,8 @@ def adapter_stack(applied: Iterable[AppliedAdapter]) -> AdapterStack:
 
 
 class LoadAdapter(NamedTuple):
-    """Load a validated adapter file. The result is `AdapterLoaded` or `AdapterFailed`."""
+    """Load a validated adapter file. The result is `AdapterLoaded`."""
 
-    model: str
     digest: str
     path: Path
 
@@ -49,7 +48,6 @@ class LoadAdapter(NamedTuple):
 class UnloadAdapter(NamedTuple):
     """Unload an adapter that no sequence uses; unknown ones are ignored."""
 
-    model: str
     digest: str
 
 
@@ -131,21 +129,16 @@ class Cancel(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Exclude a sequence from plans until `Unpause`, because its client reads too slowly."""
+    """Exclude a sequence from plans, because its client reads too slowly, or include it again."""
 
     sequence_id: int
-
-
-class Unpause(NamedTuple):
-    """Include a paused sequence in plans again."""
-
-    sequence_id: int
+    paused: bool
 
 
 class Flush(NamedTuple):
     """Drop all cached prefixes. The result is `Flushed`."""
 
-    flush_id: int
+    job_id: int
 
 
 class SaveSnapshot(NamedTuple):
@@ -181,4 +174,4 @@ class DropCachedPrefixes(NamedTuple):
 SnapshotCommand = SaveSnapshot | RestoreSnapshot
 FileCommand = SnapshotCommand | DropCachedPrefixes
 AdapterCommand = LoadAdapter | UnloadAdapter
-Command = Submit | SubmitEmbedding | Cancel | Pause | Unpause | Flush | FileCommand | AdapterCommand
+Command = Submit | SubmitEmbedding | Cancel | Pause | Flush | FileCommand | AdapterCommand

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from inference_svc.engine.events import AdapterFailed, AdapterLoaded
+from inference_svc.engine.events import AdapterLoaded
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
 from model_files.adapter_file import AdapterDescription
 from svc_kit.errors import AdapterCrashedEngine, AdapterInvalid, AdapterNotFound, DomainError
@@ -63,13 +63,8 @@ class Adapter:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its file, in hex."""
+        """The SHA-256 of its file, in hex: its key in the engine, where names do not exist."""
         return self.file.digest
-
-    @property
-    def engine_key(self) -> tuple[str, str]:
-        """Its key in the engine, where names do not exist: model and digest."""
-        return self.model, self.digest
 
 
 class LoadMarker:
@@ -148,7 +143,7 @@ class AdapterRegistry:
     @property
     def num_bytes(self) -> int:
         """Bytes of the generations in the engine; a file with two names counts once."""
-        sizes = {each.engine_key: each.description.size_bytes for each in self._loaded()}
+        sizes = {each.digest: each.description.size_bytes for each in self._loaded()}
         return sum(sizes.values())
 
     def _loaded(self) -> list[Adapter]:
@@ -197,13 +192,13 @@ class AdapterRegistry:
 
     # --- the engine -------------------------------------------------------------------------------
 
-    def deliver(self, event: AdapterLoaded | AdapterFailed) -> None:
+    def deliver(self, event: AdapterLoaded) -> None:
         """Process the answer to the oldest pending load."""
         adapter, loaded = self._pending.popleft()
         self.load_marker.end(adapter.digest)
         if self._pending:
             self.load_marker.begin(self._pending[0].adapter.digest)
-        if isinstance(event, AdapterLoaded):
+        if event.problem is None:
             if adapter.state is AdapterState.LOADING:
                 adapter.state, adapter.ready_at = AdapterState.READY, datetime.now(UTC)
             if loaded is not None:
@@ -250,7 +245,7 @@ class AdapterRegistry:
         self._pending.append(_PendingLoad(adapter, loaded))
         if len(self._pending) == 1:
             self.load_marker.begin(adapter.digest)
-        self._send(LoadAdapter(*adapter.engine_key, adapter.file.path))
+        self._send(LoadAdapter(adapter.digest, adapter.file.path))
 
     def _publish(self, adapter: Adapter) -> None:
         self._generations[adapter.key] = self._generations.get(adapter.key, 0) + 1
@@ -277,9 +272,9 @@ class AdapterRegistry:
 
     def _free(self, adapter: Adapter) -> None:
         adapter.file.close()
-        used = {other.engine_key for other in self._referenced() if other is not adapter}
-        if adapter.engine_key not in used:
-            self._send(UnloadAdapter(*adapter.engine_key))
+        used = {other.digest for other in self._referenced() if other is not adapter}
+        if adapter.digest not in used:
+            self._send(UnloadAdapter(adapter.digest))
 
     def _referenced(self) -> Iterator[Adapter]:
         yield from self._current.values()

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
-    AdapterFailed,
     AdapterLoaded,
     DiskCacheLoad,
     Embedded,
@@ -36,7 +35,7 @@ from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.process import EngineMessage, EngineProcess, describe_exit
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import RequestTracker
-from inference_svc.engine_client.snapshot_requests import SnapshotTracker
+from inference_svc.engine_client.snapshot_requests import UNSET_ID, SnapshotTracker
 from inference_svc.machine import resident_bytes
 from inference_svc.models.device_memory import DeviceBytes
 from svc_kit.errors import DomainError, Draining, EngineRestarting
@@ -98,7 +97,6 @@ class EngineClient:
         self._state = EngineState.STARTING
         self._closed_with: DomainError | None = None
         self._next_id = 0
-        self._flushes: dict[int, asyncio.Future[int]] = {}
         self._early_exits = 0
         self._ready_at = 0.0
         self._first_start: asyncio.Future[None] | None = None
@@ -129,7 +127,7 @@ class EngineClient:
 
     def set_digest(self, digest: str) -> None:
         """Set the digest with which a restarted process verifies touched or copied files."""
-        self._config = replace(self._config, model=replace(self._config.model, digest=digest))
+        self._config = replace(self._config, digest=digest)
 
     @property
     def state(self) -> EngineState:
@@ -184,8 +182,7 @@ class EngineClient:
         self.ready, self.system_info = ready.model, ready.system_info
         self.sequences.slots = ready.model.slots
         self.snapshots.use = ready.snapshots
-        measured = replace(self._config.model, warm_up=ready.model.warm_up)
-        self._config = replace(self._config, model=measured)
+        self._config = replace(self._config, warm_up=ready.model.warm_up)
         self._ready_at = time.monotonic()
         self._set_state(EngineState.SERVING)
         self.adapters.on_engine_ready()
@@ -226,9 +223,6 @@ class EngineClient:
 
     def _fail_all(self, error: DomainError) -> None:
         self.report = self.disk_cache = None
-        for flush in self._flushes.values():
-            if not flush.done():
-                flush.set_exception(error)
         self.sequences.fail_all(error)
         self.embeddings.fail_all(error)
         self.snapshots.fail_all(error)
@@ -299,14 +293,7 @@ class EngineClient:
         self.check_open()
         if not self.sequences.slots:
             return 0  # an embedding engine has no prefix cache
-        flush_id = self._next_ids(1)
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._flushes[flush_id] = done
-        self._send(Flush(flush_id))
-        try:
-            return await done
-        finally:
-            del self._flushes[flush_id]
+        return await self.snapshots.run(Flush(UNSET_ID))
 
     def _send(self, command: Command) -> None:
         if self._process is not None and self._is_up:
@@ -321,13 +308,11 @@ class EngineClient:
                 self.report = event
             case DiskCacheLoad():
                 self.disk_cache = event
-            case Flushed():
-                done = self._flushes.get(event.flush_id)
-                if done is not None and not done.done():
-                    done.set_result(event.num_tokens)
+            case Flushed(job_id, num_tokens):
+                self.snapshots.deliver(SnapshotDone(job_id, num_tokens, None))
             case Embedded():
                 self.embeddings.deliver(event)
-            case AdapterLoaded() | AdapterFailed():
+            case AdapterLoaded():
                 self.adapters.deliver(event)
             case Failed():  # the id belongs to one of them; the other ignores it
                 self.embeddings.deliver(event)

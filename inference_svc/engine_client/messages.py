@@ -18,19 +18,25 @@ from svc_kit.errors import DomainError
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """A model to load.
+class EngineConfig:
+    """The first message to an engine process: the model to load, and how to serve it.
 
-    `warm_up` are the measurements of an earlier process, so that a restart does not measure again.
-    `saved_bytes` is the memory for prefixes without a slot. A model that does not generate has an
-    embedding context only. `stamps` identify its files as they were described; `digest` is the
-    SHA-256 of the files, or empty if it is not computed yet.
+    `cores` and `threads` are those of the machine and the configured compute threads. `warm_up` are
+    the measurements of an earlier process, so that a restart does not measure again. `saved_bytes`
+    is the memory for prefixes without a slot. A model that does not generate has an embedding
+    context only. `stamps` identify its files as they were described; `digest` is the SHA-256 of the
+    files, or empty if it is not computed yet. `stream_interval_s` is that of the output batcher;
+    None is its default. `abort_on` injects a fault for tests: a request with this stop text aborts
+    the process.
     """
 
     name: str
     backend: BackendSettings
     chunk_cap: int
     threads: int | None
+    cores: int
+    log_level: str = "info"
+    warm_up_budget_s: float = 0.0
     warm_up: WarmUp | None = None
     saved_bytes: int = 0
     policy: Policy = Policy.BALANCED
@@ -40,21 +46,6 @@ class ModelConfig:
     generates: bool = True
     stamps: tuple[FileStamp, ...] = ()
     digest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """The first message to an engine process.
-
-    `stream_interval_s` is that of the output batcher; None is its default. `abort_on` injects a
-    fault for tests: a request with this stop text aborts the process.
-    """
-
-    model: ModelConfig
-    cores: int
-    log_level: str
-    log_json: bool | None
-    warm_up_budget_s: float
     snapshots: FolderLimits = NO_SNAPSHOTS
     archive: FolderLimits = NO_SNAPSHOTS
     stream_interval_s: float | None = 0.0

@@ -15,7 +15,7 @@ from inference_svc.engine.events import (
     Resumed,
     Started,
 )
-from inference_svc.engine.request import Cancel, Command, Pause, SequenceRequest, Submit, Unpause
+from inference_svc.engine.request import Cancel, Command, Pause, SequenceRequest, Submit
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
@@ -170,7 +170,7 @@ class RequestTracker:
     def _set_paused(self, ids: Iterable[int], *, paused: bool) -> None:
         for sequence_id in ids:
             if sequence_id in self.live:
-                self._send(Pause(sequence_id) if paused else Unpause(sequence_id))
+                self._send(Pause(sequence_id, paused))
 
     def _cancel(self, ids: Iterable[int]) -> None:
         for sequence_id in ids:

@@ -1,4 +1,4 @@
-"""Tracks pending snapshot commands, with a future for each."""
+"""Tracks pending commands on snapshots and cached prefixes, with a future for each."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from inference_svc.engine.request import (
     Command,
     DropCachedPrefixes,
     FileCommand,
+    Flush,
     RestoreSnapshot,
     SaveSnapshot,
 )
@@ -17,9 +18,12 @@ from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import FolderUsage
 from svc_kit.errors import DomainError
 
+UNSET_ID = -1
+"""The id of a command before `SnapshotTracker.run` numbers it."""
+
 
 class SnapshotTracker:
-    """Snapshot commands without an answer; `use` is the usage of the snapshot folder as of the last
+    """Commands without an answer; `use` is the usage of the snapshot folder as of the last
     answer. `check_open` raises if the engine is down."""
 
     def __init__(self, send: Callable[[Command], None], check_open: Callable[[], None]) -> None:
@@ -33,9 +37,9 @@ class SnapshotTracker:
     async def run(self, command: SaveSnapshot | RestoreSnapshot) -> Snapshot: ...
 
     @overload
-    async def run(self, command: DropCachedPrefixes) -> int: ...
+    async def run(self, command: DropCachedPrefixes | Flush) -> int: ...
 
-    async def run(self, command: FileCommand) -> Snapshot | int:
+    async def run(self, command: FileCommand | Flush) -> Snapshot | int:
         """Send a command with a new job id and return the answer. Raises `EngineRestarting`, or the
         `DomainError` of the answer.
 
@@ -45,7 +49,7 @@ class SnapshotTracker:
         job_id = next(self._ids)
         done: asyncio.Future[Snapshot | int] = asyncio.get_running_loop().create_future()
         self._waiting[job_id] = done
-        numbered: FileCommand = command._replace(job_id=job_id)
+        numbered: FileCommand | Flush = command._replace(job_id=job_id)
         self._send(numbered)
         try:
             return await done

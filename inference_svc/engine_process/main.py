@@ -40,26 +40,26 @@ def main(pipe_fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pipe: Connection[Any, Any] = Connection(pipe_fd)
-    boot: EngineConfig = pipe.recv()
-    configure_logging("engine", level=boot.log_level, json=boot.log_json)
+    config: EngineConfig = pipe.recv()
+    configure_logging("engine", level=config.log_level)
     try:
-        loaded = load(boot, pipe.send)
+        loaded = load(config, pipe.send)
     except (ModelLoadError, ModelTooLarge) as error:
         pipe.send(EngineStartFailed(str(error)))
         return
-    store, served = SnapshotStore(boot.snapshots), loaded.served
+    store, served = SnapshotStore(config.snapshots), loaded.served
     pipe.send(Ready(loaded.ready, library.system_info(), store.usage))
     engine = make_snapshot_io = make_offloader = None
     if served is not None:
         engine = served.engine
         make_snapshot_io = partial(SnapshotIO, served, store)
-        make_offloader = partial(PrefixOffloader, served, DiskPrefixCache(boot.archive))
-    interval_s = boot.stream_interval_s
+        make_offloader = partial(PrefixOffloader, served, DiskPrefixCache(config.archive))
+    interval_s = config.stream_interval_s
     if interval_s is None:
         threads = loaded.ready.warm_up.threads
-        interval_s = default_interval_s(threads=threads, cores=boot.cores)
+        interval_s = default_interval_s(threads=threads, cores=config.cores)
     StepLoop(
-        pipe if boot.abort_on is None else AbortingPipe(pipe, boot.abort_on),
+        pipe if config.abort_on is None else AbortingPipe(pipe, config.abort_on),
         engine,
         loaded.embedder,
         memory=loaded.memory,

@@ -35,18 +35,18 @@ class LoadedEngine(NamedTuple):
 ReportProgress = Callable[[LoadProgress], None]
 
 
-def load(boot: EngineConfig, report: ReportProgress = lambda _: None) -> LoadedEngine:
+def load(config: EngineConfig, report: ReportProgress = lambda _: None) -> LoadedEngine:
     """Load and warm up the model; `report` receives progress. Raises `ModelLoadError` or
     `ModelTooLarge`."""
-    stamps = _verify_files(boot.model.stamps, boot.model.digest)
+    stamps = _verify_files(config.stamps, config.digest)
     library.start()
-    memory = EngineMemory(boot.model.backend.placement)
-    load_parts = _load_decoder if boot.model.generates else _load_encoder
+    memory = EngineMemory(config.backend.placement)
+    load_parts = _load_decoder if config.generates else _load_encoder
     try:
         with memory.tracking():
-            loaded = load_parts(boot, report, memory)
+            loaded = load_parts(config, report, memory)
     except DecodeError as error:
-        problem = f"{boot.model.name} cannot decode a warm-up batch (llama.cpp code {error.code})"
+        problem = f"{config.name} cannot decode a warm-up batch (llama.cpp code {error.code})"
         raise ModelLoadError(problem) from error
     _verify_files(stamps)  # reading a large file takes minutes, and it may be replaced meanwhile
     return loaded._replace(ready=replace(loaded.ready, device_bytes=memory.changed_usage() or {}))
@@ -65,50 +65,52 @@ def _report_weights(report: ReportProgress) -> Callable[[float], None]:
     return lambda fraction: report(LoadProgress(LoadPhase.WEIGHTS, fraction))
 
 
-def _load_decoder(boot: EngineConfig, report: ReportProgress, memory: EngineMemory) -> LoadedEngine:
+def _load_decoder(
+    config: EngineConfig, report: ReportProgress, memory: EngineMemory
+) -> LoadedEngine:
     """Load a model that generates."""
-    model, started = boot.model, time.monotonic()
-    backend = LlamaBackend(model.backend, _report_weights(report))
+    started = time.monotonic()
+    backend = LlamaBackend(config.backend, _report_weights(report))
     report(LoadProgress(LoadPhase.WARM_UP, 1.0))
-    measured = model.warm_up
+    measured = config.warm_up
     if measured is None:
         measured = warm_up(
-            backend, cores=boot.cores, threads=model.threads, budget_s=boot.warm_up_budget_s
+            backend, cores=config.cores, threads=config.threads, budget_s=config.warm_up_budget_s
         )
     if memory.uses_gpus:
         decode_full_batch(backend)
     backend.set_threads(measured.threads)
     backend.prepare_guides()
     engine = Engine(
-        model.name,
+        config.name,
         backend,
         layout=_batch_layout(backend, measured),
-        chunk_cap=model.chunk_cap,
+        chunk_cap=config.chunk_cap,
         clock=time.monotonic,
         copy_costs=measured.copy_costs,
-        saved_bytes=model.saved_bytes,
+        saved_bytes=config.saved_bytes,
         step_times=measured.step_times,
         token_times=measured.token_times,
-        policy=model.policy,
-        token_target_s=model.token_target_s,
-        adapter_wait_s=model.adapter_wait_s,
+        policy=config.policy,
+        token_target_s=config.token_target_s,
+        adapter_wait_s=config.adapter_wait_s,
     )
     embedder = None
-    if model.embedding is not None:
-        embedder = _make_embedder(backend.model, model.embedding, measured.threads, memory)
+    if config.embedding is not None:
+        embedder = _make_embedder(backend.model, config.embedding, measured.threads, memory)
     limits = backend.limits
     ready = ModelReady(
-        model.name,
+        config.name,
         limits.slots,
         limits.slot_tokens,
         limits.batch_tokens,
         measured,
         time.monotonic() - started,
         embedder.limits if embedder is not None else None,
-        model.embedding.pooling.value if model.embedding is not None else "",
+        config.embedding.pooling.value if config.embedding is not None else "",
         limits.cells,
     )
-    served = ServedEngine(model.name, engine, _fingerprint(backend), limits.slot_tokens)
+    served = ServedEngine(config.name, engine, _fingerprint(backend), limits.slot_tokens)
     return LoadedEngine(ready, served, embedder, memory)
 
 
@@ -124,27 +126,29 @@ def _fingerprint(backend: LlamaBackend) -> Fingerprint:
     return Fingerprint(backend.architecture, "", backend.cell_format, version("llama-cpp-python"))
 
 
-def _load_encoder(boot: EngineConfig, report: ReportProgress, memory: EngineMemory) -> LoadedEngine:
+def _load_encoder(
+    config: EngineConfig, report: ReportProgress, memory: EngineMemory
+) -> LoadedEngine:
     """Load a model that only embeds or ranks."""
-    model, started = boot.model, time.monotonic()
-    if model.embedding is None:
-        raise ModelLoadError(f"{model.name} supports neither generation nor embeddings")
-    weights = load_model(model.backend.path, model.backend.placement, _report_weights(report))
+    started = time.monotonic()
+    if config.embedding is None:
+        raise ModelLoadError(f"{config.name} supports neither generation nor embeddings")
+    weights = load_model(config.backend.path, config.backend.placement, _report_weights(report))
     report(LoadProgress(LoadPhase.WARM_UP, 1.0))
-    threads = model.threads or max(1, boot.cores - 1)
-    reason = "as configured" if model.threads else "the frontends need a core"
-    embedder = _make_embedder(weights, model.embedding, threads, memory, open_now=True)
+    threads = config.threads or max(1, config.cores - 1)
+    reason = "as configured" if config.threads else "the frontends need a core"
+    embedder = _make_embedder(weights, config.embedding, threads, memory, open_now=True)
     embedder.warm_up()
     limits = embedder.limits
     ready = ModelReady(
-        model.name,
+        config.name,
         0,
         limits.input_tokens,
         limits.batch_tokens,
         WarmUp(threads, reason, {}),
         time.monotonic() - started,
         limits,
-        model.embedding.pooling.value,
+        config.embedding.pooling.value,
     )
     return LoadedEngine(ready, None, embedder, memory)
 

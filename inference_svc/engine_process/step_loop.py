@@ -26,7 +26,6 @@ from inference_svc.engine.request import (
     SnapshotCommand,
     Submit,
     UnloadAdapter,
-    Unpause,
 )
 from inference_svc.engine.scheduler.fairness import FairTurns
 from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
@@ -190,10 +189,10 @@ class StepLoop:
                 if self._offloader is None or not self._offloader.defer(request):
                     engine.submit(request)
                 self._report_disk_cache()
-            case Pause(sequence_id) | Unpause(sequence_id):
-                engine.pause(sequence_id, paused=isinstance(command, Pause))
-            case Flush(flush_id):
-                engine.flush(flush_id)
+            case Pause(sequence_id, paused):
+                engine.pause(sequence_id, paused=paused)
+            case Flush(job_id):
+                engine.flush(job_id)
             case UnloadAdapter():
                 with self._memory.tracking():
                     engine.adapters.unload(command.digest)

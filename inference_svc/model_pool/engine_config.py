@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from inference_svc.config import EngineSettings, InferenceSettings, ModelSettings
 from inference_svc.engine.scheduler.policy import Policy
-from inference_svc.engine_client.messages import EngineConfig, ModelConfig
+from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
@@ -92,11 +92,14 @@ class EngineConfigBuilder:
             placement=resolve_placement(overrides, engine),
             attention=_attention(overrides),
         )
-        model = ModelConfig(
+        return EngineConfig(
             file.name,
             backend,
             chunk_cap=engine.prefill_chunk_tokens,
             threads=requested.threads,
+            cores=self.cores,
+            log_level=self.settings.log_level,
+            warm_up_budget_s=engine.warm_up_s,
             saved_bytes=self._saved_bytes(),
             policy=Policy(engine.policy),
             token_target_s=engine.token_target_ms / 1000,
@@ -105,17 +108,10 @@ class EngineConfigBuilder:
             generates=file.generates,
             stamps=file.stamps,
             digest=digest,
-        )
-        return EngineConfig(
-            model,
-            self.cores,
-            self.settings.log_level,
-            None,
-            engine.warm_up_s,
-            snapshot_folder(self.settings),
-            disk_cache_folder(self.settings),
-            None if interval_ms is None else interval_ms / 1000,
-            engine.abort_on,
+            snapshots=snapshot_folder(self.settings),
+            archive=disk_cache_folder(self.settings),
+            stream_interval_s=None if interval_ms is None else interval_ms / 1000,
+            abort_on=engine.abort_on,
         )
 
     def _saved_bytes(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
 from inference_svc.engine.backend import AdapterLoadError, Backend
-from inference_svc.engine.events import AdapterFailed, AdapterLoaded
+from inference_svc.engine.events import AdapterLoaded
 from inference_svc.engine.lora.schedule import AdapterSchedule
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.engine.sequence import Sequence
@@ -14,8 +14,7 @@ from svc_kit.errors import AdapterNotFound
 class Adapters:
     """The loaded adapters of a model, by digest. `AdapterSchedule` chooses the stack to apply."""
 
-    def __init__(self, model: str, backend: Backend, max_wait_s: float) -> None:
-        self._model = model
+    def __init__(self, backend: Backend, max_wait_s: float) -> None:
         self._backend = backend
         self._loaded: set[str] = set()
         self._turns = AdapterSchedule(max_wait_s)
@@ -25,7 +24,7 @@ class Adapters:
         """Whether an adapter is loaded. Thread-safe."""
         return digest in self._loaded
 
-    def load(self, digest: str, path: Path) -> AdapterLoaded | AdapterFailed:
+    def load(self, digest: str, path: Path) -> AdapterLoaded:
         """Load an adapter from its file, unless it is loaded already.
 
         Must run on the step thread: llama.cpp iterates over the adapters of a model when it
@@ -35,9 +34,9 @@ class Adapters:
             try:
                 self._backend.load_adapter(digest, path)
             except AdapterLoadError as error:
-                return AdapterFailed(self._model, digest, str(error))
+                return AdapterLoaded(digest, str(error))
             self._loaded.add(digest)
-        return AdapterLoaded(self._model, digest)
+        return AdapterLoaded(digest)
 
     def unload(self, digest: str) -> None:
         """Free an adapter that no sequence uses."""

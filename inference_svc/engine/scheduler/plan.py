@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
-from inference_svc.engine.batch import Row
+from inference_svc.engine.batch import NativeLimits, Row
 from inference_svc.engine.cost_model.step_time import StepTimeModel
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.scheduler.policy import (
@@ -23,17 +23,13 @@ from inference_svc.engine.slots import Slot
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """Limits of a plan, in tokens."""
+    """Limits of a plan."""
 
-    batch_tokens: int
-    """Tokens of a decode call."""
-    pass_tokens: int
-    """Tokens computed at once (the micro-batch)."""
+    native: NativeLimits
     chunk_cap: int
     """Prompt tokens of a step with decoding sequences."""
-    slot_tokens: int
-    policy: Policy = Policy.BALANCED
-    token_target_s: float = 0.1
+    policy: Policy
+    token_target_s: float
     """Target time between two output tokens, in seconds."""
 
 
@@ -44,7 +40,7 @@ def plan_decode(
     layout: BatchLayout,
 ) -> Plan:
     """Plan the call of decoding sequences: at least one, each with a slot."""
-    max_row_tokens = max(limits.batch_tokens // len(sequences), 1)
+    max_row_tokens = max(limits.native.batch_tokens // len(sequences), 1)
     work = _in_slot_order(
         Work(sequence, _row(sequence, min(sequence.num_remaining, max_row_tokens)))
         for sequence in sequences
@@ -104,7 +100,7 @@ def _chunks(
     step_time: StepTimeModel,
     now: float,
 ) -> list[int]:
-    fitting, cap = None, min(limits.chunk_cap, limits.pass_tokens)
+    fitting, cap = None, min(limits.chunk_cap, limits.native.pass_tokens)
     if num_decoding:
         cap = limits.chunk_cap
         fitting = step_time.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
@@ -112,7 +108,7 @@ def _chunks(
     budget = prefill_budget(
         limits.policy,
         prompts,
-        available=limits.batch_tokens,
+        available=limits.native.batch_tokens,
         cap=cap,
         fitting=fitting,
         num_decoding=num_decoding,
@@ -147,7 +143,7 @@ def _fillers(
     fillable = [
         slot.index
         for slot in slots
-        if slot.index not in busy and len(slot.tokens) < limits.slot_tokens
+        if slot.index not in busy and len(slot.tokens) < limits.native.slot_tokens
     ]
-    available = limits.batch_tokens - sum(len(item.row.tokens) for item in work)
+    available = limits.native.batch_tokens - sum(len(item.row.tokens) for item in work)
     return tuple(slots[index] for index in layout.fillers(used, fillable)[: max(available, 0)])

@@ -18,7 +18,7 @@ from inference_svc.engine.events import DiskCacheLoad, Embedded, ModelLoad, Step
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import PendingEmbedding
 from inference_svc.engine_client.load import disk_cache_load
-from inference_svc.engine_client.messages import EngineConfig, ModelConfig, ModelReady
+from inference_svc.engine_client.messages import EngineConfig, ModelReady
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import ActiveSequence
@@ -56,7 +56,7 @@ def make_engine() -> EngineClient:
     """Two slots, one running and two waiting sequences, and half an embedding request."""
     settings = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
     engine = EngineClient(
-        EngineConfig(ModelConfig("m", settings, 16, 1), 1, "info", None, 0.0),
+        EngineConfig("m", settings, chunk_cap=16, threads=1, cores=1),
         QueueLimits(4, 1000),
         ReaderLimits(100, 60.0),
     )

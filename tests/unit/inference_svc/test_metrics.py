@@ -11,7 +11,7 @@ from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Event, Failed
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.engine_client.messages import EngineConfig, ModelConfig
+from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import ActiveSequence
@@ -31,10 +31,9 @@ class MetricsHarness:
     def __init__(self) -> None:
         limits = NativeLimits(64, 1, 1, 256, VOCABULARY_SIZE)
         self.bench = EngineBench(FakeBackend(limits), saved_bytes=10**6)
-        model = ModelConfig("m", BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1), 16, 1)
-        self._engine = EngineClient(
-            EngineConfig(model, 1, "info", None, 0.0), QueueLimits(4, 1000), READER
-        )
+        settings = BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1)
+        config = EngineConfig("m", settings, chunk_cap=16, threads=1, cores=1)
+        self._engine = EngineClient(config, QueueLimits(4, 1000), READER)
         self._registry = CollectorRegistry()
         self._observer = EngineObserver(EngineMetrics(self._registry))
         self._observer.bind(self._engine)

@@ -24,7 +24,7 @@ from inference_svc.engine.request import (
     SequenceRequest,
 )
 from inference_svc.engine_client.client import EngineClient, EngineState
-from inference_svc.engine_client.messages import EngineConfig, LoadProgress, ModelConfig
+from inference_svc.engine_client.messages import EngineConfig, LoadProgress
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_process.model_load import load
@@ -65,8 +65,15 @@ def make_config(
         sampling_threads=1,
         shared_cells=shared_cells,
     )
-    model = ModelConfig("demo", backend, chunk_cap=64, threads=1, saved_bytes=saved_bytes)
-    return EngineConfig(model, cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1)
+    return EngineConfig(
+        "demo",
+        backend,
+        chunk_cap=64,
+        threads=1,
+        cores=2,
+        warm_up_budget_s=0.1,
+        saved_bytes=saved_bytes,
+    )
 
 
 class EventLog(list[Event]):
@@ -126,7 +133,8 @@ def _submit(
     engine: EngineClient, request: SequenceRequest | None = None, name: str = "r"
 ) -> OutputStream:
     request = request or make_request(0, PROMPT, model="demo", max_tokens=30)
-    return engine.submit([replace(request, model="demo", request_id=name)])[0]
+    request = replace(request, model="demo", request_id=name, project="default")
+    return engine.submit([request])[0]
 
 
 def _endless() -> SequenceRequest:
@@ -217,8 +225,7 @@ async def test_an_engine_does_not_restart_with_another_file(tmp_path: Path) -> N
     back."""
     path, away = tmp_path / "model.gguf", tmp_path / "away.gguf"
     shutil.copy(BUNDLED_PATH, path)
-    config = make_config(path)
-    config = replace(config, model=replace(config.model, stamps=(FileStamp.of(path),)))
+    config = replace(make_config(path), stamps=(FileStamp.of(path),))
     async with start_engine(config) as (engine, _, states):
         path.rename(away)
         shutil.copy(BUNDLED_PATH, path)
@@ -236,8 +243,7 @@ def test_a_file_replaced_during_the_load_is_not_served(tmp_path: Path) -> None:
     path, new = tmp_path / "model.gguf", tmp_path / "new.gguf"
     shutil.copy(BUNDLED_PATH, path)
     shutil.copy(BUNDLED_PATH, new)
-    config = make_config(path)
-    config = replace(config, model=replace(config.model, stamps=(FileStamp.of(path),)))
+    config = replace(make_config(path), stamps=(FileStamp.of(path),))
 
     def replace_file(_: LoadProgress) -> None:
         if new.exists():

@@ -15,7 +15,7 @@ from inference_svc.engine.batch import BatchLimitExceeded, Row, TokenBatch, chec
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
 from inference_svc.engine.events import Embedded
-from inference_svc.engine_client.messages import EngineConfig, ModelConfig
+from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.engine_process.model_load import load
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings
@@ -199,6 +199,6 @@ def test_an_encoder_that_cannot_start_is_a_load_error(
     sizes: dict[str, Any] = {"input_tokens": 32, "pack_tokens": 32, "cell_bytes": 0}
     embedding = EmbeddingSettings("encoder", Pooling.MEAN, is_causal=False, threads=1, **sizes)
     backend = BackendSettings(encoder_path, 0, 32, 32, 32, threads=1, sampling_threads=1)
-    model = ModelConfig("encoder", backend, 32, 1, embedding=embedding, generates=False)
+    config = EngineConfig("encoder", backend, 32, 1, 1, embedding=embedding, generates=False)
     with pytest.raises(ModelLoadError, match=problem):
-        load(EngineConfig(model, 1, "INFO", None, 0.0))
+        load(config)

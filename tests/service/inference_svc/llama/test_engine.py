@@ -16,7 +16,7 @@ from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Delta, Failed, Finished, Started
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling, Stage
-from inference_svc.engine_client.messages import EngineConfig, ModelConfig
+from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.engine_process.model_load import load
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.warmup import warm_up
@@ -220,9 +220,9 @@ def test_a_broken_file_is_a_load_error(tmp_path: Path) -> None:
 def test_a_failed_warm_up_is_a_load_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """With llama.cpp's code: a GPU may run out of memory in the first batch."""
     monkeypatch.setattr(llama_cpp, "llama_decode", lambda *_: -2)
-    model = ModelConfig("demo", make_settings(), 64, threads=1)
+    config = EngineConfig("demo", make_settings(), 64, threads=1, cores=1)
     with pytest.raises(ModelLoadError, match=r"demo cannot decode a warm-up batch \(.* code -2\)"):
-        load(EngineConfig(model, 1, "INFO", None, 0.0))
+        load(config)
 
 
 def test_the_native_batch_type_matches() -> None:

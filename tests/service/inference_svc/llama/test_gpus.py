@@ -17,7 +17,7 @@ from inference_svc.config import EngineSettings, InferenceSettings
 from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.embedding_request import EmbeddingRequest
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.engine_client.messages import EngineConfig, ModelConfig
+from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.llama import devices, library
@@ -69,9 +69,16 @@ async def start_engine(placement: Placement) -> AsyncIterator[EngineClient]:
         threads=1,
         cell_bytes=MODEL.kv_bytes_per_token,
     )
-    model = ModelConfig("demo", settings(placement), 64, threads=1, embedding=embedding)
     client = EngineClient(
-        EngineConfig(model, cores=2, log_level="info", log_json=True, warm_up_budget_s=0.1),
+        EngineConfig(
+            "demo",
+            settings(placement),
+            chunk_cap=64,
+            threads=1,
+            cores=2,
+            warm_up_budget_s=0.1,
+            embedding=embedding,
+        ),
         QueueLimits(4, 10_000),
         ReaderLimits(1000, 60.0),
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_svc.engine.events import AdapterFailed, AdapterLoaded
+from inference_svc.engine.events import AdapterLoaded
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
 from inference_svc.engine_client.adapter_registry import (
     Adapter,
@@ -54,7 +54,7 @@ class RegistryHarness:
 
     def answer(self, adapter: Adapter) -> None:
         """Answer a load with success."""
-        self.registry.deliver(AdapterLoaded(*adapter.engine_key))
+        self.registry.deliver(AdapterLoaded(adapter.digest))
 
     def restart(self) -> None:
         """Crash the engine and start a new one."""
@@ -91,7 +91,7 @@ async def test_an_adapter_is_published_once_the_engine_has_loaded_it(
     harness.answer(adapter)
 
     assert await answer is harness.registry.get("voice") is adapter
-    assert harness.sent == [LoadAdapter("demo", adapter.digest, adapter.file.path)]
+    assert harness.sent == [LoadAdapter(adapter.digest, adapter.file.path)]
     assert harness.states() == [(1, AdapterState.READY)]
     assert adapter.ready_at is not None
 
@@ -143,7 +143,7 @@ async def test_a_failed_load_changes_nothing(harness: RegistryHarness) -> None:
     old = await harness.load()
     new = harness.make_adapter(content="two")
     answer = harness.registry.load(new)
-    harness.registry.deliver(AdapterFailed(*new.engine_key, "no memory"))
+    harness.registry.deliver(AdapterLoaded(new.digest, "no memory"))
     with pytest.raises(AdapterInvalid, match="no memory"):
         await answer
 
@@ -171,7 +171,7 @@ async def test_a_new_engine_reloads_the_current_generations(harness: RegistryHar
     harness.users.clear()
     harness.restart()
 
-    assert harness.sent == [LoadAdapter(*each.engine_key, each.file.path) for each in (new, other)]
+    assert harness.sent == [LoadAdapter(each.digest, each.file.path) for each in (new, other)]
     assert harness.registry.get("voice") is new
     assert new.state is AdapterState.LOADING
     harness.answer(new)
@@ -186,7 +186,7 @@ async def test_an_adapter_that_crashed_the_engine_is_not_reloaded(harness: Regis
     harness.restart()
 
     assert bad.state is AdapterState.FAILED
-    assert harness.sent == [LoadAdapter(*good.engine_key, good.file.path)]
+    assert harness.sent == [LoadAdapter(good.digest, good.file.path)]
     with pytest.raises(AdapterCrashedEngine):
         harness.registry.get("bad")
     assert (harness.registry.num_loaded, harness.registry.num_bytes) == (1, 100)
@@ -236,7 +236,7 @@ async def test_an_adapter_added_without_an_engine_is_loaded_by_the_next_engine(
     harness.registry.on_engine_ready()
     harness.answer(adapter)
 
-    assert harness.sent == [LoadAdapter("demo", adapter.digest, adapter.file.path)]
+    assert harness.sent == [LoadAdapter(adapter.digest, adapter.file.path)]
     assert harness.states() == [(1, AdapterState.READY)]
 
 
@@ -256,7 +256,7 @@ async def test_closing_the_engine_keeps_the_current_generations(harness: Registr
 
     assert [each.name for each in harness.registry.all()] == ["kept", "new"]
     assert {state for _, state in harness.states()} == {AdapterState.LOADING}
-    assert harness.sent[0] == LoadAdapter("demo", current.digest, current.file.path)
+    assert harness.sent[0] == LoadAdapter(current.digest, current.file.path)
     assert len(harness.sent) == 2
 
 

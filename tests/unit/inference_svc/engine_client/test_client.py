@@ -15,7 +15,6 @@ from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.messages import (
     DeviceMemoryReport,
     EngineConfig,
-    ModelConfig,
     ModelReady,
     Ready,
 )
@@ -32,7 +31,7 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import PrivateFile
 from tests.support.pooled import settle
 
-MODEL = ModelConfig("m", BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1), 16, 1)
+SETTINGS = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
 READY = Ready(ModelReady("m", 2, 50, 64, WarmUp(1, "", {}), 1.0), "", FolderUsage(0, 0))
 UNLOADED = ModelUnloaded(model="m")
 
@@ -60,7 +59,7 @@ class IdleProcess:
 async def start_engine(process: IdleProcess) -> tuple[EngineClient, "asyncio.Task[None]"]:
     """A client that waits for the start of the process."""
     engine = EngineClient(
-        EngineConfig(MODEL, 1, "info", None, 0.0),
+        EngineConfig("m", SETTINGS, chunk_cap=16, threads=1, cores=1),
         QueueLimits(4, 1000),
         ReaderLimits(100, 60.0),
         start_process=process.start,
@@ -109,7 +108,7 @@ async def test_a_closed_client_ignores_messages(tmp_path: Path) -> None:
     description = AdapterDescription(rank=8, size_bytes=100, title="")
     adapter = Adapter("voice", "m", PrivateFile.copy_of(source, tmp_path), description, 1.0)
     loaded = engine.adapters.load(adapter)  # by the successor
-    process.emit([AdapterLoaded(*adapter.engine_key)])
+    process.emit([AdapterLoaded(adapter.digest)])
 
     assert not loaded.done()
     adapter.file.close()

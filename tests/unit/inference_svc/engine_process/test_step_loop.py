@@ -87,7 +87,7 @@ def test_gpu_memory_is_reported_before_the_result_of_the_request_that_allocated_
     """The first embedding request creates a context; its result follows the new memory usage."""
     free = {"CUDA0": 100}
     memory = EngineMemory(Placement(), lambda only: dict(free))
-    result = Flushed("m", 1, num_tokens=7)
+    result = Flushed(1, num_tokens=7)
 
     class Embedder(FakeStepper):
         def step(self) -> list[Event]:

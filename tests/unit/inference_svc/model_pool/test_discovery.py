@@ -39,7 +39,7 @@ def backend(name: str, **overrides: Any) -> BackendSettings:
     entry = find_models(settings).find_model(name)
     limits = ResolvedLimits(4, 512, 0, "")
     config = EngineConfigBuilder(settings, num_models=2).build(entry.file, entry.requested, limits)
-    return config.model.backend
+    return config.backend
 
 
 def test_settings_of_a_model_override_those_of_the_engine() -> None:
@@ -72,9 +72,7 @@ def test_the_input_limit_of_an_encoder_is_the_requested_context(
     )
     limits = ResolvedLimits(1, requested or 1 << 15, 0, "")
     builder = EngineConfigBuilder(settings, num_models=2)
-    embedding = builder.build(
-        file, RequestedLimits(context_tokens=requested), limits
-    ).model.embedding
+    embedding = builder.build(file, RequestedLimits(context_tokens=requested), limits).embedding
 
     assert embedding is not None
     assert embedding.input_tokens == limit
@@ -88,8 +86,8 @@ def test_an_engine_is_configured_with_usable_cores_and_file_stamps() -> None:
         entry.file, entry.requested, ResolvedLimits(4, 512, 0, "")
     )
 
-    assert (config.cores, config.model.backend.threads, config.model.threads) == (3, 3, None)
-    assert config.model.stamps == tuple(map(FileStamp.of, entry.file.paths))
+    assert (config.cores, config.backend.threads, config.threads) == (3, 3, None)
+    assert config.stamps == tuple(map(FileStamp.of, entry.file.paths))
 
 
 def test_an_engine_is_configured_with_the_placement_of_its_model() -> None:

@@ -308,7 +308,7 @@ def test_flushing_drops_idle_and_saved_prefixes() -> None:
     bench.run()
 
     (flushed,) = [event for event in bench.events if isinstance(event, Flushed)]
-    assert flushed == Flushed("m", 7, len(SYSTEM) + len(other))
+    assert flushed == Flushed(7, len(SYSTEM) + len(other))
     assert bench.started(3).cached_tokens == 0
     assert bench.tokens(2) == expected_tokens([98, 99], 30)
 
