@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from control_svc.app import upgrade_database
 from control_svc.base.ids import IdSource
@@ -90,4 +91,24 @@ async def running(
 ) -> AsyncIterator[RunningControl]:
     """A control service on each database, with small limits."""
     async with make_small_control(tmp_path, database_url, model) as control:
+        yield control
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def shared_database_url(request: pytest.FixtureRequest) -> str | None:
+    """The URL of an empty database of each kind for all tests of a module."""
+    if request.param == "sqlite":
+        return None
+    url: str = request.getfixturevalue("postgres")
+    empty(url)
+    return url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_control(
+    tmp_path_factory: pytest.TempPathFactory, shared_database_url: str | None
+) -> AsyncIterator[RunningControl]:
+    """A control service on each database for all tests of a module, which run on its loop."""
+    folder = tmp_path_factory.mktemp("shared")
+    async with make_small_control(folder, shared_database_url, patience_s=None) as control:
         yield control

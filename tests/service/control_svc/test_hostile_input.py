@@ -22,6 +22,8 @@ from svc_kit.rpc.interceptors import LONG_LIVED
 from tests.support.control import Client, RunningControl
 from tests.support.threads import ThreadClient, make_new_message
 
+on_one_loop = pytest.mark.asyncio(loop_scope="module")
+"""All tests share one control service."""
 PACKAGE = "/corral.control.v1."
 FINAL_STATES = ("completed", "requires_action", "failed", "incomplete")
 """Final states of runs that are not cancelled."""
@@ -129,14 +131,15 @@ def test_all_packages_are_tested() -> None:
     )
 
 
+@on_one_loop
 @pytest.mark.parametrize("name", methods())
-async def test_hostile_values_raise_typed_errors(running: RunningControl, name: str) -> None:
+async def test_hostile_values_raise_typed_errors(shared_control: RunningControl, name: str) -> None:
     """Never INTERNAL, always with a reason, and the service continues."""
     request = message_factory.GetMessageClass(describe(name).input_type)()
     for message in hostile(request):
-        error = await call_error(running.client.channel, name, message)
+        error = await call_error(shared_control.client.channel, name, message)
         assert not isinstance(error, Internal), (message, error)
-    assert (await running.client.create()).size_bytes == 5
+    assert (await shared_control.client.create()).size_bytes == 5
 
 
 async def create_run(
@@ -155,9 +158,10 @@ async def create_run(
     return run
 
 
-async def test_runs_with_hostile_options_end(running: RunningControl) -> None:
+@on_one_loop
+async def test_runs_with_hostile_options_end(shared_control: RunningControl) -> None:
     """Runs that are accepted reach a final state."""
-    client, stub = running.client, RunServiceStub(running.client.channel)
+    client, stub = shared_control.client, RunServiceStub(shared_control.client.channel)
     assistant = await ThreadClient(client).create_assistant()
     runs: list[run_pb2.Run] = []
     for message in hostile(run_service_pb2.RunOptions(), depth=2):

@@ -3,7 +3,7 @@
 `tests/support/tenancy.py` describes the services; nothing here depends on one.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 from svc_kit.auth.scopes import METHOD_SCOPES
 from tests.support.control import Client, RunningControl
 from tests.support.examples import examples
-from tests.support.postgres import empty
-from tests.support.response_client import make_small_control
 from tests.support.tenancy import (
     RESOURCES,
     Ids,
@@ -76,43 +74,23 @@ class Tenant:
         return [await each.observe(self.client, self.ids) for each in RESOURCES.values()]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> str | None:
-    """An empty database of each kind for all tests, each of which has a project of its own."""
-    if request.param == "sqlite":
-        return None
-    url: str = request.getfixturevalue("postgres")
-    empty(url)
-    return url
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(
-    tmp_path_factory: pytest.TempPathFactory, database_url: str | None
-) -> AsyncIterator[RunningControl]:
-    """A control service shared by all projects."""
-    folder = tmp_path_factory.mktemp("tenancy")
-    async with make_small_control(folder, database_url, patience_s=None) as control:
-        yield control
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def mine(running: RunningControl) -> Tenant:
+async def mine(shared_control: RunningControl) -> Tenant:
     """The project whose objects others try to access, with an object of each kind."""
-    return await Tenant.make(running, MINE)
+    return await Tenant.make(shared_control, MINE)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def other(running: RunningControl, mine: Tenant, method: MethodDescriptor) -> Tenant:
+async def other(shared_control: RunningControl, mine: Tenant, method: MethodDescriptor) -> Tenant:
     """A new project with the objects that a valid call of the method needs."""
     needed = {mine.services[kind] for kind in required_kinds(method)}
-    return await Tenant.make(running, f"other-{uuid4()}", sorted(needed))
+    return await Tenant.make(shared_control, f"other-{uuid4()}", sorted(needed))
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def rival(running: RunningControl) -> Tenant:
+async def rival(shared_control: RunningControl) -> Tenant:
     """A new project with an object of each kind."""
-    return await Tenant.make(running, f"rival-{uuid4()}")
+    return await Tenant.make(shared_control, f"rival-{uuid4()}")
 
 
 class _RecordingIds(dict[str, str]):
@@ -221,10 +199,10 @@ async def test_no_combination_of_foreign_ids_has_an_effect(
 @on_one_loop
 @pytest.mark.parametrize("method", OPERATORS, ids=rpc_path)
 async def test_operator_rpcs_are_refused_for_callers(
-    running: RunningControl, mine: Tenant, method: MethodDescriptor
+    shared_control: RunningControl, mine: Tenant, method: MethodDescriptor
 ) -> None:
     """With SCOPE_MISSING, before any id is checked."""
-    caller = running.of_project("other")
+    caller = shared_control.of_project("other")
     empty = [GetMessageClass(method.input_type)()]
     for place in [None, *text_fields(empty)]:
         messages = [GetMessageClass(method.input_type)()]

@@ -120,16 +120,16 @@ def invalid_adapter_files() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("problem", invalid_adapter_files())
 async def test_an_invalid_file_is_refused_and_nothing_is_stored(
-    running: RunningControl, registry: Registry, problem: str
+    running: RunningControl, registry: Registry, subtests: pytest.Subtests
 ) -> None:
     """The error names the problem; no row and no blob is stored."""
-    with pytest.raises(errors.AdapterInvalid) as error:
-        await registry.create(invalid_adapter_files()[problem])
-
-    assert problem in error.value.problem
-    assert running.stored() == []
+    for problem, content in invalid_adapter_files().items():
+        with subtests.test(problem=problem):
+            with pytest.raises(errors.AdapterInvalid) as error:
+                await registry.create(content)
+            assert problem in error.value.problem
+            assert running.stored() == []
     assert await list_names(registry) == []
 
 
@@ -146,31 +146,31 @@ async def test_a_sandboxed_child_validates_files(tmp_path: Path) -> None:
         assert (await registry.create()).rank == 8
 
 
-@pytest.mark.parametrize(
-    ("header", "error"),
-    [
-        ({"name": ""}, errors.InvalidField),
-        ({"name": "a/b"}, errors.InvalidField),
-        ({"name": "adapter_" + "0" * 32}, errors.InvalidField),
-        ({"name": "x" * 129}, errors.InvalidField),
-        ({"default_scale": 11}, errors.OutOfRange),
-        ({"default_scale": float("nan")}, errors.OutOfRange),
-        ({"description": "x" * 513}, errors.TooLong),
-        ({"model": "a\nb"}, errors.InvalidField),
-        ({"sha256": "0"}, errors.InvalidField),
-        ({"sha256": "0" * 64}, errors.ChecksumMismatch),
-        ({"file_id": "file-1", "path": "x"}, errors.InvalidField),
-        ({"file_id": "file-1"}, errors.FileNotFound),
-    ],
-)
+INVALID_HEADERS: list[tuple[dict[str, Any], type[errors.DomainError]]] = [
+    ({"name": ""}, errors.InvalidField),
+    ({"name": "a/b"}, errors.InvalidField),
+    ({"name": "adapter_" + "0" * 32}, errors.InvalidField),
+    ({"name": "x" * 129}, errors.InvalidField),
+    ({"default_scale": 11}, errors.OutOfRange),
+    ({"default_scale": float("nan")}, errors.OutOfRange),
+    ({"description": "x" * 513}, errors.TooLong),
+    ({"model": "a\nb"}, errors.InvalidField),
+    ({"sha256": "0"}, errors.InvalidField),
+    ({"sha256": "0" * 64}, errors.ChecksumMismatch),
+    ({"file_id": "file-1", "path": "x"}, errors.InvalidField),
+    ({"file_id": "file-1"}, errors.FileNotFound),
+]
+
+
 async def test_an_invalid_header_is_refused(
-    running: RunningControl, registry: Registry, header: Any, error: Any
+    running: RunningControl, registry: Registry, subtests: pytest.Subtests
 ) -> None:
     """Nothing is stored."""
-    with pytest.raises(error):
-        await registry.create(**header)
-
-    assert running.stored() == []
+    for header, error in INVALID_HEADERS:
+        with subtests.test(header=header):
+            with pytest.raises(error):
+                await registry.create(**header)
+            assert running.stored() == []
 
 
 async def test_create_requires_a_header_and_exactly_one_source(registry: Registry) -> None:
@@ -319,44 +319,38 @@ async def test_the_sweeper_keeps_the_bytes_of_adapters(
     assert await registry.download(adapter.sha256) == adapter_bytes()
 
 
-@pytest.mark.parametrize("name", ["", "voi\0ce", "x" * 5000, "../voice", "voice ", "VOICE"])
-async def test_an_unknown_adapter_name_is_not_found(registry: Registry, name: str) -> None:
+async def test_an_unknown_adapter_name_is_not_found(registry: Registry) -> None:
     """This includes empty, oversized and differently cased names, and names with a NUL."""
     await registry.create()
 
-    for method in ("GetAdapter", "UpdateAdapter", "DeleteAdapter", "RetryAdapter"):
-        with pytest.raises(errors.AdapterNotFound):
-            await registry.call(method, adapter=name)
+    for name in ("", "voi\0ce", "x" * 5000, "../voice", "voice ", "VOICE"):
+        for method in ("GetAdapter", "UpdateAdapter", "DeleteAdapter", "RetryAdapter"):
+            with pytest.raises(errors.AdapterNotFound):
+                await registry.call(method, adapter=name)
 
 
-@pytest.mark.parametrize("seconds", [-1, -(2**62), 2**62])
-async def test_get_accepts_any_wait_if_the_adapter_is_ready(
-    registry: Registry, seconds: int
-) -> None:
+async def test_get_accepts_any_wait_if_the_adapter_is_ready(registry: Registry) -> None:
     """A negative or huge wait is no error, and returns without waiting."""
     adapter = await registry.create()
     await send_reports(registry, make_report(adapter))
 
-    assert (await registry.get("voice", wait=Duration(seconds=seconds))).id == adapter.id
+    for seconds in (-1, -(2**62), 2**62):
+        assert (await registry.get("voice", wait=Duration(seconds=seconds))).id == adapter.id
 
 
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
+async def test_an_invalid_report_leaves_the_previous_state(registry: Registry) -> None:
+    """Reports about unknown adapters are ignored; a report without a frontend is refused."""
+    adapter = await registry.create()
+    await send_reports(registry, make_report(adapter), make_report(adapter, adapter_id="x"))
+    cases: list[tuple[dict[str, Any], type[errors.DomainError]]] = [
         ({"state": 99}, errors.InvalidField),
         ({"project": "a\0b"}, errors.InvalidField),
         ({"model": "x" * 300}, errors.TooLong),
         ({"reason": "a\nb"}, errors.InvalidField),
-    ],
-)
-async def test_an_invalid_report_leaves_the_previous_state(
-    registry: Registry, fields: Any, error: Any
-) -> None:
-    """Reports about unknown adapters are ignored; a report without a frontend is refused."""
-    adapter = await registry.create()
-    await send_reports(registry, make_report(adapter), make_report(adapter, adapter_id="x"))
-    with pytest.raises(error):
-        await send_reports(registry, make_report(adapter, **fields))
+    ]
+    for fields, error in cases:
+        with pytest.raises(error):
+            await send_reports(registry, make_report(adapter, **fields))
     with pytest.raises(errors.MissingField):
         await registry.call("ReportAdapters", frontend="", reports=[])
 

@@ -330,27 +330,24 @@ async def test_an_approval_without_the_tool_of_its_server_is_refused(
     assert (error.value.field, shop.ordered) == ("tools", [])
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "problem"),
-    [
+async def test_a_failed_call_is_a_result(
+    client: ResponseClient, model: ScriptedTurns, subtests: pytest.Subtests
+) -> None:
+    """The model reads the problem, and the stream contains it."""
+    for name, arguments, problem in (
         ("break_down", "{}", "the shop is on fire"),
         ("flood", "{}", "16384 bytes"),
         ("order", "[]", "not a JSON object"),
         ("order", "{}", "ware"),
-    ],
-)
-async def test_a_failed_call_is_a_result(
-    client: ResponseClient, model: ScriptedTurns, name: str, arguments: str, problem: str
-) -> None:
-    """The model reads the problem, and the stream contains it."""
-    script(model, call_script(name, arguments), text_script("Sorry"))
-    events = [event async for event in client.stream("Go", tools=[remote(approval=NEVER)])]
-    call = events[-1].completed.output[1].mcp_call
-
-    assert problem in call.problem
-    assert not call.HasField("output")
-    assert "mcp_call_failed" in event_names(events)
-    assert output_text(events[-1].completed) == "Sorry"
+    ):
+        script(model, call_script(name, arguments), text_script("Sorry"))
+        events = [event async for event in client.stream("Go", tools=[remote(approval=NEVER)])]
+        call = events[-1].completed.output[1].mcp_call
+        with subtests.test(problem=problem):
+            assert problem in call.problem
+            assert not call.HasField("output")
+            assert "mcp_call_failed" in event_names(events)
+            assert output_text(events[-1].completed) == "Sorry"
 
 
 async def test_tools_of_an_unreachable_server_are_left_out(

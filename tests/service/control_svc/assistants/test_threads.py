@@ -100,43 +100,43 @@ async def test_an_update_with_an_old_etag_is_refused(client: ThreadClient) -> No
     assert (await client.get_assistant(created.id)).name == "Bob"
 
 
-@pytest.mark.parametrize(
-    ("fields", "error", "field"),
-    [
-        ({"model": ""}, MissingField, "model"),
-        ({"name": "x" * 257}, TooLong, "name"),
-        ({"description": "x" * 513}, TooLong, "description"),
-        ({"instructions": "x" * 256_001}, TooLong, "instructions"),
-        ({"reasoning_effort": "huge"}, UnsupportedValue, "reasoning_effort"),
-        ({"tools": [tool_pb2.Tool()]}, MissingField, "tools[0]"),
-        ({"tools": [{"custom": {"name": "c"}}]}, UnsupportedValue, "tools[0].type"),
-        ({"tools": [{"function": {"name": "a b"}}]}, InvalidField, "tools[0].function.name"),
-        ({"tools": [{"function": {"name": "f"}}] * 2}, InvalidField, "tools[1]"),
-        (
-            {"tool_resources": {"vector_store_ids": ["a", "b"]}},
-            TooLong,
-            "tool_resources.file_search.vector_store_ids",
-        ),
-        ({"options": {"num_choices": 2}}, UnsupportedField, "options.num_choices"),
-        (
-            {"options": {"cache": {"keep_for": "thread_of_another"}}},
-            UnsupportedField,
-            "options.cache.keep_for",
-        ),
-        ({"metadata": {"k" * 65: ""}}, TooLong, "metadata"),
-    ],
-)
+INVALID_ASSISTANTS: list[tuple[dict[str, Any], type[DomainError], str]] = [
+    ({"model": ""}, MissingField, "model"),
+    ({"name": "x" * 257}, TooLong, "name"),
+    ({"description": "x" * 513}, TooLong, "description"),
+    ({"instructions": "x" * 256_001}, TooLong, "instructions"),
+    ({"reasoning_effort": "huge"}, UnsupportedValue, "reasoning_effort"),
+    ({"tools": [tool_pb2.Tool()]}, MissingField, "tools[0]"),
+    ({"tools": [{"custom": {"name": "c"}}]}, UnsupportedValue, "tools[0].type"),
+    ({"tools": [{"function": {"name": "a b"}}]}, InvalidField, "tools[0].function.name"),
+    ({"tools": [{"function": {"name": "f"}}] * 2}, InvalidField, "tools[1]"),
+    (
+        {"tool_resources": {"vector_store_ids": ["a", "b"]}},
+        TooLong,
+        "tool_resources.file_search.vector_store_ids",
+    ),
+    ({"options": {"num_choices": 2}}, UnsupportedField, "options.num_choices"),
+    (
+        {"options": {"cache": {"keep_for": "thread_of_another"}}},
+        UnsupportedField,
+        "options.cache.keep_for",
+    ),
+    ({"metadata": {"k" * 65: ""}}, TooLong, "metadata"),
+]
+
+
 async def test_an_invalid_assistant_is_refused(
-    client: ThreadClient, fields: dict[str, Any], error: type[DomainError], field: str
+    client: ThreadClient, subtests: pytest.Subtests
 ) -> None:
     """The error names the field, and nothing is created."""
-    with pytest.raises(error) as refused:
-        await client.create_assistant(**fields)
+    for fields, error, field in INVALID_ASSISTANTS:
+        with subtests.test(fields=fields):
+            with pytest.raises(error) as refused:
+                await client.create_assistant(**fields)
+            assert refused.value.field == field
     listed = await client.call(
         client.assistants.ListAssistants, assistant_service_pb2.ListAssistantsRequest()
     )
-
-    assert refused.value.field == field
     assert not listed.assistants
 
 
@@ -196,60 +196,59 @@ async def test_server_fields_of_text_are_ignored(client: ThreadClient) -> None:
     assert list(message.parts) == [item_pb2.ItemPart(text=item_pb2.TextPart(text="hi"))]
 
 
-@pytest.mark.parametrize(
-    ("message", "error", "field"),
-    [
-        (make_new_message(""), MissingField, "content[0].text"),
-        (make_new_message("", parts=[]), MissingField, "content"),
-        (make_new_message("x", role=item_pb2.ITEM_ROLE_SYSTEM), UnsupportedValue, "role"),
-        (make_new_message("x", role=0), MissingField, "role"),
-        (make_new_message("x" * 1_048_577), TooLong, "content"),
-        (
-            make_new_message("", parts=[item_pb2.ItemPart(refusal="no")]),
-            UnsupportedValue,
-            "content[0].type",
+INVALID_MESSAGES: list[tuple[message_pb2.NewMessage, type[DomainError], str]] = [
+    (make_new_message(""), MissingField, "content[0].text"),
+    (make_new_message("", parts=[]), MissingField, "content"),
+    (make_new_message("x", role=item_pb2.ITEM_ROLE_SYSTEM), UnsupportedValue, "role"),
+    (make_new_message("x", role=0), MissingField, "role"),
+    (make_new_message("x" * 1_048_577), TooLong, "content"),
+    (
+        make_new_message("", parts=[item_pb2.ItemPart(refusal="no")]),
+        UnsupportedValue,
+        "content[0].type",
+    ),
+    (
+        make_new_message("", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart())]),
+        InvalidField,
+        "content[0]",
+    ),
+    (
+        make_new_message("", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart(file_id="file-0"))]),
+        FileNotFound,
+        "content[0].image_file.file_id",
+    ),
+    (
+        make_new_message("x", attachments=[message_pb2.Attachment(file_id="file-0")]),
+        FileNotFound,
+        "attachments[0].file_id",
+    ),
+    (
+        make_new_message(
+            "x", attachments=[message_pb2.Attachment(file_id="file-0", tools=[UNSPECIFIED])]
         ),
-        (
-            make_new_message("", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart())]),
-            InvalidField,
-            "content[0]",
-        ),
-        (
-            make_new_message(
-                "", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart(file_id="file-0"))]
-            ),
-            FileNotFound,
-            "content[0].image_file.file_id",
-        ),
-        (
-            make_new_message("x", attachments=[message_pb2.Attachment(file_id="file-0")]),
-            FileNotFound,
-            "attachments[0].file_id",
-        ),
-        (
-            make_new_message(
-                "x", attachments=[message_pb2.Attachment(file_id="file-0", tools=[UNSPECIFIED])]
-            ),
-            MissingField,
-            "attachments[0].tools[0]",
-        ),
-    ],
-)
+        MissingField,
+        "attachments[0].tools[0]",
+    ),
+]
+
+
 async def test_an_invalid_message_is_refused(
-    client: ThreadClient, message: message_pb2.NewMessage, error: type[DomainError], field: str
+    client: ThreadClient, subtests: pytest.Subtests
 ) -> None:
     """Alone and with a new thread, which is not created."""
     thread = await client.create_thread()
-    request = message_service_pb2.CreateMessageRequest(thread_id=thread.id, message=message)
-    with pytest.raises(error) as refused:
-        await client.call(client.messages.CreateMessage, request)
-    with pytest.raises(error) as with_thread:
-        await client.create_thread(make_new_message("good"), message)
+    for message, error, field in INVALID_MESSAGES:
+        request = message_service_pb2.CreateMessageRequest(thread_id=thread.id, message=message)
+        with subtests.test(field=field, error=error):
+            with pytest.raises(error) as refused:
+                await client.call(client.messages.CreateMessage, request)
+            with pytest.raises(error) as with_thread:
+                await client.create_thread(make_new_message("good"), message)
+            assert refused.value.field == field
+            assert with_thread.value.field == f"messages[1].{field}"
     threads = await client.call(client.threads.ListThreads, thread_service_pb2.ListThreadsRequest())
-
-    assert refused.value.field == field
-    assert with_thread.value.field == f"messages[1].{field}"
     assert [each.id for each in threads.threads] == [thread.id]
+    assert not (await client.page(thread.id)).messages
 
 
 async def test_a_message_of_another_thread_is_not_found(client: ThreadClient) -> None:
@@ -333,13 +332,13 @@ async def test_assistants_and_threads_are_listed_in_both_directions(
         assert [each.id for each in getattr(newest, field)] == [ids[1], ids[0]]
 
 
-@pytest.mark.parametrize("cursor", ["after", "before"])
-async def test_a_cursor_of_another_kind_is_refused(client: ThreadClient, cursor: str) -> None:
+async def test_a_cursor_of_another_kind_is_refused(client: ThreadClient) -> None:
     """The id of a thread is not a position among messages."""
     thread = await client.create_thread()
 
-    with pytest.raises(InvalidField, match=cursor):
-        await client.page(thread.id, **{cursor: thread.id})
+    for cursor in ("after", "before"):
+        with pytest.raises(InvalidField, match=cursor):
+            await client.page(thread.id, **{cursor: thread.id})
 
 
 # ---- file search

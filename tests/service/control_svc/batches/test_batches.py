@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
@@ -31,7 +30,6 @@ from control_svc.jobs.model import DEAD_KEPT_FOR
 from svc_kit.errors import (
     BatchNotCancellable,
     BatchNotFound,
-    DomainError,
     FileNotFound,
     InternalError,
     InvalidField,
@@ -228,23 +226,18 @@ async def test_the_input_file_can_be_deleted_while_the_batch_runs(running: Runni
     assert (await running.batches.wait_for_outcome(batch.id)).state == "completed"
 
 
-@pytest.mark.parametrize(
-    ("purpose", "error"),
-    [(USER_DATA, InvalidField), (None, FileNotFound)],
-    ids=["purpose", "deleted"],
-)
-async def test_creation_requires_an_existing_batch_file(
-    running: RunningBatches, purpose: Any, error: type[DomainError]
-) -> None:
+async def test_creation_requires_an_existing_batch_file(running: RunningBatches) -> None:
     """A file with another purpose or a deleted file is rejected."""
     client = running.batches.client
-    file = await client.create(b"{}", purpose=purpose or BATCH)
-    if purpose is None:
-        await client.delete(file.id)
-    with pytest.raises(error) as raised:
-        await running.batches.create_from_file(file.id)
+    other = await client.create(b"{}", purpose=USER_DATA)
+    deleted = await client.create(b"{}", purpose=BATCH)
+    await client.delete(deleted.id)
+    with pytest.raises(InvalidField) as of_purpose:
+        await running.batches.create_from_file(other.id)
+    with pytest.raises(FileNotFound) as not_found:
+        await running.batches.create_from_file(deleted.id)
 
-    assert raised.value.field == "input_file_id"
+    assert of_purpose.value.field == not_found.value.field == "input_file_id"
     assert not (await running.batches.page()).batches
 
 

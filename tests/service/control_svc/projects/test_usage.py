@@ -183,34 +183,33 @@ async def test_sums_are_filtered(running: RunningControl, service: Operator) -> 
     assert await query(project="nobody") == []
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "error"),
-    [
-        ("project", "", MissingField),
-        ("project", "a\x00", InvalidField),
-        ("model", "", MissingField),
-        ("model", "m" * 256, TooLong),
-        ("hour", make_timestamp(datetime(2020, 1, 1, tzinfo=UTC)), InvalidField),
-        ("hour", make_timestamp(datetime(2120, 1, 1, tzinfo=UTC)), InvalidField),
-        ("hour", Timestamp(seconds=2**60), InvalidField),
-        ("counts", pb.UsageCounts(requests=-1), OutOfRange),
-        ("counts", pb.UsageCounts(completion_tokens=2**60), OutOfRange),
-    ],
-    ids=str,
-)
+INVALID_DELTAS: list[tuple[str, Any, type[DomainError]]] = [
+    ("project", "", MissingField),
+    ("project", "a\x00", InvalidField),
+    ("model", "", MissingField),
+    ("model", "m" * 256, TooLong),
+    ("hour", make_timestamp(datetime(2020, 1, 1, tzinfo=UTC)), InvalidField),
+    ("hour", make_timestamp(datetime(2120, 1, 1, tzinfo=UTC)), InvalidField),
+    ("hour", Timestamp(seconds=2**60), InvalidField),
+    ("counts", pb.UsageCounts(requests=-1), OutOfRange),
+    ("counts", pb.UsageCounts(completion_tokens=2**60), OutOfRange),
+]
+
+
 async def test_an_invalid_report_adds_nothing(
-    running: RunningControl, service: Operator, field: str, value: Any, error: type[DomainError]
+    running: RunningControl, service: Operator, subtests: pytest.Subtests
 ) -> None:
     """Not even its valid deltas."""
-    valid, invalid = (make_usage_delta(running.clock(), (1, 1, 0, 0)) for _ in range(2))
-    if isinstance(value, str):
-        setattr(invalid, field, value)
-    else:
-        getattr(invalid, field).CopyFrom(value)
-
-    with pytest.raises(error) as raised:
-        await service.report("one", valid, invalid)
-    assert (raised.value.field or "").startswith(f"deltas[1].{field}")
+    for field, value, error in INVALID_DELTAS:
+        valid, invalid = (make_usage_delta(running.clock(), (1, 1, 0, 0)) for _ in range(2))
+        if isinstance(value, str):
+            setattr(invalid, field, value)
+        else:
+            getattr(invalid, field).CopyFrom(value)
+        with subtests.test(field=field, value=value):
+            with pytest.raises(error) as raised:
+                await service.report("one", valid, invalid)
+            assert (raised.value.field or "").startswith(f"deltas[1].{field}")
     assert collect_sums(await service.list_usage()) == {}
 
 

@@ -328,45 +328,44 @@ async def test_a_file_fails_after_three_engine_deaths(
         assert "engine" in failed.error.message.lower()
 
 
-@pytest.mark.parametrize(
-    ("method", "fields", "error"),
-    [
-        ("CreateVectorStore", {"name": "x" * 256}, TooLong),
-        ("CreateVectorStore", {"expire_after_days": 366}, OutOfRange),
-        ("CreateVectorStore", {"file_ids": ["file-none"]}, FileNotFound),
-        ("CreateVectorStore", {"file_ids": ["a"] * 501}, TooLong),
-        ("CreateVectorStore", {"metadata": {"a": "\n"}}, InvalidField),
-        ("ListVectorStores", {"after": "vs_x"}, InvalidField),
-        ("GetVectorStore", {"vector_store_id": NO_STORE}, VectorStoreNotFound),
-        ("SearchVectorStore", {}, MissingField),
-        ("SearchVectorStore", {"queries": ["x"] * 17}, TooLong),
-        ("SearchVectorStore", {"queries": ["x" * 4097]}, TooLong),
-        ("SearchVectorStore", {"queries": ["x"], "max_results": 51}, OutOfRange),
-        ("SearchVectorStore", {"queries": ["x"], "filter": {}}, MissingField),
-        ("SearchVectorStore", {"queries": ["x"], "ranking": {"text_weight": 2}}, OutOfRange),
-        ("CreateVectorStoreFile", {}, MissingField),
-        ("CreateVectorStoreFile", {"file_id": "\x00"}, FileNotFound),
-        (
-            "CreateVectorStoreFile",
-            {"file_id": "x", "chunking": {"max_chunk_size_tokens": 99}},
-            OutOfRange,
-        ),
-        ("CreateVectorStoreFile", {"file_id": "x", "attributes": attributes(a="x" * 513)}, TooLong),
-        ("CreateVectorStoreFileBatch", {}, MissingField),
-        ("CreateVectorStoreFileBatch", {"files": [{"file_id": "a"}] * 2}, InvalidField),
-        ("GetVectorStoreFile", {"file_id": "\x00"}, VectorStoreFileNotFound),
-    ],
-)
+INVALID_REQUESTS: list[tuple[str, dict[str, Any], type[Exception]]] = [
+    ("CreateVectorStore", {"name": "x" * 256}, TooLong),
+    ("CreateVectorStore", {"expire_after_days": 366}, OutOfRange),
+    ("CreateVectorStore", {"file_ids": ["file-none"]}, FileNotFound),
+    ("CreateVectorStore", {"file_ids": ["a"] * 501}, TooLong),
+    ("CreateVectorStore", {"metadata": {"a": "\n"}}, InvalidField),
+    ("ListVectorStores", {"after": "vs_x"}, InvalidField),
+    ("GetVectorStore", {"vector_store_id": NO_STORE}, VectorStoreNotFound),
+    ("SearchVectorStore", {}, MissingField),
+    ("SearchVectorStore", {"queries": ["x"] * 17}, TooLong),
+    ("SearchVectorStore", {"queries": ["x" * 4097]}, TooLong),
+    ("SearchVectorStore", {"queries": ["x"], "max_results": 51}, OutOfRange),
+    ("SearchVectorStore", {"queries": ["x"], "filter": {}}, MissingField),
+    ("SearchVectorStore", {"queries": ["x"], "ranking": {"text_weight": 2}}, OutOfRange),
+    ("CreateVectorStoreFile", {}, MissingField),
+    ("CreateVectorStoreFile", {"file_id": "\x00"}, FileNotFound),
+    (
+        "CreateVectorStoreFile",
+        {"file_id": "x", "chunking": {"max_chunk_size_tokens": 99}},
+        OutOfRange,
+    ),
+    ("CreateVectorStoreFile", {"file_id": "x", "attributes": attributes(a="x" * 513)}, TooLong),
+    ("CreateVectorStoreFileBatch", {}, MissingField),
+    ("CreateVectorStoreFileBatch", {"files": [{"file_id": "a"}] * 2}, InvalidField),
+    ("GetVectorStoreFile", {"file_id": "\x00"}, VectorStoreFileNotFound),
+]
+
+
 async def test_invalid_requests_are_rejected(
-    client: VectorClient, method: str, fields: dict[str, Any], error: type[Exception]
+    client: VectorClient, subtests: pytest.Subtests
 ) -> None:
     """Each with its own error, and without an effect."""
     store = await client.create()
-    if method not in ("CreateVectorStore", "ListVectorStores"):
-        fields = {"vector_store_id": store.id, **fields}
-
-    with pytest.raises(error):
-        await client.call(method, **fields)
+    for method, fields, error in INVALID_REQUESTS:
+        of_store = method not in ("CreateVectorStore", "ListVectorStores")
+        reference = {"vector_store_id": store.id} if of_store else {}
+        with subtests.test(method=method, fields=fields), pytest.raises(error):
+            await client.call(method, **{**reference, **fields})
     assert (await client.get(store.id)).file_counts.total == 0
 
 
