@@ -31,7 +31,7 @@ from control_svc.adapters.service import Adapters
 from control_svc.adapters.servicer import AdapterServicer
 from control_svc.adapters.sync import AdapterSync
 from control_svc.agent.loop import AgentLoop
-from control_svc.agent.mcp_client import mcp_servers
+from control_svc.agent.mcp import McpServers, NoMcpServers
 from control_svc.assistants.assistants import Assistants
 from control_svc.assistants.messages import MessageAdder, Messages
 from control_svc.assistants.servicers import AssistantServicer, MessageServicer, ThreadServicer
@@ -46,6 +46,7 @@ from control_svc.batches.output import BatchWriter
 from control_svc.batches.service import CLOSING_KIND, KIND, Batches
 from control_svc.batches.servicer import BatchServicer
 from control_svc.batches.worker import BatchHandler, retry_batch
+from control_svc.config import McpServerSettings
 from control_svc.conversations.service import Conversations
 from control_svc.conversations.servicer import ConversationServicer
 from control_svc.deps import (
@@ -252,6 +253,16 @@ async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator
     ]
 
 
+def _mcp_servers(settings: Sequence[McpServerSettings]) -> McpServers:
+    """The MCP servers of the settings. Raises StartupError."""
+    if not settings:
+        return NoMcpServers()
+    # Imported here because the package mcp is slow to import and seldom needed.
+    from control_svc.agent.mcp_client import mcp_servers
+
+    return mcp_servers(settings)
+
+
 class ResponseParts(NamedTuple):
     """The service of responses, their job handler, and the runner of batch lines."""
 
@@ -268,7 +279,7 @@ async def response_parts(
     bounds = deps.settings.responses
     cipher = ContentCipher(Sealer(await shared_secret(deps.database, "seal_key", KEY_BYTES)))
     model = model or model_parts(deps, bounds.turn_timeout_s)
-    servers = mcp_servers(deps.settings.mcp_servers)
+    servers = _mcp_servers(deps.settings.mcp_servers)
     tools = ResponseTools(search, servers)
     compactor = Compactor(model.turns, cipher, deps.ids, deps.clock, bounds.summary_tokens)
     worker = ResponseWorker(

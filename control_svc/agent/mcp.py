@@ -47,6 +47,20 @@ class McpServers(Protocol):
         """Call a tool once, without retries, and return its output. Raises McpError."""
 
 
+class NoMcpServers:
+    """`McpServers` of settings without any."""
+
+    labels: Collection[str] = ()
+
+    async def tools(self, label: str) -> Sequence[McpToolDescription]:
+        """Raise McpError."""
+        raise McpError(f"There is no server '{label}'.")
+
+    async def call(self, label: str, name: str, arguments: Mapping[str, object]) -> str:
+        """Raise McpError."""
+        raise McpError(f"There is no server '{label}'.")
+
+
 def needs_approval(tool: McpTool, name: str) -> bool:
     """Whether each call of a server's tool needs approval."""
     return (tool.require_approval == "always") is not (name in tool.approval_exempt)
