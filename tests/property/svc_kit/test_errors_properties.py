@@ -63,7 +63,7 @@ def send_over_grpc(error: DomainError) -> DomainError:
 
 
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_an_error_is_unchanged_over_grpc(cls: type[DomainError], data: st.DataObject) -> None:
     """Including its message and its OpenAI form."""

@@ -98,7 +98,7 @@ def test_documents_are_read_as_they_were_written(url: str | None) -> None:
         opened = open_test_database(Path(folder), url)
         database = runner.run(opened.__aenter__())
 
-        @settings(deadline=None, max_examples=examples(50))
+        @settings(deadline=None, max_examples=examples(25))
         @example([1e308, 5e-324, -0.0, 2**70, 10**400])
         @example({"a\0": ["\\u0000", "\\\0", "\1" + "0000", "\0\1\0"]})
         @given(DOCUMENTS)

@@ -25,7 +25,7 @@ from control_svc.vector_stores.filters import (
     filter_from_json,
 )
 from control_svc.vector_stores.model import AttributeValue
-from tests.support.examples import timeout
+from tests.support.examples import examples, timeout
 from tests.support.postgres import create_database, run_test_postgres
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=4)
@@ -124,7 +124,7 @@ def test_filters_match_as_documented(database: str, request: pytest.FixtureReque
 
     with asyncio.Runner() as runner:
 
-        @settings(deadline=None)
+        @settings(deadline=None, max_examples=examples(50))
         @given(FILTERS, ATTRIBUTES)
         def check(condition: Filter, attributes: dict[str, AttributeValue]) -> None:
             result = runner.run(matches(condition, attributes))

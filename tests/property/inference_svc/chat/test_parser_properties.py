@@ -61,7 +61,7 @@ def random_turns(family: str) -> st.SearchStrategy[Golden]:
 
 
 @pytest.mark.parametrize("family", GOLDEN)
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_the_result_does_not_depend_on_how_the_text_is_split(
     family: str, data: st.DataObject

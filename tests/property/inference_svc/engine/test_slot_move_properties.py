@@ -69,7 +69,7 @@ def _tokens_alone(i: int, plan: dict[str, Any]) -> list[int]:
     return bench.tokens(i)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     plans=st.lists(_arrivals, min_size=3, max_size=12),
     failing=st.sets(st.integers(0, 60), max_size=6),

@@ -269,7 +269,7 @@ async def test_a_message_of_another_thread_is_not_found(client: ThreadClient) ->
 
 
 @settings(
-    max_examples=examples(12),
+    max_examples=examples(6),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -101,7 +101,7 @@ REPORTS = st.lists(
 
 
 @settings(
-    max_examples=examples(25),
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
