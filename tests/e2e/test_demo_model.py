@@ -20,8 +20,8 @@ from tools.demo_model.records import answers, score
 
 pytestmark = pytest.mark.e2e
 
-ITEMS = 10
-"""Items per skill. All skills take ten seconds on an idle machine."""
+ITEMS = 5
+"""Items per skill. All skills take five seconds on an idle machine."""
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ async def test_a_conversation_is_summarized(client: openai.AsyncOpenAI) -> None:
 
 async def test_the_adapters_change_the_style(adapted: Adapted) -> None:
     """Each alone, both stacked, and none at scale 0, in at least four of five answers."""
-    marks = await adapters.examine_server(adapted.api, 30)
+    marks = await adapters.examine_server(adapted.api, 15)
 
     assert {name: score(each) >= 80 for name, each in marks.items()} == dict.fromkeys(
         adapters.STACKS, True
