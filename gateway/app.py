@@ -22,66 +22,25 @@ from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.hosts import HostCheck, HostPolicy
 from gateway.http.listener import Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
-from gateway.routes.adapters import adapters_router
-from gateway.routes.assistants import assistants_router
-from gateway.routes.batches import batches_router
-from gateway.routes.completions import chat_router, completions_router
-from gateway.routes.conversations import conversation_items_router, conversations_router
-from gateway.routes.embeddings import embeddings_router, rerank_router
-from gateway.routes.files import files_router, uploads_router
-from gateway.routes.lora import admin_loras_router, lora_router
-from gateway.routes.models import health_router, models_router
-from gateway.routes.responses import (
-    response_socket_router,
-    responses_router,
-    stored_responses_router,
+from gateway.routes import (
+    adapters,
+    assistants,
+    batches,
+    completions,
+    conversations,
+    embeddings,
+    files,
+    lora,
+    models,
+    responses,
+    runs,
+    threads,
+    vector_store_files,
+    vector_stores,
 )
-from gateway.routes.runs import run_details_router, run_router, runs_router
-from gateway.routes.threads import messages_router, threads_router
-from gateway.routes.vector_store_files import (
-    vector_store_batches_router,
-    vector_store_files_router,
-)
-from gateway.routes.vector_stores import vector_stores_router
 from gateway.rpc import ControlClient, InferenceClient
-from openai_wire.assistants.requests import AssistantBody, AssistantUpdateBody
-from openai_wire.assistants.run_requests import RunBody, ThreadAndRunBody, ToolOutputsBody
-from openai_wire.assistants.thread_requests import (
-    MessageBody,
-    MetadataBody,
-    ThreadBody,
-    ThreadUpdateBody,
-)
-from openai_wire.chat.chat_request import ChatCompletionBody
-from openai_wire.chat.completion_request import CompletionBody
-from openai_wire.chat.embeddings import EmbeddingBody, RerankBody
-from openai_wire.resources.adapters import (
-    AdapterBody,
-    AdapterFields,
-    AdapterUpdateBody,
-    LoadLoraBody,
-    NamedPathBody,
-    UnloadLoraBody,
-)
-from openai_wire.resources.batches import BatchBody
-from openai_wire.resources.files import CompleteUploadBody, FileFields, UploadBody
-from openai_wire.resources.vector_search import VectorSearchBody
-from openai_wire.resources.vector_stores import (
-    VectorStoreBody,
-    VectorStoreFileBatchBody,
-    VectorStoreFileBody,
-    VectorStoreFileUpdateBody,
-    VectorStoreUpdateBody,
-)
-from openai_wire.responses.conversations import (
-    ConversationBody,
-    ConversationUpdateBody,
-    NewItemsBody,
-)
-from openai_wire.responses.requests import CompactBody, ResponseBody
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
 from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
-from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining
 from svc_kit.lifecycle import stop_on_signals
 from svc_kit.management import ManagementServer
@@ -93,42 +52,6 @@ _log = logging.getLogger(__name__)
 
 CHANNEL_OPTIONS = [("grpc.http2.lookahead_bytes", 64 * 1024)]
 """A small flow-control window, so that generation stops soon after a client stops reading."""
-BODIES = (
-    ChatCompletionBody,
-    CompletionBody,
-    EmbeddingBody,
-    RerankBody,
-    FileFields,
-    UploadBody,
-    CompleteUploadBody,
-    AdapterFields,
-    AdapterBody,
-    AdapterUpdateBody,
-    LoadLoraBody,
-    UnloadLoraBody,
-    NamedPathBody,
-    BatchBody,
-    VectorStoreBody,
-    VectorStoreUpdateBody,
-    VectorStoreFileBody,
-    VectorStoreFileUpdateBody,
-    VectorStoreFileBatchBody,
-    VectorSearchBody,
-    ResponseBody,
-    CompactBody,
-    ConversationBody,
-    ConversationUpdateBody,
-    NewItemsBody,
-    AssistantBody,
-    AssistantUpdateBody,
-    ThreadBody,
-    ThreadUpdateBody,
-    MessageBody,
-    MetadataBody,
-    RunBody,
-    ThreadAndRunBody,
-    ToolOutputsBody,
-)
 DESCRIPTION = "Local language models behind OpenAI's HTTP API."
 
 
@@ -174,7 +97,6 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         context = AppContext(
             settings=settings,
             authentication=Authentication(authenticator),
-            operators=Authentication(authenticator, Scope.ADMIN),
             inference=inference,
             control=ControlClient(control_channel, credentials, timeout_s),
             active_calls=ActiveCalls(),
@@ -291,40 +213,33 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
         exception_handlers=EXCEPTION_HANDLERS,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
+    api.state.context = context
     for router in (
-        chat_router,
-        completions_router,
-        embeddings_router,
-        rerank_router,
-        models_router,
-        files_router,
-        uploads_router,
-        adapters_router,
-        lora_router,
-        admin_loras_router,
-        batches_router,
-        responses_router,
-        stored_responses_router,
-        response_socket_router,
-        conversations_router,
-        conversation_items_router,
-        vector_stores_router,
-        vector_store_files_router,
-        vector_store_batches_router,
-        assistants_router,
-        runs_router,  # before threads_router, where "runs" would match {thread_id}
-        run_router,
-        run_details_router,
-        threads_router,
-        messages_router,
-        health_router,
+        completions.router,
+        embeddings.router,
+        models.router,
+        files.router,
+        adapters.router,
+        lora.router,
+        batches.router,
+        responses.router,
+        conversations.router,
+        conversations.items_router,
+        vector_stores.router,
+        vector_store_files.router,
+        vector_store_files.batches_router,
+        assistants.router,
+        runs.router,  # before threads.router, where "runs" would match {thread_id}
+        runs.run_router,
+        threads.router,
+        threads.messages_router,
     ):
-        api.include_router(router(context))
+        api.include_router(router)
     page = docs_page()
 
     @functools.cache
     def description() -> Response:
-        return json_response(describe_api(api, BODIES))
+        return json_response(describe_api(api))
 
     @api.get("/docs", include_in_schema=False)
     async def docs() -> Response:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, principal_metadata
 from svc_kit.auth.principal import Principal, set_principal
@@ -33,24 +33,22 @@ class Caller:
 
 
 class Authentication:
-    """FastAPI dependency that authenticates callers and requires a scope."""
+    """Authenticates the callers of HTTP requests and WebSockets."""
 
-    def __init__(self, authenticator: Authenticator, scope: Scope = Scope.INFERENCE) -> None:
+    def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._scope = scope
 
-    async def __call__(self, request: Request) -> Caller:
-        """Raise ApiKeyMissing, the errors of the authenticator, or ScopeMissing."""
-        return await self.identify(request, f"{request.method} {request.url.path}")
+    async def identify(self, request: HTTPConnection, method: str, scope: Scope) -> Caller:
+        """Authenticate a caller who must have a scope. `method` is the method in errors.
 
-    async def identify(self, request: HTTPConnection, method: str) -> Caller:
-        """As `__call__`, for HTTP and WebSockets. `method` is the method in errors."""
+        Raises ApiKeyMissing, the errors of the authenticator, or ScopeMissing.
+        """
         authorization = request.headers.get("authorization")
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)
         project_var.set(principal.project)
-        if not principal.has(self._scope):
-            raise ScopeMissing(scope=self._scope, method=method)
+        if not principal.has(scope):
+            raise ScopeMissing(scope=scope, method=method)
         label = request.headers.get("x-request-id", "").encode()[:MAX_LABEL_BYTES]
         traceparent = request.headers.get("traceparent", "")
         return Caller(

@@ -1,11 +1,10 @@
-"""Dependencies and helpers of all routes. Created by `gateway.app.build`."""
+"""Shared parts and helpers of all routes. Created by `gateway.app.build`."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
@@ -13,12 +12,12 @@ from gateway.active_calls import ActiveCalls
 from gateway.auth import Authentication, Caller
 from gateway.calls import Calls
 from gateway.config import GatewaySettings
-from gateway.http.json_body import read_json, read_json_array
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import CallResponse, Collector, EventStream, Frames, ResponseWriter, SingleObject
 from openai_wire.chat.objects import random_suffix
 from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining
 
 
@@ -28,8 +27,6 @@ class AppContext:
 
     settings: GatewaySettings
     authentication: Authentication
-    operators: Authentication
-    """Requires the scope `admin`."""
     inference: InferenceClient
     control: ControlClient
     active_calls: ActiveCalls
@@ -45,17 +42,8 @@ class AppContext:
 
     async def identify_socket(self, websocket: WebSocket) -> Caller:
         """Authenticate a WebSocket. Repeated for each response, since a key can be revoked."""
-        return await self.authentication.identify(websocket, "GET /v1/responses")
-
-    async def read_body(self, request: Request) -> dict[str, Any]:
-        """Read the JSON object of a request. Raises as `read_json`."""
-        limit, timeout_s = self.settings.body_limit_bytes, self.settings.receive_timeout_s
-        return await read_json(request, limit, timeout_s)
-
-    async def read_array(self, request: Request) -> list[Any]:
-        """Read the JSON array of a request. Raises as `read_json`."""
-        limit, timeout_s = self.settings.body_limit_bytes, self.settings.receive_timeout_s
-        return await read_json_array(request, limit, timeout_s)
+        method = "GET /v1/responses"
+        return await self.authentication.identify(websocket, method, Scope.INFERENCE)
 
     def new_envelope(self, prefix: str, model: str) -> Envelope:
         """The identity of a new response."""

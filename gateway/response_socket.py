@@ -15,9 +15,9 @@ from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.auth import Caller
 from gateway.context import AppContext
 from gateway.http.middleware import new_request_id
+from gateway.rpc import ControlClient
 from openai_wire.errors import RESPONSE_PARAMS, with_openai_names
 from openai_wire.responses.events import event_object
 from openai_wire.responses.requests import new_response
@@ -178,7 +178,7 @@ class ResponseSocket:
             request = new_response(frame.body)
             caller = await self._context.identify_socket(self._websocket)
             respond = self._generate if frame.generate else self._prefill
-            succeeded = await respond(frame, request, caller)
+            succeeded = await respond(frame, request, self._context.control.for_caller(caller))
         except DomainError as error:
             succeeded = False
             await self._send_error(frame, with_openai_names(error, RESPONSE_PARAMS))
@@ -192,13 +192,12 @@ class ResponseSocket:
             self._history.remove(previous)
 
     async def _generate(
-        self, frame: CreateFrame, request: response_pb2.NewResponse, caller: Caller
+        self, frame: CreateFrame, request: response_pb2.NewResponse, control: ControlClient
     ) -> bool:
         """Generate a response. Returns whether it completed."""
         expanded = self._history.expand(request)
-        control = self._context.control
         proto = pb.StreamResponseRequest(new_response=expanded)
-        call = control.stream(control.responses.StreamResponse, proto, caller)
+        call = control.stream(control.responses.StreamResponse, proto)
         result = ""
         with self._context.active_calls.track(call):
             await call.open()
@@ -211,15 +210,13 @@ class ResponseSocket:
         return result in _COMPLETED
 
     async def _prefill(
-        self, frame: CreateFrame, request: response_pb2.NewResponse, caller: Caller
+        self, frame: CreateFrame, request: response_pb2.NewResponse, control: ControlClient
     ) -> bool:
         """Prefill the prompt of a later response. The client gets an id to continue from."""
         expanded = self._history.expand(request)
-        control = self._context.control
         reply = await control.call(
             control.responses.PrepareResponse,
             pb.PrepareResponseRequest(new_response=expanded),
-            caller,
             timeout_s=control.transfer_timeout_s,
         )
         response = response_pb2.Response(

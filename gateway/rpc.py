@@ -1,12 +1,13 @@
 """The gRPC clients of the control and the inference service: their stubs, and one way to call them.
 
-A route names the method and builds the request:
-`await control.call(control.files.GetFile, GetFileRequest(file_id=...), caller)`.
+A route gets a client for its caller, names the method and builds the request:
+`await control.call(control.files.GetFile, GetFileRequest(file_id=...))`.
 """
 
+import copy
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import grpc.aio
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
@@ -26,7 +27,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from gateway.auth import Caller, Credentials
+from gateway.auth import Caller, Credentials, Metadata
 from gateway.calls import CallGroup, Calls, StreamCall, UnaryCall, UploadCall
 from openai_wire.errors import with_prompt_number
 from svc_kit.errors import UpstreamUnavailable
@@ -51,7 +52,7 @@ PageT = TypeVar("PageT", bound=Page)
 
 
 class RpcClient:
-    """Calls methods of one service for callers.
+    """Calls methods of one service for the caller given to `for_caller`.
 
     `transfer_timeout_s` is the deadline of calls that transfer files or generate. Calls raise the
     service's DomainErrors, and UpstreamUnavailable if it is unreachable.
@@ -59,64 +60,64 @@ class RpcClient:
 
     service: str
     """The name of the service in errors."""
+    _metadata: Metadata
+    _label: str
 
     def __init__(self, credentials: Credentials, transfer_timeout_s: float) -> None:
         self._credentials = credentials
         self.transfer_timeout_s = transfer_timeout_s
 
+    def for_caller(self, caller: Caller) -> Self:
+        """This client, with the identity of a caller in its calls. Raises ApiKeyInvalid for a
+        malformed key."""
+        client = copy.copy(self)
+        client._metadata = self._credentials.for_caller(caller)
+        client._label = caller.label
+        return client
+
     async def call(
         self,
         method: Callable[..., Awaitable[ReplyT]],
         request: Message,
-        caller: Caller,
         *,
         timeout_s: float = UNARY_TIMEOUT_S,
     ) -> ReplyT:
-        """Call a unary method as the caller and return its reply."""
-        metadata = self._credentials.for_caller(caller)
+        """Call a unary method and return its reply."""
         with translate_errors(self.service):
-            return await method(request, timeout=timeout_s, metadata=metadata)
+            return await method(request, timeout=timeout_s, metadata=self._metadata)
 
     async def pages(
-        self, method: Callable[..., Awaitable[PageT]], request: Any, caller: Caller
+        self, method: Callable[..., Awaitable[PageT]], request: Any
     ) -> AsyncIterator[PageT]:
         """Yield all pages of a list. `request` has a `page_token`."""
         while True:
-            page = await self.call(method, request, caller)
+            page = await self.call(method, request)
             yield page
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
 
     def unary(
-        self,
-        method: Callable[..., grpc.aio.UnaryUnaryCall[Any, ReplyT]],
-        request: Message,
-        caller: Caller,
+        self, method: Callable[..., grpc.aio.UnaryUnaryCall[Any, ReplyT]], request: Message
     ) -> UnaryCall[ReplyT]:
         """Start a unary method that generates. The call can be stopped."""
-        return UnaryCall(method(request, **self._transfer_options(caller)), self.service)
+        return UnaryCall(method(request, **self._transfer_options), self.service)
 
     def stream(
-        self,
-        method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]],
-        request: Message,
-        caller: Caller,
+        self, method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]], request: Message
     ) -> StreamCall[ReplyT]:
         """Start a server-streaming method."""
-        return StreamCall(method(request, **self._transfer_options(caller)), self.service)
+        return StreamCall(method(request, **self._transfer_options), self.service)
 
     def upload(
-        self, method: Callable[..., grpc.aio.StreamUnaryCall[RequestT, ReplyT]], caller: Caller
+        self, method: Callable[..., grpc.aio.StreamUnaryCall[RequestT, ReplyT]]
     ) -> UploadCall[RequestT, ReplyT]:
         """Start a client-streaming method."""
-        return UploadCall(method(**self._transfer_options(caller)), self.service)
+        return UploadCall(method(**self._transfer_options), self.service)
 
-    def _transfer_options(self, caller: Caller) -> dict[str, Any]:
-        return {
-            "timeout": self.transfer_timeout_s,
-            "metadata": self._credentials.for_caller(caller),
-        }
+    @property
+    def _transfer_options(self) -> dict[str, Any]:
+        return {"timeout": self.transfer_timeout_s, "metadata": self._metadata}
 
 
 class ControlClient(RpcClient):
@@ -158,12 +159,11 @@ class InferenceClient(RpcClient):
         self,
         method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]],
         requests: Sequence[ChatRequest | GenerateRequest],
-        caller: Caller,
     ) -> Calls[ReplyT]:
         """Start Chat or Generate for each request."""
         for request in requests:
-            request.options.label = caller.label
-        starts = [functools.partial(self.stream, method, request, caller) for request in requests]
+            request.options.label = self._label
+        starts = [functools.partial(self.stream, method, request) for request in requests]
         if len(starts) == 1:
             return starts[0]()
         return CallGroup(starts, self.service, with_prompt_number)

@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pool import Default as default_pool
 from google.protobuf.json_format import MessageToDict
 from prometheus_client import CollectorRegistry, Metric
 
-from gateway.app import BODIES, build
+from gateway.app import build
 from gateway.config import GatewaySettings
 from gateway.http.docs import describe_api
 from inference_svc.gauges import EngineGauges
@@ -38,7 +38,7 @@ async def openapi() -> dict[str, Any]:
             f"{','.join(sorted(route.methods or ())) or 'WEBSOCKET'} {route.path}"
             for route in map(_unwrap_route, iter_route_contexts(gateway.api.routes))
         ]
-        return {"document": dict(describe_api(gateway.api, BODIES)), "routes": sorted(routes)}
+        return {"document": dict(describe_api(gateway.api)), "routes": sorted(routes)}
 
 
 def _unwrap_route(route: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
@@ -37,22 +38,39 @@ ERROR_SCHEMA = {
 }
 
 
-def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """The `openapi_extra` of a route with a JSON body, which the route parses itself."""
+class RequestBody(dict[str, Any]):
+    """The `openapi_extra` of a route that parses its body itself.
+
+    `content` has a schema for each media type; `models` are those that the schemas refer to.
+    """
+
+    def __init__(self, content: Mapping[str, Any], *models: type[BaseModel]) -> None:
+        super().__init__(requestBody={"required": True, "content": content})
+        self.content = content
+        self.models = models
+
+
+def json_body(model: type[BaseModel]) -> RequestBody:
+    """A JSON object."""
     schema = {"$ref": _SCHEMAS + model.__name__}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return RequestBody({"application/json": {"schema": schema}}, model)
 
 
-def form_body(fields: type[BaseModel] | None, file_field: str) -> dict[str, Any]:
-    """The `openapi_extra` of a route with a form: a file, and the fields of a model."""
+def form_body(fields: type[BaseModel] | None, file_field: str) -> RequestBody:
+    """A form: a file, and the fields of a model."""
     file = {
         "type": "object",
         "required": [file_field],
         "properties": {file_field: {"type": "string", "format": "binary"}},
     }
-    parts = [file] if fields is None else [{"$ref": _SCHEMAS + fields.__name__}, file]
-    content = {"multipart/form-data": {"schema": {"allOf": parts}}}
-    return {"requestBody": {"required": True, "content": content}}
+    models = [] if fields is None else [fields]
+    parts = [*({"$ref": _SCHEMAS + model.__name__} for model in models), file]
+    return RequestBody({"multipart/form-data": {"schema": {"allOf": parts}}}, *models)
+
+
+def either_body(one: RequestBody, other: RequestBody) -> RequestBody:
+    """A body of one of two media types."""
+    return RequestBody({**one.content, **other.content}, *one.models, *other.models)
 
 
 def answers(summary: str, *, stream: bool = False) -> dict[int | str, dict[str, Any]]:
@@ -67,13 +85,17 @@ def answers(summary: str, *, stream: bool = False) -> dict[int | str, dict[str, 
     }
 
 
-def describe_api(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> Mapping[str, Any]:
+def describe_api(app: FastAPI) -> Mapping[str, Any]:
     """The OpenAPI document of the application, with the schemas of its request bodies."""
+    routes = iter_route_contexts(app.routes)
+    extras = [getattr(route, "openapi_extra", None) for route in routes]
+    bodies = [extra for extra in extras if isinstance(extra, RequestBody)]
+    models = dict.fromkeys(model for body in bodies for model in body.models)
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
     _, schemas = models_json_schema(
-        [(body, "validation") for body in bodies], ref_template=_SCHEMAS + "{model}"
+        [(model, "validation") for model in models], ref_template=_SCHEMAS + "{model}"
     )
     components = document.setdefault("components", {})
     components["schemas"] = schemas["$defs"] | {"Error": ERROR_SCHEMA}

@@ -1,11 +1,9 @@
 """Reads JSON bodies with limits on size and time."""
 
 import asyncio
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from openai_wire.shared.json_body import parse_array, parse_object
 from svc_kit.errors import (
     CallerCancelled,
     DeadlineExpired,
@@ -17,21 +15,12 @@ from svc_kit.errors import (
 _MEDIA_TYPE = "application/json"
 
 
-async def read_json(request: Request, limit: int, timeout_s: float) -> dict[str, Any]:
-    """Read a JSON object of at most `limit` bytes within `timeout_s` seconds.
+async def read_body(request: Request, limit: int, timeout_s: float) -> bytes:
+    """Read JSON text of at most `limit` bytes within `timeout_s` seconds.
 
-    Raises UnsupportedMediaType, RequestTooLarge, DeadlineExpired, InvalidJson, or CallerCancelled
-    if the client disconnects.
+    Raises UnsupportedMediaType, RequestTooLarge, DeadlineExpired, or CallerCancelled if the client
+    disconnects.
     """
-    return parse_object(await _read_body(request, limit, timeout_s))
-
-
-async def read_json_array(request: Request, limit: int, timeout_s: float) -> list[Any]:
-    """Read a JSON array, with limits and errors as in `read_json`."""
-    return parse_array(await _read_body(request, limit, timeout_s))
-
-
-async def _read_body(request: Request, limit: int, timeout_s: float) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
             raw = await _read(request, limit)

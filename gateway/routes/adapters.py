@@ -1,20 +1,17 @@
 """Routes under /v1/adapters."""
 
-from typing import Annotated
-
 from corral.control.v1 import adapter_pb2, adapter_service_pb2, listing_pb2
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from google.protobuf.duration_pb2 import Duration
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.auth import Caller
 from gateway.calls import UploadCall
-from gateway.context import AppContext
-from gateway.http.docs import answers, form_body, json_body
+from gateway.dependencies import Context, Control, JsonObject, idempotency_key, read_json_text
+from gateway.http.docs import answers, either_body, form_body, json_body
 from gateway.http.errors import json_response
 from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
-from gateway.routes.files import FILE_FIELD, ONE_FILE, idempotency_key
+from gateway.routes.files import FILE_FIELD, ONE_FILE
 from gateway.rpc import UNARY_TIMEOUT_S, ControlClient
 from openai_wire.errors import ADAPTER_PARAMS, openai_names
 from openai_wire.resources.adapters import (
@@ -28,99 +25,90 @@ from openai_wire.resources.adapters import (
     parse_wait,
     update_request,
 )
+from openai_wire.shared.json_body import parse_object
 from openai_wire.shared.objects import deleted_object, list_object
 from svc_kit.errors import InvalidField, MissingField
 
-_BODIES = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            **json_body(AdapterBody)["requestBody"]["content"],
-            **form_body(AdapterFields, FILE_FIELD)["requestBody"]["content"],
-        },
-    }
-}
-
+_BODY = either_body(json_body(AdapterBody), form_body(AdapterFields, FILE_FIELD))
 _MAX_PAGE = 1000
 _AdapterUpload = UploadCall[
     adapter_service_pb2.CreateAdapterRequest, adapter_service_pb2.CreateAdapterResponse
 ]
 
 
-def adapters_router(context: AppContext) -> APIRouter:
-    """The routes of adapters."""
-    control = context.control
-    router = APIRouter(prefix="/v1/adapters")
-    known_caller = Annotated[Caller, Depends(context.authentication)]
+router = APIRouter(prefix="/v1/adapters")
 
-    @router.post(
-        "", summary="Register an adapter", openapi_extra=_BODIES, responses=answers("An adapter.")
-    )
-    async def create_adapter(request: Request, caller: known_caller) -> Response:
-        """Register a LoRA adapter: the file of a form, or the stored file of a JSON body."""
-        is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
-        with openai_names(ADAPTER_PARAMS):
-            if is_form:
-                upload = control.upload(control.adapters.CreateAdapter, caller)
-                with context.active_calls.track(upload):
-                    idle_timeout_s = context.settings.receive_timeout_s
-                    adapter = await _send_form(request, upload, idle_timeout_s)
-            else:
-                body = await context.read_body(request)
-                header = header_from_json(body, idempotency_key(request))
-                adapter = await register_adapter(control, header, caller)
-        return json_response(adapter_object(adapter))
 
-    @router.get("", summary="List the adapters", responses=answers("A list of adapters."))
-    async def list_adapters(request: Request, caller: known_caller) -> Response:
-        """List adapters, paged by `after`, `limit` and `order`."""
-        with openai_names(ADAPTER_PARAMS):
-            proto = list_adapters_request(request.query_params)
-            page = await control.call(control.adapters.ListAdapters, proto, caller)
-        has_more = bool(page.next_page_token)
-        return json_response(list_object(page.adapters, adapter_object, has_more=has_more))
+@router.post(
+    "", summary="Register an adapter", openapi_extra=_BODY, responses=answers("An adapter.")
+)
+async def create_adapter(control: Control, request: Request, context: Context) -> Response:
+    """Register a LoRA adapter: the file of a form, or the stored file of a JSON body."""
+    is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
+    with openai_names(ADAPTER_PARAMS):
+        if is_form:
+            upload = control.upload(control.adapters.CreateAdapter)
+            with context.active_calls.track(upload):
+                idle_timeout_s = context.settings.receive_timeout_s
+                adapter = await _send_form(request, upload, idle_timeout_s)
+        else:
+            body = parse_object(await read_json_text(request, context))
+            header = header_from_json(body, await idempotency_key(request))
+            adapter = await register_adapter(control, header)
+    return json_response(adapter_object(adapter))
 
-    @router.get("/{adapter}", summary="Retrieve an adapter", responses=answers("An adapter."))
-    async def retrieve_adapter(request: Request, adapter: str, caller: known_caller) -> Response:
-        """Retrieve an adapter by id or name, with its state in every engine. Waits up to `wait`
-        seconds until all engines have loaded it."""
-        wait = parse_wait(request.query_params)
-        return json_response(adapter_object(await get_adapter(control, adapter, caller, wait)))
 
-    @router.post(
-        "/{adapter}",
-        summary="Update an adapter",
-        openapi_extra=json_body(AdapterUpdateBody),
-        responses=answers("An adapter."),
-    )
-    @router.patch(
-        "/{adapter}",
-        summary="Update an adapter",
-        openapi_extra=json_body(AdapterUpdateBody),
-        responses=answers("An adapter."),
-    )
-    async def update_adapter(request: Request, adapter: str, caller: known_caller) -> Response:
-        """Update the scales or the description of an adapter."""
-        with openai_names(ADAPTER_PARAMS):
-            proto = update_request(adapter, await context.read_body(request))
-            reply = await control.call(control.adapters.UpdateAdapter, proto, caller)
-        return json_response(adapter_object(reply.adapter))
+@router.get("", summary="List the adapters", responses=answers("A list of adapters."))
+async def list_adapters(control: Control, request: Request) -> Response:
+    """List adapters, paged by `after`, `limit` and `order`."""
+    with openai_names(ADAPTER_PARAMS):
+        proto = list_adapters_request(request.query_params)
+        page = await control.call(control.adapters.ListAdapters, proto)
+    return json_response(list_object(page.adapters, adapter_object, page.next_page_token))
 
-    @router.post("/{adapter}/retry", summary="Retry an adapter", responses=answers("An adapter."))
-    async def retry_adapter(adapter: str, caller: known_caller) -> Response:
-        """Retry loading an adapter in engines that failed to load it."""
-        proto = adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
-        reply = await control.call(control.adapters.RetryAdapter, proto, caller)
-        return json_response(adapter_object(reply.adapter))
 
-    @router.delete("/{adapter}", summary="Delete an adapter", responses=answers("Deletion status."))
-    async def delete_adapter(adapter: str, caller: known_caller) -> Response:
-        """Delete an adapter. Running requests continue to use it."""
-        proto = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)
-        reply = await control.call(control.adapters.DeleteAdapter, proto, caller)
-        return json_response(deleted_object(reply.adapter_id, "adapter"))
+@router.get("/{adapter}", summary="Retrieve an adapter", responses=answers("An adapter."))
+async def retrieve_adapter(control: Control, request: Request, adapter: str) -> Response:
+    """Retrieve an adapter by id or name, with its state in every engine. Waits up to `wait`
+    seconds until all engines have loaded it."""
+    wait = parse_wait(request.query_params)
+    return json_response(adapter_object(await get_adapter(control, adapter, wait)))
 
-    return router
+
+@router.post(
+    "/{adapter}",
+    summary="Update an adapter",
+    openapi_extra=json_body(AdapterUpdateBody),
+    responses=answers("An adapter."),
+)
+@router.patch(
+    "/{adapter}",
+    summary="Update an adapter",
+    openapi_extra=json_body(AdapterUpdateBody),
+    responses=answers("An adapter."),
+)
+async def update_adapter(control: Control, adapter: str, body: JsonObject) -> Response:
+    """Update the scales or the description of an adapter."""
+    with openai_names(ADAPTER_PARAMS):
+        proto = update_request(adapter, body)
+        reply = await control.call(control.adapters.UpdateAdapter, proto)
+    return json_response(adapter_object(reply.adapter))
+
+
+@router.post("/{adapter}/retry", summary="Retry an adapter", responses=answers("An adapter."))
+async def retry_adapter(control: Control, adapter: str) -> Response:
+    """Retry loading an adapter in engines that failed to load it."""
+    proto = adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
+    reply = await control.call(control.adapters.RetryAdapter, proto)
+    return json_response(adapter_object(reply.adapter))
+
+
+@router.delete("/{adapter}", summary="Delete an adapter", responses=answers("Deletion status."))
+async def delete_adapter(control: Control, adapter: str) -> Response:
+    """Delete an adapter. Running requests continue to use it."""
+    proto = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)
+    reply = await control.call(control.adapters.DeleteAdapter, proto)
+    return json_response(deleted_object(reply.adapter_id, "adapter"))
 
 
 async def _send_form(
@@ -140,15 +128,15 @@ async def _send_form(
             await upload.write(adapter_service_pb2.CreateAdapterRequest(chunk=piece))
     if not has_file:
         raise MissingField(field=FILE_FIELD)
-    header = header_from_form(fields, idempotency_key(request))
+    header = header_from_form(fields, await idempotency_key(request))
     return await _finish(upload, header)
 
 
 async def register_adapter(
-    control: ControlClient, header: adapter_pb2.AdapterHeader, caller: Caller
+    control: ControlClient, header: adapter_pb2.AdapterHeader
 ) -> adapter_pb2.Adapter:
     """Register an adapter from a stored file or a path."""
-    return await _finish(control.upload(control.adapters.CreateAdapter, caller), header)
+    return await _finish(control.upload(control.adapters.CreateAdapter), header)
 
 
 async def _finish(upload: _AdapterUpload, header: adapter_pb2.AdapterHeader) -> adapter_pb2.Adapter:
@@ -157,20 +145,19 @@ async def _finish(upload: _AdapterUpload, header: adapter_pb2.AdapterHeader) -> 
 
 
 async def get_adapter(
-    control: ControlClient, adapter: str, caller: Caller, wait: Duration | None = None
+    control: ControlClient, adapter: str, wait: Duration | None = None
 ) -> adapter_pb2.Adapter:
     """Get an adapter by id or name, after at most `wait` for engines that are loading it."""
     request = adapter_service_pb2.GetAdapterRequest(adapter=adapter, wait=wait)
     timeout_s = UNARY_TIMEOUT_S + (wait.seconds if wait is not None else 0)
-    method = control.adapters.GetAdapter
-    reply = await control.call(method, request, caller, timeout_s=timeout_s)
+    reply = await control.call(control.adapters.GetAdapter, request, timeout_s=timeout_s)
     return reply.adapter
 
 
-async def list_all_adapters(control: ControlClient, caller: Caller) -> list[adapter_pb2.Adapter]:
+async def list_all_adapters(control: ControlClient) -> list[adapter_pb2.Adapter]:
     """List the adapters of the caller's project, oldest first."""
     request = adapter_service_pb2.ListAdaptersRequest(
         page_size=_MAX_PAGE, order=listing_pb2.LIST_ORDER_OLDEST_FIRST
     )
-    pages = control.pages(control.adapters.ListAdapters, request, caller)
+    pages = control.pages(control.adapters.ListAdapters, request)
     return [adapter async for page in pages for adapter in page.adapters]

@@ -1,14 +1,11 @@
 """Routes: POST /v1/embeddings and /v1/rerank."""
 
 import functools
-from typing import Annotated
 
-from fastapi import APIRouter, Depends
-from starlette.requests import Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
-from gateway.auth import Caller
-from gateway.context import AppContext
+from gateway.dependencies import Context, Inference, JsonObject
 from gateway.http.docs import answers, json_body
 from openai_wire.chat.embeddings import (
     EmbeddingBody,
@@ -23,52 +20,36 @@ from openai_wire.chat.embeddings import (
 from openai_wire.chat.objects import new_embedding_list
 from openai_wire.errors import EMBEDDING_PARAMS, RERANK_PARAMS
 
+router = APIRouter(prefix="/v1")
 
-def embeddings_router(context: AppContext) -> APIRouter:
-    """The routes of embeddings."""
-    inference = context.inference
-    router = APIRouter(prefix="/v1")
 
-    @router.post(
-        "/embeddings",
-        summary="Create embeddings",
-        openapi_extra=json_body(EmbeddingBody),
-        responses=answers("A list of embeddings."),
+@router.post(
+    "/embeddings",
+    summary="Create embeddings",
+    openapi_extra=json_body(EmbeddingBody),
+    responses=answers("A list of embeddings."),
+)
+async def create_embedding(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Create a vector for each input, in the order of the inputs."""
+    body = parse_embedding(fields)
+    method, proto = inference.methods.Embed, embed_request(body)
+    start = functools.partial(inference.unary, method, proto)
+    return context.object_response(start, new_embedding_list(body), EMBEDDING_PARAMS)
+
+
+@router.post(
+    "/rerank",
+    summary="Rerank documents",
+    openapi_extra=json_body(RerankBody),
+    responses=answers("The documents' scores, best first."),
+)
+async def create_rerank(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Score the relevance of each document to a query, from 0 to 1."""
+    body = parse_rerank(fields)
+    method, proto = inference.methods.Rerank, rerank_request(body)
+    start = functools.partial(inference.unary, method, proto)
+    envelope = context.new_envelope("rerank-", body.model)
+    documents = document_texts(body) if body.return_documents else None
+    return context.object_response(
+        start, RankedList(envelope.id, body.model, documents), RERANK_PARAMS
     )
-    async def create_embedding(
-        request: Request, caller: Annotated[Caller, Depends(context.authentication)]
-    ) -> Response:
-        """Create a vector for each input, in the order of the inputs."""
-        body = parse_embedding(await context.read_body(request))
-        method, proto = inference.methods.Embed, embed_request(body)
-        start = functools.partial(inference.unary, method, proto, caller)
-        return context.object_response(start, new_embedding_list(body), EMBEDDING_PARAMS)
-
-    return router
-
-
-def rerank_router(context: AppContext) -> APIRouter:
-    """The routes of reranking."""
-    inference = context.inference
-    router = APIRouter(prefix="/v1")
-
-    @router.post(
-        "/rerank",
-        summary="Rerank documents",
-        openapi_extra=json_body(RerankBody),
-        responses=answers("The documents' scores, best first."),
-    )
-    async def create_rerank(
-        request: Request, caller: Annotated[Caller, Depends(context.authentication)]
-    ) -> Response:
-        """Score the relevance of each document to a query, from 0 to 1."""
-        body = parse_rerank(await context.read_body(request))
-        method, proto = inference.methods.Rerank, rerank_request(body)
-        start = functools.partial(inference.unary, method, proto, caller)
-        envelope = context.new_envelope("rerank-", body.model)
-        documents = document_texts(body) if body.return_documents else None
-        return context.object_response(
-            start, RankedList(envelope.id, body.model, documents), RERANK_PARAMS
-        )
-
-    return router

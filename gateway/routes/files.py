@@ -2,16 +2,14 @@
 
 import asyncio
 import functools
-from typing import Annotated
 
 from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.auth import Caller
 from gateway.calls import UploadCall
-from gateway.context import AppContext
+from gateway.dependencies import Context, Control, IdempotencyKey, JsonObject, idempotency_key
 from gateway.http.docs import answers, form_body, json_body
 from gateway.http.errors import json_response
 from gateway.http.file_content import FileContent, parse_range
@@ -31,9 +29,7 @@ from openai_wire.resources.files import (
 )
 from openai_wire.shared.objects import deleted_object, list_object
 from svc_kit.errors import InvalidField, MissingField, UnknownField
-from svc_kit.logs import current_request_id
 
-IDEMPOTENCY_KEY = "idempotency-key"
 FILE_FIELD = "file"
 DATA_FIELD = "data"
 ONE_FILE = "the form must have exactly one file, in the field 'file'"
@@ -48,73 +44,69 @@ _PartUpload = UploadCall[
 ]
 
 
-def files_router(context: AppContext) -> APIRouter:
-    """The routes of files."""
-    control = context.control
-    router = APIRouter(prefix="/v1/files")
-    known_caller = Annotated[Caller, Depends(context.authentication)]
-
-    @router.post(
-        "",
-        summary="Store a file",
-        openapi_extra=form_body(FileFields, FILE_FIELD),
-        responses=answers("A file."),
-    )
-    async def create_file(request: Request, caller: known_caller) -> Response:
-        """Store the file of a form. It is streamed to the control service."""
-        upload = control.upload(control.files.CreateFile, caller)
-        with context.active_calls.track(upload), openai_names(FILE_PARAMS):
-            file = await _send_form(request, upload, context.settings.receive_timeout_s)
-        return json_response(file_object(file))
-
-    @router.get("", summary="List the files", responses=answers("A list of files."))
-    async def list_files(request: Request, caller: known_caller) -> Response:
-        """List files, paged by `after`, `limit` and `order`, filtered by `purpose`."""
-        with openai_names(FILE_PARAMS):
-            proto = list_files_request(request.query_params)
-            page = await control.call(control.files.ListFiles, proto, caller)
-        if len(page.files) > SMALL_PAGE:
-            return await asyncio.to_thread(_file_list, page)
-        return _file_list(page)
-
-    @router.get("/{file_id}", summary="Retrieve a file", responses=answers("A file."))
-    async def retrieve_file(file_id: str, caller: known_caller) -> Response:
-        """Retrieve a file's metadata."""
-        proto = file_service_pb2.GetFileRequest(file_id=file_id)
-        reply = await control.call(control.files.GetFile, proto, caller)
-        return json_response(file_object(reply.file))
-
-    @router.delete("/{file_id}", summary="Delete a file", responses=answers("Deletion status."))
-    async def delete_file(file_id: str, caller: known_caller) -> Response:
-        """Delete a file and its content."""
-        proto = file_service_pb2.DeleteFileRequest(file_id=file_id)
-        await control.call(control.files.DeleteFile, proto, caller)
-        return json_response(deleted_object(file_id, "file"))
-
-    @router.get("/{file_id}/content", summary="Download a file", responses=answers("Its bytes."))
-    async def retrieve_content(request: Request, file_id: str, caller: known_caller) -> Response:
-        """Return the content of a file, or one range of it."""
-        header, byte_range = request.headers.get("range"), None
-        if header is not None:
-            get_file = file_service_pb2.GetFileRequest(file_id=file_id)
-            reply = await control.call(control.files.GetFile, get_file, caller)
-            byte_range = parse_range(header, reply.file.size_bytes)
-        proto = file_service_pb2.DownloadFileRequest(file_id=file_id)
-        if byte_range is not None:
-            proto.offset, proto.length = byte_range.first, byte_range.length
-        start = functools.partial(control.stream, control.files.DownloadFile, proto, caller)
-        return context.call_response(start, FileContent(byte_range), FILE_PARAMS)
-
-    return router
+router = APIRouter(prefix="/v1")
 
 
-def idempotency_key(request: Request) -> str:
-    """The client's idempotency key, else the request id, since gRPC may retry a call."""
-    return request.headers.get(IDEMPOTENCY_KEY) or current_request_id()
+@router.post(
+    "/files",
+    summary="Store a file",
+    openapi_extra=form_body(FileFields, FILE_FIELD),
+    responses=answers("A file."),
+)
+async def create_file(control: Control, request: Request, context: Context) -> Response:
+    """Store the file of a form. It is streamed to the control service."""
+    upload = control.upload(control.files.CreateFile)
+    with context.active_calls.track(upload), openai_names(FILE_PARAMS):
+        file = await _send_form(request, upload, context.settings.receive_timeout_s)
+    return json_response(file_object(file))
+
+
+@router.get("/files", summary="List the files", responses=answers("A list of files."))
+async def list_files(control: Control, request: Request) -> Response:
+    """List files, paged by `after`, `limit` and `order`, filtered by `purpose`."""
+    with openai_names(FILE_PARAMS):
+        proto = list_files_request(request.query_params)
+        page = await control.call(control.files.ListFiles, proto)
+    if len(page.files) > SMALL_PAGE:
+        return await asyncio.to_thread(_file_list, page)
+    return _file_list(page)
+
+
+@router.get("/files/{file_id}", summary="Retrieve a file", responses=answers("A file."))
+async def retrieve_file(control: Control, file_id: str) -> Response:
+    """Retrieve a file's metadata."""
+    proto = file_service_pb2.GetFileRequest(file_id=file_id)
+    reply = await control.call(control.files.GetFile, proto)
+    return json_response(file_object(reply.file))
+
+
+@router.delete("/files/{file_id}", summary="Delete a file", responses=answers("Deletion status."))
+async def delete_file(control: Control, file_id: str) -> Response:
+    """Delete a file and its content."""
+    proto = file_service_pb2.DeleteFileRequest(file_id=file_id)
+    await control.call(control.files.DeleteFile, proto)
+    return json_response(deleted_object(file_id, "file"))
+
+
+@router.get("/files/{file_id}/content", summary="Download a file", responses=answers("Its bytes."))
+async def retrieve_content(
+    control: Control, request: Request, file_id: str, context: Context
+) -> Response:
+    """Return the content of a file, or one range of it."""
+    header, byte_range = request.headers.get("range"), None
+    if header is not None:
+        get_file = file_service_pb2.GetFileRequest(file_id=file_id)
+        reply = await control.call(control.files.GetFile, get_file)
+        byte_range = parse_range(header, reply.file.size_bytes)
+    proto = file_service_pb2.DownloadFileRequest(file_id=file_id)
+    if byte_range is not None:
+        proto.offset, proto.length = byte_range.first, byte_range.length
+    start = functools.partial(control.stream, control.files.DownloadFile, proto)
+    return context.call_response(start, FileContent(byte_range), FILE_PARAMS)
 
 
 def _file_list(page: file_service_pb2.ListFilesResponse) -> Response:
-    return json_response(list_object(page.files, file_object, has_more=bool(page.next_page_token)))
+    return json_response(list_object(page.files, file_object, page.next_page_token))
 
 
 async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: float) -> file_pb2.File:
@@ -123,7 +115,7 @@ async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: floa
     The header is sent before the file if the purpose is known by then, so that limits apply from
     the first byte. It is sent again at the end, with the fields that follow the file.
     """
-    request_id = idempotency_key(request)
+    request_id = await idempotency_key(request)
     fields: dict[str, str] = {}
     filename: str | None = None
 
@@ -148,65 +140,60 @@ async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: floa
     return (await upload.finish()).file
 
 
-def uploads_router(context: AppContext) -> APIRouter:
-    """The routes of files that are uploaded in parts."""
-    control = context.control
-    router = APIRouter(prefix="/v1/uploads")
-    known_caller = Annotated[Caller, Depends(context.authentication)]
+@router.post(
+    "/uploads",
+    summary="Create an upload",
+    openapi_extra=json_body(UploadBody),
+    responses=answers("An upload."),
+)
+async def create_upload(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
+    """Create an upload, which accepts parts for an hour."""
+    with openai_names(FILE_PARAMS):
+        proto = create_upload_request(body, request_id)
+        reply = await control.call(control.uploads.CreateUpload, proto)
+    return json_response(upload_object(reply.upload))
 
-    @router.post(
-        "",
-        summary="Create an upload",
-        openapi_extra=json_body(UploadBody),
-        responses=answers("An upload."),
-    )
-    async def create_upload(request: Request, caller: known_caller) -> Response:
-        """Create an upload, which accepts parts for an hour."""
-        body = await context.read_body(request)
-        with openai_names(FILE_PARAMS):
-            proto = create_upload_request(body, idempotency_key(request))
-            reply = await control.call(control.uploads.CreateUpload, proto, caller)
-        return json_response(upload_object(reply.upload))
 
-    @router.post(
-        "/{upload_id}/parts",
-        summary="Add a part",
-        openapi_extra=form_body(None, DATA_FIELD),
-        responses=answers("A part."),
-    )
-    async def add_part(request: Request, upload_id: str, caller: known_caller) -> Response:
-        """Add the file of a form as a part of an upload."""
-        upload = control.upload(control.uploads.AddUploadPart, caller)
-        with context.active_calls.track(upload), openai_names(FILE_PARAMS):
-            part = await _send_part(request, upload_id, upload, context.settings.receive_timeout_s)
-        return json_response(part_object(part))
+@router.post(
+    "/uploads/{upload_id}/parts",
+    summary="Add a part",
+    openapi_extra=form_body(None, DATA_FIELD),
+    responses=answers("A part."),
+)
+async def add_part(
+    control: Control, request: Request, upload_id: str, context: Context
+) -> Response:
+    """Add the file of a form as a part of an upload."""
+    upload = control.upload(control.uploads.AddUploadPart)
+    with context.active_calls.track(upload), openai_names(FILE_PARAMS):
+        part = await _send_part(request, upload_id, upload, context.settings.receive_timeout_s)
+    return json_response(part_object(part))
 
-    @router.post(
-        "/{upload_id}/complete",
-        summary="Complete an upload",
-        openapi_extra=json_body(CompleteUploadBody),
-        responses=answers("The upload with its file."),
-    )
-    async def complete_upload(request: Request, upload_id: str, caller: known_caller) -> Response:
-        """Create a file from the given parts, in their order."""
-        body = await context.read_body(request)
-        with openai_names(FILE_PARAMS):
-            proto = complete_upload_request(upload_id, body)
-            reply = await control.call(
-                control.uploads.CompleteUpload, proto, caller, timeout_s=control.transfer_timeout_s
-            )
-        return json_response(upload_object(reply.upload))
 
-    @router.post(
-        "/{upload_id}/cancel", summary="Cancel an upload", responses=answers("The upload.")
-    )
-    async def cancel_upload(upload_id: str, caller: known_caller) -> Response:
-        """Cancel an upload and delete its parts."""
-        proto = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
-        reply = await control.call(control.uploads.CancelUpload, proto, caller)
-        return json_response(upload_object(reply.upload))
+@router.post(
+    "/uploads/{upload_id}/complete",
+    summary="Complete an upload",
+    openapi_extra=json_body(CompleteUploadBody),
+    responses=answers("The upload with its file."),
+)
+async def complete_upload(control: Control, upload_id: str, body: JsonObject) -> Response:
+    """Create a file from the given parts, in their order."""
+    with openai_names(FILE_PARAMS):
+        proto = complete_upload_request(upload_id, body)
+        reply = await control.call(
+            control.uploads.CompleteUpload, proto, timeout_s=control.transfer_timeout_s
+        )
+    return json_response(upload_object(reply.upload))
 
-    return router
+
+@router.post(
+    "/uploads/{upload_id}/cancel", summary="Cancel an upload", responses=answers("The upload.")
+)
+async def cancel_upload(control: Control, upload_id: str) -> Response:
+    """Cancel an upload and delete its parts."""
+    proto = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
+    reply = await control.call(control.uploads.CancelUpload, proto)
+    return json_response(upload_object(reply.upload))
 
 
 async def _send_part(

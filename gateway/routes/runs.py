@@ -4,21 +4,19 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Annotated
 
 from corral.control.v1 import run_pb2
 from corral.control.v1 import run_service_pb2 as pb
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.auth import Caller
 from gateway.calls import StreamCall
 from gateway.context import AppContext
+from gateway.dependencies import Context, Control, IdempotencyKey, Include, JsonObject
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
-from gateway.routes.conversations import include_params
-from gateway.routes.files import idempotency_key
+from gateway.rpc import ControlClient
 from openai_wire.assistants.run_objects import (
     DONE,
     error_frame,
@@ -44,7 +42,9 @@ from openai_wire.assistants.run_requests import (
 from openai_wire.assistants.thread_requests import MetadataBody
 from openai_wire.errors import ASSISTANT_PARAMS, openai_names
 from openai_wire.shared.objects import list_object
-from openai_wire.shared.pagination import PageQuery, page_fields, parse_page_query
+from openai_wire.shared.pagination import (
+    parse_page_fields,
+)
 from svc_kit.errors import DomainError
 
 
@@ -72,156 +72,175 @@ class RunFrames:
 _POLL_HEADER = "openai-poll-after-ms"
 
 
-def runs_router(context: AppContext) -> APIRouter:
-    """The routes that create and list runs."""
-    control = context.control
-    router = APIRouter(prefix="/v1/threads")
-    known_caller = Annotated[Caller, Depends(context.authentication)]
-
-    @router.post(
-        "/runs",
-        summary="Create a thread and a run",
-        openapi_extra=json_body(ThreadAndRunBody),
-        responses=answers("A run, or its events.", stream=True),
-    )
-    async def create_thread_and_run(request: Request, caller: known_caller) -> Response:
-        """Create a thread and a run on it. With `stream`, return the run's events."""
-        body = parse_thread_and_run(await context.read_body(request))
-        with openai_names(ASSISTANT_PARAMS):
-            proto = create_thread_and_run_request(body, idempotency_key(request))
-            create = functools.partial(control.call, control.runs.CreateThreadAndRun, proto, caller)
-            if body.stream:
-                return _stream_run(context, request, caller, create)
-            return _run_response((await create()).run)
-
-    @router.post(
-        "/{thread_id}/runs",
-        summary="Create a run",
-        openapi_extra=json_body(RunBody),
-        responses=answers("A run, or its events.", stream=True),
-    )
-    async def create_run(request: Request, thread_id: str, caller: known_caller) -> Response:
-        """Create a run on a thread, which is locked until the run has ended."""
-        body = parse_run(await context.read_body(request))
-        with openai_names(ASSISTANT_PARAMS):
-            proto = create_run_request(thread_id, body, idempotency_key(request))
-            create = functools.partial(control.call, control.runs.CreateRun, proto, caller)
-            if body.stream:
-                return _stream_run(context, request, caller, create)
-            return _run_response((await create()).run)
-
-    @router.get("/{thread_id}/runs", summary="List the runs", responses=answers("A list of runs."))
-    async def list_runs(request: Request, thread_id: str, caller: known_caller) -> Response:
-        """List runs, paged by `after`, `before`, `limit` and `order`."""
-        with openai_names(ASSISTANT_PARAMS):
-            query = parse_page_query(PageQuery, request.query_params)
-            proto = pb.ListRunsRequest(thread_id=thread_id, **page_fields(query))
-            page = await control.call(control.runs.ListRuns, proto, caller)
-        has_more = bool(page.next_page_token)
-        return json_response(list_object(page.runs, run_object, has_more=has_more))
-
-    return router
+router = APIRouter(prefix="/v1/threads")
+run_router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
 
 
-def run_router(context: AppContext) -> APIRouter:
-    """The routes of a single run."""
-    control = context.control
-    router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
-    known_caller = Annotated[Caller, Depends(context.authentication)]
-
-    @router.get("", summary="Retrieve a run", responses=answers("A run."))
-    async def retrieve_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
-        """Retrieve a run. The header `openai-poll-after-ms` suggests a polling interval."""
-        proto = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
-        reply = await control.call(control.runs.GetRun, proto, caller)
-        return _run_response(reply.run)
-
-    @router.post(
-        "",
-        summary="Update a run",
-        openapi_extra=json_body(MetadataBody),
-        responses=answers("A run."),
-    )
-    async def update_run(
-        request: Request, thread_id: str, run_id: str, caller: known_caller
-    ) -> Response:
-        """Replace the metadata of a run."""
-        with openai_names(ASSISTANT_PARAMS):
-            proto = update_run_request(thread_id, run_id, await context.read_body(request))
-            reply = await control.call(control.runs.UpdateRun, proto, caller)
-            return _run_response(reply.run)
-
-    @router.post("/cancel", summary="Cancel a run", responses=answers("The run."))
-    async def cancel_run(thread_id: str, run_id: str, caller: known_caller) -> Response:
-        """Cancel a run. Its messages so far are kept."""
-        proto = pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
-        reply = await control.call(control.runs.CancelRun, proto, caller)
-        return _run_response(reply.run)
-
-    @router.post(
-        "/submit_tool_outputs",
-        summary="Submit tool outputs",
-        openapi_extra=json_body(ToolOutputsBody),
-        responses=answers("The run, or its events.", stream=True),
-    )
-    async def submit_tool_outputs(
-        request: Request, thread_id: str, run_id: str, caller: known_caller
-    ) -> Response:
-        """Submit the outputs of all required calls. The run then continues."""
-        body = parse_outputs(await context.read_body(request))
-        proto = submit_request(thread_id, run_id, body, idempotency_key(request))
-        submit = functools.partial(control.call, control.runs.SubmitToolOutputs, proto, caller)
+@router.post(
+    "/runs",
+    summary="Create a thread and a run",
+    openapi_extra=json_body(ThreadAndRunBody),
+    responses=answers("A run, or its events.", stream=True),
+)
+async def create_thread_and_run(
+    control: Control,
+    fields: JsonObject,
+    request_id: IdempotencyKey,
+    include: Include,
+    context: Context,
+) -> Response:
+    """Create a thread and a run on it. With `stream`, return the run's events."""
+    body = parse_thread_and_run(fields)
+    with openai_names(ASSISTANT_PARAMS):
+        proto = create_thread_and_run_request(body, request_id)
+        create = functools.partial(control.call, control.runs.CreateThreadAndRun, proto)
         if body.stream:
-            return _stream_run(context, request, caller, submit)
-        with openai_names(ASSISTANT_PARAMS):
-            return _run_response((await submit()).run)
-
-    return router
+            return _stream_run(context, control, include, create)
+        return _run_response((await create()).run)
 
 
-def run_details_router(context: AppContext) -> APIRouter:
-    """The routes of events and steps of a run."""
-    control = context.control
-    router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
-    known_caller = Annotated[Caller, Depends(context.authentication)]
+@router.post(
+    "/{thread_id}/runs",
+    summary="Create a run",
+    openapi_extra=json_body(RunBody),
+    responses=answers("A run, or its events.", stream=True),
+)
+async def create_run(
+    control: Control,
+    thread_id: str,
+    fields: JsonObject,
+    request_id: IdempotencyKey,
+    include: Include,
+    context: Context,
+) -> Response:
+    """Create a run on a thread, which is locked until the run has ended."""
+    body = parse_run(fields)
+    with openai_names(ASSISTANT_PARAMS):
+        proto = create_run_request(thread_id, body, request_id)
+        create = functools.partial(control.call, control.runs.CreateRun, proto)
+        if body.stream:
+            return _stream_run(context, control, include, create)
+        return _run_response((await create()).run)
 
-    @router.get(
-        "/events", summary="Stream the events of a run", responses=answers("Events.", stream=True)
-    )
-    async def follow_run(
-        request: Request, thread_id: str, run_id: str, caller: known_caller
-    ) -> Response:
-        """Stream past and future events, those after `starting_after` or the header Last-Event-ID.
-        Extension of Corral."""
-        after = request.query_params.get("starting_after")
-        after = request.headers.get("last-event-id") if after is None else after
-        proto = watch_request(thread_id, run_id, after)
-        watch = functools.partial(control.stream, control.runs.WatchRun, proto, caller)
-        return context.stream_response(watch, _run_frames(request), _EVENT_PARAMS)
 
-    @router.get("/steps", summary="List run steps", responses=answers("A list of steps."))
-    async def list_steps(
-        request: Request, thread_id: str, run_id: str, caller: known_caller
-    ) -> Response:
-        """List steps, paged by `after`, `before`, `limit` and `order`."""
-        with openai_names(ASSISTANT_PARAMS):
-            query = parse_page_query(PageQuery, request.query_params)
-            proto = pb.ListRunStepsRequest(thread_id=thread_id, run_id=run_id, **page_fields(query))
-            write = functools.partial(step_object, with_results=_with_results(request))
-            page = await control.call(control.runs.ListRunSteps, proto, caller)
-        return json_response(list_object(page.steps, write, has_more=bool(page.next_page_token)))
+@router.get("/{thread_id}/runs", summary="List the runs", responses=answers("A list of runs."))
+async def list_runs(control: Control, request: Request, thread_id: str) -> Response:
+    """List runs, paged by `after`, `before`, `limit` and `order`."""
+    with openai_names(ASSISTANT_PARAMS):
+        proto = pb.ListRunsRequest(thread_id=thread_id, **parse_page_fields(request.query_params))
+        page = await control.call(control.runs.ListRuns, proto)
+    return json_response(list_object(page.runs, run_object, page.next_page_token))
 
-    @router.get("/steps/{step_id}", summary="Retrieve a run step", responses=answers("A step."))
-    async def retrieve_step(
-        request: Request, thread_id: str, run_id: str, step_id: str, caller: known_caller
-    ) -> Response:
-        """Retrieve a step of a run."""
-        with_results = _with_results(request)
-        proto = pb.GetRunStepRequest(thread_id=thread_id, run_id=run_id, step_id=step_id)
-        reply = await control.call(control.runs.GetRunStep, proto, caller)
-        return json_response(step_object(reply.step, with_results=with_results))
 
-    return router
+@run_router.get("", summary="Retrieve a run", responses=answers("A run."))
+async def retrieve_run(control: Control, thread_id: str, run_id: str) -> Response:
+    """Retrieve a run. The header `openai-poll-after-ms` suggests a polling interval."""
+    proto = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
+    reply = await control.call(control.runs.GetRun, proto)
+    return _run_response(reply.run)
+
+
+@run_router.post(
+    "",
+    summary="Update a run",
+    openapi_extra=json_body(MetadataBody),
+    responses=answers("A run."),
+)
+async def update_run(control: Control, thread_id: str, run_id: str, body: JsonObject) -> Response:
+    """Replace the metadata of a run."""
+    with openai_names(ASSISTANT_PARAMS):
+        proto = update_run_request(thread_id, run_id, body)
+        reply = await control.call(control.runs.UpdateRun, proto)
+        return _run_response(reply.run)
+
+
+@run_router.post("/cancel", summary="Cancel a run", responses=answers("The run."))
+async def cancel_run(control: Control, thread_id: str, run_id: str) -> Response:
+    """Cancel a run. Its messages so far are kept."""
+    proto = pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
+    reply = await control.call(control.runs.CancelRun, proto)
+    return _run_response(reply.run)
+
+
+@run_router.post(
+    "/submit_tool_outputs",
+    summary="Submit tool outputs",
+    openapi_extra=json_body(ToolOutputsBody),
+    responses=answers("The run, or its events.", stream=True),
+)
+async def submit_tool_outputs(
+    control: Control,
+    thread_id: str,
+    run_id: str,
+    fields: JsonObject,
+    request_id: IdempotencyKey,
+    include: Include,
+    context: Context,
+) -> Response:
+    """Submit the outputs of all required calls. The run then continues."""
+    body = parse_outputs(fields)
+    proto = submit_request(thread_id, run_id, body, request_id)
+    submit = functools.partial(control.call, control.runs.SubmitToolOutputs, proto)
+    if body.stream:
+        return _stream_run(context, control, include, submit)
+    with openai_names(ASSISTANT_PARAMS):
+        return _run_response((await submit()).run)
+
+
+@run_router.get(
+    "/events",
+    summary="Stream the events of a run",
+    responses=answers("Events.", stream=True),
+)
+async def follow_run(
+    control: Control,
+    request: Request,
+    thread_id: str,
+    run_id: str,
+    include: Include,
+    context: Context,
+) -> Response:
+    """Stream past and future events, those after `starting_after` or the header Last-Event-ID.
+    Extension of Corral."""
+    after = request.query_params.get("starting_after")
+    after = request.headers.get("last-event-id") if after is None else after
+    proto = watch_request(thread_id, run_id, after)
+    watch = functools.partial(control.stream, control.runs.WatchRun, proto)
+    frames = RunFrames(with_results=wants_search_results(include))
+    return context.stream_response(watch, frames, _EVENT_PARAMS)
+
+
+@run_router.get(
+    "/steps",
+    summary="List run steps",
+    responses=answers("A list of steps."),
+)
+async def list_steps(
+    control: Control, request: Request, thread_id: str, run_id: str, include: Include
+) -> Response:
+    """List steps, paged by `after`, `before`, `limit` and `order`."""
+    with openai_names(ASSISTANT_PARAMS):
+        proto = pb.ListRunStepsRequest(
+            thread_id=thread_id, run_id=run_id, **parse_page_fields(request.query_params)
+        )
+        write = functools.partial(step_object, with_results=wants_search_results(include))
+        page = await control.call(control.runs.ListRunSteps, proto)
+    return json_response(list_object(page.steps, write, page.next_page_token))
+
+
+@run_router.get(
+    "/steps/{step_id}",
+    summary="Retrieve a run step",
+    responses=answers("A step."),
+)
+async def retrieve_step(
+    control: Control, thread_id: str, run_id: str, step_id: str, include: Include
+) -> Response:
+    """Retrieve a step of a run."""
+    with_results = wants_search_results(include)
+    proto = pb.GetRunStepRequest(thread_id=thread_id, run_id=run_id, step_id=step_id)
+    reply = await control.call(control.runs.GetRunStep, proto)
+    return json_response(step_object(reply.step, with_results=with_results))
 
 
 _EVENT_PARAMS = {**ASSISTANT_PARAMS, "after": "starting_after"}
@@ -231,19 +250,12 @@ _WatchRun = Callable[[pb.WatchRunRequest], StreamCall[pb.WatchRunResponse]]
 
 
 def _stream_run(
-    context: AppContext, request: Request, caller: Caller, start_run: _StartRun
+    context: AppContext, control: ControlClient, include: list[str], start_run: _StartRun
 ) -> Response:
-    watch = functools.partial(context.control.stream, context.control.runs.WatchRun, caller=caller)
+    watch = functools.partial(control.stream, control.runs.WatchRun)
+    frames = RunFrames(with_results=wants_search_results(include))
     start = functools.partial(StartedRun, start_run, watch)
-    return context.stream_response(start, _run_frames(request), ASSISTANT_PARAMS)
-
-
-def _run_frames(request: Request) -> RunFrames:
-    return RunFrames(with_results=_with_results(request))
-
-
-def _with_results(request: Request) -> bool:
-    return wants_search_results(include_params(request))
+    return context.stream_response(start, frames, ASSISTANT_PARAMS)
 
 
 def _run_response(run: run_pb2.Run) -> Response:

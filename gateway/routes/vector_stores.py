@@ -1,17 +1,15 @@
 """Routes under /v1/vector_stores."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from corral.control.v1 import vector_store_service_pb2
-from fastapi import APIRouter, Depends
+from corral.control.v1 import vector_store_service_pb2 as pb
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.auth import Caller
-from gateway.context import AppContext
+from gateway.dependencies import Control, IdempotencyKey, JsonObject
 from gateway.http.docs import answers, json_body
 from gateway.http.errors import json_response
-from gateway.routes.files import idempotency_key
 from gateway.rpc import SEARCH_TIMEOUT_S
 from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
 from openai_wire.resources.vector_search import VectorSearchBody, search_request
@@ -19,97 +17,91 @@ from openai_wire.resources.vector_stores import (
     VectorStoreBody,
     VectorStoreUpdateBody,
     create_store_request,
-    list_stores_request,
     search_page,
     store_object,
     update_store_request,
 )
 from openai_wire.shared.objects import deleted_object, list_object, state_name
+from openai_wire.shared.pagination import parse_page_fields
 
 POLL_AFTER_MS = "250"
 """Polling interval for clients that wait for a file: the ingestion time of a short file."""
 
 
-def vector_stores_router(context: AppContext) -> APIRouter:
-    """The routes of stores."""
-    control = context.control
-    router = APIRouter(prefix="/v1/vector_stores")
-    known_caller = Annotated[Caller, Depends(context.authentication)]
+router = APIRouter(prefix="/v1/vector_stores")
 
-    @router.post(
-        "",
-        summary="Create a vector store",
-        openapi_extra=json_body(VectorStoreBody),
-        responses=answers("A vector store."),
-    )
-    async def create_vector_store(request: Request, caller: known_caller) -> Response:
-        """Create a vector store. Its files are ingested in the background."""
-        body = await context.read_body(request)
-        with openai_names(VECTOR_STORE_PARAMS):
-            proto = create_store_request(body, idempotency_key(request))
-            reply = await control.call(control.vector_stores.CreateVectorStore, proto, caller)
-            return polled(store_object(reply.vector_store), reply.vector_store)
 
-    @router.get("", summary="List the vector stores", responses=answers("A list of them."))
-    async def list_vector_stores(request: Request, caller: known_caller) -> Response:
-        """List vector stores, paged by `after`, `before`, `limit` and `order`."""
-        with openai_names(VECTOR_STORE_PARAMS):
-            proto = list_stores_request(request.query_params)
-            page = await control.call(control.vector_stores.ListVectorStores, proto, caller)
-        has_more = bool(page.next_page_token)
-        return json_response(list_object(page.vector_stores, store_object, has_more=has_more))
-
-    @router.get("/{store_id}", summary="Retrieve a vector store", responses=answers("The store."))
-    async def retrieve_vector_store(store_id: str, caller: known_caller) -> Response:
-        """Retrieve a vector store with its current counts."""
-        proto = vector_store_service_pb2.GetVectorStoreRequest(vector_store_id=store_id)
-        reply = await control.call(control.vector_stores.GetVectorStore, proto, caller)
+@router.post(
+    "",
+    summary="Create a vector store",
+    openapi_extra=json_body(VectorStoreBody),
+    responses=answers("A vector store."),
+)
+async def create_vector_store(
+    control: Control, body: JsonObject, request_id: IdempotencyKey
+) -> Response:
+    """Create a vector store. Its files are ingested in the background."""
+    with openai_names(VECTOR_STORE_PARAMS):
+        proto = create_store_request(body, request_id)
+        reply = await control.call(control.vector_stores.CreateVectorStore, proto)
         return polled(store_object(reply.vector_store), reply.vector_store)
 
-    @router.post(
-        "/{store_id}",
-        summary="Update a vector store",
-        openapi_extra=json_body(VectorStoreUpdateBody),
-        responses=answers("The store."),
-    )
-    async def update_vector_store(
-        request: Request, store_id: str, caller: known_caller
-    ) -> Response:
-        """Update the name, expiration or metadata of a vector store."""
-        body = await context.read_body(request)
-        with openai_names(VECTOR_STORE_PARAMS):
-            proto = update_store_request(store_id, body)
-            reply = await control.call(control.vector_stores.UpdateVectorStore, proto, caller)
-            return polled(store_object(reply.vector_store), reply.vector_store)
 
-    @router.delete(
-        "/{store_id}", summary="Delete a vector store", responses=answers("Deletion status.")
-    )
-    async def delete_vector_store(store_id: str, caller: known_caller) -> Response:
-        """Delete a vector store. Its files are kept."""
-        proto = vector_store_service_pb2.DeleteVectorStoreRequest(vector_store_id=store_id)
-        await control.call(control.vector_stores.DeleteVectorStore, proto, caller)
-        return json_response(deleted_object(store_id, "vector_store.deleted"))
+@router.get("", summary="List the vector stores", responses=answers("A list of them."))
+async def list_vector_stores(control: Control, request: Request) -> Response:
+    """List vector stores, paged by `after`, `before`, `limit` and `order`."""
+    with openai_names(VECTOR_STORE_PARAMS):
+        proto = pb.ListVectorStoresRequest(**parse_page_fields(request.query_params))
+        page = await control.call(control.vector_stores.ListVectorStores, proto)
+    return json_response(list_object(page.vector_stores, store_object, page.next_page_token))
 
-    @router.post(
-        "/{store_id}/search",
-        summary="Search a vector store",
-        openapi_extra=json_body(VectorSearchBody),
-        responses=answers("Search results."),
-    )
-    async def search_vector_store(
-        request: Request, store_id: str, caller: known_caller
-    ) -> Response:
-        """Find the chunks that match a query best."""
-        body = await context.read_body(request)
-        with openai_names(VECTOR_STORE_PARAMS):
-            proto = search_request(store_id, body)
-            reply = await control.call(
-                control.vector_stores.SearchVectorStore, proto, caller, timeout_s=SEARCH_TIMEOUT_S
-            )
-        return json_response(search_page(proto.queries, reply.hits))
 
-    return router
+@router.get("/{store_id}", summary="Retrieve a vector store", responses=answers("The store."))
+async def retrieve_vector_store(control: Control, store_id: str) -> Response:
+    """Retrieve a vector store with its current counts."""
+    proto = pb.GetVectorStoreRequest(vector_store_id=store_id)
+    reply = await control.call(control.vector_stores.GetVectorStore, proto)
+    return polled(store_object(reply.vector_store), reply.vector_store)
+
+
+@router.post(
+    "/{store_id}",
+    summary="Update a vector store",
+    openapi_extra=json_body(VectorStoreUpdateBody),
+    responses=answers("The store."),
+)
+async def update_vector_store(control: Control, store_id: str, body: JsonObject) -> Response:
+    """Update the name, expiration or metadata of a vector store."""
+    with openai_names(VECTOR_STORE_PARAMS):
+        proto = update_store_request(store_id, body)
+        reply = await control.call(control.vector_stores.UpdateVectorStore, proto)
+        return polled(store_object(reply.vector_store), reply.vector_store)
+
+
+@router.delete(
+    "/{store_id}", summary="Delete a vector store", responses=answers("Deletion status.")
+)
+async def delete_vector_store(control: Control, store_id: str) -> Response:
+    """Delete a vector store. Its files are kept."""
+    proto = pb.DeleteVectorStoreRequest(vector_store_id=store_id)
+    await control.call(control.vector_stores.DeleteVectorStore, proto)
+    return json_response(deleted_object(store_id, "vector_store.deleted"))
+
+
+@router.post(
+    "/{store_id}/search",
+    summary="Search a vector store",
+    openapi_extra=json_body(VectorSearchBody),
+    responses=answers("Search results."),
+)
+async def search_vector_store(control: Control, store_id: str, body: JsonObject) -> Response:
+    """Find the chunks that match a query best."""
+    with openai_names(VECTOR_STORE_PARAMS):
+        proto = search_request(store_id, body)
+        reply = await control.call(
+            control.vector_stores.SearchVectorStore, proto, timeout_s=SEARCH_TIMEOUT_S
+        )
+    return json_response(search_page(proto.queries, reply.hits))
 
 
 def polled(content: dict[str, object], resource: Any) -> Response:

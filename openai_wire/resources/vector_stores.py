@@ -131,15 +131,6 @@ def update_store_request(
     )
 
 
-def list_stores_request(
-    query: Mapping[str, str],
-) -> vector_store_service_pb2.ListVectorStoresRequest:
-    """Convert the query of a list. Raises DomainErrors."""
-    return vector_store_service_pb2.ListVectorStoresRequest(
-        **page_fields(parse_page_query(PageQuery, query))
-    )
-
-
 def create_file_request(
     store_id: str, fields: Mapping[str, Any], request_id: str
 ) -> vector_store_file_service_pb2.CreateVectorStoreFileRequest:

@@ -15,16 +15,19 @@ def sse_data(payload: bytes) -> bytes:
 
 
 def list_object(
-    objects: Sequence[ObjectT], write: Callable[[ObjectT], Mapping[str, Any]], *, has_more: bool
+    objects: Sequence[ObjectT],
+    write: Callable[[ObjectT], Mapping[str, Any]],
+    next_page_token: str = "",
 ) -> Json:
-    """A page of a list. `write` converts an object to JSON with an `id`."""
+    """A page of a list, the last one without a token. `write` converts an object to JSON with an
+    `id`."""
     data = [write(each) for each in objects]
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": has_more,
+        "has_more": bool(next_page_token),
     }
 
 

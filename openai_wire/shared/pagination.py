@@ -65,3 +65,8 @@ def list_fields(query: ListQuery) -> ListFields:
 def page_fields(query: PageQuery) -> PageFields:
     """As `list_fields`, with the backward cursor."""
     return {**list_fields(query), "before": query.before or ""}
+
+
+def parse_page_fields(query: Mapping[str, str]) -> PageFields:
+    """Convert the query of a list without filters. Raises DomainErrors."""
+    return page_fields(parse_page_query(PageQuery, query))

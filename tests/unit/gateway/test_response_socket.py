@@ -17,7 +17,7 @@ from svc_kit.errors import ApiKeyInvalid
 class RevokedKey:
     """Authentication of a key that is revoked."""
 
-    async def identify(self, _connection: object, _method: str) -> None:
+    async def identify(self, *_: object) -> None:
         """Raise ApiKeyInvalid."""
         raise ApiKeyInvalid
 
@@ -28,7 +28,6 @@ def make_context(**settings: Any) -> AppContext:
     return AppContext(
         settings=GatewaySettings(**settings),
         authentication=cast("Any", RevokedKey()),
-        operators=unused,
         inference=unused,
         control=unused,
         active_calls=ActiveCalls(),

@@ -3,9 +3,8 @@
 import re
 
 from httpx import AsyncClient
-from pydantic.json_schema import models_json_schema
 
-from gateway.app import BODIES
+from openai_wire.chat.chat_request import ChatCompletionBody
 
 
 async def test_the_page_has_no_external_references(client: AsyncClient) -> None:
@@ -57,8 +56,8 @@ async def test_the_document_has_every_route_and_field(client: AsyncClient) -> No
         "/health", "/ready",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
-    for body in BODIES:
-        assert schemas[body.__name__]["properties"].keys() == body.model_fields.keys()
+    fields = schemas["ChatCompletionBody"]["properties"]
+    assert fields.keys() == ChatCompletionBody.model_fields.keys()
     chat = document["paths"]["/v1/chat/completions"]["post"]
     schema = chat["requestBody"]["content"]["application/json"]["schema"]
     assert schema == {"$ref": "#/components/schemas/ChatCompletionBody"}
@@ -78,12 +77,12 @@ async def test_every_reference_resolves(client: AsyncClient) -> None:
 IGNORED_FIELDS = {"MessageToolCall.index", "UnloadLoraBody.lora_int_id"}
 
 
-def test_every_integer_has_a_maximum() -> None:
+async def test_every_integer_has_a_maximum(client: AsyncClient) -> None:
     """The fields of protos are limited."""
-    _, schemas = models_json_schema([(body, "validation") for body in BODIES])
+    document = (await client.get("/openapi.json")).json()
     unbounded = {
         f"{model}.{name}"
-        for model, schema in schemas["$defs"].items()
+        for model, schema in document["components"]["schemas"].items()
         for name, field in schema.get("properties", {}).items()
         for each in (field, *field.get("anyOf", ()))
         if each.get("type") == "integer" and "maximum" not in each

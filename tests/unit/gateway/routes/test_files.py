@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
 from corral.control.v1 import file_pb2
 from fastapi import FastAPI
 
+from gateway.dependencies import provide_control
 from gateway.routes import files
 
 
@@ -33,12 +33,10 @@ async def test_a_long_list_is_converted_in_a_thread(count: int, in_thread: bool)
     async def call(*_: object) -> SimpleNamespace:
         return page
 
-    context: Any = SimpleNamespace(
-        authentication=lambda: None,
-        control=SimpleNamespace(call=call, files=SimpleNamespace(ListFiles=None)),
-    )
+    control = SimpleNamespace(call=call, files=SimpleNamespace(ListFiles=None))
     app = FastAPI()
-    app.include_router(files.files_router(context))
+    app.include_router(files.router)
+    app.dependency_overrides[provide_control] = lambda: control
 
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://corral") as client:

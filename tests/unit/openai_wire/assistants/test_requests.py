@@ -220,7 +220,7 @@ def test_an_incomplete_message_has_its_reason() -> None:
 
 def test_an_empty_list() -> None:
     """first_id and last_id are null."""
-    assert list_object([], message_object, has_more=False) == {
+    assert list_object([], message_object) == {
         "object": "list",
         "data": [],
         "first_id": None,

@@ -104,8 +104,8 @@ def test_a_failed_batch_has_its_errors() -> None:
 def test_a_page_has_first_and_last_id() -> None:
     """Null if it is empty."""
     batches = [batch_pb2.Batch(id="batch_2"), batch_pb2.Batch(id="batch_1")]
-    page = list_object(batches, batch_object, has_more=True)
-    empty = list_object([], batch_object, has_more=False)
+    page = list_object(batches, batch_object, "next")
+    empty = list_object([], batch_object)
 
     assert (page["first_id"], page["last_id"], page["has_more"]) == ("batch_2", "batch_1", True)
     assert (empty["first_id"], empty["last_id"], empty["has_more"]) == (None, None, False)
