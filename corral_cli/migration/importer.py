@@ -1,6 +1,6 @@
 """Imports an export: files, vector stores, assistants, threads, messages."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -28,55 +28,12 @@ from corral_cli.migration.server import CALL_TIMEOUT_S, Server, create_once, lis
 from corral_cli.migration.translator import Translator
 from svc_kit.errors import (
     AssistantNotFound,
-    FileNotFound,
     MessageNotFound,
+    NotFound,
     ThreadNotFound,
     VectorStoreNotFound,
 )
 from svc_kit.rpc.client import translate_errors
-
-
-class StoreImporter:
-    """Imports the vector stores of one export."""
-
-    def __init__(
-        self,
-        server: Server,
-        export: Export,
-        ids: IdMap,
-        translator: Translator,
-        record: Callable[[str, dict[str, str]], None],
-    ) -> None:
-        """`record` is called for each imported object with its kind and `{old id: new id}`."""
-        self._server = server
-        self._export = export
-        self._ids = ids
-        self._translator = translator
-        self._record = record
-
-    async def import_store(self, exported: Json) -> None:
-        """Import a vector store with its files, unless stores are skipped."""
-        old = exported["id"]
-        request = self._translator.store(exported)
-        if request is None:
-            return
-        if self._ids.get(old) is None:
-            create = self._server.stores.CreateVectorStore
-            created = await create_once(create, request, old, VectorStoreNotFound)
-            self._record("vector stores", {old: created.vector_store.id})
-        for file in self._export.files_of(old):
-            await self._import_store_file(str(self._ids.get(old)), f"{old}/{file['id']}", file)
-
-    async def _import_store_file(self, store_id: str, old: str, exported: Json) -> None:
-        """Attach a file to a store. `old` is the pair of both ids in the export."""
-        if self._ids.get(old) is not None:
-            return
-        request = self._translator.store_file(exported, store_id)
-        if request is not None:
-            method = self._server.store_files.CreateVectorStoreFile
-            response = await method(request, timeout=CALL_TIMEOUT_S)
-            self._ids.add({old: response.file.file_id})
-
 
 MAX_INITIAL_MESSAGES = 500
 """Maximum number of messages in the request that creates a thread. The others follow singly."""
@@ -104,7 +61,6 @@ class Importer:
         self._translator = translator
         self._folder = folder
         self._max_initial_messages = max_initial_messages
-        self._stores = StoreImporter(server, export, ids, translator, self._record)
         self.counts = dict.fromkeys(COUNTED_KINDS, 0)
         """Numbers of imported objects."""
 
@@ -116,7 +72,7 @@ class Importer:
         await self._check_map()
         for locations, import_object in (
             (self._export.files, self._import_file),
-            (self._export.stores, self._stores.import_store),
+            (self._export.stores, self._import_store),
             (self._export.assistants, self._import_assistant),
             (self._export.threads, self._import_thread),
         ):
@@ -146,28 +102,21 @@ class Importer:
     async def _exists(self, object_id: str) -> bool:
         """Whether an assistant, a thread or a vector store exists on the server."""
         server = self._server
-        try:
-            with translate_errors():
-                if object_id.startswith(_THREAD):
-                    thread = thread_service_pb2.GetThreadRequest(thread_id=object_id)
-                    await server.threads.GetThread(thread, timeout=CALL_TIMEOUT_S)
-                elif object_id.startswith(_STORE):
-                    store = vector_store_service_pb2.GetVectorStoreRequest(
-                        vector_store_id=object_id
-                    )
-                    await server.stores.GetVectorStore(store, timeout=CALL_TIMEOUT_S)
-                else:
-                    assistant = assistant_service_pb2.GetAssistantRequest(assistant_id=object_id)
-                    await server.assistants.GetAssistant(assistant, timeout=CALL_TIMEOUT_S)
-        except (AssistantNotFound, ThreadNotFound, VectorStoreNotFound):
-            return False
-        return True
+        if object_id.startswith(_THREAD):
+            thread = thread_service_pb2.GetThreadRequest(thread_id=object_id)
+            return await _is_found(server.threads.GetThread(thread, timeout=CALL_TIMEOUT_S))
+        if object_id.startswith(_STORE):
+            store = vector_store_service_pb2.GetVectorStoreRequest(vector_store_id=object_id)
+            return await _is_found(server.stores.GetVectorStore(store, timeout=CALL_TIMEOUT_S))
+        assistant = assistant_service_pb2.GetAssistantRequest(assistant_id=object_id)
+        return await _is_found(server.assistants.GetAssistant(assistant, timeout=CALL_TIMEOUT_S))
 
     async def _import_file(self, exported: Json) -> None:
         old = exported["id"]
         if self._ids.get(old) is not None:
             return
-        if await self._file_exists(old):
+        request = file_service_pb2.GetFileRequest(file_id=old)
+        if await _is_found(self._server.files.GetFile(request, timeout=CALL_TIMEOUT_S)):
             self._ids.add({old: old})
             return
         path = file_path(self._folder, old)
@@ -178,14 +127,28 @@ class Importer:
         created = await upload(self._server.files, exported, path)
         self._record("files", {old: created.id})
 
-    async def _file_exists(self, file_id: str) -> bool:
-        request = file_service_pb2.GetFileRequest(file_id=file_id)
-        try:
-            with translate_errors():
-                await self._server.files.GetFile(request, timeout=CALL_TIMEOUT_S)
-        except FileNotFound:
-            return False
-        return True
+    async def _import_store(self, exported: Json) -> None:
+        """Import a vector store with its files, unless stores are skipped."""
+        old = exported["id"]
+        request = self._translator.store(exported)
+        if request is None:
+            return
+        if self._ids.get(old) is None:
+            create = self._server.stores.CreateVectorStore
+            created = await create_once(create, request, old, VectorStoreNotFound)
+            self._record("vector stores", {old: created.vector_store.id})
+        for file in self._export.files_of(old):
+            await self._import_store_file(str(self._ids.get(old)), f"{old}/{file['id']}", file)
+
+    async def _import_store_file(self, store_id: str, old: str, exported: Json) -> None:
+        """Attach a file to a store. `old` is the pair of both ids in the export."""
+        if self._ids.get(old) is not None:
+            return
+        request = self._translator.store_file(exported, store_id)
+        if request is not None:
+            method = self._server.store_files.CreateVectorStoreFile
+            response = await method(request, timeout=CALL_TIMEOUT_S)
+            self._ids.add({old: response.file.file_id})
 
     async def _import_assistant(self, exported: Json) -> None:
         old = exported["id"]
@@ -242,3 +205,13 @@ class Importer:
         candidates = messages[: self._max_initial_messages]
         sizes = accumulate(message.ByteSize() for message in candidates)
         return sum(size <= _MAX_INITIAL_BYTES for size in sizes)
+
+
+async def _is_found(call: Awaitable[object]) -> bool:
+    """Whether the object that `call` gets exists."""
+    try:
+        with translate_errors():
+            await call
+    except NotFound:
+        return False
+    return True

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 import grpc.aio
 from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
@@ -16,47 +16,27 @@ from corral_cli.connection import Connection, ResultT, list_all
 from svc_kit.errors import NotFound
 from svc_kit.rpc.client import translate_errors
 
-if TYPE_CHECKING:
-    from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceAsyncStub
-    from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
-    from corral.control.v1.message_service_pb2_grpc import MessageServiceAsyncStub
-    from corral.control.v1.thread_service_pb2_grpc import ThreadServiceAsyncStub
-    from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFileServiceAsyncStub
-    from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceAsyncStub
-
-
 CALL_TIMEOUT_S: Final = 60.0
 """Timeout of one call; creating a thread with many messages takes longest."""
 
 
-class Server(NamedTuple):
+class Server:
     """Stubs of a control service."""
 
-    assistants: "AssistantServiceAsyncStub"
-    threads: "ThreadServiceAsyncStub"
-    messages: "MessageServiceAsyncStub"
-    files: "FileServiceAsyncStub"
-    stores: "VectorStoreServiceAsyncStub"
-    store_files: "VectorStoreFileServiceAsyncStub"
-
-    @classmethod
-    def on_channel(cls, channel: grpc.aio.Channel) -> Self:
-        """Create the stubs."""
-        return cls(
-            AssistantServiceStub(channel),
-            ThreadServiceStub(channel),
-            MessageServiceStub(channel),
-            FileServiceStub(channel),
-            VectorStoreServiceStub(channel),
-            VectorStoreFileServiceStub(channel),
-        )
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.assistants = AssistantServiceStub(channel)
+        self.threads = ThreadServiceStub(channel)
+        self.messages = MessageServiceStub(channel)
+        self.files = FileServiceStub(channel)
+        self.stores = VectorStoreServiceStub(channel)
+        self.store_files = VectorStoreFileServiceStub(channel)
 
 
 def call_control(
     control: str, api_key: str | None, call: Callable[[Server], Awaitable[ResultT]]
 ) -> ResultT:
     """Run `call` with stubs of the server at `control`. Raises click.ClickException."""
-    return Connection(control, api_key).run(lambda channel: call(Server.on_channel(channel)))
+    return Connection(control, api_key).run(lambda channel: call(Server(channel)))
 
 
 def list_objects(

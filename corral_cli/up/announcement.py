@@ -28,9 +28,8 @@ class Announcement:
     gateway: Address
     inference: Address
     control: Address
-    gateway_management: Address
-    inference_management: Address
-    control_management: Address
+    management: Sequence[Address]
+    """Management addresses of the services."""
     models: Sequence[model_pb2.Model]
     data_dir: Path
     elapsed_s: float
@@ -43,8 +42,7 @@ class Announcement:
     def text(self) -> str:
         """Format the message."""
         base = f"http://{reachable(self.gateway)}"
-        management = (self.gateway_management, self.inference_management, self.control_management)
-        metrics = [f"http://{address}/metrics" for address in management]
+        metrics = [f"http://{address}/metrics" for address in self.management]
         rows = [
             ("OpenAI API", f"{base}/v1    (description: {base}/docs)"),
             ("gRPC", f"{reachable(self.inference)}    (reflection is on)"),

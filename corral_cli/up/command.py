@@ -17,9 +17,10 @@ from corral_cli.up.children import (
     environment_variables,
     make_service,
 )
-from corral_cli.up.plan import Plan, UpFlags
+from corral_cli.up.plan import SERVICES, Plan, ServiceWithPorts, UpFlags
 from corral_cli.up.ports import reachable, reserve_ports
 from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_until_signalled
+from gateway.config import GatewaySettings
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
@@ -76,45 +77,16 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 @click.option(
     "--slots", type=click.IntRange(1, 256), help="Concurrent sequences. Default: by memory."
 )
-@click.option(
-    "--context", type=click.IntRange(min=256), help="Tokens per sequence. Default: by memory."
-)
+@click.option("--context", "context_tokens", type=click.IntRange(min=256), help="Tokens per"
+              " sequence. Default: by memory.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), help="Compute threads. Default: by CPU.")
 @click.option("--require-keys", is_flag=True, help="Refuse requests without an API key.")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
-def up(
-    models: tuple[str, ...],
-    adapters: tuple[tuple[str, str], ...],
-    embedding_model: str | None,
-    data_dir: Path | None,
-    host: str | None,
-    port: int | None,
-    listen: str | None,
-    inference_listen: str | None,
-    control_listen: str | None,
-    slots: int | None,
-    context: int | None,
-    threads: int | None,
-    require_keys: bool,
-    config: Path | None,
-) -> None:
+def up(host: str | None, port: int | None, listen: str | None, **flags: Any) -> None:
     """Run the inference service, the control service and the gateway until Ctrl-C."""
     started = time.monotonic()
-    flags = UpFlags(
-        config=config,
-        models=models,
-        adapters=adapters,
-        embedding_model=embedding_model,
-        data_dir=data_dir,
-        listen=listen_flag(host, port, listen),
-        inference_listen=inference_listen,
-        control_listen=control_listen,
-        slots=slots,
-        context_tokens=context,
-        threads=threads,
-        require_keys=require_keys,
-    )
-    run_services(flags, lambda plan: supervise(plan, started))
+    up_flags = UpFlags(listen=listen_flag(host, port, listen), **flags)
+    run_services(up_flags, lambda plan: supervise(plan, started))
 
 
 def run_services(
@@ -167,44 +139,29 @@ def make_services(plan: Plan) -> list[Service]:
     return [
         make_service(
             name,
-            variables=environment_variables(prefix, plan.overrides[name]),
+            variables=environment_variables(settings.env_prefix(), plan.overrides[name]),
             config=plan.config,
-            management=reachable(management),
-            stop_timeout_s=grace_s + _STOP_MARGIN_S,
+            management=reachable(plan.management(name)),
+            stop_timeout_s=_drain_grace_s(settings) + _STOP_MARGIN_S,
             is_vital=name != "control",
         )
-        for name, prefix, management, grace_s in (
-            (
-                "inference",
-                plan.inference.env_prefix(),
-                plan.inference_management,
-                plan.inference.server.drain_grace_s,
-            ),
-            (
-                "control",
-                plan.control.env_prefix(),
-                plan.control_management,
-                plan.control.server.drain_grace_s,
-            ),
-            (
-                "gateway",
-                plan.gateway.env_prefix(),
-                plan.gateway_management,
-                plan.gateway.drain_grace_s,
-            ),
-        )
+        for name, settings in plan.by_service.items()
     ]
+
+
+def _drain_grace_s(settings: ServiceWithPorts) -> float:
+    if isinstance(settings, GatewaySettings):
+        return settings.drain_grace_s
+    return settings.server.drain_grace_s
 
 
 async def make_announcement(plan: Plan, elapsed_s: float) -> Announcement:
     """Build the ready message with the models that the inference service lists."""
     return Announcement(
-        gateway=plan.gateway_address,
-        inference=plan.inference_address,
-        control=plan.control_address,
-        gateway_management=reachable(plan.gateway_management),
-        inference_management=reachable(plan.inference_management),
-        control_management=reachable(plan.control_management),
+        gateway=plan.address("gateway"),
+        inference=plan.address("inference"),
+        control=plan.address("control"),
+        management=[reachable(plan.management(name)) for name in SERVICES],
         models=await list_models(plan),
         data_dir=plan.inference.data_dir,
         elapsed_s=elapsed_s,

@@ -41,12 +41,14 @@ def _model_name(reference: ModelReference) -> str:
 
 
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
+SERVICES = ("gateway", "inference", "control")
+"""In the order of messages."""
 ServiceWithPorts = InferenceSettings | ControlSettings | GatewaySettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpFlags:
-    """The command-line flags. None and () mean that a flag was not given."""
+    """The flags of `corral up` by their names there. None and () mean that one was not given."""
 
     config: Path | None = None
     models: tuple[str, ...] = ()
@@ -146,8 +148,8 @@ class Plan:
     def targets_for(self, service: str) -> dict[str, Any]:
         """The settings with the addresses of the other services, except those configured."""
         targets = {
-            "inference_target": str(reachable(self.inference_address)),
-            "control_target": str(reachable(self.control_address)),
+            "inference_target": str(reachable(self.address("inference"))),
+            "control_target": str(reachable(self.address("control"))),
         }
         settings = self.by_service[service]
         unset = type(settings).model_fields.keys() - settings.model_fields_set
@@ -159,47 +161,18 @@ class Plan:
         configured = [settings.service_token_file for settings in self.by_service.values()]
         return next(filter(None, configured), self.inference.data_dir / "service-token")
 
-    @property
-    def gateway_address(self) -> Address:
-        """Listen address of the gateway (HTTP)."""
-        return parse_address(self.gateway.listen)
+    def address(self, service: str) -> Address:
+        """Listen address of a service, of HTTP for the gateway and gRPC for the others."""
+        return parse_address(self.by_service[service].listen)
 
-    @property
-    def inference_address(self) -> Address:
-        """Listen address of the inference service (gRPC)."""
-        return parse_address(self.inference.listen)
-
-    @property
-    def control_address(self) -> Address:
-        """Listen address of the control service (gRPC)."""
-        return parse_address(self.control.listen)
-
-    @property
-    def gateway_management(self) -> Address:
-        """Management address of the gateway."""
-        return parse_address(self.gateway.management_listen or _ANY_LOOPBACK_PORT)
-
-    @property
-    def inference_management(self) -> Address:
-        """Management address of the inference service."""
-        return parse_address(self.inference.management_listen or _ANY_LOOPBACK_PORT)
-
-    @property
-    def control_management(self) -> Address:
-        """Management address of the control service."""
-        return parse_address(self.control.management_listen or _ANY_LOOPBACK_PORT)
+    def management(self, service: str) -> Address:
+        """Management address of a service."""
+        return parse_address(self.by_service[service].management_listen or _ANY_LOOPBACK_PORT)
 
     @property
     def listeners(self) -> list[Address]:
         """The addresses of all listeners."""
-        return [
-            self.gateway_address,
-            self.inference_address,
-            self.control_address,
-            self.gateway_management,
-            self.inference_management,
-            self.control_management,
-        ]
+        return [*map(self.address, SERVICES), *map(self.management, SERVICES)]
 
     def check_ports(self) -> None:
         """Raise StartupError with a line for each address that is in use or configured twice."""

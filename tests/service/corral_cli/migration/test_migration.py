@@ -90,7 +90,7 @@ class Migration:
         self.export = folder / "export.jsonl"
         self.files = folder / "export.jsonl.files"
         self.files.mkdir()
-        self.server = Server.on_channel(self.client.channel)
+        self.server = Server(self.client.channel)
 
     async def run(
         self, *lines: dict[str, Any], id_map: str = "ids", adds_left: int | None = None
