@@ -42,17 +42,27 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
+def bind_socket(address: Address) -> socket.socket:
+    """Bind a TCP socket as servers do: to a port in TIME_WAIT, but not to one that another socket
+    listens on. Raises OSError."""
+    family, kind, protocol, _, name = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(name)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
 def open_listener(address: Address) -> socket.socket:
     """Open a socket that listens on an address. Raises StartupError."""
     try:
-        family, kind, protocol, _, name = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = bind_socket(address)
         try:
-            # Permits a port in TIME_WAIT, but not one that another socket listens on.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(name)
             listener.listen(128)
         except OSError:
             listener.close()

@@ -2,13 +2,12 @@
 
 import errno
 import random
-import socket
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from svc_kit.lifecycle import StartupError
-from svc_kit.network import Address
+from svc_kit.network import Address, bind_socket
 
 # Below the ephemeral ports (from 32768 on Linux, 49152 elsewhere), so that the kernel does not
 # assign a chosen port to a connection before its service listens.
@@ -41,7 +40,7 @@ def choose_port(
 def bind_problem(address: Address) -> str | None:
     """Return why nothing can listen on the address, as one line; None if it is free."""
     try:
-        _bind(address).close()
+        bind_socket(address).close()
     except OSError as error:
         return _explain(address, error)
     return None
@@ -68,7 +67,7 @@ def reserve_ports(addresses: Iterable[Address]) -> Iterator[None]:
         if sys.platform == "linux":
             for address in addresses:
                 try:
-                    stack.enter_context(_bind(address))
+                    stack.enter_context(bind_socket(address))
                 except OSError as error:
                     raise StartupError(_explain(address, error)) from error
         yield
@@ -76,25 +75,9 @@ def reserve_ports(addresses: Iterable[Address]) -> Iterator[None]:
 
 def _is_free(address: Address) -> bool:
     try:
-        _bind(address).close()
+        bind_socket(address).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return False
         raise
     return True
-
-
-def _bind(address: Address) -> socket.socket:
-    """Bind a socket as a server does. Raises OSError."""
-    family, kind, protocol, _, target = socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    probe = socket.socket(family, kind, protocol)
-    try:
-        # Like servers: connections in TIME_WAIT do not block the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(target)
-    except OSError:
-        probe.close()
-        raise
-    return probe

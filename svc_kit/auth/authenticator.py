@@ -6,8 +6,6 @@ its metadata names the caller on whose behalf it is made.
 
 import hmac
 import logging
-import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,18 +30,6 @@ class ServiceToken:
     """The secret shared by the services of one installation."""
 
     secret: str = field(repr=False)
-
-    @classmethod
-    def create(cls, path: Path) -> "ServiceToken":
-        """Replace the file by a new token, readable only by its owner."""
-        token = cls(f"svc-corral-{secrets.token_urlsafe(32)}")
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(token.secret + "\n")
-        fresh.replace(path)
-        return token
 
     @classmethod
     def read(cls, path: Path) -> "ServiceToken":

@@ -1,10 +1,10 @@
 """All errors as one tree of exceptions: `DomainError`, its kinds (`kinds.py`), and a concrete class
 for each value of `corral.error.v1.ErrorReason`. Import them from here.
 
-The docstring of a concrete class is its message, with metadata as placeholders; its annotations are
-the metadata keys. `field` names the request field at fault. The classes need only the standard
-library, so that the engine and the domain can raise them; `svc_kit.errors.status` maps them to gRPC
-and HTTP.
+The name of a concrete class is its reason, its docstring the message, with metadata as
+placeholders; its annotations are the metadata keys. `field` names the request field at fault. The
+classes need only the standard library, so that the engine and the domain can raise them;
+`svc_kit.errors.status` maps them to gRPC and HTTP.
 """
 
 from collections.abc import Iterator

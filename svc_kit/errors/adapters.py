@@ -6,7 +6,6 @@ from svc_kit.errors.kinds import AlreadyExists, FailedPrecondition, NotFound
 class AdapterBaseMismatch(FailedPrecondition):
     """The adapter '{adapter}' was trained for another base model: {problem}"""
 
-    reason = "ADAPTER_BASE_MISMATCH"
     adapter: str
     problem: str
 
@@ -14,7 +13,6 @@ class AdapterBaseMismatch(FailedPrecondition):
 class AdapterInvalid(FailedPrecondition):
     """The file of the adapter '{adapter}' is not a usable LoRA adapter: {problem}"""
 
-    reason = "ADAPTER_INVALID"
     adapter: str
     problem: str
 
@@ -22,7 +20,6 @@ class AdapterInvalid(FailedPrecondition):
 class AdapterDigestMismatch(FailedPrecondition):
     """The file of the adapter '{adapter}' has the SHA-256 digest {actual}, expected {expected}."""
 
-    reason = "ADAPTER_DIGEST_MISMATCH"
     adapter: str
     expected: str
     actual: str
@@ -32,7 +29,6 @@ class AdapterTooLarge(FailedPrecondition):
     """The adapter '{adapter}' needs {needed_bytes} bytes of memory, but only
     {available_bytes} are available."""
 
-    reason = "ADAPTER_TOO_LARGE"
     adapter: str
     needed_bytes: int
     available_bytes: int
@@ -42,26 +38,22 @@ class AdapterCrashedEngine(FailedPrecondition):
     """The engine crashed while loading the adapter '{adapter}', which is not loaded again
     automatically. Replace its file, or retry the adapter."""
 
-    reason = "ADAPTER_CRASHED_ENGINE"
     adapter: str
 
 
 class TooManyAdapters(FailedPrecondition):
     """The project already has {limit} adapters, the maximum. Delete an adapter first."""
 
-    reason = "TOO_MANY_ADAPTERS"
     limit: int
 
 
 class AdapterNotFound(NotFound):
     """The adapter '{adapter}' does not exist."""
 
-    reason = "ADAPTER_NOT_FOUND"
     adapter: str
 
 
 class AdapterExists(AlreadyExists):
     """An adapter named '{adapter}' already exists. Choose another name."""
 
-    reason = "ADAPTER_EXISTS"
     adapter: str

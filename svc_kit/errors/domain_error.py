@@ -1,7 +1,9 @@
-"""The base of all errors. A subclass's docstring is its message, its annotations its metadata."""
+"""The base of all errors. A subclass's name is its reason, its docstring the message, and its
+annotations are the metadata."""
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Self, dataclass_transform
 
@@ -23,7 +25,8 @@ class DomainError(Exception):
     """
 
     reason: ClassVar[str] = "UNSPECIFIED"
-    """A value of `ErrorReason` without its prefix."""
+    """A value of `ErrorReason` without its prefix: the name of a concrete class, as in
+    MISSING_FIELD of MissingField."""
     retry_after: float | None
     """Seconds to wait before retrying; None if unknown or useless."""
     message: str
@@ -35,6 +38,9 @@ class DomainError(Exception):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        is_kind = cls.__base__ is DomainError
+        if not is_kind and "reason" not in vars(cls):
+            cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
         added = {
             key: annotation
             for key, annotation in inspect.get_annotations(cls).items()

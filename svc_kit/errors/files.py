@@ -6,7 +6,6 @@ from svc_kit.errors.kinds import FailedPrecondition, InvalidArgument, NotFound
 class SizeMismatch(InvalidArgument):
     """Received {actual_bytes} bytes, expected {expected_bytes}. Send the content again."""
 
-    reason = "SIZE_MISMATCH"
     expected_bytes: int
     actual_bytes: int
 
@@ -14,14 +13,12 @@ class SizeMismatch(InvalidArgument):
 class ChecksumMismatch(InvalidArgument):
     """The content does not match the digest in '{field}'. Send the content again."""
 
-    reason = "CHECKSUM_MISMATCH"
     field: str
 
 
 class RangeNotSatisfiable(InvalidArgument):
     """Invalid '{field}': the range must start within the file, which has {size} bytes."""
 
-    reason = "RANGE_NOT_SATISFIABLE"
     field: str
     size: int
 
@@ -29,7 +26,6 @@ class RangeNotSatisfiable(InvalidArgument):
 class UploadNotPending(FailedPrecondition):
     """The upload '{upload}' is {state} and cannot be changed. Create a new upload."""
 
-    reason = "UPLOAD_NOT_PENDING"
     upload: str
     state: str
     """"completed", "cancelled" or "expired"."""
@@ -38,7 +34,6 @@ class UploadNotPending(FailedPrecondition):
 class BatchNotCancellable(FailedPrecondition):
     """Cannot cancel the batch '{batch}' with status '{state}'."""
 
-    reason = "BATCH_NOT_CANCELLABLE"
     batch: str
     state: str
     """ "finalizing", "completed", "failed" or "expired"."""
@@ -47,7 +42,6 @@ class BatchNotCancellable(FailedPrecondition):
 class FileNotFound(NotFound):
     """No such File object: {file}"""
 
-    reason = "FILE_NOT_FOUND"
     file: str
     field: str = "id"
 
@@ -55,7 +49,6 @@ class FileNotFound(NotFound):
 class UploadNotFound(NotFound):
     """No such Upload object: {upload}"""
 
-    reason = "UPLOAD_NOT_FOUND"
     upload: str
     field: str = "id"
 
@@ -63,7 +56,6 @@ class UploadNotFound(NotFound):
 class BatchNotFound(NotFound):
     """No such Batch object: {batch}"""
 
-    reason = "BATCH_NOT_FOUND"
     batch: str
     field: str = "id"
 
@@ -71,14 +63,12 @@ class BatchNotFound(NotFound):
 class VectorStoreExpired(FailedPrecondition):
     """The vector store '{vector_store}' has expired. Create a new one."""
 
-    reason = "VECTOR_STORE_EXPIRED"
     vector_store: str
 
 
 class EmbeddingModelMissing(FailedPrecondition):
     """This server has no embedding model, so it cannot search files. Install one: {command}"""
 
-    reason = "EMBEDDING_MODEL_MISSING"
     command: str
 
 
@@ -87,7 +77,6 @@ class EmbeddingModelChanged(FailedPrecondition):
     server no longer serves, or serves from another file. Restore that model, or add the files to a
     new vector store."""
 
-    reason = "EMBEDDING_MODEL_CHANGED"
     vector_store: str
     model: str
 
@@ -95,7 +84,6 @@ class EmbeddingModelChanged(FailedPrecondition):
 class VectorStoreNotFound(NotFound):
     """No vector store found with id '{vector_store}'."""
 
-    reason = "VECTOR_STORE_NOT_FOUND"
     vector_store: str
     field: str = "vector_store_id"
 
@@ -103,7 +91,6 @@ class VectorStoreNotFound(NotFound):
 class VectorStoreFileNotFound(NotFound):
     """No file found with id '{file}' in this vector store."""
 
-    reason = "VECTOR_STORE_FILE_NOT_FOUND"
     file: str
     field: str = "file_id"
 
@@ -111,6 +98,5 @@ class VectorStoreFileNotFound(NotFound):
 class VectorStoreFileBatchNotFound(NotFound):
     """No file batch found with id '{batch}' in this vector store."""
 
-    reason = "VECTOR_STORE_FILE_BATCH_NOT_FOUND"
     batch: str
     field: str = "batch_id"

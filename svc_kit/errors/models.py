@@ -15,7 +15,6 @@ class ModelCannot(FailedPrecondition):
     """The model '{model}' has the class {model_class}, which does not support the operation
     '{operation}'. Use another model."""
 
-    reason = "MODEL_CANNOT"
     model: str
     model_class: str
     operation: str
@@ -25,7 +24,6 @@ class ModelTooLarge(FailedPrecondition):
     """The model '{model}' needs {needed_bytes} bytes of memory, but only {available_bytes} are
     available."""
 
-    reason = "MODEL_TOO_LARGE"
     model: str
     needed_bytes: int
     available_bytes: int
@@ -34,14 +32,12 @@ class ModelTooLarge(FailedPrecondition):
 class ModelInUse(FailedPrecondition):
     """'{name}' has running requests. Wait until they finish, or abort them."""
 
-    reason = "MODEL_IN_USE"
     name: str
 
 
 class ModelLoadFailed(FailedPrecondition):
     """The model '{model}' could not be loaded: {problem}"""
 
-    reason = "MODEL_LOAD_FAILED"
     model: str
     problem: str
 
@@ -49,21 +45,18 @@ class ModelLoadFailed(FailedPrecondition):
 class ModelNotLoaded(FailedPrecondition):
     """The model '{model}' is not loaded. Ask an operator to load it."""
 
-    reason = "MODEL_NOT_LOADED"
     model: str
 
 
 class ModelNotFound(NotFound):
     """The model '{model}' does not exist or you do not have access to it."""
 
-    reason = "MODEL_NOT_FOUND"
     model: str
 
 
 class ModelExists(AlreadyExists):
     """A model named '{model}' already exists. Choose another name."""
 
-    reason = "MODEL_EXISTS"
     model: str
 
 
@@ -71,7 +64,6 @@ class MemoryInUse(ResourceExhausted):
     """The model '{model}' needs {needed_bytes} bytes of memory, but only {available_bytes} are
     available while other models are in use. Retry later."""
 
-    reason = "MEMORY_IN_USE"
     model: str
     needed_bytes: int
     available_bytes: int
@@ -80,14 +72,12 @@ class MemoryInUse(ResourceExhausted):
 class ModelLoading(Unavailable):
     """The model '{model}' is still loading. Retry later."""
 
-    reason = "MODEL_LOADING"
     model: str
 
 
 class EngineRestarting(Unavailable):
     """The inference engine stopped and is being restarted. Retry the request."""
 
-    reason = "ENGINE_RESTARTING"
     phase: str | None = None
     """ "running" if the request was in the engine when it died, else None."""
 
@@ -95,7 +85,6 @@ class EngineRestarting(Unavailable):
 class ModelUnloaded(Unavailable):
     """The model '{model}' was unloaded. Retry the request."""
 
-    reason = "MODEL_UNLOADED"
     model: str
 
 
@@ -103,7 +92,6 @@ class DecodeFailed(Internal):
     """The model failed to compute this request. The cause is in the server's log under the request
     id {request_id}."""
 
-    reason = "DECODE_FAILED"
     request_id: str
 
 
@@ -111,7 +99,6 @@ class EngineCrashed(Internal):
     """The inference engine crashed {times} times while computing this request. It is not
     retried again."""
 
-    reason = "ENGINE_CRASHED"
     times: int
 
 
@@ -119,7 +106,6 @@ class ContextLengthExceeded(InvalidArgument):
     """This model's maximum context length is {context_tokens} tokens. However, your messages
     resulted in {prompt_tokens} tokens. Please reduce the length of the messages."""
 
-    reason = "CONTEXT_LENGTH_EXCEEDED"
     field: str
     prompt_tokens: int
     context_tokens: int
@@ -129,7 +115,6 @@ class TokenOutOfVocabulary(InvalidArgument):
     """Invalid '{field}': the token id {token} is not in the model's vocabulary of {vocabulary_size}
     tokens."""
 
-    reason = "TOKEN_OUT_OF_VOCABULARY"
     field: str
     token: int
     vocabulary_size: int
@@ -138,14 +123,12 @@ class TokenOutOfVocabulary(InvalidArgument):
 class TemplateFailed(InvalidArgument):
     """The model's chat template cannot render these messages: {problem}"""
 
-    reason = "TEMPLATE_FAILED"
     problem: str
 
 
 class GrammarInvalid(InvalidArgument):
     """Invalid grammar in '{field}': {problem}"""
 
-    reason = "GRAMMAR_INVALID"
     field: str
     problem: str
 
@@ -153,7 +136,6 @@ class GrammarInvalid(InvalidArgument):
 class SchemaInvalid(InvalidArgument):
     """Invalid or unsupported JSON Schema in '{field}' at {pointer}: {problem}"""
 
-    reason = "SCHEMA_INVALID"
     field: str
     pointer: str
     """A JSON Pointer (RFC 6901) into the schema."""
@@ -164,7 +146,6 @@ class SnapshotIncompatible(FailedPrecondition):
     """The snapshot '{snapshot}' cannot be restored here: its {aspect} is {found}, expected
     {expected}."""
 
-    reason = "SNAPSHOT_INCOMPATIBLE"
     snapshot: str
     aspect: str
     """What differs: "format", "architecture", "model", "cache", "llama_cpp", "adapters" or
@@ -176,7 +157,6 @@ class SnapshotIncompatible(FailedPrecondition):
 class SnapshotCorrupt(FailedPrecondition):
     """The snapshot '{snapshot}' cannot be read: its file is {fault}. Save it again."""
 
-    reason = "SNAPSHOT_CORRUPT"
     snapshot: str
     fault: str
     """ "foreign" (not a snapshot, or written by another installation), "truncated" or "altered"."""
@@ -186,7 +166,6 @@ class SnapshotTooLarge(FailedPrecondition):
     """The snapshot '{snapshot}' has {size_bytes} bytes, but the setting '{setting}' leaves only
     {limit_bytes}."""
 
-    reason = "SNAPSHOT_TOO_LARGE"
     snapshot: str
     size_bytes: int
     limit_bytes: int
@@ -196,7 +175,6 @@ class SnapshotTooLarge(FailedPrecondition):
 class SnapshotNotFound(NotFound):
     """The snapshot '{snapshot}' does not exist."""
 
-    reason = "SNAPSHOT_NOT_FOUND"
     snapshot: str
 
 
@@ -204,6 +182,5 @@ class StateNotFound(NotFound):
     """The state of choice {index} of the request '{request}' does not exist: the choice has not
     started, or has ended without `cache.keep`."""
 
-    reason = "STATE_NOT_FOUND"
     request: str
     index: int

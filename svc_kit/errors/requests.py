@@ -6,7 +6,6 @@ from svc_kit.errors.kinds import Aborted, AlreadyExists, InvalidArgument, NotFou
 class InvalidField(InvalidArgument):
     """Invalid '{field}': {problem}"""
 
-    reason = "INVALID_FIELD"
     field: str
     problem: str
 
@@ -14,14 +13,12 @@ class InvalidField(InvalidArgument):
 class MissingField(InvalidArgument):
     """Missing required parameter: '{field}'."""
 
-    reason = "MISSING_FIELD"
     field: str
 
 
 class OutOfRange(InvalidArgument):
     """Invalid '{field}': {value} is out of range."""
 
-    reason = "OUT_OF_RANGE"
     field: str
     value: float | str
     minimum: float | str | None = None
@@ -40,7 +37,6 @@ class OutOfRange(InvalidArgument):
 class TooLong(InvalidArgument):
     """Invalid '{field}': got {length} {unit}, expected at most {limit}."""
 
-    reason = "TOO_LONG"
     field: str
     length: int
     limit: int
@@ -51,7 +47,6 @@ class TooLong(InvalidArgument):
 class TooShort(InvalidArgument):
     """Invalid '{field}': got {length} {unit}, expected at least {minimum}."""
 
-    reason = "TOO_SHORT"
     field: str
     length: int
     minimum: int
@@ -62,14 +57,12 @@ class TooShort(InvalidArgument):
 class UnknownField(InvalidArgument):
     """Unknown parameter: '{field}'."""
 
-    reason = "UNKNOWN_FIELD"
     field: str
 
 
 class InvalidType(InvalidArgument):
     """Invalid type for '{field}': expected {expected}."""
 
-    reason = "INVALID_TYPE"
     field: str
     expected: str
 
@@ -77,7 +70,6 @@ class InvalidType(InvalidArgument):
 class InvalidJson(InvalidArgument):
     """The JSON of '{field}' cannot be parsed: {problem}"""
 
-    reason = "INVALID_JSON"
     field: str | None = None
     """None if the request body itself is invalid."""
     problem: str
@@ -91,7 +83,6 @@ class InvalidJson(InvalidArgument):
 class RequestTooLarge(InvalidArgument):
     """The request has {size} bytes, the maximum is {limit}."""
 
-    reason = "REQUEST_TOO_LARGE"
     size: int
     limit: int
 
@@ -99,7 +90,6 @@ class RequestTooLarge(InvalidArgument):
 class UnsupportedMediaType(InvalidArgument):
     """The content type '{media_type}' is not supported. Send {expected}."""
 
-    reason = "UNSUPPORTED_MEDIA_TYPE"
     media_type: str
     expected: str = "application/json"
 
@@ -107,7 +97,6 @@ class UnsupportedMediaType(InvalidArgument):
 class UnsupportedValue(InvalidArgument):
     """Unsupported value: '{field}' does not support '{value}' on this server."""
 
-    reason = "UNSUPPORTED_VALUE"
     field: str
     value: str
 
@@ -115,14 +104,12 @@ class UnsupportedValue(InvalidArgument):
 class UnsupportedField(InvalidArgument):
     """Unsupported parameter: '{field}' is not supported by this server."""
 
-    reason = "UNSUPPORTED_FIELD"
     field: str
 
 
 class MethodNotAllowed(InvalidArgument):
     """Invalid method for URL ({method} {path})"""
 
-    reason = "METHOD_NOT_ALLOWED"
     method: str
     path: str
 
@@ -130,7 +117,6 @@ class MethodNotAllowed(InvalidArgument):
 class RouteNotFound(NotFound):
     """Invalid URL ({method} {path})"""
 
-    reason = "ROUTE_NOT_FOUND"
     method: str
     path: str
 
@@ -139,7 +125,6 @@ class RequestIdReused(AlreadyExists):
     """The request id '{request_id}' was used for a different request within the last day. Use a new
     id."""
 
-    reason = "REQUEST_ID_REUSED"
     field: str
     request_id: str
 
@@ -147,12 +132,10 @@ class RequestIdReused(AlreadyExists):
 class StaleGeneration(Aborted):
     """'{resource}' was changed by another request. Read it again and retry."""
 
-    reason = "STALE_GENERATION"
     resource: str
 
 
 class FeatureUnsupported(Unimplemented):
     """This release does not support: {feature}."""
 
-    reason = "FEATURE_UNSUPPORTED"
     feature: str

@@ -6,7 +6,6 @@ from svc_kit.errors.kinds import FailedPrecondition, InvalidArgument, NotFound
 class PreviousResponseNotFound(InvalidArgument):
     """Previous response with id '{response}' not found."""
 
-    reason = "PREVIOUS_RESPONSE_NOT_FOUND"
     response: str
     field: str = "previous_response_id"
 
@@ -14,7 +13,6 @@ class PreviousResponseNotFound(InvalidArgument):
 class ToolCallMissing(InvalidArgument):
     """No tool call found for function call output with call_id {call}."""
 
-    reason = "TOOL_CALL_MISSING"
     call: str
     field: str = "input"
 
@@ -22,7 +20,6 @@ class ToolCallMissing(InvalidArgument):
 class ToolOutputMissing(InvalidArgument):
     """No tool output found for function call {call}."""
 
-    reason = "TOOL_OUTPUT_MISSING"
     call: str
     field: str = "input"
 
@@ -31,14 +28,12 @@ class SealInvalid(InvalidArgument):
     """The encrypted content of '{field}' could not be verified. Send it unchanged, to the server
     and project that created it."""
 
-    reason = "SEAL_INVALID"
     field: str
 
 
 class WebsocketConnectionLimitReached(FailedPrecondition):
     """The WebSocket connection reached its limit of {limit_s} seconds. Open a new connection."""
 
-    reason = "WEBSOCKET_CONNECTION_LIMIT_REACHED"
     limit_s: int
 
 
@@ -46,7 +41,6 @@ class ConversationLocked(FailedPrecondition):
     """The conversation '{conversation}' is locked by the response '{response}'. Retry when that
     response has ended."""
 
-    reason = "CONVERSATION_LOCKED"
     conversation: str
     response: str
     field: str = "conversation"
@@ -55,14 +49,12 @@ class ConversationLocked(FailedPrecondition):
 class ResponseNotCancellable(FailedPrecondition):
     """Cannot cancel a synchronous response."""
 
-    reason = "RESPONSE_NOT_CANCELLABLE"
     response: str
 
 
 class PreviousResponseUnfinished(FailedPrecondition):
     """The previous response '{response}' is {state}. Retry when it has completed."""
 
-    reason = "PREVIOUS_RESPONSE_UNFINISHED"
     response: str
     state: str
     """"queued" or "in_progress"."""
@@ -72,7 +64,6 @@ class PreviousResponseUnfinished(FailedPrecondition):
 class ConversationNotFound(NotFound):
     """Conversation with id '{conversation}' not found."""
 
-    reason = "CONVERSATION_NOT_FOUND"
     conversation: str
     field: str = "conversation_id"
 
@@ -80,7 +71,6 @@ class ConversationNotFound(NotFound):
 class ItemNotFound(NotFound):
     """Item with id '{item}' not found."""
 
-    reason = "ITEM_NOT_FOUND"
     item: str
     field: str = "item_id"
 
@@ -88,6 +78,5 @@ class ItemNotFound(NotFound):
 class ResponseNotFound(NotFound):
     """Response with id '{response}' not found."""
 
-    reason = "RESPONSE_NOT_FOUND"
     response: str
     field: str = "response_id"

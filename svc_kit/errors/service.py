@@ -15,14 +15,12 @@ from svc_kit.errors.kinds import (
 class StreamExpired(FailedPrecondition):
     """The events of '{stream}' have expired. Retrieve the object instead."""
 
-    reason = "STREAM_EXPIRED"
     stream: str
 
 
 class JobNotRetriable(FailedPrecondition):
     """The job '{job}' cannot be retried: {problem}"""
 
-    reason = "JOB_NOT_RETRIABLE"
     job: str
     problem: str
 
@@ -30,7 +28,6 @@ class JobNotRetriable(FailedPrecondition):
 class JobNotFound(NotFound):
     """No job found with id '{job}'."""
 
-    reason = "JOB_NOT_FOUND"
     job: str
     field: str = "job_id"
 
@@ -39,7 +36,6 @@ class SlowReader(Aborted):
     """The stream was closed because {unread_events} events were not read for {limit_s} s. Read
     faster, or retry."""
 
-    reason = "SLOW_READER"
     unread_events: int
     limit_s: float | str
 
@@ -47,7 +43,6 @@ class SlowReader(Aborted):
 class QueueFull(ResourceExhausted):
     """The server is busy: its queue has {depth} of at most {limit} {bound}. Retry later."""
 
-    reason = "QUEUE_FULL"
     bound: str
     """What is counted: "requests", "tokens" or "characters"."""
     depth: int
@@ -57,7 +52,6 @@ class QueueFull(ResourceExhausted):
 class RateLimited(ResourceExhausted):
     """Rate limit reached: {limit}. Retry later."""
 
-    reason = "RATE_LIMITED"
     limit: str
     """The limit in words, such as "60 requests a minute"."""
 
@@ -65,19 +59,14 @@ class RateLimited(ResourceExhausted):
 class CallerCancelled(Cancelled):
     """The client cancelled the request or disconnected."""
 
-    reason = "CALLER_CANCELLED"
-
 
 class AbortedByOperator(Cancelled):
     """An operator aborted the request."""
-
-    reason = "ABORTED_BY_OPERATOR"
 
 
 class DeadlineExpired(DeadlineExceeded):
     """The request did not finish before its deadline (phase: {phase}). Allow more time."""
 
-    reason = "DEADLINE_EXPIRED"
     phase: str
     """Where the request was: "queued", "prefill", "decode" or "call"."""
 
@@ -85,20 +74,16 @@ class DeadlineExpired(DeadlineExceeded):
 class Draining(Unavailable):
     """The server is shutting down. Retry the request."""
 
-    reason = "DRAINING"
-
 
 class UpstreamUnavailable(Unavailable):
     """The service '{service}' cannot be reached. Retry later."""
 
-    reason = "UPSTREAM_UNAVAILABLE"
     service: str
 
 
 class StorageFailed(Unavailable):
     """The server's storage failed: {problem}"""
 
-    reason = "STORAGE_FAILED"
     problem: str
 
 
@@ -113,5 +98,4 @@ class InternalError(Internal):
 class WorkAbandoned(Internal):
     """The process that ran this job stopped {attempts} times in a row before the job finished."""
 
-    reason = "WORK_ABANDONED"
     attempts: int

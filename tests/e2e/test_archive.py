@@ -10,6 +10,7 @@ import pytest
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import ROOM, TURN, WORDS, Caller
 from tests.support.rpc import Answer, Rpc, connect, gather, options, parse_error
@@ -46,7 +47,7 @@ class CacheFolder:
 def cache_folder(tmp_path: Path) -> CacheFolder:
     """An empty folder."""
     token = tmp_path / "token"
-    ServiceToken.create(token)
+    ensure_token(token)
     return CacheFolder(tmp_path, token)
 
 

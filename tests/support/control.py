@@ -22,6 +22,7 @@ from control_svc.blobs.store import Blob, BlobSink
 from control_svc.config import ControlSettings
 from control_svc.db.engine import FILE_NAME
 from control_svc.deps import ModelParts, data_folder
+from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import ServiceToken, principal_metadata
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import StorageFailed
@@ -268,8 +269,7 @@ class _FaultySink:
 def write_service_token(folder: Path) -> Path:
     """The service token file of a folder, which is created if it does not exist."""
     token_file = folder / "token"
-    if not token_file.exists():
-        ServiceToken.create(token_file)
+    ensure_token(token_file)
     return token_file
 
 

@@ -8,6 +8,7 @@ import pytest
 from httpx import AsyncClient
 from pydantic import SecretStr
 
+from corral_cli.up.children import ensure_token
 from gateway.app import running
 from gateway.config import GatewaySettings
 from svc_kit.auth.authenticator import ServiceToken
@@ -100,7 +101,8 @@ async def test_without_a_token_the_callers_key_is_forwarded() -> None:
 async def test_with_a_token_the_principal_is_forwarded(tmp_path: Path) -> None:
     """The service does not get the key."""
     token_file = tmp_path / "token"
-    token = ServiceToken.create(token_file)
+    ensure_token(token_file)
+    token = ServiceToken.read(token_file)
     fake = FakeInference()
     key = make_key(project="research", priority="batch")
     async with (
@@ -122,7 +124,7 @@ async def test_with_a_token_the_principal_is_forwarded(tmp_path: Path) -> None:
 async def test_identity_headers_of_callers_are_ignored(tmp_path: Path) -> None:
     """Project and scopes are those of the key."""
     token_file = tmp_path / "token"
-    ServiceToken.create(token_file)
+    ensure_token(token_file)
     fake = FakeInference()
     headers = BEARER | {"x-corral-project": "other", "x-corral-scopes": "admin"}
     async with (

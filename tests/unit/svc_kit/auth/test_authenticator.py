@@ -1,7 +1,5 @@
 """Authentication by API key, by service token, and without a key."""
 
-import os
-import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import (
     PRIORITY_KEY,
     PROJECT_KEY,
@@ -104,27 +103,6 @@ def test_the_hash_of_a_key_is_its_sha256() -> None:
 
 
 # ---- the service token
-
-
-def test_a_token_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    """It gives access to every project."""
-    path = tmp_path / "token"
-    token = ServiceToken.create(path)
-
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert ServiceToken.read(path) == token
-    assert os.listdir(tmp_path) == ["token"]  # noqa: PTH208  # names, not paths
-
-
-def test_a_new_token_replaces_the_old_one(tmp_path: Path) -> None:
-    """Also if others could read the old file."""
-    path = tmp_path / "token"
-    path.write_text("old")
-    path.chmod(0o644)
-    token = ServiceToken.create(path)
-
-    assert ServiceToken.read(path) == token
-    assert not token.matches("old")
 
 
 @pytest.mark.parametrize(("mode", "text"), [(0o644, "secret"), (0o600, " \n")])
@@ -392,9 +370,10 @@ def test_a_public_address_without_credentials_is_refused() -> None:
 async def test_a_service_token_is_sufficient_for_a_public_address(tmp_path: Path) -> None:
     """A service that only other services call needs no keys."""
     path = tmp_path / "token"
-    token = ServiceToken.create(path)
+    ensure_token(path)
     authenticator = build_authenticator(listen="0.0.0.0:1", service_token_file=path)
 
+    token = ServiceToken.read(path)
     assert (await authenticator.identify(bearer(token.secret))).is_service
     with pytest.raises(ApiKeyMissing):
         await authenticator.identify(None)
