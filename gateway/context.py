@@ -1,7 +1,7 @@
 """Shared parts and helpers of all routes. Created by `gateway.app.build`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,15 @@ from gateway.auth import Authentication, Caller
 from gateway.calls import Calls
 from gateway.config import GatewaySettings
 from gateway.rpc import ControlClient, InferenceClient
-from gateway.sse import CallResponse, Collector, EventStream, Frames, ResponseWriter, SingleObject
+from gateway.sse import (
+    CallResponse,
+    Collector,
+    EventStream,
+    Frames,
+    ResponseWriter,
+    SingleObject,
+    UnaryObject,
+)
 from openai_wire.chat.objects import random_suffix
 from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
@@ -66,6 +74,15 @@ class AppContext:
     ) -> Response:
         """Respond with one object."""
         return self.call_response(start, SingleObject(collector), params)
+
+    def reply_response(
+        self,
+        start: Callable[[], Calls[Any]],
+        write: Callable[[Any], Mapping[str, Any]],
+        params: ParamNames,
+    ) -> Response:
+        """Respond with the reply of a unary call, converted by `write`."""
+        return self.call_response(start, UnaryObject(write), params)
 
     def call_response(
         self, start: Callable[[], Calls[Any]], writer: ResponseWriter, params: ParamNames

@@ -4,7 +4,7 @@ Both watch the connection, so that a client that disconnects cancels its calls.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -110,6 +110,19 @@ class SingleObject:
         async for call, message in calls:
             self._collector.add(message, call)
         await json_response(self._collector.as_object())(scope, receive, send)
+
+
+class UnaryObject:
+    """A response of one object: the reply of a unary call."""
+
+    def __init__(self, write: Callable[[Any], Mapping[str, Any]]) -> None:
+        """`write` converts the reply to JSON."""
+        self._write = write
+
+    async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the object."""
+        async for _, reply in calls:
+            await json_response(self._write(reply))(scope, receive, send)
 
 
 class CallResponse(Response):

@@ -23,14 +23,13 @@ from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from openai_wire.chat.chat_request import chat_request, parse_chat
 from openai_wire.chat.completion_request import parse_completion, prompt_requests
-from openai_wire.chat.embeddings import embed_request, parse_embedding
+from openai_wire.chat.embeddings import embed_request, embedding_list, parse_embedding
 from openai_wire.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
     chat_params,
     completion_params,
     new_chat_completion,
-    new_embedding_list,
     new_text_completion,
     random_suffix,
     render_echoes,
@@ -150,14 +149,14 @@ class LineClient:
 
     async def _embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_embedding(fields)
-        request, vectors = embed_request(body), new_embedding_list(body)
+        request = embed_request(body)
         request.priority = request.priority or PRIORITY_BATCH
         async with self._vectors.reserve(len(request.inputs)):
             with openai_names(EMBEDDING_PARAMS), translate_errors(SERVICE):
                 rpc = self._stub.Embed(request, metadata=call.metadata, timeout=call.timeout_s)
-                vectors.add(await rpc)
+                reply = await rpc
                 call.request_ids.append(await _request_id(rpc))
-            return vectors.as_object()
+            return embedding_list(body, reply)
 
     async def _respond(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         return await self._responses(call.project, fields)

@@ -9,15 +9,14 @@ from gateway.dependencies import Context, Inference, JsonObject
 from gateway.http.docs import answers, json_body
 from openai_wire.chat.embeddings import (
     EmbeddingBody,
-    RankedList,
     RerankBody,
-    document_texts,
     embed_request,
+    embedding_list,
     parse_embedding,
     parse_rerank,
+    ranked_list,
     rerank_request,
 )
-from openai_wire.chat.objects import new_embedding_list
 from openai_wire.errors import EMBEDDING_PARAMS, RERANK_PARAMS
 
 router = APIRouter(prefix="/v1")
@@ -34,7 +33,8 @@ async def create_embedding(inference: Inference, fields: JsonObject, context: Co
     body = parse_embedding(fields)
     method, proto = inference.methods.Embed, embed_request(body)
     start = functools.partial(inference.unary, method, proto)
-    return context.object_response(start, new_embedding_list(body), EMBEDDING_PARAMS)
+    write = functools.partial(embedding_list, body)
+    return context.reply_response(start, write, EMBEDDING_PARAMS)
 
 
 @router.post(
@@ -49,7 +49,5 @@ async def create_rerank(inference: Inference, fields: JsonObject, context: Conte
     method, proto = inference.methods.Rerank, rerank_request(body)
     start = functools.partial(inference.unary, method, proto)
     envelope = context.new_envelope("rerank-", body.model)
-    documents = document_texts(body) if body.return_documents else None
-    return context.object_response(
-        start, RankedList(envelope.id, body.model, documents), RERANK_PARAMS
-    )
+    write = functools.partial(ranked_list, envelope.id, body)
+    return context.reply_response(start, write, RERANK_PARAMS)

@@ -1,7 +1,7 @@
 """Routes under /v1/responses, with their events as server-sent events and the WebSocket."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.control.v1 import response_service_pb2 as pb
@@ -53,26 +53,6 @@ class ResponseFrames:
         return event_frame(error_event(error, self._next))
 
 
-class ResponseCollector:
-    """The reply of CreateResponse or CompactResponse as an object."""
-
-    def __init__(self) -> None:
-        self._object: dict[str, Any] = {}
-
-    def add(
-        self, message: pb.CreateResponseResponse | pb.CompactResponseResponse, _call: int = 0
-    ) -> None:
-        """Add the reply."""
-        if isinstance(message, pb.CreateResponseResponse):
-            self._object = response_object(message.response)
-        else:
-            self._object = compaction_object(message)
-
-    def as_object(self) -> dict[str, object]:
-        """The object."""
-        return self._object
-
-
 router = APIRouter(prefix="/v1/responses")
 
 
@@ -96,7 +76,11 @@ async def create_response(
         return context.stream_response(start, ResponseFrames(), RESPONSE_PARAMS)
     unary = pb.CreateResponseRequest(new_response=proto, request_id=request_id)
     create = functools.partial(control.unary, control.responses.CreateResponse, unary)
-    return context.object_response(create, ResponseCollector(), RESPONSE_PARAMS)
+    return context.reply_response(create, _created_object, RESPONSE_PARAMS)
+
+
+def _created_object(reply: pb.CreateResponseResponse) -> Mapping[str, Any]:
+    return response_object(reply.response)
 
 
 @router.post(
@@ -125,7 +109,7 @@ async def compact(control: Control, body: JsonObject, context: Context) -> Respo
     """Summarize items to fewer tokens, as input of later responses."""
     proto = compact_request(body)
     start = functools.partial(control.unary, control.responses.CompactResponse, proto)
-    return context.object_response(start, ResponseCollector(), RESPONSE_PARAMS)
+    return context.reply_response(start, compaction_object, RESPONSE_PARAMS)
 
 
 @router.get(

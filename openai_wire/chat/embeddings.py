@@ -17,6 +17,7 @@ from openai_wire.shared.fields import (
     json_array_kind,
     validate,
 )
+from openai_wire.shared.objects import Json
 from svc_kit.errors import TooShort
 
 MAX_INPUTS = 2048
@@ -137,33 +138,18 @@ def rerank_request(body: RerankBody) -> inference_service_pb2.RerankRequest:
     )
 
 
-class EmbeddingList:
-    """Collects the response of one Embed call into a list of embeddings."""
-
-    def __init__(self, model: str, *, is_base64: bool) -> None:
-        self._model = model
-        self._is_base64 = is_base64
-        self._data: list[dict[str, object]] = []
-        self._num_tokens = 0
-
-    def add(self, message: inference_service_pb2.EmbedResponse, _call: int = 0) -> None:
-        """Add the response of the call."""
-        self._model = message.model
-        self._num_tokens = message.prompt_tokens
-        encode = encode_floats if self._is_base64 else list
-        self._data = [
+def embedding_list(body: EmbeddingBody, reply: inference_service_pb2.EmbedResponse) -> Json:
+    """The response of POST /v1/embeddings."""
+    encode = encode_floats if body.encoding_format == "base64" else list
+    return {
+        "object": "list",
+        "data": [
             {"object": "embedding", "index": index, "embedding": encode(each.values)}
-            for index, each in enumerate(message.embeddings)
-        ]
-
-    def as_object(self) -> dict[str, object]:
-        """The list."""
-        return {
-            "object": "list",
-            "data": self._data,
-            "model": self._model,
-            "usage": {"prompt_tokens": self._num_tokens, "total_tokens": self._num_tokens},
-        }
+            for index, each in enumerate(reply.embeddings)
+        ],
+        "model": reply.model,
+        "usage": {"prompt_tokens": reply.prompt_tokens, "total_tokens": reply.prompt_tokens},
+    }
 
 
 def encode_floats(values: Sequence[float]) -> str:
@@ -171,38 +157,22 @@ def encode_floats(values: Sequence[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode("ascii")
 
 
-class RankedList:
-    """Collects the response of one Rerank call. `documents` are added to the results if given."""
-
-    def __init__(self, object_id: str, model: str, documents: Sequence[str] | None) -> None:
-        self._id = object_id
-        self._model = model
-        self._documents = documents
-        self._results: list[dict[str, object]] = []
-        self._num_tokens = 0
-
-    def add(self, message: inference_service_pb2.RerankResponse, _call: int = 0) -> None:
-        """Add the response of the call."""
-        self._model = message.model
-        self._num_tokens = message.prompt_tokens
-        self._results = [self._result(each) for each in message.results]
-
-    def _result(self, result: inference_service_pb2.RerankResult) -> dict[str, object]:
-        written: dict[str, object] = {
-            "index": result.index,
-            "relevance_score": result.relevance,
-            "score": result.score,
-        }
-        if self._documents is not None:
-            written["document"] = {"text": self._documents[result.index]}
-        return written
-
-    def as_object(self) -> dict[str, object]:
-        """The list."""
-        return {
-            "id": self._id,
-            "object": "list",
-            "model": self._model,
-            "results": self._results,
-            "usage": {"prompt_tokens": self._num_tokens, "total_tokens": self._num_tokens},
-        }
+def ranked_list(
+    object_id: str, body: RerankBody, reply: inference_service_pb2.RerankResponse
+) -> Json:
+    """The response of POST /v1/rerank. It has the documents if the body asks for them."""
+    results: list[Json] = [
+        {"index": each.index, "relevance_score": each.relevance, "score": each.score}
+        for each in reply.results
+    ]
+    if body.return_documents:
+        documents = document_texts(body)
+        for result in results:
+            result["document"] = {"text": documents[result["index"]]}
+    return {
+        "id": object_id,
+        "object": "list",
+        "model": reply.model,
+        "results": results,
+        "usage": {"prompt_tokens": reply.prompt_tokens, "total_tokens": reply.prompt_tokens},
+    }

@@ -9,7 +9,6 @@ from google.protobuf.duration_pb2 import Duration
 
 from openai_wire.chat.chat_request import ChatCompletionBody
 from openai_wire.chat.completion_request import CompletionBody, split_prompts
-from openai_wire.chat.embeddings import EmbeddingBody, EmbeddingList
 from openai_wire.chat.logprobs import chat_logprobs, completion_logprobs
 from openai_wire.envelope import Envelope
 from openai_wire.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
@@ -338,8 +337,3 @@ def new_text_completion(
         logprobs=body.logprobs is not None,
         echoes=echoes,
     )
-
-
-def new_embedding_list(body: EmbeddingBody) -> EmbeddingList:
-    """A collector for the Embed call of a body."""
-    return EmbeddingList(body.model, is_base64=body.encoding_format == "base64")

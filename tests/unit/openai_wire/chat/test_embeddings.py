@@ -6,11 +6,11 @@ import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from openai_wire.chat.embeddings import (
-    EmbeddingList,
-    RankedList,
     embed_request,
+    embedding_list,
     parse_embedding,
     parse_rerank,
+    ranked_list,
     rerank_request,
 )
 from openai_wire.errors import EMBEDDING_PARAMS, error_body, openai_name
@@ -81,14 +81,12 @@ def test_the_proto_name_of_inputs_is_translated() -> None:
 )  # fmt: skip
 def test_vectors_are_numbers_or_base64(is_base64: bool, embedding: object) -> None:
     """Usage has the token count."""
-    vectors = EmbeddingList("asked", is_base64=is_base64)
-    vectors.add(
-        pb.EmbedResponse(
-            embeddings=[pb.Embedding(values=(1.5, -2.0))], prompt_tokens=7, model="answered"
-        )
-    )
+    encoding = "base64" if is_base64 else "float"
+    body = parse_embedding({"model": "asked", "input": "x", "encoding_format": encoding})
+    vectors = [pb.Embedding(values=(1.5, -2.0))]
+    reply = pb.EmbedResponse(embeddings=vectors, prompt_tokens=7, model="answered")
 
-    assert vectors.as_object() == {
+    assert embedding_list(body, reply) == {
         "object": "list",
         "model": "answered",
         "data": [{"object": "embedding", "index": 0, "embedding": embedding}],
@@ -133,23 +131,23 @@ def test_invalid_rerank_bodies_are_rejected(fields: dict[str, Any], param: str, 
     assert (body["error"]["param"], body["error"]["code"]) == (param, code)
 
 
-@pytest.mark.parametrize("documents", [None, ("a", "b")])
-def test_results_contain_documents_only_on_request(documents: tuple[str, ...] | None) -> None:
+@pytest.mark.parametrize("with_documents", [False, True])
+def test_results_contain_documents_only_on_request(with_documents: bool) -> None:
     """Best first, with the index of the document in the request."""
-    ranked = RankedList("rerank-1", "asked", documents)
+    body = parse_rerank(RERANK_BODY | {"return_documents": with_documents})
     results = [
         pb.RerankResult(index=1, score=2, relevance=0.75),
         pb.RerankResult(index=0, score=-2, relevance=0.25),
     ]
-    ranked.add(pb.RerankResponse(results=results, prompt_tokens=9, model="answered"))
-    answer: Any = ranked.as_object()
+    reply = pb.RerankResponse(results=results, prompt_tokens=9, model="answered")
+    answer: Any = ranked_list("rerank-1", body, reply)
 
     assert [(r["index"], r["relevance_score"], r["score"]) for r in answer["results"]] == [
         (1, 0.75, 2),
         (0, 0.25, -2),
     ]
     assert [r.get("document") for r in answer["results"]] == (
-        [{"text": "b"}, {"text": "a"}] if documents else [None, None]
+        [{"text": "b"}, {"text": "a"}] if with_documents else [None, None]
     )
     assert (answer["id"], answer["model"]) == ("rerank-1", "answered")
     assert answer["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
