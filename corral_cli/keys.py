@@ -122,23 +122,7 @@ def print_settings(
 ) -> None:
     """Create a key; print it and the lines of the configuration file that accept it."""
     key = create_key()
-    click.echo(f"key (shown once): {key}\n")
-    click.echo("Put these lines into the file of --config:\n")
-    for service in SERVICES:
-        click.echo(f"[[{service}.keys]]")
-        click.echo(_key_table(name, hash_key(key), project, scopes, priority, expires_at) + "\n")
-    click.echo("Callers send it as: authorization: Bearer <key>")
-
-
-def _key_table(
-    name: str,
-    digest: str,
-    project: str,
-    scopes: tuple[str, ...],
-    priority: str | None,
-    expires_at: datetime | None,
-) -> str:
-    lines = [f"name = {_toml_string(name)}", f"sha256 = {_toml_string(digest)}"]
+    lines = [f"name = {_toml_string(name)}", f"sha256 = {_toml_string(hash_key(key))}"]
     if project != "default":
         lines.append(f"project = {_toml_string(project)}")
     lines.append("scopes = [" + ", ".join(map(_toml_string, scopes)) + "]")
@@ -146,7 +130,11 @@ def _key_table(
         lines.append(f"priority = {_toml_string(priority)}")
     if expires_at:
         lines.append(f"expires_at = {expires_at.replace(microsecond=0).isoformat()}")
-    return "\n".join(lines)
+    click.echo(f"key (shown once): {key}\n")
+    click.echo("Put these lines into the file of --config:\n")
+    for service in SERVICES:
+        click.echo("\n".join([f"[[{service}.keys]]", *lines, ""]))
+    click.echo("Callers send it as: authorization: Bearer <key>")
 
 
 def _toml_string(text: str) -> str:

@@ -1,7 +1,6 @@
 """Maps ids of an export to ids of imported objects, in a file, so that imports can be repeated."""
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import orjson
@@ -26,12 +25,7 @@ class IdMap:
         self._file.write(self._separator)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def get(self, old: str) -> str | None:

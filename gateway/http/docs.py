@@ -73,15 +73,22 @@ def either_body(one: RequestBody, other: RequestBody) -> RequestBody:
     return RequestBody({**one.content, **other.content}, *one.models, *other.models)
 
 
-def answers(summary: str, *, stream: bool = False) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: success, and the error object."""
+def operation(
+    summary: str, response: str, body: RequestBody | None = None, *, stream: bool = False
+) -> dict[str, Any]:
+    """The arguments of a route that document it: summary, response and body. `stream` is for
+    routes that can respond with server-sent events."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if stream:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     failure = {"application/json": {"schema": {"$ref": _SCHEMAS + "Error"}}}
     return {
-        200: {"description": summary, "content": content},
-        "default": {"description": "An error.", "content": failure},
+        "summary": summary,
+        "openapi_extra": body,
+        "responses": {
+            200: {"description": response, "content": content},
+            "default": {"description": "An error.", "content": failure},
+        },
     }
 
 

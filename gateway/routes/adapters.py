@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.calls import UploadCall
-from gateway.dependencies import Context, Control, JsonObject, idempotency_key, read_json_text
-from gateway.http.docs import answers, either_body, form_body, json_body
+from gateway.context import Context, Control, JsonObject, idempotency_key, read_json_text
+from gateway.http.docs import either_body, form_body, json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
 from gateway.routes.files import FILE_FIELD, ONE_FILE
@@ -17,16 +17,17 @@ from openai_wire.errors import ADAPTER_PARAMS, openai_names
 from openai_wire.resources.adapters import (
     AdapterBody,
     AdapterFields,
+    AdapterListQuery,
     AdapterUpdateBody,
     adapter_object,
     header_from_form,
     header_from_json,
-    list_adapters_request,
     parse_wait,
     update_request,
 )
 from openai_wire.shared.json_body import parse_object
 from openai_wire.shared.objects import deleted_object, list_object
+from openai_wire.shared.pagination import parse_page_fields
 from svc_kit.errors import InvalidField, MissingField
 
 _BODY = either_body(json_body(AdapterBody), form_body(AdapterFields, FILE_FIELD))
@@ -39,9 +40,7 @@ _AdapterUpload = UploadCall[
 router = APIRouter(prefix="/v1/adapters")
 
 
-@router.post(
-    "", summary="Register an adapter", openapi_extra=_BODY, responses=answers("An adapter.")
-)
+@router.post("", **operation("Register an adapter", "An adapter.", _BODY))
 async def create_adapter(control: Control, request: Request, context: Context) -> Response:
     """Register a LoRA adapter: the file of a form, or the stored file of a JSON body."""
     is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
@@ -58,16 +57,17 @@ async def create_adapter(control: Control, request: Request, context: Context) -
     return json_response(adapter_object(adapter))
 
 
-@router.get("", summary="List the adapters", responses=answers("A list of adapters."))
+@router.get("", **operation("List the adapters", "A list of adapters."))
 async def list_adapters(control: Control, request: Request) -> Response:
     """List adapters, paged by `after`, `limit` and `order`."""
     with openai_names(ADAPTER_PARAMS):
-        proto = list_adapters_request(request.query_params)
+        query = parse_page_fields(request.query_params, AdapterListQuery)
+        proto = adapter_service_pb2.ListAdaptersRequest(**query)
         page = await control.call(control.adapters.ListAdapters, proto)
     return json_response(list_object(page.adapters, adapter_object, page.next_page_token))
 
 
-@router.get("/{adapter}", summary="Retrieve an adapter", responses=answers("An adapter."))
+@router.get("/{adapter}", **operation("Retrieve an adapter", "An adapter."))
 async def retrieve_adapter(control: Control, request: Request, adapter: str) -> Response:
     """Retrieve an adapter by id or name, with its state in every engine. Waits up to `wait`
     seconds until all engines have loaded it."""
@@ -76,16 +76,10 @@ async def retrieve_adapter(control: Control, request: Request, adapter: str) -> 
 
 
 @router.post(
-    "/{adapter}",
-    summary="Update an adapter",
-    openapi_extra=json_body(AdapterUpdateBody),
-    responses=answers("An adapter."),
+    "/{adapter}", **operation("Update an adapter", "An adapter.", json_body(AdapterUpdateBody))
 )
 @router.patch(
-    "/{adapter}",
-    summary="Update an adapter",
-    openapi_extra=json_body(AdapterUpdateBody),
-    responses=answers("An adapter."),
+    "/{adapter}", **operation("Update an adapter", "An adapter.", json_body(AdapterUpdateBody))
 )
 async def update_adapter(control: Control, adapter: str, body: JsonObject) -> Response:
     """Update the scales or the description of an adapter."""
@@ -95,7 +89,7 @@ async def update_adapter(control: Control, adapter: str, body: JsonObject) -> Re
     return json_response(adapter_object(reply.adapter))
 
 
-@router.post("/{adapter}/retry", summary="Retry an adapter", responses=answers("An adapter."))
+@router.post("/{adapter}/retry", **operation("Retry an adapter", "An adapter."))
 async def retry_adapter(control: Control, adapter: str) -> Response:
     """Retry loading an adapter in engines that failed to load it."""
     proto = adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
@@ -103,7 +97,7 @@ async def retry_adapter(control: Control, adapter: str) -> Response:
     return json_response(adapter_object(reply.adapter))
 
 
-@router.delete("/{adapter}", summary="Delete an adapter", responses=answers("Deletion status."))
+@router.delete("/{adapter}", **operation("Delete an adapter", "Deletion status."))
 async def delete_adapter(control: Control, adapter: str) -> Response:
     """Delete an adapter. Running requests continue to use it."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)

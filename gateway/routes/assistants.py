@@ -5,8 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.dependencies import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from openai_wire.assistants.objects import assistant_object
 from openai_wire.assistants.requests import (
@@ -22,12 +22,7 @@ from openai_wire.shared.pagination import parse_page_fields
 router = APIRouter(prefix="/v1/assistants")
 
 
-@router.post(
-    "",
-    summary="Create an assistant",
-    openapi_extra=json_body(AssistantBody),
-    responses=answers("An assistant."),
-)
+@router.post("", **operation("Create an assistant", "An assistant.", json_body(AssistantBody)))
 async def create_assistant(
     control: Control, body: JsonObject, request_id: IdempotencyKey
 ) -> Response:
@@ -38,7 +33,7 @@ async def create_assistant(
     return json_response(assistant_object(reply.assistant))
 
 
-@router.get("", summary="List the assistants", responses=answers("A list of assistants."))
+@router.get("", **operation("List the assistants", "A list of assistants."))
 async def list_assistants(control: Control, request: Request) -> Response:
     """List assistants, paged by `after`, `before`, `limit` and `order`."""
     with openai_names(ASSISTANT_PARAMS):
@@ -47,7 +42,7 @@ async def list_assistants(control: Control, request: Request) -> Response:
     return json_response(list_object(page.assistants, assistant_object, page.next_page_token))
 
 
-@router.get("/{assistant_id}", summary="Retrieve an assistant", responses=answers("An assistant."))
+@router.get("/{assistant_id}", **operation("Retrieve an assistant", "An assistant."))
 async def retrieve_assistant(control: Control, assistant_id: str) -> Response:
     """Retrieve an assistant."""
     proto = pb.GetAssistantRequest(assistant_id=assistant_id)
@@ -57,9 +52,7 @@ async def retrieve_assistant(control: Control, assistant_id: str) -> Response:
 
 @router.post(
     "/{assistant_id}",
-    summary="Update an assistant",
-    openapi_extra=json_body(AssistantUpdateBody),
-    responses=answers("An assistant."),
+    **operation("Update an assistant", "An assistant.", json_body(AssistantUpdateBody)),
 )
 async def update_assistant(control: Control, assistant_id: str, body: JsonObject) -> Response:
     """Update the fields in the body; null resets a field. Active runs are not affected."""
@@ -69,9 +62,7 @@ async def update_assistant(control: Control, assistant_id: str, body: JsonObject
     return json_response(assistant_object(reply.assistant))
 
 
-@router.delete(
-    "/{assistant_id}", summary="Delete an assistant", responses=answers("Deletion status.")
-)
+@router.delete("/{assistant_id}", **operation("Delete an assistant", "Deletion status."))
 async def delete_assistant(control: Control, assistant_id: str) -> Response:
     """Delete an assistant. Threads and runs keep its id."""
     proto = pb.DeleteAssistantRequest(assistant_id=assistant_id)

@@ -5,8 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.dependencies import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from openai_wire.errors import BATCH_PARAMS, openai_names
 from openai_wire.resources.batches import (
@@ -20,12 +20,7 @@ from openai_wire.shared.objects import list_object
 router = APIRouter(prefix="/v1/batches")
 
 
-@router.post(
-    "",
-    summary="Create a batch",
-    openapi_extra=json_body(BatchBody),
-    responses=answers("A batch."),
-)
+@router.post("", **operation("Create a batch", "A batch.", json_body(BatchBody)))
 async def create_batch(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Create a batch. Its file is validated, then its requests run in the background."""
     with openai_names(BATCH_PARAMS):
@@ -34,7 +29,7 @@ async def create_batch(control: Control, body: JsonObject, request_id: Idempoten
     return json_response(batch_object(reply.batch))
 
 
-@router.get("", summary="List the batches", responses=answers("A list of batches."))
+@router.get("", **operation("List the batches", "A list of batches."))
 async def list_batches(control: Control, request: Request) -> Response:
     """List batches, newest first, paged by `after` and `limit`."""
     with openai_names(BATCH_PARAMS):
@@ -43,7 +38,7 @@ async def list_batches(control: Control, request: Request) -> Response:
     return json_response(list_object(page.batches, batch_object, page.next_page_token))
 
 
-@router.get("/{batch_id}", summary="Retrieve a batch", responses=answers("A batch."))
+@router.get("/{batch_id}", **operation("Retrieve a batch", "A batch."))
 async def retrieve_batch(control: Control, batch_id: str) -> Response:
     """Retrieve a batch with its current counts and usage."""
     proto = pb.GetBatchRequest(batch_id=batch_id)
@@ -51,7 +46,7 @@ async def retrieve_batch(control: Control, batch_id: str) -> Response:
     return json_response(batch_object(reply.batch))
 
 
-@router.post("/{batch_id}/cancel", summary="Cancel a batch", responses=answers("The batch."))
+@router.post("/{batch_id}/cancel", **operation("Cancel a batch", "The batch."))
 async def cancel_batch(control: Control, batch_id: str) -> Response:
     """Cancel a batch. Results so far are kept in its output files."""
     proto = pb.CancelBatchRequest(batch_id=batch_id)

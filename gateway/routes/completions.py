@@ -7,8 +7,8 @@ from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gateway.dependencies import Context, Inference, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Context, Inference, JsonObject
+from gateway.http.docs import json_body, operation
 from openai_wire.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
 from openai_wire.chat.chunks import ChatChunks, CompletionChunks
 from openai_wire.chat.completion_request import CompletionBody, parse_completion, prompt_requests
@@ -28,9 +28,12 @@ router = APIRouter(prefix="/v1")
 
 @router.post(
     "/chat/completions",
-    summary="Create a chat completion",
-    openapi_extra=json_body(ChatCompletionBody),
-    responses=answers("A chat.completion, or its chunks.", stream=True),
+    **operation(
+        "Create a chat completion",
+        "A chat.completion, or its chunks.",
+        json_body(ChatCompletionBody),
+        stream=True,
+    ),
 )
 async def create_chat_completion(
     inference: Inference, fields: JsonObject, context: Context
@@ -54,9 +57,12 @@ async def create_chat_completion(
 
 @router.post(
     "/completions",
-    summary="Create a text completion",
-    openapi_extra=json_body(CompletionBody),
-    responses=answers("A text_completion, or its chunks.", stream=True),
+    **operation(
+        "Create a text completion",
+        "A text_completion, or its chunks.",
+        json_body(CompletionBody),
+        stream=True,
+    ),
 )
 async def create_completion(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Complete one or several prompts. With `stream`, return server-sent events."""

@@ -5,8 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.dependencies import Control, IdempotencyKey, Include, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Control, IdempotencyKey, Include, JsonObject
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from openai_wire.errors import RESPONSE_PARAMS, openai_names
 from openai_wire.responses.conversations import (
@@ -28,10 +28,7 @@ items_router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")
 
 
 @router.post(
-    "",
-    summary="Create a conversation",
-    openapi_extra=json_body(ConversationBody),
-    responses=answers("A conversation."),
+    "", **operation("Create a conversation", "A conversation.", json_body(ConversationBody))
 )
 async def create_conversation(
     control: Control, body: JsonObject, request_id: IdempotencyKey
@@ -43,11 +40,7 @@ async def create_conversation(
     return json_response(conversation_object(reply.conversation))
 
 
-@router.get(
-    "/{conversation_id}",
-    summary="Retrieve a conversation",
-    responses=answers("A conversation."),
-)
+@router.get("/{conversation_id}", **operation("Retrieve a conversation", "A conversation."))
 async def retrieve_conversation(control: Control, conversation_id: str) -> Response:
     """Retrieve a conversation without its items."""
     proto = pb.GetConversationRequest(conversation_id=conversation_id)
@@ -57,9 +50,7 @@ async def retrieve_conversation(control: Control, conversation_id: str) -> Respo
 
 @router.post(
     "/{conversation_id}",
-    summary="Update a conversation",
-    openapi_extra=json_body(ConversationUpdateBody),
-    responses=answers("The conversation."),
+    **operation("Update a conversation", "The conversation.", json_body(ConversationUpdateBody)),
 )
 async def update_conversation(control: Control, conversation_id: str, body: JsonObject) -> Response:
     """Replace the metadata of a conversation."""
@@ -68,11 +59,7 @@ async def update_conversation(control: Control, conversation_id: str, body: Json
     return json_response(conversation_object(reply.conversation))
 
 
-@router.delete(
-    "/{conversation_id}",
-    summary="Delete a conversation",
-    responses=answers("Deletion status."),
-)
+@router.delete("/{conversation_id}", **operation("Delete a conversation", "Deletion status."))
 async def delete_conversation(control: Control, conversation_id: str) -> Response:
     """Delete a conversation. Items that belong to a response are kept."""
     proto = pb.DeleteConversationRequest(conversation_id=conversation_id)
@@ -80,12 +67,7 @@ async def delete_conversation(control: Control, conversation_id: str) -> Respons
     return json_response(deleted_object(conversation_id, "conversation.deleted"))
 
 
-@items_router.post(
-    "",
-    summary="Add items",
-    openapi_extra=json_body(NewItemsBody),
-    responses=answers("A list of the items."),
-)
+@items_router.post("", **operation("Add items", "A list of the items.", json_body(NewItemsBody)))
 async def create_items(
     control: Control,
     conversation_id: str,
@@ -100,7 +82,7 @@ async def create_items(
     return json_response(list_object(reply.items, item_object))
 
 
-@items_router.get("", summary="List the items", responses=answers("A list of items."))
+@items_router.get("", **operation("List the items", "A list of items."))
 async def list_items(
     control: Control, conversation_id: str, request: Request, include: Include
 ) -> Response:
@@ -114,7 +96,7 @@ async def list_items(
     return json_response(list_object(page.items, item_object, page.next_page_token))
 
 
-@items_router.get("/{item_id}", summary="Retrieve an item", responses=answers("An item."))
+@items_router.get("/{item_id}", **operation("Retrieve an item", "An item."))
 async def retrieve_item(
     control: Control, conversation_id: str, item_id: str, include: Include
 ) -> Response:
@@ -128,11 +110,7 @@ async def retrieve_item(
     return json_response(item_object(reply.item))
 
 
-@items_router.delete(
-    "/{item_id}",
-    summary="Remove an item",
-    responses=answers("The conversation."),
-)
+@items_router.delete("/{item_id}", **operation("Remove an item", "The conversation."))
 async def delete_item(control: Control, conversation_id: str, item_id: str) -> Response:
     """Remove an item from a conversation. It is kept if it belongs to a response."""
     proto = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)

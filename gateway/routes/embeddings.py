@@ -5,8 +5,8 @@ import functools
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gateway.dependencies import Context, Inference, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Context, Inference, JsonObject
+from gateway.http.docs import json_body, operation
 from openai_wire.chat.embeddings import (
     EmbeddingBody,
     RerankBody,
@@ -24,9 +24,7 @@ router = APIRouter(prefix="/v1")
 
 @router.post(
     "/embeddings",
-    summary="Create embeddings",
-    openapi_extra=json_body(EmbeddingBody),
-    responses=answers("A list of embeddings."),
+    **operation("Create embeddings", "A list of embeddings.", json_body(EmbeddingBody)),
 )
 async def create_embedding(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create a vector for each input, in the order of the inputs."""
@@ -39,9 +37,7 @@ async def create_embedding(inference: Inference, fields: JsonObject, context: Co
 
 @router.post(
     "/rerank",
-    summary="Rerank documents",
-    openapi_extra=json_body(RerankBody),
-    responses=answers("The documents' scores, best first."),
+    **operation("Rerank documents", "The documents' scores, best first.", json_body(RerankBody)),
 )
 async def create_rerank(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Score the relevance of each document to a query, from 0 to 1."""

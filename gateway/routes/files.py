@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.calls import UploadCall
-from gateway.dependencies import Context, Control, IdempotencyKey, JsonObject, idempotency_key
-from gateway.http.docs import answers, form_body, json_body
+from gateway.context import Context, Control, IdempotencyKey, JsonObject, idempotency_key
+from gateway.http.docs import form_body, json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.file_content import FileContent, parse_range
 from gateway.http.multipart import FormField, FormFile, read_form
@@ -47,12 +47,7 @@ _PartUpload = UploadCall[
 router = APIRouter(prefix="/v1")
 
 
-@router.post(
-    "/files",
-    summary="Store a file",
-    openapi_extra=form_body(FileFields, FILE_FIELD),
-    responses=answers("A file."),
-)
+@router.post("/files", **operation("Store a file", "A file.", form_body(FileFields, FILE_FIELD)))
 async def create_file(control: Control, request: Request, context: Context) -> Response:
     """Store the file of a form. It is streamed to the control service."""
     upload = control.upload(control.files.CreateFile)
@@ -61,7 +56,7 @@ async def create_file(control: Control, request: Request, context: Context) -> R
     return json_response(file_object(file))
 
 
-@router.get("/files", summary="List the files", responses=answers("A list of files."))
+@router.get("/files", **operation("List the files", "A list of files."))
 async def list_files(control: Control, request: Request) -> Response:
     """List files, paged by `after`, `limit` and `order`, filtered by `purpose`."""
     with openai_names(FILE_PARAMS):
@@ -72,7 +67,7 @@ async def list_files(control: Control, request: Request) -> Response:
     return _file_list(page)
 
 
-@router.get("/files/{file_id}", summary="Retrieve a file", responses=answers("A file."))
+@router.get("/files/{file_id}", **operation("Retrieve a file", "A file."))
 async def retrieve_file(control: Control, file_id: str) -> Response:
     """Retrieve a file's metadata."""
     proto = file_service_pb2.GetFileRequest(file_id=file_id)
@@ -80,7 +75,7 @@ async def retrieve_file(control: Control, file_id: str) -> Response:
     return json_response(file_object(reply.file))
 
 
-@router.delete("/files/{file_id}", summary="Delete a file", responses=answers("Deletion status."))
+@router.delete("/files/{file_id}", **operation("Delete a file", "Deletion status."))
 async def delete_file(control: Control, file_id: str) -> Response:
     """Delete a file and its content."""
     proto = file_service_pb2.DeleteFileRequest(file_id=file_id)
@@ -88,7 +83,7 @@ async def delete_file(control: Control, file_id: str) -> Response:
     return json_response(deleted_object(file_id, "file"))
 
 
-@router.get("/files/{file_id}/content", summary="Download a file", responses=answers("Its bytes."))
+@router.get("/files/{file_id}/content", **operation("Download a file", "Its bytes."))
 async def retrieve_content(
     control: Control, request: Request, file_id: str, context: Context
 ) -> Response:
@@ -140,12 +135,7 @@ async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: floa
     return (await upload.finish()).file
 
 
-@router.post(
-    "/uploads",
-    summary="Create an upload",
-    openapi_extra=json_body(UploadBody),
-    responses=answers("An upload."),
-)
+@router.post("/uploads", **operation("Create an upload", "An upload.", json_body(UploadBody)))
 async def create_upload(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Create an upload, which accepts parts for an hour."""
     with openai_names(FILE_PARAMS):
@@ -155,10 +145,7 @@ async def create_upload(control: Control, body: JsonObject, request_id: Idempote
 
 
 @router.post(
-    "/uploads/{upload_id}/parts",
-    summary="Add a part",
-    openapi_extra=form_body(None, DATA_FIELD),
-    responses=answers("A part."),
+    "/uploads/{upload_id}/parts", **operation("Add a part", "A part.", form_body(None, DATA_FIELD))
 )
 async def add_part(
     control: Control, request: Request, upload_id: str, context: Context
@@ -172,9 +159,7 @@ async def add_part(
 
 @router.post(
     "/uploads/{upload_id}/complete",
-    summary="Complete an upload",
-    openapi_extra=json_body(CompleteUploadBody),
-    responses=answers("The upload with its file."),
+    **operation("Complete an upload", "The upload with its file.", json_body(CompleteUploadBody)),
 )
 async def complete_upload(control: Control, upload_id: str, body: JsonObject) -> Response:
     """Create a file from the given parts, in their order."""
@@ -186,9 +171,7 @@ async def complete_upload(control: Control, upload_id: str, body: JsonObject) ->
     return json_response(upload_object(reply.upload))
 
 
-@router.post(
-    "/uploads/{upload_id}/cancel", summary="Cancel an upload", responses=answers("The upload.")
-)
+@router.post("/uploads/{upload_id}/cancel", **operation("Cancel an upload", "The upload."))
 async def cancel_upload(control: Control, upload_id: str) -> Response:
     """Cancel an upload and delete its parts."""
     proto = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)

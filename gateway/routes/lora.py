@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from google.protobuf.duration_pb2 import Duration
 from starlette.responses import PlainTextResponse, Response
 
-from gateway.dependencies import Control, IdempotencyKey, JsonArray, JsonObject, OperatorControl
-from gateway.http.docs import answers, json_body
+from gateway.context import Control, IdempotencyKey, JsonArray, JsonObject, OperatorControl
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from gateway.routes.adapters import get_adapter, list_all_adapters, register_adapter
 from gateway.rpc import ControlClient
@@ -35,13 +35,13 @@ LOAD_WAIT: Final = Duration(seconds=30)
 router = APIRouter()
 
 
-@router.get("/lora-adapters", summary="List scales (llama-server)", responses=answers("Scales."))
+@router.get("/lora-adapters", **operation("List scales (llama-server)", "Scales."))
 async def list_scales(control: Control) -> Response:
     """List the adapters by index, with their scales in requests that name no adapter."""
     return json_response(llama_server_list(await list_all_adapters(control)))
 
 
-@router.post("/lora-adapters", summary="Set scales (llama-server)", responses=answers("Success."))
+@router.post("/lora-adapters", **operation("Set scales (llama-server)", "Success."))
 async def set_scales(control: OperatorControl, items: JsonArray) -> Response:
     """Set the scales in requests that name no adapter. Omitted adapters get 0."""
     adapters = await list_all_adapters(control)
@@ -56,9 +56,7 @@ async def set_scales(control: OperatorControl, items: JsonArray) -> Response:
 
 @router.post(
     "/v1/load_lora_adapter",
-    summary="Load an adapter (vLLM)",
-    openapi_extra=json_body(LoadLoraBody),
-    responses=answers("Success."),
+    **operation("Load an adapter (vLLM)", "Success.", json_body(LoadLoraBody)),
 )
 async def load(control: OperatorControl, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Register a file in one of the operator's folders, and wait until it is loaded."""
@@ -74,9 +72,7 @@ async def load(control: OperatorControl, body: JsonObject, request_id: Idempoten
 
 @router.post(
     "/v1/unload_lora_adapter",
-    summary="Unload an adapter (vLLM)",
-    openapi_extra=json_body(UnloadLoraBody),
-    responses=answers("Success."),
+    **operation("Unload an adapter (vLLM)", "Success.", json_body(UnloadLoraBody)),
 )
 async def unload(control: OperatorControl, body: JsonObject) -> Response:
     """Delete an adapter."""
@@ -86,7 +82,7 @@ async def unload(control: OperatorControl, body: JsonObject) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
-@router.get("/admin/loras", summary="List adapter names", responses=answers("Names."))
+@router.get("/admin/loras", **operation("List adapter names", "Names."))
 async def list_names(control: OperatorControl) -> Response:
     """List the names of the project's adapters."""
     names = [adapter.name for adapter in await list_all_adapters(control)]
@@ -94,10 +90,7 @@ async def list_names(control: OperatorControl) -> Response:
 
 
 @router.post(
-    "/admin/loras",
-    summary="Register an adapter by path",
-    openapi_extra=json_body(NamedPathBody),
-    responses=answers("Success."),
+    "/admin/loras", **operation("Register an adapter by path", "Success.", json_body(NamedPathBody))
 )
 async def register(
     control: OperatorControl, body: JsonObject, request_id: IdempotencyKey
@@ -110,7 +103,7 @@ async def register(
     return json_response({"name": header.name, "status": "registered"})
 
 
-@router.delete("/admin/loras/{name}", summary="Delete an adapter", responses=answers("Success."))
+@router.delete("/admin/loras/{name}", **operation("Delete an adapter", "Success."))
 async def unregister(control: OperatorControl, name: str) -> Response:
     """Delete an adapter."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=name)

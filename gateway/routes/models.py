@@ -4,8 +4,8 @@ from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gateway.dependencies import Context, Inference
-from gateway.http.docs import answers
+from gateway.context import Context, Inference
+from gateway.http.docs import operation
 from gateway.http.errors import json_response
 from openai_wire.chat.objects import model_list, model_object
 from svc_kit.errors import ModelNotFound
@@ -14,21 +14,21 @@ router = APIRouter()
 
 
 @router.head("/health", include_in_schema=False)
-@router.get("/health", summary="Liveness", responses=answers("The process is alive."))
+@router.get("/health", **operation("Liveness", "The process is alive."))
 async def health() -> Response:
     """Succeeds while the process is alive, regardless of other services."""
     return json_response({"status": "ok"})
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready", summary="Readiness", responses=answers("Requests are served."))
+@router.get("/ready", **operation("Readiness", "Requests are served."))
 async def ready(context: Context) -> Response:
     """Returns 503 while the inference service is unreachable, loading or draining."""
     await context.check_ready()
     return json_response({"status": "ready"})
 
 
-@router.get("/v1/models", summary="List the models", responses=answers("A list of models."))
+@router.get("/v1/models", **operation("List the models", "A list of models."))
 async def list_models(inference: Inference) -> Response:
     """List the models."""
     request = inference_service_pb2.ListModelsRequest()
@@ -36,7 +36,7 @@ async def list_models(inference: Inference) -> Response:
     return json_response(model_list([model async for page in pages for model in page.models]))
 
 
-@router.get("/v1/models/{model:path}", summary="Retrieve a model", responses=answers("A model."))
+@router.get("/v1/models/{model:path}", **operation("Retrieve a model", "A model."))
 async def retrieve_model(inference: Inference, model: str) -> Response:
     """Retrieve a model by name or alias. Names may contain slashes and colons."""
     if not model:  # for the inference service, an empty name is its first model

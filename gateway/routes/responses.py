@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.dependencies import Context, Control, IdempotencyKey, Include, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Context, Control, IdempotencyKey, Include, JsonObject
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import error_response, json_response
 from gateway.response_socket import ResponseSocket
 from openai_wire.errors import RESPONSE_PARAMS, openai_names
@@ -58,9 +58,9 @@ router = APIRouter(prefix="/v1/responses")
 
 @router.post(
     "",
-    summary="Create a response",
-    openapi_extra=json_body(ResponseBody),
-    responses=answers("A response, or its events.", stream=True),
+    **operation(
+        "Create a response", "A response, or its events.", json_body(ResponseBody), stream=True
+    ),
 )
 async def create_response(
     control: Control, fields: JsonObject, request_id: IdempotencyKey, context: Context
@@ -84,10 +84,7 @@ def _created_object(reply: pb.CreateResponseResponse) -> Mapping[str, Any]:
 
 
 @router.post(
-    "/input_tokens",
-    summary="Count input tokens",
-    openapi_extra=json_body(ResponseBody),
-    responses=answers("A token count."),
+    "/input_tokens", **operation("Count input tokens", "A token count.", json_body(ResponseBody))
 )
 async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     """Count the tokens of the prompt that a response would have."""
@@ -99,12 +96,7 @@ async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     return json_response(content)
 
 
-@router.post(
-    "/compact",
-    summary="Compact items",
-    openapi_extra=json_body(CompactBody),
-    responses=answers("A compaction."),
-)
+@router.post("/compact", **operation("Compact items", "A compaction.", json_body(CompactBody)))
 async def compact(control: Control, body: JsonObject, context: Context) -> Response:
     """Summarize items to fewer tokens, as input of later responses."""
     proto = compact_request(body)
@@ -113,9 +105,7 @@ async def compact(control: Control, body: JsonObject, context: Context) -> Respo
 
 
 @router.get(
-    "/{response_id}",
-    summary="Retrieve a response",
-    responses=answers("A response, or its events.", stream=True),
+    "/{response_id}", **operation("Retrieve a response", "A response, or its events.", stream=True)
 )
 async def retrieve_response(
     control: Control, response_id: str, request: Request, include: Include, context: Context
@@ -134,7 +124,7 @@ async def retrieve_response(
     return json_response(response_object(reply.response))
 
 
-@router.delete("/{response_id}", summary="Delete a response", responses=answers("Deletion status."))
+@router.delete("/{response_id}", **operation("Delete a response", "Deletion status."))
 async def delete_response(control: Control, response_id: str) -> Response:
     """Delete a response and its items, except those that belong to a conversation."""
     proto = pb.DeleteResponseRequest(response_id=response_id)
@@ -142,9 +132,7 @@ async def delete_response(control: Control, response_id: str) -> Response:
     return json_response(deleted_object(response_id, "response"))
 
 
-@router.post(
-    "/{response_id}/cancel", summary="Cancel a response", responses=answers("The response.")
-)
+@router.post("/{response_id}/cancel", **operation("Cancel a response", "The response."))
 async def cancel_response(control: Control, response_id: str) -> Response:
     """Cancel a background response. Its output so far is kept."""
     proto = pb.CancelResponseRequest(response_id=response_id)
@@ -152,9 +140,7 @@ async def cancel_response(control: Control, response_id: str) -> Response:
     return json_response(response_object(reply.response))
 
 
-@router.get(
-    "/{response_id}/input_items", summary="List input items", responses=answers("A list of items.")
-)
+@router.get("/{response_id}/input_items", **operation("List input items", "A list of items."))
 async def list_input_items(
     control: Control, response_id: str, request: Request, include: Include
 ) -> Response:

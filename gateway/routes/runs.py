@@ -12,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.calls import StreamCall
-from gateway.context import AppContext
-from gateway.dependencies import Context, Control, IdempotencyKey, Include, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from gateway.rpc import ControlClient
 from openai_wire.assistants.run_objects import (
@@ -78,9 +77,12 @@ run_router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
 
 @router.post(
     "/runs",
-    summary="Create a thread and a run",
-    openapi_extra=json_body(ThreadAndRunBody),
-    responses=answers("A run, or its events.", stream=True),
+    **operation(
+        "Create a thread and a run",
+        "A run, or its events.",
+        json_body(ThreadAndRunBody),
+        stream=True,
+    ),
 )
 async def create_thread_and_run(
     control: Control,
@@ -101,9 +103,7 @@ async def create_thread_and_run(
 
 @router.post(
     "/{thread_id}/runs",
-    summary="Create a run",
-    openapi_extra=json_body(RunBody),
-    responses=answers("A run, or its events.", stream=True),
+    **operation("Create a run", "A run, or its events.", json_body(RunBody), stream=True),
 )
 async def create_run(
     control: Control,
@@ -123,7 +123,7 @@ async def create_run(
         return _run_response((await create()).run)
 
 
-@router.get("/{thread_id}/runs", summary="List the runs", responses=answers("A list of runs."))
+@router.get("/{thread_id}/runs", **operation("List the runs", "A list of runs."))
 async def list_runs(control: Control, request: Request, thread_id: str) -> Response:
     """List runs, paged by `after`, `before`, `limit` and `order`."""
     with openai_names(ASSISTANT_PARAMS):
@@ -132,7 +132,7 @@ async def list_runs(control: Control, request: Request, thread_id: str) -> Respo
     return json_response(list_object(page.runs, run_object, page.next_page_token))
 
 
-@run_router.get("", summary="Retrieve a run", responses=answers("A run."))
+@run_router.get("", **operation("Retrieve a run", "A run."))
 async def retrieve_run(control: Control, thread_id: str, run_id: str) -> Response:
     """Retrieve a run. The header `openai-poll-after-ms` suggests a polling interval."""
     proto = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
@@ -140,12 +140,7 @@ async def retrieve_run(control: Control, thread_id: str, run_id: str) -> Respons
     return _run_response(reply.run)
 
 
-@run_router.post(
-    "",
-    summary="Update a run",
-    openapi_extra=json_body(MetadataBody),
-    responses=answers("A run."),
-)
+@run_router.post("", **operation("Update a run", "A run.", json_body(MetadataBody)))
 async def update_run(control: Control, thread_id: str, run_id: str, body: JsonObject) -> Response:
     """Replace the metadata of a run."""
     with openai_names(ASSISTANT_PARAMS):
@@ -154,7 +149,7 @@ async def update_run(control: Control, thread_id: str, run_id: str, body: JsonOb
         return _run_response(reply.run)
 
 
-@run_router.post("/cancel", summary="Cancel a run", responses=answers("The run."))
+@run_router.post("/cancel", **operation("Cancel a run", "The run."))
 async def cancel_run(control: Control, thread_id: str, run_id: str) -> Response:
     """Cancel a run. Its messages so far are kept."""
     proto = pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
@@ -164,9 +159,9 @@ async def cancel_run(control: Control, thread_id: str, run_id: str) -> Response:
 
 @run_router.post(
     "/submit_tool_outputs",
-    summary="Submit tool outputs",
-    openapi_extra=json_body(ToolOutputsBody),
-    responses=answers("The run, or its events.", stream=True),
+    **operation(
+        "Submit tool outputs", "The run, or its events.", json_body(ToolOutputsBody), stream=True
+    ),
 )
 async def submit_tool_outputs(
     control: Control,
@@ -187,11 +182,7 @@ async def submit_tool_outputs(
         return _run_response((await submit()).run)
 
 
-@run_router.get(
-    "/events",
-    summary="Stream the events of a run",
-    responses=answers("Events.", stream=True),
-)
+@run_router.get("/events", **operation("Stream the events of a run", "Events.", stream=True))
 async def follow_run(
     control: Control,
     request: Request,
@@ -210,11 +201,7 @@ async def follow_run(
     return context.stream_response(watch, frames, _EVENT_PARAMS)
 
 
-@run_router.get(
-    "/steps",
-    summary="List run steps",
-    responses=answers("A list of steps."),
-)
+@run_router.get("/steps", **operation("List run steps", "A list of steps."))
 async def list_steps(
     control: Control, request: Request, thread_id: str, run_id: str, include: Include
 ) -> Response:
@@ -228,11 +215,7 @@ async def list_steps(
     return json_response(list_object(page.steps, write, page.next_page_token))
 
 
-@run_router.get(
-    "/steps/{step_id}",
-    summary="Retrieve a run step",
-    responses=answers("A step."),
-)
+@run_router.get("/steps/{step_id}", **operation("Retrieve a run step", "A step."))
 async def retrieve_step(
     control: Control, thread_id: str, run_id: str, step_id: str, include: Include
 ) -> Response:

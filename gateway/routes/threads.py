@@ -5,8 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.dependencies import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from openai_wire.assistants.objects import message_object, thread_object
 from openai_wire.assistants.thread_requests import (
@@ -29,12 +29,7 @@ router = APIRouter(prefix="/v1/threads")
 messages_router = APIRouter(prefix="/v1/threads/{thread_id}/messages")
 
 
-@router.post(
-    "",
-    summary="Create a thread",
-    openapi_extra=json_body(ThreadBody),
-    responses=answers("A thread."),
-)
+@router.post("", **operation("Create a thread", "A thread.", json_body(ThreadBody)))
 async def create_thread(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Create a thread, optionally with messages."""
     with openai_names(ASSISTANT_PARAMS):
@@ -43,7 +38,7 @@ async def create_thread(control: Control, body: JsonObject, request_id: Idempote
     return json_response(thread_object(reply.thread))
 
 
-@router.get("", summary="List the threads", responses=answers("A list of threads."))
+@router.get("", **operation("List the threads", "A list of threads."))
 async def list_threads(control: Control, request: Request) -> Response:
     """List threads, paged by `after`, `before`, `limit` and `order`. Extension of Corral."""
     with openai_names(ASSISTANT_PARAMS):
@@ -52,7 +47,7 @@ async def list_threads(control: Control, request: Request) -> Response:
     return json_response(list_object(page.threads, thread_object, page.next_page_token))
 
 
-@router.get("/{thread_id}", summary="Retrieve a thread", responses=answers("A thread."))
+@router.get("/{thread_id}", **operation("Retrieve a thread", "A thread."))
 async def retrieve_thread(control: Control, thread_id: str) -> Response:
     """Retrieve a thread."""
     proto = thread_service_pb2.GetThreadRequest(thread_id=thread_id)
@@ -61,10 +56,7 @@ async def retrieve_thread(control: Control, thread_id: str) -> Response:
 
 
 @router.post(
-    "/{thread_id}",
-    summary="Update a thread",
-    openapi_extra=json_body(ThreadUpdateBody),
-    responses=answers("A thread."),
+    "/{thread_id}", **operation("Update a thread", "A thread.", json_body(ThreadUpdateBody))
 )
 async def update_thread(control: Control, thread_id: str, body: JsonObject) -> Response:
     """Update the metadata or tool resources in the body; null removes them."""
@@ -74,7 +66,7 @@ async def update_thread(control: Control, thread_id: str, body: JsonObject) -> R
     return json_response(thread_object(reply.thread))
 
 
-@router.delete("/{thread_id}", summary="Delete a thread", responses=answers("Deletion status."))
+@router.delete("/{thread_id}", **operation("Delete a thread", "Deletion status."))
 async def delete_thread(control: Control, thread_id: str) -> Response:
     """Delete a thread with its messages and runs. Rejected while a run is active."""
     proto = thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
@@ -83,9 +75,7 @@ async def delete_thread(control: Control, thread_id: str) -> Response:
 
 
 @router.post(
-    "/{thread_id}/migrate",
-    summary="Convert a thread to a conversation",
-    responses=answers("A conversation."),
+    "/{thread_id}/migrate", **operation("Convert a thread to a conversation", "A conversation.")
 )
 async def migrate_thread(control: Control, thread_id: str, request_id: IdempotencyKey) -> Response:
     """Create a conversation with the same items, for use with responses. The thread is kept.
@@ -96,12 +86,7 @@ async def migrate_thread(control: Control, thread_id: str, request_id: Idempoten
     return json_response(conversation_object(reply.conversation))
 
 
-@messages_router.post(
-    "",
-    summary="Add a message",
-    openapi_extra=json_body(MessageBody),
-    responses=answers("A message."),
-)
+@messages_router.post("", **operation("Add a message", "A message.", json_body(MessageBody)))
 async def create_message(
     control: Control, thread_id: str, body: JsonObject, request_id: IdempotencyKey
 ) -> Response:
@@ -112,7 +97,7 @@ async def create_message(
     return json_response(message_object(reply.message))
 
 
-@messages_router.get("", summary="List the messages", responses=answers("A list of messages."))
+@messages_router.get("", **operation("List the messages", "A list of messages."))
 async def list_messages(control: Control, request: Request, thread_id: str) -> Response:
     """List messages, paged by `after`, `before`, `limit` and `order`, filtered by `run_id`."""
     with openai_names(ASSISTANT_PARAMS):
@@ -124,11 +109,7 @@ async def list_messages(control: Control, request: Request, thread_id: str) -> R
     return json_response(list_object(page.messages, message_object, page.next_page_token))
 
 
-@messages_router.get(
-    "/{message_id}",
-    summary="Retrieve a message",
-    responses=answers("A message."),
-)
+@messages_router.get("/{message_id}", **operation("Retrieve a message", "A message."))
 async def retrieve_message(control: Control, thread_id: str, message_id: str) -> Response:
     """Retrieve a message."""
     proto = message_service_pb2.GetMessageRequest(thread_id=thread_id, message_id=message_id)
@@ -137,10 +118,7 @@ async def retrieve_message(control: Control, thread_id: str, message_id: str) ->
 
 
 @messages_router.post(
-    "/{message_id}",
-    summary="Update a message",
-    openapi_extra=json_body(MetadataBody),
-    responses=answers("A message."),
+    "/{message_id}", **operation("Update a message", "A message.", json_body(MetadataBody))
 )
 async def update_message(
     control: Control, thread_id: str, message_id: str, body: JsonObject
@@ -152,11 +130,7 @@ async def update_message(
     return json_response(message_object(reply.message))
 
 
-@messages_router.delete(
-    "/{message_id}",
-    summary="Delete a message",
-    responses=answers("Deletion status."),
-)
+@messages_router.delete("/{message_id}", **operation("Delete a message", "Deletion status."))
 async def delete_message(control: Control, thread_id: str, message_id: str) -> Response:
     """Delete a message. Rejected while a run is active."""
     proto = message_service_pb2.DeleteMessageRequest(thread_id=thread_id, message_id=message_id)

@@ -5,8 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.dependencies import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from gateway.routes.vector_stores import polled
 from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
@@ -29,10 +29,7 @@ batches_router = APIRouter(prefix="/v1/vector_stores/{store_id}/file_batches")
 
 
 @router.post(
-    "",
-    summary="Add a file to a vector store",
-    openapi_extra=json_body(VectorStoreFileBody),
-    responses=answers("The file."),
+    "", **operation("Add a file to a vector store", "The file.", json_body(VectorStoreFileBody))
 )
 async def create_vector_store_file(
     control: Control, store_id: str, body: JsonObject, request_id: IdempotencyKey
@@ -44,7 +41,7 @@ async def create_vector_store_file(
         return polled(store_file_object(reply.file), reply.file)
 
 
-@router.get("", summary="List the files of a store", responses=answers("A list of files."))
+@router.get("", **operation("List the files of a store", "A list of files."))
 async def list_vector_store_files(control: Control, request: Request, store_id: str) -> Response:
     """List files, paged by `after`, `before`, `limit` and `order`, filtered by `filter`."""
     with openai_names(VECTOR_STORE_PARAMS):
@@ -53,7 +50,7 @@ async def list_vector_store_files(control: Control, request: Request, store_id: 
     return json_response(list_object(page.files, store_file_object, page.next_page_token))
 
 
-@router.get("/{file_id}", summary="Retrieve a file", responses=answers("The file."))
+@router.get("/{file_id}", **operation("Retrieve a file", "The file."))
 async def retrieve_vector_store_file(control: Control, store_id: str, file_id: str) -> Response:
     """Retrieve a file of a vector store."""
     proto = pb.GetVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
@@ -62,10 +59,7 @@ async def retrieve_vector_store_file(control: Control, store_id: str, file_id: s
 
 
 @router.post(
-    "/{file_id}",
-    summary="Update a file",
-    openapi_extra=json_body(VectorStoreFileUpdateBody),
-    responses=answers("The file."),
+    "/{file_id}", **operation("Update a file", "The file.", json_body(VectorStoreFileUpdateBody))
 )
 async def update_vector_store_file(
     control: Control, store_id: str, file_id: str, body: JsonObject
@@ -77,7 +71,7 @@ async def update_vector_store_file(
         return polled(store_file_object(reply.file), reply.file)
 
 
-@router.delete("/{file_id}", summary="Remove a file", responses=answers("Deletion status."))
+@router.delete("/{file_id}", **operation("Remove a file", "Deletion status."))
 async def delete_vector_store_file(control: Control, store_id: str, file_id: str) -> Response:
     """Remove a file from a vector store. The file itself is kept."""
     proto = pb.DeleteVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
@@ -85,7 +79,7 @@ async def delete_vector_store_file(control: Control, store_id: str, file_id: str
     return json_response(deleted_object(file_id, "vector_store.file.deleted"))
 
 
-@router.get("/{file_id}/content", summary="Get a file's text", responses=answers("The text."))
+@router.get("/{file_id}/content", **operation("Get a file's text", "The text."))
 async def retrieve_vector_store_file_content(
     control: Control, store_id: str, file_id: str
 ) -> Response:
@@ -98,9 +92,9 @@ async def retrieve_vector_store_file_content(
 
 @batches_router.post(
     "",
-    summary="Add files to a vector store",
-    openapi_extra=json_body(VectorStoreFileBatchBody),
-    responses=answers("A batch of files."),
+    **operation(
+        "Add files to a vector store", "A batch of files.", json_body(VectorStoreFileBatchBody)
+    ),
 )
 async def create_vector_store_file_batch(
     control: Control, store_id: str, body: JsonObject, request_id: IdempotencyKey
@@ -112,7 +106,7 @@ async def create_vector_store_file_batch(
         return polled(file_batch_object(reply.batch), reply.batch)
 
 
-@batches_router.get("/{batch_id}", summary="Retrieve a file batch", responses=answers("The batch."))
+@batches_router.get("/{batch_id}", **operation("Retrieve a file batch", "The batch."))
 async def retrieve_vector_store_file_batch(
     control: Control, store_id: str, batch_id: str
 ) -> Response:
@@ -122,9 +116,7 @@ async def retrieve_vector_store_file_batch(
     return polled(file_batch_object(reply.batch), reply.batch)
 
 
-@batches_router.post(
-    "/{batch_id}/cancel", summary="Cancel a batch", responses=answers("The batch.")
-)
+@batches_router.post("/{batch_id}/cancel", **operation("Cancel a batch", "The batch."))
 async def cancel_vector_store_file_batch(
     control: Control, store_id: str, batch_id: str
 ) -> Response:
@@ -134,11 +126,7 @@ async def cancel_vector_store_file_batch(
     return polled(file_batch_object(reply.batch), reply.batch)
 
 
-@batches_router.get(
-    "/{batch_id}/files",
-    summary="List the files of a batch",
-    responses=answers("Files."),
-)
+@batches_router.get("/{batch_id}/files", **operation("List the files of a batch", "Files."))
 async def list_vector_store_file_batch_files(
     control: Control, request: Request, store_id: str, batch_id: str
 ) -> Response:

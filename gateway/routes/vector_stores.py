@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.dependencies import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import answers, json_body
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from gateway.rpc import SEARCH_TIMEOUT_S
 from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
@@ -32,10 +32,7 @@ router = APIRouter(prefix="/v1/vector_stores")
 
 
 @router.post(
-    "",
-    summary="Create a vector store",
-    openapi_extra=json_body(VectorStoreBody),
-    responses=answers("A vector store."),
+    "", **operation("Create a vector store", "A vector store.", json_body(VectorStoreBody))
 )
 async def create_vector_store(
     control: Control, body: JsonObject, request_id: IdempotencyKey
@@ -47,7 +44,7 @@ async def create_vector_store(
         return polled(store_object(reply.vector_store), reply.vector_store)
 
 
-@router.get("", summary="List the vector stores", responses=answers("A list of them."))
+@router.get("", **operation("List the vector stores", "A list of them."))
 async def list_vector_stores(control: Control, request: Request) -> Response:
     """List vector stores, paged by `after`, `before`, `limit` and `order`."""
     with openai_names(VECTOR_STORE_PARAMS):
@@ -56,7 +53,7 @@ async def list_vector_stores(control: Control, request: Request) -> Response:
     return json_response(list_object(page.vector_stores, store_object, page.next_page_token))
 
 
-@router.get("/{store_id}", summary="Retrieve a vector store", responses=answers("The store."))
+@router.get("/{store_id}", **operation("Retrieve a vector store", "The store."))
 async def retrieve_vector_store(control: Control, store_id: str) -> Response:
     """Retrieve a vector store with its current counts."""
     proto = pb.GetVectorStoreRequest(vector_store_id=store_id)
@@ -66,9 +63,7 @@ async def retrieve_vector_store(control: Control, store_id: str) -> Response:
 
 @router.post(
     "/{store_id}",
-    summary="Update a vector store",
-    openapi_extra=json_body(VectorStoreUpdateBody),
-    responses=answers("The store."),
+    **operation("Update a vector store", "The store.", json_body(VectorStoreUpdateBody)),
 )
 async def update_vector_store(control: Control, store_id: str, body: JsonObject) -> Response:
     """Update the name, expiration or metadata of a vector store."""
@@ -78,9 +73,7 @@ async def update_vector_store(control: Control, store_id: str, body: JsonObject)
         return polled(store_object(reply.vector_store), reply.vector_store)
 
 
-@router.delete(
-    "/{store_id}", summary="Delete a vector store", responses=answers("Deletion status.")
-)
+@router.delete("/{store_id}", **operation("Delete a vector store", "Deletion status."))
 async def delete_vector_store(control: Control, store_id: str) -> Response:
     """Delete a vector store. Its files are kept."""
     proto = pb.DeleteVectorStoreRequest(vector_store_id=store_id)
@@ -90,9 +83,7 @@ async def delete_vector_store(control: Control, store_id: str) -> Response:
 
 @router.post(
     "/{store_id}/search",
-    summary="Search a vector store",
-    openapi_extra=json_body(VectorSearchBody),
-    responses=answers("Search results."),
+    **operation("Search a vector store", "Search results.", json_body(VectorSearchBody)),
 )
 async def search_vector_store(control: Control, store_id: str, body: JsonObject) -> Response:
     """Find the chunks that match a query best."""

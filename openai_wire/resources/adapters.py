@@ -9,7 +9,7 @@ from pydantic import Field
 
 from openai_wire.shared.fields import WireModel, drop_neutral, parse_integer, validate
 from openai_wire.shared.objects import round_float32, state_name
-from openai_wire.shared.pagination import ListQuery, list_fields, parse_page_query
+from openai_wire.shared.pagination import ListQuery
 from svc_kit.errors import InvalidField
 
 Scale = Annotated[float, Field(ge=-10, le=10)]
@@ -136,13 +136,6 @@ def update_request(
         standing_scale=body.standing_scale,
         description=body.description,
         etag=body.etag or "",
-    )
-
-
-def list_adapters_request(query: Mapping[str, str]) -> adapter_service_pb2.ListAdaptersRequest:
-    """Convert the query of a list. Raises DomainErrors."""
-    return adapter_service_pb2.ListAdaptersRequest(
-        **list_fields(parse_page_query(AdapterListQuery, query))
     )
 
 

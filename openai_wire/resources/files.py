@@ -9,7 +9,7 @@ from pydantic import Field
 
 from openai_wire.shared.fields import WireModel, drop_neutral, parse_integer, validate
 from openai_wire.shared.objects import enum_name, optional_seconds, state_name
-from openai_wire.shared.pagination import ListQuery, list_fields, parse_page_query
+from openai_wire.shared.pagination import ListQuery, page_fields, parse_page_query
 
 INT64_MAX = 2**63 - 1
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
@@ -76,7 +76,7 @@ def list_files_request(query: Mapping[str, str]) -> file_service_pb2.ListFilesRe
     """Convert the query of a list. Raises DomainErrors."""
     page = parse_page_query(FileListQuery, query)
     return file_service_pb2.ListFilesRequest(
-        **list_fields(page), purpose=_purpose(page.purpose) if page.purpose else None
+        **page_fields(page), purpose=_purpose(page.purpose) if page.purpose else None
     )
 
 

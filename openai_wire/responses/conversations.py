@@ -17,7 +17,7 @@ from openai_wire.shared.fields import (
     validate,
 )
 from openai_wire.shared.objects import Json
-from openai_wire.shared.pagination import ListQuery, list_fields, parse_page_query
+from openai_wire.shared.pagination import ListQuery, parse_page_fields
 
 
 class ConversationBody(WireModel):
@@ -80,7 +80,7 @@ def parse_item_query(query: Mapping[str, str], include: Sequence[str]) -> Json:
     """Convert the query of a list of items to fields of its request. Raises DomainErrors with
     OpenAI's field names."""
     return {
-        **list_fields(parse_page_query(ListQuery, query)),
+        **parse_page_fields(query, ListQuery),
         "include": parse_includes(include),
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from corral.control.v1 import item_pb2
 from pydantic import ConfigDict, Field, Tag
 
-from openai_wire.shared.fields import BY_KIND, WireModel, validate
+from openai_wire.shared.fields import BY_KIND, WireModel, check_type, validate
 from openai_wire.shared.json_body import json_text
 from svc_kit.errors import InvalidType, MissingField, UnsupportedField, UnsupportedValue
 
@@ -59,6 +59,10 @@ class Annotation(EchoedModel):
     index: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
 
+_TEXT_TYPES: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_PART_TYPES: Final = (*_TEXT_TYPES, "refusal", "input_image", "input_file")
+
+
 def parts_to_proto(
     content: str | Sequence[Mapping[str, Any]], path: str
 ) -> list[item_pb2.ItemPart]:
@@ -69,22 +73,15 @@ def parts_to_proto(
 
 
 def _part(part: Mapping[str, Any], path: str) -> item_pb2.ItemPart:
-    kind = part.get("type")
-    match kind:
-        case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return item_pb2.ItemPart(text=_text(validate(TextPart, part, path), path))
+    match check_type(part, path, _PART_TYPES):
         case "refusal":
             return item_pb2.ItemPart(refusal=validate(RefusalPart, part, path).refusal)
         case "input_image":
             return item_pb2.ItemPart(image=_image(validate(ImagePart, part, path), path))
         case "input_file":
             return item_pb2.ItemPart(file=_file(validate(FilePart, part, path), path))
-        case None:
-            raise MissingField(field=f"{path}.type")
-        case str():
-            raise UnsupportedValue(field=f"{path}.type", value=kind)
         case _:
-            raise InvalidType(field=f"{path}.type", expected="a string")
+            return item_pb2.ItemPart(text=_text(validate(TextPart, part, path), path))
 
 
 def _text(part: TextPart, path: str) -> item_pb2.TextPart:

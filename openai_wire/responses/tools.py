@@ -1,16 +1,16 @@
 """Tools of responses: JSON to protos and back. Unlike in chat completions, functions are flat."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
-from openai_wire.shared.fields import BY_KIND, WireModel, drop_neutral, validate
+from openai_wire.shared.fields import BY_KIND, WireModel, check_type, drop_neutral, validate
 from openai_wire.shared.objects import Json
 from openai_wire.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
-from svc_kit.errors import InvalidField, InvalidType, MissingField, UnsupportedValue
+from svc_kit.errors import InvalidField, MissingField
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -127,22 +127,8 @@ def tool_object(tool: tool_pb2.Tool) -> Json:
 
 
 def _tool(fields: Mapping[str, Any], path: str) -> tool_pb2.Tool:
-    kind = fields.get("type")
-    match kind:
-        case "function":
-            return tool_pb2.Tool(function=_function(fields, path))
-        case "custom":
-            return tool_pb2.Tool(custom=_custom(fields, path))
-        case "file_search":
-            return tool_pb2.Tool(file_search=_search(fields, path))
-        case "mcp":
-            return tool_pb2.Tool(mcp=_mcp(fields, path))
-        case None:
-            raise MissingField(field=f"{path}.type")
-        case str():
-            raise UnsupportedValue(field=f"{path}.type", value=kind)
-        case _:
-            raise InvalidType(field=f"{path}.type", expected="a string")
+    kind = check_type(fields, path, _CONVERTERS)
+    return tool_pb2.Tool(**{kind: _CONVERTERS[kind](fields, path)})
 
 
 def _function(fields: Mapping[str, Any], path: str) -> tool_pb2.FunctionTool:
@@ -191,6 +177,15 @@ def _mcp(fields: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
     tool.approval = _NEVER if is_never else _ALWAYS
     tool.approval_exempt.extend(sorted(always if is_never else never - always))
     return tool
+
+
+_CONVERTERS: Final[Mapping[str, Callable[[Mapping[str, Any], str], Any]]] = {
+    "function": _function,
+    "custom": _custom,
+    "file_search": _search,
+    "mcp": _mcp,
+}
+"""Converters by type, which is also the name of the field of Tool."""
 
 
 def _tool_names(tools: ToolNames | None) -> set[str]:

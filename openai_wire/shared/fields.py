@@ -1,6 +1,6 @@
 """Base of request bodies: strict Pydantic models, unions by JSON type, DomainErrors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -17,6 +17,7 @@ from svc_kit.errors import (
     TooShort,
     UnknownField,
     UnsupportedField,
+    UnsupportedValue,
 )
 
 INT32_MAX = 2**31 - 1
@@ -72,6 +73,18 @@ def validate(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Body
     if at:
         first["loc"] = (at, *first["loc"])
     raise _domain_error(first)
+
+
+def check_type(fields: Mapping[str, Any], path: str, supported: Container[str]) -> str:
+    """The `type` of the object at `path`. Raises MissingField, InvalidType or UnsupportedValue."""
+    kind = fields.get("type")
+    if kind is None:
+        raise MissingField(field=f"{path}.type")
+    if not isinstance(kind, str):
+        raise InvalidType(field=f"{path}.type", expected="a string")
+    if kind not in supported:
+        raise UnsupportedValue(field=f"{path}.type", value=kind)
+    return kind
 
 
 def drop_neutral(

@@ -1,12 +1,12 @@
 """Query parameters of lists: `limit`, `order`, and cursors in one or both directions."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from corral.control.v1 import listing_pb2
 from pydantic import Field
 
 from openai_wire.shared.fields import WireModel, parse_integer, validate
+from openai_wire.shared.objects import Json
 
 MAX_PAGE = 100
 
@@ -25,20 +25,6 @@ class PageQuery(ListQuery):
     before: str | None = None
 
 
-class ListFields(TypedDict):
-    """Fields of every list request of the control service."""
-
-    page_size: int
-    after: str
-    order: listing_pb2.ListOrder
-
-
-class PageFields(ListFields):
-    """Fields of list requests with cursors in both directions."""
-
-    before: str
-
-
 QueryT = TypeVar("QueryT", bound=WireModel)
 
 
@@ -50,23 +36,17 @@ def parse_page_query(model: type[QueryT], query: Mapping[str, str]) -> QueryT:
     return validate(model, known)
 
 
-def list_fields(query: ListQuery) -> ListFields:
+def page_fields(query: ListQuery) -> Json:
     """Convert a query to fields of a list request; newest first unless `order` is "asc"."""
-    is_oldest_first = query.order == "asc"
-    return {
+    first = "OLDEST" if query.order == "asc" else "NEWEST"
+    fields = {
         "page_size": query.limit or 0,
         "after": query.after or "",
-        "order": listing_pb2.LIST_ORDER_OLDEST_FIRST
-        if is_oldest_first
-        else listing_pb2.LIST_ORDER_NEWEST_FIRST,
+        "order": f"LIST_ORDER_{first}_FIRST",
     }
+    return fields | ({"before": query.before or ""} if isinstance(query, PageQuery) else {})
 
 
-def page_fields(query: PageQuery) -> PageFields:
-    """As `list_fields`, with the backward cursor."""
-    return {**list_fields(query), "before": query.before or ""}
-
-
-def parse_page_fields(query: Mapping[str, str]) -> PageFields:
-    """Convert the query of a list without filters. Raises DomainErrors."""
-    return page_fields(parse_page_query(PageQuery, query))
+def parse_page_fields(query: Mapping[str, str], model: type[ListQuery] = PageQuery) -> Json:
+    """Convert a query without filters to fields of a list request. Raises DomainErrors."""
+    return page_fields(parse_page_query(model, query))

@@ -9,7 +9,6 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from svc_kit.errors import QueueFull
@@ -71,12 +70,7 @@ class SandboxPool:
             self._start_missing()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Kill all children; waiting and running jobs fail."""
         self._closed = True
         self._fail_waiting("the pool of child processes is closed")

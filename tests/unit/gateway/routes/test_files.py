@@ -9,7 +9,7 @@ import pytest
 from corral.control.v1 import file_pb2
 from fastapi import FastAPI
 
-from gateway.dependencies import provide_control
+from gateway.context import provide_control
 from gateway.routes import files
 
 

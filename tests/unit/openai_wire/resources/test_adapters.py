@@ -6,16 +6,17 @@ import pytest
 
 from openai_wire.chat.chat_request import parse_chat
 from openai_wire.resources.adapters import (
+    AdapterListQuery,
     header_from_form,
     header_from_json,
     header_from_load,
     header_from_path,
-    list_adapters_request,
     parse_wait,
     scales_by_index,
     update_request,
 )
 from openai_wire.shared.json_body import parse_array
+from openai_wire.shared.pagination import parse_page_fields
 from svc_kit import errors
 
 
@@ -96,9 +97,10 @@ def test_omitted_scales_are_zero() -> None:
 
 def test_queries_are_parsed() -> None:
     """`wait` is 0 to 60 whole seconds."""
-    request = list_adapters_request({"limit": "2", "order": "asc", "after": "adapter_1"})
+    query = {"limit": "1000", "order": "asc", "after": "adapter_1"}
+    fields = parse_page_fields(query, AdapterListQuery)
 
-    assert (request.page_size, request.order, request.after) == (2, 2, "adapter_1")
+    assert fields == {"page_size": 1000, "order": "LIST_ORDER_OLDEST_FIRST", "after": "adapter_1"}
     assert parse_wait({}) is None
     assert parse_wait({"wait": "5"}).seconds == 5  # type: ignore[union-attr]  # it is there
     for text in ("-1", "61", "x", "1.5"):
