@@ -3,64 +3,21 @@ requests, on a thread beside the step loop.
 """
 
 import logging
-import time
-from collections.abc import Callable, Collection, Container, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Container
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from inference_svc.engine.events import DiskCacheLoad, TierLoad
 from inference_svc.engine.kv_cache.allocator import MIN_SAVED_TOKENS
 from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest
 from inference_svc.engine.saved_state import Origin, SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
+from inference_svc.engine_process.file_thread import FileDone, FileThread
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache, SaveResult
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
-from inference_svc.snapshots.store import FolderUsage, new_snapshot_id
-from svc_kit.errors import DomainError, InternalError
-
-
-class DiskMeasurement(NamedTuple):
-    """Usage of the folder, and the time of the measurement on the monotonic clock."""
-
-    at: float
-    usage: FolderUsage
-
-
-def measure_usage(cache: DiskPrefixCache) -> DiskMeasurement:
-    """Measure the folder, on the thread that reads and writes it."""
-    return DiskMeasurement(time.monotonic(), cache.usage)
-
-
-class DiskCacheCounts:
-    """Counters of the disk prefix cache. Only the step thread may use them."""
-
-    def __init__(self, cache: DiskPrefixCache) -> None:
-        self.num_hits = self.num_misses = self.num_written = self.num_evicted = 0
-        self.measured = measure_usage(cache)
-        self._limits = cache.limits
-        self._reported: DiskCacheLoad | None = None
-
-    def changed_load(self) -> DiskCacheLoad | None:
-        """The current counts; None if unchanged since the last call."""
-        tier = TierLoad(
-            self.measured.usage.num_files,
-            self.measured.usage.num_bytes,
-            self._limits.max_files,
-            self._limits.max_bytes,
-            self.num_hits,
-            self.num_misses,
-            self.num_written,
-            self.num_evicted,
-        )
-        load = DiskCacheLoad(self.measured.at, tier)
-        if load == self._reported:
-            return None
-        self._reported = load
-        return load
-
+from svc_kit.errors import DomainError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,42 +25,37 @@ _MAX_UNWRITTEN_BYTES = 256 << 20
 """Limit of the states queued for the disk; prefixes evicted beyond it are lost."""
 
 
-class OffloadDone(NamedTuple):
-    """Finished work of the offload thread; the step thread passes it to
-    `PrefixOffloader.complete`."""
-
-    apply: Callable[[], None]
-    measured: DiskMeasurement
-
-
 class PrefixOffloader:
-    """Connects the engine of a model to the disk prefix cache. Its methods are called on the step
-    thread; the offload thread passes an `OffloadDone` to `post`."""
+    """Connects the engine of a model to the disk prefix cache; `emit` receives the results of
+    commands. Its methods are called on the step thread."""
 
     def __init__(
-        self, served: ServedEngine, cache: DiskPrefixCache, post: Callable[[OffloadDone], None]
+        self,
+        served: ServedEngine,
+        cache: DiskPrefixCache,
+        post: Callable[[FileDone], None],
+        emit: Callable[[SnapshotDone], None],
     ) -> None:
         self._served = served
         self._engine = served.engine
         self._cache = cache
-        self._post = post
-        self._file_thread = ThreadPoolExecutor(1, "disk-prefix-cache")
+        self._emit = emit
+        self._thread = FileThread("disk-prefix-cache", lambda: cache.usage, post)
         self._fingerprint: Fingerprint | None = None  # set by the first request of a stored object
         self._index: dict[str, SavedPrefix] | None = None  # without KV cells; None until listed
         self._deferred: dict[int, SequenceRequest] = {}
         self._readers: dict[str, list[int]] = {}
         self._unwritten_bytes = 0
-        self._counts = DiskCacheCounts(cache)
-        self._results: list[SequenceRequest | SnapshotDone] = []
+        self._num_hits = self._num_misses = self._num_written = self._num_evicted = 0
+        self._reported: DiskCacheLoad | None = None
         self._engine.archive_to(self._write)
 
     def defer(self, request: SequenceRequest) -> bool:
-        """Whether a request has to wait for its prefix; if so, `complete` returns it later."""
+        """Whether a request has to wait for its prefix; if so, it is submitted later."""
         if request.keep_for is None or not self._cache.is_enabled:
             return False
         if self._fingerprint is None:
-            fingerprint = replace(self._served.fingerprint, model=request.keep_for.digest)
-            self._fingerprint = fingerprint
+            self._fingerprint = fingerprint = self._served.fingerprint_of(request.keep_for.digest)
             self._run(
                 lambda: self._cache.find_compatible(fingerprint),
                 self._set_index,
@@ -119,7 +71,7 @@ class PrefixOffloader:
         return self._deferred.pop(sequence_id, None)
 
     def drop(self, command: DropCachedPrefixes) -> None:
-        """Delete the prefixes of stored objects; `complete` returns the result."""
+        """Delete the prefixes of stored objects."""
         self._detach_objects(command.object_ids)
 
         def dropped(count: int) -> None:
@@ -127,10 +79,10 @@ class PrefixOffloader:
             for prefix in list(self._indexed):
                 if prefix.kept_for in command.object_ids:
                     self._remove_from_index(prefix.snapshot_id)
-            self._results.append(SnapshotDone(command.job_id, count, None))
+            self._emit(SnapshotDone(command.job_id, count, None))
 
         def failed(error: DomainError) -> None:
-            self._results.append(SnapshotDone(command.job_id, error, None))
+            self._emit(SnapshotDone(command.job_id, error, None))
 
         self._run(lambda: self._cache.drop(command.object_ids), dropped, failed)
 
@@ -141,17 +93,23 @@ class PrefixOffloader:
             if request.keep_for is not None and request.keep_for.object_id in object_ids:
                 self._deferred[request.sequence_id] = replace(request, keep_for=None)
 
-    def complete(self, done: OffloadDone) -> Iterator[SequenceRequest | SnapshotDone]:
-        """Apply finished work of the offload thread; yields the requests that need not wait any
-        longer, and the results of commands."""
-        self._counts.measured = done.measured
-        done.apply()
-        results, self._results = self._results, []
-        yield from results
-
     def changed_load(self) -> DiskCacheLoad | None:
         """The state of the disk cache; None if unchanged since the last call."""
-        return self._counts.changed_load()
+        measured, limits = self._thread.measured, self._cache.limits
+        tier = TierLoad(
+            *measured.usage,
+            limits.max_files,
+            limits.max_bytes,
+            self._num_hits,
+            self._num_misses,
+            self._num_written,
+            self._num_evicted,
+        )
+        load = DiskCacheLoad(measured.at, tier)
+        if load == self._reported:
+            return None
+        self._reported = load
+        return load
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -165,7 +123,7 @@ class PrefixOffloader:
         deferred, self._deferred = self._deferred, {}
         for request in deferred.values():
             if not self._start_read(request, self._index):
-                self._results.append(request)
+                self._engine.submit(request)
 
     def _start_read(self, request: SequenceRequest, index: dict[str, SavedPrefix]) -> bool:
         """Read the file with the longest matching prefix; False if memory has about as much."""
@@ -177,7 +135,7 @@ class PrefixOffloader:
         name = max(matches, key=matches.__getitem__, default="")
         in_memory = self._engine.num_reusable_tokens(request)
         if not name or matches[name] - in_memory < MIN_SAVED_TOKENS:
-            self._counts.num_misses += in_memory < MIN_SAVED_TOKENS
+            self._num_misses += in_memory < MIN_SAVED_TOKENS
             return False
         self._deferred[request.sequence_id] = request
         readers = self._readers.setdefault(name, [])
@@ -196,9 +154,10 @@ class PrefixOffloader:
             self._remove_from_index(name)  # reading it again would fail again
         deferred = [self.release(sequence_id) for sequence_id in self._readers.pop(name)]
         requests = [request for request in deferred if request is not None]
-        self._counts.num_hits += len(requests) if restored else 0
-        self._counts.num_misses += 0 if restored else len(requests)
-        self._results += requests
+        self._num_hits += len(requests) if restored else 0
+        self._num_misses += 0 if restored else len(requests)
+        for request in requests:
+            self._engine.submit(request)
 
     def _remove_from_index(self, name: str) -> None:
         if self._index is not None:
@@ -220,7 +179,7 @@ class PrefixOffloader:
             )
             return
         self._unwritten_bytes += size
-        snapshot = self._make_snapshot(prefix, self._fingerprint)
+        snapshot = self._make_snapshot(prefix, self._fingerprint.model)
         replaced = [
             indexed.snapshot_id
             for indexed in self._indexed
@@ -229,8 +188,8 @@ class PrefixOffloader:
 
         def written(result: SaveResult) -> None:
             self._unwritten_bytes -= size
-            self._counts.num_written += 1
-            self._counts.num_evicted += result.num_evicted
+            self._num_written += 1
+            self._num_evicted += result.num_evicted
             if self._index is not None:
                 self._index[snapshot.snapshot_id] = _without_cells(snapshot)
                 for name in self._index.keys() - result.snapshot_ids:  # evicted files
@@ -241,22 +200,10 @@ class PrefixOffloader:
 
         self._run(lambda: self._cache.save(snapshot, prefix.state, replaced), written, failed)
 
-    def _make_snapshot(self, prefix: SavedPrefix, fingerprint: Fingerprint) -> Snapshot:
+    def _make_snapshot(self, prefix: SavedPrefix, digest: str) -> Snapshot:
         tokens = prefix.tokens
-        return Snapshot(
-            snapshot_id=new_snapshot_id(),
-            created_at=time.time(),
-            model=self._served.name,
-            fingerprint=fingerprint,
-            key=prefix.key,
-            num_computed=len(tokens),
-            whole=prefix.whole,
-            origin=Origin("", 0, "", tokens, len(tokens), "", ()),
-            state_bytes=len(prefix.state),
-            kept_for=prefix.kept_for,
-        )
-
-    # --- the offload thread -----------------------------------------------------------------------
+        origin = Origin("", 0, "", tokens, len(tokens), "", ())
+        return self._served.make_snapshot(prefix, origin, digest, kept_for=prefix.kept_for)
 
     def _run(
         self,
@@ -264,36 +211,11 @@ class PrefixOffloader:
         then: Callable[[T], None],
         failed: Callable[[DomainError], None],
     ) -> None:
-        """Do `work` on the offload thread, then call `then` or `failed` on the step thread."""
-
-        def report(done: "Future[T]") -> None:
-            self._post(OffloadDone(_bind_outcome(done, then, failed), measure_usage(self._cache)))
-
-        self._file_thread.submit(work).add_done_callback(report)
-
-
-def _bind_outcome(
-    done: "Future[T]", then: Callable[[T], None], failed: Callable[[DomainError], None]
-) -> Callable[[], None]:
-    try:
-        return partial(then, done.result())
-    except DomainError as error:
-        return partial(failed, error)
-    except Exception:  # a waiting request must continue even after a bug
-        log.exception("the disk prefix cache failed unexpectedly")
-        return partial(failed, InternalError(request_id="disk prefix cache"))
+        self._thread.run("disk prefix cache", work, then, failed)
 
 
 def _without_cells(snapshot: Snapshot) -> SavedPrefix:
-    return SavedPrefix(
-        snapshot.key,
-        snapshot.origin.tokens[: snapshot.num_computed],
-        bytearray(),
-        snapshot.whole,
-        None,
-        snapshot.snapshot_id,
-        snapshot.kept_for,
-    )
+    return replace(snapshot.saved_prefix(bytearray()), origin=None)
 
 
 def _covers(one: SavedPrefix, other: SavedPrefix) -> bool:

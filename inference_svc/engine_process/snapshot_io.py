@@ -2,24 +2,21 @@
 and writes files.
 """
 
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, SnapshotCommand
-from inference_svc.engine.saved_state import SavedPrefix
+from inference_svc.engine.saved_state import Origin, SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
+from inference_svc.engine_process.file_thread import FileDone, FileThread
 from inference_svc.snapshots.snapshot import Fingerprint, RestoreTarget, Snapshot
-from inference_svc.snapshots.store import FolderUsage, SnapshotStore, new_snapshot_id
-from svc_kit.errors import DomainError, InternalError, SnapshotTooLarge, StateNotFound
-
-log = logging.getLogger(__name__)
+from inference_svc.snapshots.store import SnapshotStore, new_snapshot_id
+from svc_kit.errors import DomainError, SnapshotTooLarge, StateNotFound
 
 
 class ServedEngine(NamedTuple):
@@ -30,58 +27,77 @@ class ServedEngine(NamedTuple):
     fingerprint: Fingerprint
     slot_tokens: int
 
+    def fingerprint_of(self, digest: str) -> Fingerprint:
+        """Return the fingerprint with the digest of the model."""
+        return replace(self.fingerprint, model=digest)
+
+    def make_snapshot(
+        self, prefix: SavedPrefix, origin: Origin, digest: str, *, kept_for: str = ""
+    ) -> Snapshot:
+        """Describe a prefix, under a new id."""
+        return Snapshot(
+            snapshot_id=new_snapshot_id(),
+            created_at=time.time(),
+            model=self.name,
+            fingerprint=self.fingerprint_of(digest),
+            key=prefix.key,
+            num_computed=len(prefix.tokens),
+            whole=prefix.whole,
+            origin=origin,
+            state_bytes=len(prefix.state),
+            kept_for=kept_for,
+        )
+
 
 class _LoadedSnapshot(NamedTuple):
-    """The content of a file, and the request that restores it."""
+    """The content of a file."""
 
-    engine: Engine
     snapshot: Snapshot
-    prefix: SavedPrefix
-
-
-class FileDone(NamedTuple):
-    """A finished operation of the file thread, for `SnapshotIO.handle`."""
-
-    job_id: int
-    outcome: "_LoadedSnapshot | Snapshot | DomainError"
-    usage: FolderUsage
+    state: bytearray
 
 
 class SnapshotIO:
-    """Executes commands in order, on the step thread. The file thread passes a `FileDone` to
-    `post`, and the step thread passes it on to `handle`."""
+    """Executes commands in order, on the step thread; `emit` receives their results."""
 
     def __init__(
-        self, served: ServedEngine, store: SnapshotStore, post: Callable[[FileDone], None]
+        self,
+        served: ServedEngine,
+        store: SnapshotStore,
+        post: Callable[[FileDone], None],
+        emit: Callable[[SnapshotDone], None],
     ) -> None:
         self._served = served
         self._store = store
-        self._post = post
-        self._file_thread = ThreadPoolExecutor(1, "snapshots")
+        self._emit = emit
+        self._thread = FileThread("snapshots", lambda: store.usage, post)
         self._queue: deque[SnapshotCommand] = deque()
         self._is_busy = False
 
-    def handle(self, message: SnapshotCommand | FileDone) -> Iterator[SnapshotDone]:
-        """Start a command, or complete one; yields the results that are available."""
-        if isinstance(message, FileDone):
-            self._is_busy = False
-            outcome = message.outcome
-            if isinstance(outcome, _LoadedSnapshot):
-                outcome = _restore(outcome)
-            yield SnapshotDone(message.job_id, outcome, message.usage)
-        else:
-            self._queue.append(message)
+    def execute(self, command: SnapshotCommand) -> None:
+        """Execute a command, after the earlier ones."""
+        self._queue.append(command)
+        self._start_next()
+
+    def _start_next(self) -> None:
         while self._queue and not self._is_busy:
             command = self._queue.popleft()
             try:
                 work = self._prepare(command)
             except DomainError as error:
-                yield SnapshotDone(command.job_id, error, None)
+                self._emit(SnapshotDone(command.job_id, error, None))
                 continue
             self._is_busy = True
-            self._file_thread.submit(work).add_done_callback(partial(self._report, command.job_id))
+            finish = partial(self._finish, command.job_id)
+            self._thread.run(f"snapshot job {command.job_id}", work, finish, finish)
 
-    def _prepare(self, command: SnapshotCommand) -> "Callable[[], _LoadedSnapshot | Snapshot]":
+    def _finish(self, job_id: int, outcome: _LoadedSnapshot | Snapshot | DomainError) -> None:
+        self._is_busy = False
+        if isinstance(outcome, _LoadedSnapshot):
+            outcome = self._restore(outcome)
+        self._emit(SnapshotDone(job_id, outcome, self._thread.measured.usage))
+        self._start_next()
+
+    def _prepare(self, command: SnapshotCommand) -> Callable[[], _LoadedSnapshot | Snapshot]:
         """Return the work of the file thread. A save copies its KV cells now."""
         match command:
             case SaveSnapshot():
@@ -92,22 +108,18 @@ class SnapshotIO:
                 return lambda: self._read(command, max_bytes)
 
     def _copy_cells(self, command: SaveSnapshot) -> tuple[Snapshot, SavedPrefix]:
-        served = self._served
-        prefix = served.engine.snapshot(command.request_id, command.choice)
+        prefix = self._served.engine.snapshot(command.request_id, command.choice)
         if prefix is None or prefix.origin is None:
             raise StateNotFound(request=command.request_id, index=command.choice)
-        snapshot = Snapshot(
-            snapshot_id=new_snapshot_id(),
-            created_at=time.time(),
-            model=served.name,
-            fingerprint=_with_digest(served, command.digest),
-            key=prefix.key,
-            num_computed=len(prefix.tokens),
-            whole=prefix.whole,
-            origin=prefix.origin,
-            state_bytes=len(prefix.state),
-        )
-        return snapshot, prefix
+        return self._served.make_snapshot(prefix, prefix.origin, command.digest), prefix
+
+    def _restore(self, loaded: _LoadedSnapshot) -> Snapshot | DomainError:
+        """Restore the cells in the engine, whose free memory may have shrunk since the read
+        began."""
+        engine, snapshot = self._served.engine, loaded.snapshot
+        if engine.restore(snapshot.saved_prefix(loaded.state)):
+            return snapshot
+        return _too_large(snapshot, engine.restore_bytes)
 
     # --- on the file thread -----------------------------------------------------------------------
 
@@ -118,44 +130,13 @@ class SnapshotIO:
     def _read(self, command: RestoreSnapshot, max_bytes: int) -> _LoadedSnapshot:
         with self._store.open(command.snapshot_id) as reader:
             snapshot, served = reader.snapshot, self._served
-            fingerprint = _with_digest(served, command.digest)
+            fingerprint = served.fingerprint_of(command.digest)
             snapshot.check_compatible(
                 RestoreTarget(fingerprint, served.engine.adapters, served.slot_tokens)
             )
             if snapshot.state_bytes > max_bytes:
                 raise _too_large(snapshot, max_bytes)
-            state = reader.read_state()
-        prefix = SavedPrefix(
-            snapshot.key,
-            snapshot.origin.tokens[: snapshot.num_computed],
-            state,
-            snapshot.whole,
-            snapshot.origin,
-            snapshot.snapshot_id,
-        )
-        return _LoadedSnapshot(served.engine, snapshot, prefix)
-
-    def _report(self, job_id: int, work: "Future[_LoadedSnapshot | Snapshot]") -> None:
-        outcome: _LoadedSnapshot | Snapshot | DomainError
-        try:
-            outcome = work.result()
-        except DomainError as error:
-            outcome = error
-        except Exception:  # the caller must get a result even after a bug
-            log.exception("snapshot job %d failed unexpectedly", job_id)
-            outcome = InternalError(request_id=f"snapshot job {job_id}")
-        self._post(FileDone(job_id, outcome, self._store.usage))
-
-
-def _restore(loaded: _LoadedSnapshot) -> Snapshot | DomainError:
-    """Restore the cells in the engine, whose free memory may have shrunk since the read began."""
-    if loaded.engine.restore(loaded.prefix):
-        return loaded.snapshot
-    return _too_large(loaded.snapshot, loaded.engine.restore_bytes)
-
-
-def _with_digest(served: ServedEngine, digest: str) -> Fingerprint:
-    return replace(served.fingerprint, model=digest)
+            return _LoadedSnapshot(snapshot, reader.read_state())
 
 
 def _too_large(snapshot: Snapshot, limit_bytes: int) -> SnapshotTooLarge:

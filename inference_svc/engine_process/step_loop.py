@@ -23,15 +23,15 @@ from inference_svc.engine.request import (
     Pause,
     RestoreSnapshot,
     SaveSnapshot,
-    SnapshotCommand,
     Submit,
     UnloadAdapter,
 )
 from inference_svc.engine.scheduler.fairness import FairTurns
 from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
+from inference_svc.engine_process.file_thread import FileDone
 from inference_svc.engine_process.output_batcher import OutputBatcher
-from inference_svc.engine_process.prefix_offload import OffloadDone, PrefixOffloader
-from inference_svc.engine_process.snapshot_io import FileDone, SnapshotIO
+from inference_svc.engine_process.prefix_offload import PrefixOffloader
+from inference_svc.engine_process.snapshot_io import SnapshotIO
 from inference_svc.llama.engine_memory import EngineMemory
 
 
@@ -54,12 +54,14 @@ class AbortingPipe:
 
 _DEADLINE_CHECK_S = 0.05
 Stepper = Engine | Embedder
+PostDone = Callable[[FileDone], None]
+EmitResult = Callable[[SnapshotDone], None]
 
 
 class _ReceivedCommand(NamedTuple):
     """A command (or a finished file operation), and the decode call during which it arrived."""
 
-    command: Command | FileDone | OffloadDone
+    command: Command | FileDone
     step: int
 
 
@@ -76,12 +78,12 @@ class StepLoop:
         clock: Callable[[], float] = time.monotonic,
         memory: EngineMemory | None = None,
         stream_interval_s: float = 0.0,
-        make_snapshot_io: Callable[[Callable[[FileDone], None]], SnapshotIO] | None = None,
-        make_offloader: Callable[[Callable[[OffloadDone], None]], PrefixOffloader] | None = None,
+        make_snapshot_io: Callable[[PostDone, EmitResult], SnapshotIO] | None = None,
+        make_offloader: Callable[[PostDone, EmitResult], PrefixOffloader] | None = None,
     ) -> None:
         """`stream_interval_s` is how long tokens may be delayed to batch them. `make_snapshot_io`
-        and `make_offloader` receive the function with which their threads report to the step
-        thread."""
+        and `make_offloader` receive the functions with which their threads report to the step
+        thread, and with which they emit results."""
         self._pipe = pipe
         self._clock = clock
         self._engine = engine
@@ -91,8 +93,9 @@ class StepLoop:
         self._turns: FairTurns[Stepper] = FairTurns()
         self._inbox: SimpleQueue[_ReceivedCommand] = SimpleQueue()
         self._outbox = OutputBatcher(stream_interval_s)
-        self._snapshot_io = make_snapshot_io(self._enqueue) if make_snapshot_io else None
-        self._offloader = make_offloader(self._enqueue) if make_offloader else None
+        functions = self._enqueue, self._outbox.put
+        self._snapshot_io = make_snapshot_io(*functions) if make_snapshot_io else None
+        self._offloader = make_offloader(*functions) if make_offloader else None
         self._report_disk_cache()
         self._step = 0
 
@@ -165,15 +168,20 @@ class StepLoop:
         except Empty:
             return
 
-    def _enqueue(self, command: Command | FileDone | OffloadDone) -> None:
+    def _enqueue(self, command: Command | FileDone) -> None:
         self._inbox.put(_ReceivedCommand(command, self._step))
 
     def _apply(self, received: _ReceivedCommand) -> None:
         match received.command:
-            case SaveSnapshot() | RestoreSnapshot() | FileDone() as message:
-                self._apply_to_snapshots(message)
-            case DropCachedPrefixes() | OffloadDone() as message:
-                self._apply_to_disk_cache(message)
+            case FileDone(apply):
+                apply()
+                self._report_disk_cache()
+            case SaveSnapshot() | RestoreSnapshot() as command if self._snapshot_io is not None:
+                self._snapshot_io.execute(command)
+            case DropCachedPrefixes() as command if self._offloader is not None:
+                self._offloader.drop(command)
+            case DropCachedPrefixes(job_id):
+                self._outbox.put(SnapshotDone(job_id, 0, None))
             case SubmitEmbedding(request) if self._embedder is not None:
                 self._embedder.submit(request)
             case Cancel(sequence_id):
@@ -183,7 +191,7 @@ class StepLoop:
             case command if self._engine is not None:
                 self._apply_to_engine(self._engine, command)
 
-    def _apply_to_engine(self, engine: Engine, command: Command | FileDone | OffloadDone) -> None:
+    def _apply_to_engine(self, engine: Engine, command: Command) -> None:
         match command:
             case Submit(request):
                 if self._offloader is None or not self._offloader.defer(request):
@@ -203,25 +211,6 @@ class StepLoop:
                 self._report_memory()
                 # Reported at once: should the process abort later, this adapter is not the cause.
                 self._outbox.put([loaded])
-
-    def _apply_to_snapshots(self, message: SnapshotCommand | FileDone) -> None:
-        if self._snapshot_io is not None:
-            for result in self._snapshot_io.handle(message):
-                self._outbox.put(result)
-
-    def _apply_to_disk_cache(self, message: DropCachedPrefixes | OffloadDone) -> None:
-        if self._offloader is None or self._engine is None:
-            if isinstance(message, DropCachedPrefixes):
-                self._outbox.put(SnapshotDone(message.job_id, 0, None))
-        elif isinstance(message, DropCachedPrefixes):
-            self._offloader.drop(message)
-        else:
-            for result in self._offloader.complete(message):
-                if isinstance(result, SnapshotDone):
-                    self._outbox.put(result)
-                else:
-                    self._engine.submit(result)
-            self._report_disk_cache()
 
     def _report_disk_cache(self) -> None:
         if self._offloader is not None and (load := self._offloader.changed_load()) is not None:

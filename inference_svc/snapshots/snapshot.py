@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from inference_svc.engine.saved_state import Origin
+from inference_svc.engine.saved_state import Origin, SavedPrefix
 from svc_kit.errors import SnapshotIncompatible
 
 
@@ -45,6 +45,18 @@ class Snapshot:
     origin: Origin
     state_bytes: int
     kept_for: str = ""
+
+    def saved_prefix(self, state: bytearray) -> SavedPrefix:
+        """Return the prefix with these KV cells."""
+        return SavedPrefix(
+            self.key,
+            self.origin.tokens[: self.num_computed],
+            state,
+            self.whole,
+            self.origin,
+            self.snapshot_id,
+            self.kept_for,
+        )
 
     def check_compatible(self, target: RestoreTarget) -> None:
         """Raise `SnapshotIncompatible` for the first difference."""

@@ -138,8 +138,7 @@ BROAD_HANDLERS = (
     "control_svc/jobs/dispatcher.py",  # an attempt,
     "control_svc/jobs/dispatcher.py",  # and the storing of its result
     "inference_svc/adapter_sync/reconciler.py",  # an adapter
-    "inference_svc/engine_process/prefix_offload.py",  # a prefix
-    "inference_svc/engine_process/snapshot_io.py",  # a snapshot
+    "inference_svc/engine_process/file_thread.py",  # a snapshot or a prefix
     "inference_svc/llama/sampling/batch_sampler.py",  # a sequence
     "inference_svc/model_pool/lifecycle.py",  # a model
     # Code of others that may raise anything.

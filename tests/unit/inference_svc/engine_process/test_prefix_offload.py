@@ -11,7 +11,8 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, Started, TierLoad
 from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest, StoredObjectRef
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.engine_process.prefix_offload import OffloadDone, PrefixOffloader
+from inference_svc.engine_process.file_thread import FileDone
+from inference_svc.engine_process.prefix_offload import PrefixOffloader
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import FolderLimits
@@ -39,10 +40,11 @@ class Bench:
         slot_tokens: int = LIMITS.slot_tokens,
     ) -> None:
         self.engine = EngineBench(FakeBackend(LIMITS), saved_bytes=saved_bytes)
-        self.finished: SimpleQueue[OffloadDone] = SimpleQueue()
+        self.finished: SimpleQueue[FileDone] = SimpleQueue()
         served = ServedEngine("m", self.engine.engine, FINGERPRINT, slot_tokens)
         cache = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files))
-        self.offloader = PrefixOffloader(served, cache, self.finished.put)
+        self.results: list[SnapshotDone] = []
+        self.offloader = PrefixOffloader(served, cache, self.finished.put, self.results.append)
         self._ids = iter(range(1000))
 
     def request(self, prompt: list[int], object_id: str = "", **changes: Any) -> SequenceRequest:
@@ -51,18 +53,18 @@ class Bench:
         fields = {"keep_for": keep_for, "max_tokens": 4, "ignore_eos": True, **changes}
         return make_request(next(self._ids), prompt, **fields)
 
-    def complete_next(self) -> list[SequenceRequest | SnapshotDone]:
+    def complete_next(self) -> None:
         """Wait for the offload thread and complete its work."""
-        return list(self.offloader.complete(self.finished.get(timeout=10)))
+        self.finished.get(timeout=10).apply()
 
     def run(self, prompt: list[int], object_id: str = "", **changes: Any) -> Started:
         """Run a request to its end; returns how it started."""
         request = self.request(prompt, object_id, **changes)
         if self.offloader.defer(request):
-            while request not in (results := self.complete_next()):
-                pass
-            assert results == [request]
-        self.engine.submit(request)
+            while not self.engine.engine.has_sequences:
+                self.complete_next()
+        else:
+            self.engine.submit(request)
         self.engine.run()
         (started,) = (
             event
@@ -73,11 +75,11 @@ class Bench:
 
     def drop(self, *object_ids: str) -> object:
         """The outcome of a command, which completes after all earlier work."""
+        self.results.clear()
         self.offloader.drop(DropCachedPrefixes(1, object_ids))
-        while True:
-            for result in self.complete_next():
-                if isinstance(result, SnapshotDone):
-                    return result.outcome
+        while not self.results:
+            self.complete_next()
+        return self.results[0].outcome
 
     @property
     def tier(self) -> TierLoad:
@@ -229,10 +231,8 @@ def test_a_prefix_read_while_its_object_is_dropped_is_not_written_again(
     assert bench.offloader.defer(deferred)
 
     bench.offloader.drop(DropCachedPrefixes(1, ("thread_1",)))
-    done = [bench.finished.get(timeout=10) for _ in range(2)]
-    results = [result for each in done for result in bench.offloader.complete(each)]
-    (released,) = (result for result in results if isinstance(result, SequenceRequest))
-    bench.engine.submit(released)
+    for done in [bench.finished.get(timeout=10) for _ in range(2)]:
+        done.apply()
     bench.engine.run()
     bench.evict()
 
@@ -281,7 +281,8 @@ def test_a_deferred_request_can_be_released(bench: Bench) -> None:
     assert bench.offloader.defer(request)
     assert bench.offloader.release(request.sequence_id) is request
     assert bench.offloader.release(request.sequence_id) is None
-    assert bench.complete_next() == []
+    bench.complete_next()
+    assert not bench.engine.engine.has_sequences
     assert bench.run(next_prompt(), "thread_1").source is CacheSource.DISK
 
 

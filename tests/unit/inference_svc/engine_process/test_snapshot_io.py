@@ -10,7 +10,8 @@ import pytest
 
 from inference_svc.engine.request import RestoreSnapshot, SaveSnapshot, SnapshotCommand
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.engine_process.snapshot_io import FileDone, ServedEngine, SnapshotIO
+from inference_svc.engine_process.file_thread import FileDone
+from inference_svc.engine_process.snapshot_io import ServedEngine, SnapshotIO
 from inference_svc.snapshots.file_format import write
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import FolderLimits, SnapshotStore
@@ -44,16 +45,18 @@ class Bench:
         self.store = SnapshotStore(FolderLimits(folder, 10**6, 9), write)
         self.done: SimpleQueue[FileDone] = SimpleQueue()
         fields = {"fingerprint": FINGERPRINT, "slot_tokens": 64, **served}
-        self.io = SnapshotIO(
-            ServedEngine("m", self.engine.engine, **fields), self.store, self.done.put
-        )
+        served_engine = ServedEngine("m", self.engine.engine, **fields)
+        self.results: list[SnapshotDone] = []
+        self.io = SnapshotIO(served_engine, self.store, self.done.put, self.results.append)
 
     def execute(self, *commands: SnapshotCommand) -> list[SnapshotDone]:
         """Send commands together; returns their results."""
-        results = [result for command in commands for result in self.io.handle(command)]
-        while len(results) < len(commands):
-            results += self.io.handle(self.done.get())
-        return results
+        self.results.clear()
+        for command in commands:
+            self.io.execute(command)
+        while len(self.results) < len(commands):
+            self.done.get().apply()
+        return self.results.copy()
 
     def outcome(self, command: SnapshotCommand) -> object:
         """The outcome of one command."""
@@ -97,12 +100,13 @@ def test_a_saved_snapshot_names_its_model(bench: Bench) -> None:
 def test_the_engine_continues_while_a_file_is_written(bench: Bench) -> None:
     """The snapshot has the cells of the moment of the command."""
     engine = bench.start_sequence()
-    results = list(bench.io.handle(SaveSnapshot(1, "r", 0, DIGEST)))
+    bench.io.execute(SaveSnapshot(1, "r", 0, DIGEST))
     num_output = len(engine.tokens(0))
     engine.run()
-    (result,) = bench.io.handle(bench.done.get())
+    assert bench.results == []
+    bench.done.get().apply()
 
-    assert results == []
+    (result,) = bench.results
     assert isinstance(result.outcome, Snapshot)
     assert len(result.outcome.origin.tokens) == len(PROMPT) + num_output
 
@@ -145,11 +149,11 @@ def test_a_state_larger_than_the_memory_is_not_read(tmp_path: Path) -> None:
 def test_memory_allocated_during_the_read_is_an_error(bench: Bench) -> None:
     """A sequence was preempted while the file was read."""
     snapshot = bench.save()
-    list(bench.io.handle(RestoreSnapshot(2, snapshot.snapshot_id, DIGEST)))
+    bench.io.execute(RestoreSnapshot(2, snapshot.snapshot_id, DIGEST))
     bench.engine.engine._prefix_cache.reserve(10**6)
-    (result,) = bench.io.handle(bench.done.get())
+    bench.done.get().apply()
 
-    assert isinstance(result.outcome, SnapshotTooLarge)
+    assert isinstance(bench.results[-1].outcome, SnapshotTooLarge)
 
 
 def test_a_bug_on_the_file_thread_is_an_internal_error(tmp_path: Path) -> None:
