@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from inference_svc.chat.json_values import json_object
+from inference_svc.validation import check_count
 from svc_kit.errors import InvalidField, MissingField, TooLong, UnsupportedField
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -155,8 +156,7 @@ class Conversation:
         conversation cannot be rendered."""
         if not self.messages:
             raise MissingField(field="messages")
-        if len(self.messages) > limits.max_messages:
-            raise TooLong(field="messages", length=len(self.messages), limit=limits.max_messages)
+        check_count("messages", self.messages, limits.max_messages)
         size = 0
         for field, text in self._texts():
             try:
@@ -283,8 +283,7 @@ def _check_tool_turns(messages: tuple[Message, ...]) -> None:
 
 
 def _check_tools(tools: tuple[ToolSpec, ...]) -> None:
-    if len(tools) > _MAX_TOOLS:
-        raise TooLong(field="tools", length=len(tools), limit=_MAX_TOOLS)
+    check_count("tools", tools, _MAX_TOOLS)
     names: set[str] = set()
     for index, tool in enumerate(tools):
         field = f"tools[{index}].function"

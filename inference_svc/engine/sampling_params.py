@@ -3,11 +3,11 @@
 """
 
 import enum
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from svc_kit.errors import InvalidField, OutOfRange, TokenOutOfVocabulary, TooLong
+from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
+from svc_kit.errors import InvalidField, OutOfRange
 
 MAX_LOGIT_BIAS = 1024
 MAX_SEQUENCE_BREAKERS = 64
@@ -128,9 +128,8 @@ class Sampling:
 
         Raises `OutOfRange`, `TooLong`, `InvalidField` or `TokenOutOfVocabulary`, naming the field.
         """
-        for field, value, minimum, maximum in self._ranges(vocabulary_size, context_tokens):
-            if not math.isfinite(value) or value < minimum or value > maximum:
-                raise OutOfRange(field=field, value=value, minimum=minimum, maximum=maximum)
+        for bounds in self._ranges(vocabulary_size, context_tokens):
+            check_range(*bounds)
         if self.repetition_penalty <= 0:
             raise OutOfRange(
                 field="repetition_penalty", value=self.repetition_penalty, minimum=0.01
@@ -175,42 +174,19 @@ class Sampling:
             yield "adaptive.decay", round(self.adaptive.decay, 6), 0, 0.99
 
     def _validate_tokens(self, vocabulary_size: int) -> None:
-        if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise TooLong(field="logit_bias", length=len(self.logit_bias), limit=MAX_LOGIT_BIAS)
+        check_count("logit_bias", self.logit_bias, MAX_LOGIT_BIAS)
         for token, bias in self.logit_bias:
-            _check_token("logit_bias", token, vocabulary_size)
-            if not math.isfinite(bias) or not -100 <= bias <= 100:
-                raise OutOfRange(field="logit_bias", value=bias, minimum=-100, maximum=100)
-        if len(self.allowed_token_ids) > vocabulary_size:
-            raise TooLong(
-                field="allowed_token_ids",
-                length=len(self.allowed_token_ids),
-                limit=vocabulary_size,
-            )
-        for token in self.allowed_token_ids:
-            _check_token("allowed_token_ids", token, vocabulary_size)
+            check_tokens("logit_bias", (token,), vocabulary_size)
+            check_range("logit_bias", bias, -100, 100)
+        check_count("allowed_token_ids", self.allowed_token_ids, vocabulary_size)
+        check_tokens("allowed_token_ids", self.allowed_token_ids, vocabulary_size)
 
     def _validate_breakers(self) -> None:
         breakers = self.dry.sequence_breakers if self.dry is not None else ()
-        if len(breakers) > MAX_SEQUENCE_BREAKERS:
-            raise TooLong(
-                field="dry.sequence_breakers", length=len(breakers), limit=MAX_SEQUENCE_BREAKERS
-            )
+        check_count("dry.sequence_breakers", breakers, MAX_SEQUENCE_BREAKERS)
         for text in breakers:
-            size = len(text.encode("utf-8", "surrogatepass"))
-            if size > MAX_SEQUENCE_BREAKER_BYTES:
-                raise TooLong(
-                    field="dry.sequence_breakers",
-                    length=size,
-                    limit=MAX_SEQUENCE_BREAKER_BYTES,
-                    unit="bytes",
-                )
+            check_bytes("dry.sequence_breakers", text, MAX_SEQUENCE_BREAKER_BYTES)
             if not text or "\0" in text:
                 raise InvalidField(
                     field="dry.sequence_breakers", problem="is empty or contains a NUL character"
                 )
-
-
-def _check_token(field: str, token: int, vocabulary_size: int) -> None:
-    if not 0 <= token < vocabulary_size:
-        raise TokenOutOfVocabulary(field=field, token=token, vocabulary_size=vocabulary_size)

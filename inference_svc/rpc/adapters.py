@@ -16,6 +16,7 @@ from inference_svc.engine_client.adapter_registry import Adapter, AdapterKey
 from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.catalog import Catalog, ModelEntry, ResolvedModel
+from inference_svc.validation import check_count
 from model_files.adapter_file import AdapterDescription
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.adapter_rules import check_adapter_name, check_scale
@@ -29,7 +30,6 @@ from svc_kit.errors import (
     InvalidField,
     MissingField,
     ModelExists,
-    TooLong,
 )
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import AllowedFolders, PrivateFile
@@ -63,8 +63,7 @@ def resolve_adapters(
     if not request:
         implied = catalog.find_adapter(resolved.name, project)
         return _applied([(implied, implied.default_scale)])
-    if len(request) > MAX_ADAPTERS:
-        raise TooLong(field="adapters", length=len(request), limit=MAX_ADAPTERS)
+    check_count("adapters", request, MAX_ADAPTERS)
     chosen: dict[str, tuple[Adapter, float]] = {}
     for index, each in enumerate(request):
         field = f"adapters[{index}]"

@@ -13,8 +13,8 @@ from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest, Vector
 from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
 from inference_svc.rpc.request_options import Caller, resolve_priority
-from inference_svc.rpc.validation import check_bytes, check_count, check_range, check_tokens
 from inference_svc.usage import Counts, RecordUsage
+from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
 from svc_kit.errors import (
     ContextLengthExceeded,
     InvalidField,

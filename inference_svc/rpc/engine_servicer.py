@@ -19,12 +19,14 @@ from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc import load_info, model_info
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.model_info import to_limits
+from inference_svc.rpc.pages import page
+from inference_svc.rpc.request_options import to_seconds
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.rpc.streaming import seconds
-from inference_svc.rpc.validation import page, to_seconds
+from inference_svc.validation import check_count
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
-from svc_kit.errors import AdapterNotFound, MissingField, TooLong
+from svc_kit.errors import AdapterNotFound, MissingField
 from svc_kit.rpc.message_mapper import EnumMapper
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -105,8 +107,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         """Abort requests. Ids that are not live, or of another project, are reported as such."""
         if not request.request_ids:
             raise MissingField(field="request_ids")
-        if len(request.request_ids) > MAX_ABORTS:
-            raise TooLong(field="request_ids", length=len(request.request_ids), limit=MAX_ABORTS)
+        check_count("request_ids", request.request_ids, MAX_ABORTS)
         project = _visible_project()
         return pb.AbortResponse(
             outcomes=[

@@ -14,9 +14,9 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.rpc import model_info
 from inference_svc.rpc.embeddings import EmbeddingService
 from inference_svc.rpc.generation import GenerationService
+from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import Caller
 from inference_svc.rpc.streaming import stream_responses
-from inference_svc.rpc.validation import page
 from inference_svc.usage import RecordUsage
 from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField

@@ -18,8 +18,8 @@ from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import Layout, RequestedLimits
 from inference_svc.models.metadata import ModelClass
 from inference_svc.models.placement import LoadPolicy
-from inference_svc.rpc.sampling_params import from_sampling
-from inference_svc.rpc.validation import check_range
+from inference_svc.rpc.request_options import from_sampling
+from inference_svc.validation import check_range
 from svc_kit.errors import UnsupportedField
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_timestamp
 

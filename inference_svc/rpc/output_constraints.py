@@ -22,7 +22,8 @@ from inference_svc.structured_output.spec import (
     ToolCallSpec,
     ToolCallSyntax,
 )
-from svc_kit.errors import InvalidField, MissingField, TooLong
+from inference_svc.validation import check_count
+from svc_kit.errors import InvalidField, MissingField
 
 _HERMES = ToolCallSyntax(
     head=f'{json_calls.BEGIN}\n{{"name": "',
@@ -180,8 +181,7 @@ def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnForm
 def _choices(values: list[str], field: str) -> str:
     if not values:
         raise MissingField(field=field)
-    if len(values) > MAX_CHOICES:
-        raise TooLong(field=field, length=len(values), limit=MAX_CHOICES)
+    check_count(field, values, MAX_CHOICES)
     if "" in values:
         raise InvalidField(field=field, problem="a choice is empty")
     return json.dumps(values)

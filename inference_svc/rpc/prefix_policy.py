@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from corral.inference.v1 import generation_pb2 as generation
 
 from inference_svc.engine.request import AdapterStack, StoredObjectRef
-from inference_svc.rpc.validation import check_bytes
+from inference_svc.validation import check_bytes
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import InvalidField, ServiceOnly
 

@@ -1,16 +1,20 @@
-"""Converts generation options to sequence requests; applies defaults and limits."""
+"""Converts generation options, with their sampling parameters, to sequence requests; applies
+defaults and limits.
+"""
 
 import secrets
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple
 
 from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import sampling_pb2 as sampling_pb
+from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.engine.request import MAX_DRAFT, NO_ADAPTERS, AdapterStack, SequenceRequest
-from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
 from inference_svc.rpc.prefix_policy import (
     NO_GROUPS,
     PrefixGroups,
@@ -19,14 +23,7 @@ from inference_svc.rpc.prefix_policy import (
     may_reuse,
     resolve_stored_object,
 )
-from inference_svc.rpc.sampling_params import to_sampling
-from inference_svc.rpc.validation import (
-    check_bytes,
-    check_count,
-    check_range,
-    check_tokens,
-    to_seconds,
-)
+from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -35,6 +32,7 @@ from svc_kit.errors import (
     MissingField,
     OutOfRange,
 )
+from svc_kit.rpc.message_mapper import MessageMapper
 
 MAX_CHOICES = 128
 MAX_STOP_TEXTS = 16
@@ -43,6 +41,7 @@ MAX_STOP_TOKENS = 64
 MAX_LOGPROBS = 20
 MAX_LABEL_BYTES = 256
 MAX_REQUESTED_DRAFT = 32
+MAX_DURATION_S = 315_576_000_000  # protobuf's limit for a Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +244,52 @@ def _resumed(
             )
         resumed[choice.index] = _Resumed(array("i", choice.output_token_ids), choice.snapshot_id)
     return resumed
+
+
+def to_seconds(field: str, span: Duration, minimum: float) -> float:
+    """Convert a duration to seconds; it may be longer than a `timedelta` can be.
+
+    Raises `OutOfRange` if it is shorter than `minimum`.
+    """
+    length_s = span.seconds + span.nanos / 1e9
+    check_range(field, length_s, minimum, MAX_DURATION_S)
+    return length_s
+
+
+_BY_HAND: Final = ["dry", "mirostat", "adaptive", "logit_bias"]
+_SAMPLING: Final = MessageMapper(
+    Sampling,
+    sampling_pb.SamplingParams,
+    renamed={"stages": "samplers"},
+    only_domain=_BY_HAND,
+    only_message=[*_BY_HAND, "seed"],
+)
+_DRY: Final = MessageMapper(Dry, sampling_pb.DryParams)
+_MIROSTAT: Final = MessageMapper(Mirostat, sampling_pb.MirostatParams)
+_ADAPTIVE: Final = MessageMapper(Adaptive, sampling_pb.AdaptiveParams)
+
+
+def to_sampling(pb: sampling_pb.SamplingParams, defaults: Sampling) -> Sampling:
+    """Override `defaults` with the set fields. Only enums are validated here."""
+    sampling = _SAMPLING.from_message(pb, **_values(defaults))
+    changes: dict[str, Any] = {}
+    if pb.HasField("dry"):
+        changes["dry"] = _DRY.from_message(pb.dry, **_values(defaults.dry or Dry()))
+    if pb.HasField("mirostat"):
+        is_on = pb.mirostat.version != 0
+        changes["mirostat"] = _MIROSTAT.from_message(pb.mirostat) if is_on else None
+    if pb.HasField("adaptive"):
+        is_on = pb.adaptive.HasField("target") and not pb.adaptive.target < 0
+        changes["adaptive"] = _ADAPTIVE.from_message(pb.adaptive) if is_on else None
+    if pb.logit_bias:
+        changes["logit_bias"] = tuple((entry.token_id, entry.bias) for entry in pb.logit_bias)
+    return replace(sampling, **changes)
+
+
+def from_sampling(sampling: Sampling) -> sampling_pb.SamplingParams:
+    """Convert the default sampling parameters of a model."""
+    return _SAMPLING.to_message(sampling)
+
+
+def _values(values: Sampling | Dry) -> dict[str, Any]:
+    return {field.name: getattr(values, field.name) for field in fields(values)}

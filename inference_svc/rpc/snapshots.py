@@ -17,6 +17,7 @@ from inference_svc.models.metadata import ModelClass
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import SnapshotStore
+from inference_svc.validation import check_count
 from svc_kit.errors import (
     DomainError,
     MissingField,
@@ -25,7 +26,6 @@ from svc_kit.errors import (
     SnapshotIncompatible,
     StateNotFound,
     StorageFailed,
-    TooLong,
     Unavailable,
 )
 from svc_kit.rpc.message_mapper import encode_timestamp
@@ -95,9 +95,7 @@ class SnapshotService:
         """Delete snapshots and the cached prefixes of stored objects. Unknown ids are ignored, and
         no model needs to be loaded. Raises `StorageFailed`."""
         for field in ("snapshot_ids", "object_ids"):
-            count = len(getattr(request, field))
-            if count > MAX_DROPPED:
-                raise TooLong(field=field, length=count, limit=MAX_DROPPED)
+            check_count(field, getattr(request, field), MAX_DROPPED)
         num_dropped = 0
         if request.snapshot_ids:
             num_dropped += await self._drop_files(request.snapshot_ids)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from svc_kit.errors import TooLong
+from inference_svc.validation import check_bytes
 
 MAX_OUTPUT_FORMAT_BYTES = 128 * 1024
 MAX_TOOL_SCHEMAS_BYTES = 256 * 1024
@@ -98,12 +98,7 @@ class OutputSpec:
     def check_sizes(self) -> None:
         """Raise `TooLong` if the format or the tools exceed their size limits."""
         if self.form is not None:
-            _check_bytes(self.form.field, len(self.form.text.encode()), MAX_OUTPUT_FORMAT_BYTES)
+            check_bytes(self.form.field, self.form.text, MAX_OUTPUT_FORMAT_BYTES)
         if self.calls is not None:
-            size = sum(len(tool.schema.encode()) for tool in self.calls.tools)
-            _check_bytes("tools", size, MAX_TOOL_SCHEMAS_BYTES)
-
-
-def _check_bytes(field: str, size: int, limit: int) -> None:
-    if size > limit:
-        raise TooLong(field=field, length=size, limit=limit, unit="bytes")
+            schemas = "".join(tool.schema for tool in self.calls.tools)
+            check_bytes("tools", schemas, MAX_TOOL_SCHEMAS_BYTES)

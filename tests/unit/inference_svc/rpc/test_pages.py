@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from inference_svc.rpc.validation import PAGE_TOKENS, page
+from inference_svc.rpc.pages import PAGE_TOKENS, page
 from svc_kit.errors import InvalidField
 
 
