@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from inference_svc.chat.parsers import FormatOverride, ReasoningFormat, ToolCallFormat
+from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, ToolCallFormat
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from model_files.ggml_types import KvType
 from svc_kit.settings.groups import (

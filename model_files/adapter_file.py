@@ -32,15 +32,6 @@ class AdapterMismatch(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterDescription:
-    """The largest rank of an adapter, the size of its weights, and its `general.name`."""
-
-    rank: int
-    size_bytes: int
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Pair:
     """The two matrices of a LoRA. Their product is added to the model's tensor `name`."""
 
@@ -49,7 +40,7 @@ class _Pair:
     b: Tensor
 
 
-def describe_adapter(path: Path, model_paths: Sequence[Path]) -> AdapterDescription:
+def describe_adapter(path: Path, model_paths: Sequence[Path]) -> AdapterFacts:
     """Validate an adapter, including all values, against the model in `model_paths`.
 
     Raises:
@@ -62,11 +53,7 @@ def describe_adapter(path: Path, model_paths: Sequence[Path]) -> AdapterDescript
     base = [read_header(part, keep_tensors=True) for part in model_paths]
     _compare(header, pairs, base)
     _check_values(header)
-    return AdapterDescription(
-        rank=max(pair.b.shape[0] for pair in pairs),
-        size_bytes=sum(tensor.size_bytes or 0 for tensor in header.tensors),
-        title=header.text("general.name") or "",
-    )
+    return _facts(header, pairs)
 
 
 def read_adapter(path: Path) -> AdapterFacts:
@@ -77,8 +64,7 @@ def read_adapter(path: Path) -> AdapterFacts:
     """
     header = read_header(path, keep_tensors=True)
     _check_kind(header)
-    architecture = header.text("general.architecture")
-    if not architecture:
+    if not header.text("general.architecture"):
         raise ModelFileInvalid(path, "general.architecture is missing")
     pairs = _pairs(header)
     for pair in pairs:
@@ -86,8 +72,12 @@ def read_adapter(path: Path) -> AdapterFacts:
             shapes = f"{_shape(pair.a)} and {_shape(pair.b)}"
             raise ModelFileInvalid(path, f"the matrices for {pair.name!r:.80} are {shapes}")
     _check_values(header)
+    return _facts(header, pairs)
+
+
+def _facts(header: GgufHeader, pairs: Sequence[_Pair]) -> AdapterFacts:
     return AdapterFacts(
-        architecture=architecture,
+        architecture=header.text("general.architecture") or "",
         base_model=header.text("general.base_model.0.name") or "",
         rank=max(pair.b.shape[0] for pair in pairs),
         size_bytes=sum(tensor.size_bytes or 0 for tensor in header.tensors),

@@ -13,7 +13,7 @@ from svc_kit.sandbox.jobs import JobRefused
 def check_adapter(payload: dict[str, Any]) -> dict[str, Any]:
     """Validate the file "adapter" against the files "model" (absolute paths).
 
-    The result has the fields of `AdapterDescription`, or only "mismatch" with the difference.
+    The result has the fields of `AdapterFacts`, or only "mismatch" with the difference.
 
     Raises:
         JobRefused: the file is damaged, or not a supported adapter.

@@ -7,64 +7,47 @@ caller's texts are never parsed.
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from inference_svc.chat.tokenization import PromptTokenizer, TextToTokenize
 
 _PLACEHOLDERS = re.compile(r"(\{query\}|\{document\})")
 
 
-class PairVocabulary(Protocol):
-    """The part of a vocabulary that pairs use."""
-
-    @property
-    def bos(self) -> int | None:
-        """The beginning-of-sequence token."""
-
-    @property
-    def pair_separator(self) -> int | None:
-        """The token between two texts, after the end token of the first."""
-
-    @property
-    def control_texts(self) -> tuple[str, ...]:
-        """The texts of control tokens."""
-
-
+@dataclass(frozen=True, slots=True)
 class PairTokenizer:
-    """Builds the inputs of one model. `template` is the rerank template of its file, if any."""
+    """Builds the inputs of one model. `template` is the rerank template of its file, if any;
+    `separator` is the token between two texts, after the end token of the first, if any."""
 
-    def __init__(
-        self, vocabulary: PairVocabulary, tokenizer: PromptTokenizer, template: str | None
-    ) -> None:
-        self._vocabulary = vocabulary
-        self._tokenizer = tokenizer
-        self._template = template
+    tokenizer: PromptTokenizer
+    template: str | None
+    bos: int | None
+    separator: int | None
+    control_texts: tuple[str, ...]
 
     async def pairs(self, query: str, documents: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each pair. Raises as `PromptTokenizer.tokenize`."""
-        if self._template is not None:
-            return await self._fill(self._template, query, documents)
+        if self.template is not None:
+            return await self._fill(self.template, query, documents)
         texts = [TextToTokenize(text, add_special=True) for text in (query, *documents)]
-        first, *others = await self._tokenizer.tokenize_each(texts, field="documents")
-        separator = self._vocabulary.pair_separator
-        head = first if separator is None else [*first, separator]
+        first, *others = await self.tokenizer.tokenize_each(texts, field="documents")
+        head = first if self.separator is None else [*first, self.separator]
         return [[*head, *self._without_bos(tokens)] for tokens in others]
 
     def _without_bos(self, tokens: list[int]) -> list[int]:
-        return tokens[1:] if tokens[:1] == [self._vocabulary.bos] else tokens
+        return tokens[1:] if tokens[:1] == [self.bos] else tokens
 
     async def _fill(self, template: str, query: str, documents: Sequence[str]) -> list[list[int]]:
         spans = [self._spans(template, query, document) for document in documents]
         flat = [span for each in spans for span in each]
-        tokens = iter(await self._tokenizer.tokenize_each(flat, field="documents"))
+        tokens = iter(await self.tokenizer.tokenize_each(flat, field="documents"))
         return [[token for _ in each for token in next(tokens)] for each in spans]
 
     def _spans(self, template: str, query: str, document: str) -> list[TextToTokenize]:
         """The filled template as one text, or split around texts that contain control tokens."""
         values = {"{query}": query, "{document}": document}
         parts = _PLACEHOLDERS.split(template)
-        control_texts = self._vocabulary.control_texts
-        if not any(text in value for text in control_texts for value in values.values()):
+        if not any(text in value for text in self.control_texts for value in values.values()):
             whole = "".join(values.get(part, part) for part in parts)
             return [TextToTokenize(whole, parse_special=True)]
         return [

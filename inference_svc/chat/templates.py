@@ -2,11 +2,11 @@
 tool calls.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from inference_svc.chat.control_tokens import ControlTexts, Placeholders, PromptSpan
 from inference_svc.chat.conversation import Conversation, Message, Role, ToolCall, ToolSpec
@@ -63,25 +63,6 @@ call.function.arguments | tojson }}
 MAX_TEMPLATE_CHARACTERS = 256 * 1024
 
 
-class TemplateVocabulary(Protocol):
-    """The part of a vocabulary that templates use."""
-
-    @property
-    def bos(self) -> int | None:
-        """The beginning-of-sequence token."""
-
-    @property
-    def eos(self) -> int | None:
-        """The end-of-sequence token."""
-
-    @property
-    def control_texts(self) -> tuple[str, ...]:
-        """The texts of control tokens."""
-
-    def token_text(self, token: int | None) -> str:
-        """Return the raw text of a token."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelTemplate:
     """A chat template with the properties of its model.
@@ -101,16 +82,18 @@ class ModelTemplate:
     def for_model(
         cls,
         template: str | None,
-        vocabulary: TemplateVocabulary,
+        bos_text: str,
+        eos_text: str,
+        control_texts: Iterable[str],
         turn_format: FormatOverride = NO_OVERRIDE,
     ) -> "ModelTemplate":
         """Return the template of a model, or the fallback if `template` is None or empty."""
         return cls(
             source=template or FALLBACK_TEMPLATE,
             origin="gguf" if template else "fallback",
-            bos_text=vocabulary.token_text(vocabulary.bos),
-            eos_text=vocabulary.token_text(vocabulary.eos),
-            control_texts=ControlTexts(vocabulary.control_texts),
+            bos_text=bos_text,
+            eos_text=eos_text,
+            control_texts=ControlTexts(control_texts),
             turn_format=turn_format,
         )
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from inference_svc.engine.events import AdapterLoaded
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
-from model_files.adapter_file import AdapterDescription
+from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import AdapterCrashedEngine, AdapterInvalid, AdapterNotFound, DomainError
 from svc_kit.local_files import PrivateFile
 
@@ -38,7 +38,7 @@ class Adapter:
     name: str
     model: str
     file: PrivateFile
-    description: AdapterDescription
+    description: AdapterFacts
     default_scale: float
     project: str = ""
     """The project that may use it; empty: all projects."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from inference_svc.chat.parsers import TurnFormat
+from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.chat.rerank_inputs import PairTokenizer
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
@@ -42,7 +42,14 @@ class ModelProcessor:
     @property
     def pair_tokenizer(self) -> PairTokenizer:
         """Builds one input from a query and a document, for reranking."""
-        return PairTokenizer(self.vocabulary, self.tokenizer, self.file.rank_template)
+        vocabulary = self.vocabulary
+        return PairTokenizer(
+            self.tokenizer,
+            self.file.rank_template,
+            vocabulary.bos,
+            vocabulary.pair_separator,
+            vocabulary.control_texts,
+        )
 
     @property
     def name(self) -> str:

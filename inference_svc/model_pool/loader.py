@@ -69,7 +69,13 @@ class ModelLoader:
         except ModelFileInvalid as error:
             raise StartupError(f"model {error.path}: {error.problem}") from error
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
-        template = ModelTemplate.for_model(file.chat_template, vocabulary, override)
+        template = ModelTemplate.for_model(
+            file.chat_template,
+            vocabulary.token_text(vocabulary.bos),
+            vocabulary.token_text(vocabulary.eos),
+            vocabulary.control_texts,
+            override,
+        )
         return ModelProcessor(
             file=file,
             vocabulary=vocabulary,

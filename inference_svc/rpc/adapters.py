@@ -17,7 +17,7 @@ from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.catalog import Catalog, ModelEntry, ResolvedModel
 from inference_svc.validation import check_count
-from model_files.adapter_file import AdapterDescription
+from model_files.adapter_facts import AdapterFacts
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.adapter_rules import check_adapter_name, check_scale
 from svc_kit.errors import (
@@ -215,7 +215,7 @@ class AdapterService:
 
     async def _examine(
         self, order: AdapterOrder, file: PrivateFile, model: ModelEntry
-    ) -> AdapterDescription:
+    ) -> AdapterFacts:
         if order.digest not in ("", file.digest):
             raise AdapterDigestMismatch(
                 adapter=order.name, expected=order.digest, actual=file.digest
@@ -227,7 +227,7 @@ class AdapterService:
             raise AdapterInvalid(adapter=order.name, problem=failure.problem) from None
         if "mismatch" in result:
             raise AdapterBaseMismatch(adapter=order.name, problem=result["mismatch"])
-        return AdapterDescription(**result)
+        return AdapterFacts(**result)
 
 
 async def _load_into_engine(adapter: Adapter, model: ModelEntry) -> None:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from corral.inference.v1 import generation_pb2 as generation
 
 from inference_svc.chat.conversation import Conversation, ToolMode
-from inference_svc.chat.parsers import ToolCallFormat, TurnFormat, delimited, json_calls, mistral
+from inference_svc.chat.parsers import delimited, json_calls, mistral
+from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.structured_output.spec import (
     MAX_CHOICES,

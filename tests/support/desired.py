@@ -15,7 +15,7 @@ from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
-from model_files.adapter_file import AdapterDescription
+from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import DomainError, UpstreamUnavailable
 from svc_kit.local_files import PrivateFile
 from tests.support.pooled import make_entry, settle
@@ -103,7 +103,7 @@ class FakeLoader:
             order.name,
             model.name,
             file,
-            AdapterDescription(rank=8, size_bytes=100, title=""),
+            AdapterFacts(architecture="llama", base_model="", rank=8, size_bytes=100, title=""),
             order.default_scale,
             project=order.project,
             standing_scale=order.standing_scale,

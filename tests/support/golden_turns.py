@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from inference_svc.chat.parsers import ReasoningFormat, ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed
 
 FOLDER: Final = Path(__file__).parents[1] / "data" / "turns"

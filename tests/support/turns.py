@@ -5,7 +5,10 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from inference_svc.chat.parsers import OfferedTools, TurnDelta, TurnFormat, TurnParser
+from inference_svc.chat.parsers.formats import TurnFormat
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.chat.parsers.turn import TurnDelta
 from inference_svc.engine.detokenizer import Detokenizer
 
 TOOLS = OfferedTools(

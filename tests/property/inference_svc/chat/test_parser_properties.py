@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.chat.parsers import ReasoningFormat, TurnFormat, TurnParser
+from inference_svc.chat.parsers.formats import ReasoningFormat, TurnFormat
+from inference_svc.chat.parsers.parser import TurnParser
 from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish

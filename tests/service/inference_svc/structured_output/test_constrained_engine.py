@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference_svc.chat.parsers import ToolCallFormat
+from inference_svc.chat.parsers.formats import ToolCallFormat
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Event, Failed, FinishReason
 from inference_svc.engine.request import SequenceRequest

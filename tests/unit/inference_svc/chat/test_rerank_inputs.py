@@ -28,7 +28,9 @@ def pair_tokenizer(
     vocabulary: Vocabulary, path: Path, template: str | None = None
 ) -> PairTokenizer:
     tokenizer = PromptTokenizer(vocabulary, InlineJobs(), path, 10_000)
-    return PairTokenizer(vocabulary, tokenizer, template)
+    return PairTokenizer(
+        tokenizer, template, vocabulary.bos, vocabulary.pair_separator, vocabulary.control_texts
+    )
 
 
 async def test_an_encoder_reads_both_texts_with_separators(wordpiece: Vocabulary) -> None:

@@ -19,7 +19,12 @@ from inference_svc.chat.conversation import (
     ToolMode,
     ToolSpec,
 )
-from inference_svc.chat.parsers import FormatOverride, ReasoningFormat, ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.formats import (
+    FormatOverride,
+    ReasoningFormat,
+    ToolCallFormat,
+    TurnFormat,
+)
 from inference_svc.chat.templates import (
     MAX_TEMPLATE_CHARACTERS,
     ChatTemplates,
@@ -55,9 +60,14 @@ TOOLS_BLOCK = (
 )
 
 
+def model_template(template: str | None, vocabulary: Vocabulary) -> ModelTemplate:
+    bos_text, eos_text = map(vocabulary.token_text, (vocabulary.bos, vocabulary.eos))
+    return ModelTemplate.for_model(template, bos_text, eos_text, vocabulary.control_texts)
+
+
 @pytest.fixture(scope="module")
 def demo(vocabulary: Vocabulary) -> ModelTemplate:
-    return ModelTemplate.for_model(describe_model(BUNDLED_PATH, "m").chat_template, vocabulary)
+    return model_template(describe_model(BUNDLED_PATH, "m").chat_template, vocabulary)
 
 
 @pytest.fixture
@@ -397,7 +407,7 @@ async def test_chatml_is_used_for_a_model_without_a_template(
     templates: ChatTemplates, vocabulary: Vocabulary
 ) -> None:
     """With tools, calls and a stop text."""
-    fallback = ModelTemplate.for_model(None, vocabulary)
+    fallback = model_template(None, vocabulary)
     with_calls = conversation(
         system("Be brief."),
         user("q"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from inference_svc.chat.control_tokens import PromptSpan
-from inference_svc.chat.parsers import TurnFormat
+from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.chat.tokenization import PromptTokenizer, PromptVocabulary, TextToTokenize
 from inference_svc.llama.vocabulary import Vocabulary

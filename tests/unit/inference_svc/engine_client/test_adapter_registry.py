@@ -13,7 +13,7 @@ from inference_svc.engine_client.adapter_registry import (
     AdapterState,
     LoadMarker,
 )
-from model_files.adapter_file import AdapterDescription
+from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import (
     AdapterCrashedEngine,
     AdapterInvalid,
@@ -40,7 +40,9 @@ class RegistryHarness:
         """Create a generation with a file of its own."""
         source = self.folder / "source"
         source.write_text(content)
-        description = AdapterDescription(rank=8, size_bytes=100, title="")
+        description = AdapterFacts(
+            architecture="llama", base_model="", rank=8, size_bytes=100, title=""
+        )
         file = PrivateFile.copy_of(source, self.folder)
         self.created.append(Adapter(name, "demo", file, description, 1.0))
         return self.created[-1]

@@ -25,7 +25,7 @@ from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.snapshots.store import FolderUsage
-from model_files.adapter_file import AdapterDescription
+from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import ModelUnloaded
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import PrivateFile
@@ -105,7 +105,9 @@ async def test_a_closed_client_ignores_messages(tmp_path: Path) -> None:
     await engine.close(UNLOADED)
     source = tmp_path / "source"
     source.write_text("weights")
-    description = AdapterDescription(rank=8, size_bytes=100, title="")
+    description = AdapterFacts(
+        architecture="llama", base_model="", rank=8, size_bytes=100, title=""
+    )
     adapter = Adapter("voice", "m", PrivateFile.copy_of(source, tmp_path), description, 1.0)
     loaded = engine.adapters.load(adapter)  # by the successor
     process.emit([AdapterLoaded(adapter.digest)])

@@ -9,7 +9,7 @@ from corral.inference.v1 import adapter_pb2
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.rpc.adapters import resolve_adapters
-from model_files.adapter_file import AdapterDescription
+from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import AdapterCrashedEngine, AdapterNotFound, ModelCannot, ModelNotFound
 from svc_kit.local_files import PrivateFile
 from tests.support.pooled import make_entry
@@ -26,7 +26,9 @@ class CatalogFixture:
         """Add an adapter with a file of its own."""
         file = PrivateFile(self._folder)
         file.write(f"{name} {project}".encode())
-        description = AdapterDescription(rank=8, size_bytes=1, title="")
+        description = AdapterFacts(
+            architecture="llama", base_model="", rank=8, size_bytes=1, title=""
+        )
         adapter = Adapter(
             name, model, file, description, 1.0, project=project, standing_scale=standing
         )

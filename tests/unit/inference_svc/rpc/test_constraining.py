@@ -7,7 +7,7 @@ from corral.inference.v1 import generation_pb2 as pb
 
 from inference_svc.chat.control_tokens import PromptSpan
 from inference_svc.chat.conversation import Conversation, ToolChoice, ToolMode, ToolSpec
-from inference_svc.chat.parsers import ReasoningFormat, ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.rpc.output_constraints import (
     TOOL_CALL_SYNTAXES,

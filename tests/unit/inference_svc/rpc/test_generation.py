@@ -1,7 +1,7 @@
 """The parser of the next turn of a conversation."""
 
 from inference_svc.chat.control_tokens import PromptSpan
-from inference_svc.chat.parsers import ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.rpc.generation import make_parser
 from tests.support.conversations import GET_WEATHER, assistant, call, conversation, result, user

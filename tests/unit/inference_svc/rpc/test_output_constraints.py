@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inference_svc.chat.parsers import ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.rpc.output_constraints import TOOL_CALL_SYNTAXES, enforced_tool_call_format
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import whole_grammar

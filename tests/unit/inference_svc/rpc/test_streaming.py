@@ -8,7 +8,8 @@ import pytest
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 
-from inference_svc.chat.parsers import ReasoningFormat, ToolCallFormat, TurnFormat, TurnParser
+from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine import events
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.rpc.streaming import (

@@ -3,7 +3,8 @@
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from inference_svc.chat.parsers import ToolCallFormat, delimited
+from inference_svc.chat.parsers import delimited
+from inference_svc.chat.parsers.formats import ToolCallFormat
 from inference_svc.rpc.output_constraints import OTHER_TRIGGERS, TOOL_CALL_SYNTAXES, TRIGGERS
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import whole_grammar

@@ -2,15 +2,16 @@
 
 import pytest
 
-from inference_svc.chat.parsers import (
+from inference_svc.chat.parsers.formats import (
+    READERS,
+    REASONING_MARKERS,
     FormatOverride,
     ReasoningFormat,
     ToolCallFormat,
     TurnFormat,
-    TurnParser,
     detect_format,
 )
-from inference_svc.chat.parsers.formats import READERS, REASONING_MARKERS
+from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.turns import TOOLS, feed

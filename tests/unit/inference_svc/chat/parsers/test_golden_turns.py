@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from inference_svc.chat.parsers import ToolCallFormat
+from inference_svc.chat.parsers.formats import ToolCallFormat
 from tests.support.golden_turns import GOLDEN
 from tests.support.turns import Golden, decode_pieces, feed
 

@@ -2,15 +2,9 @@
 
 import pytest
 
-from inference_svc.chat.parsers import (
-    ReasoningFormat,
-    ToolCallFormat,
-    ToolCallPiece,
-    TurnDelta,
-    TurnFormat,
-    TurnParser,
-    new_call_id,
-)
+from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.parser import TurnParser, new_call_id
+from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish, merge_deltas
 
 QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
