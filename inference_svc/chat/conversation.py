@@ -55,11 +55,9 @@ class RefusalPart:
 
 @dataclass(frozen=True, slots=True)
 class MediaPart:
-    """Media of the kind "image" or "audio"."""
+    """Media of the kind "image" or "audio", which no template can render."""
 
     kind: str
-    media_type: str
-    data: bytes
 
 
 Part = TextPart | RefusalPart | MediaPart

@@ -21,7 +21,6 @@ from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
 _MAX_TEXT_BYTES = 2**31 - 1  # llama.cpp's text length is a 32-bit integer
 _PIECE_BYTES = 8  # enough for most tokens; longer ones need a second call
-_METADATA_BYTES = 256
 
 
 class Vocabulary:
@@ -74,15 +73,17 @@ class Vocabulary:
         if self._owns_model:
             native.llama_model_free(self._model)
 
-    @property
+    @cached_property
     def bos(self) -> int | None:
         """The beginning-of-sequence token, if any."""
-        return self._token_or_none(self._bos)
+        with self._in_use():
+            return self._token_or_none(int(native.llama_vocab_bos(self._vocab)))
 
-    @property
+    @cached_property
     def eos(self) -> int | None:
         """The end-of-sequence token, if any."""
-        return self._token_or_none(self._eos)
+        with self._in_use():
+            return self._token_or_none(int(native.llama_vocab_eos(self._vocab)))
 
     @cached_property
     def adds_bos(self) -> bool:
@@ -147,20 +148,6 @@ class Vocabulary:
             text: bytes = native.llama_vocab_get_text(self._vocab, token)
         return text.decode("utf-8", "replace")
 
-    def metadata(self, key: str) -> str | None:
-        """Return a metadata value of the model file as text, e.g. "general.name", or None."""
-        name = key.encode()
-        length = _METADATA_BYTES
-        with self._in_use():
-            while True:
-                buffer = ctypes.create_string_buffer(length + 1)
-                written = native.llama_model_meta_val_str(self._model, name, buffer, len(buffer))
-                if written < 0:
-                    return None
-                if written <= length:
-                    return buffer.value.decode("utf-8", "replace")
-                length = written
-
     def tokenize(
         self,
         text: str,
@@ -168,7 +155,6 @@ class Vocabulary:
         add_special: bool,
         parse_special: bool,
         field: str = "prompt",
-        limit_bytes: int = _MAX_TEXT_BYTES,
     ) -> list[int]:
         """Turn a text into token ids.
 
@@ -176,15 +162,14 @@ class Vocabulary:
             add_special: Add the BOS and EOS tokens that the model expects.
             parse_special: Parse control tokens written in the text.
             field: Name of the text in errors.
-            limit_bytes: Maximum length in UTF-8.
 
         Raises:
             InvalidField: The text is not valid Unicode (it has a lone surrogate).
-            TooLong: The text exceeds `limit_bytes`.
+            TooLong: The text has more bytes than llama.cpp can count.
         """
         data = encode_strictly(text, field)
-        if len(data) > min(limit_bytes, _MAX_TEXT_BYTES):
-            raise TooLong(field=field, length=len(data), limit=limit_bytes, unit="bytes")
+        if len(data) > _MAX_TEXT_BYTES:
+            raise TooLong(field=field, length=len(data), limit=_MAX_TEXT_BYTES, unit="bytes")
         capacity = len(data) + 8
         with self._in_use():
             while True:
@@ -249,16 +234,6 @@ class Vocabulary:
 
     def _token_or_none(self, token: int) -> int | None:
         return token if 0 <= token < self.size else None
-
-    @cached_property
-    def _bos(self) -> int:
-        with self._in_use():
-            return int(native.llama_vocab_bos(self._vocab))
-
-    @cached_property
-    def _eos(self) -> int:
-        with self._in_use():
-            return int(native.llama_vocab_eos(self._vocab))
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:

@@ -144,7 +144,7 @@ class AdapterService:
         """
         model = self._check(order)
         path = await asyncio.to_thread(self._find, order)
-        _check_memory(order.name, await asyncio.to_thread(_size, path))
+        await asyncio.to_thread(_check_memory, order.name, path)
         try:
             file = await asyncio.to_thread(PrivateFile.copy_of, path, self._copies)
         except OSError as error:
@@ -241,12 +241,8 @@ async def _load_into_engine(adapter: Adapter, model: ModelEntry) -> None:
         await model.engine.load_adapter(adapter)
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def _check_memory(name: str, size_bytes: int) -> None:
-    available = available_memory_bytes()
+def _check_memory(name: str, path: Path) -> None:
+    size_bytes, available = path.stat().st_size, available_memory_bytes()
     if size_bytes > available:
         raise AdapterTooLarge(adapter=name, needed_bytes=size_bytes, available_bytes=available)
 

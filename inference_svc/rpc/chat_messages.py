@@ -54,8 +54,7 @@ def _part(field: str, part: pb.ContentPart) -> Part:
             return TextPart(part.text)
         case "refusal":
             return RefusalPart(part.refusal)
-        case "image":
-            return MediaPart("image", part.image.media_type, part.image.data)
-        case "audio":
-            return MediaPart("audio", part.audio.media_type, part.audio.data)
-    raise MissingField(field=field)
+        case None:
+            raise MissingField(field=field)
+        case kind:
+            return MediaPart(kind)

@@ -1,15 +1,20 @@
 """Saves, restores and drops snapshots for operators."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import snapshot_pb2 as snapshot_pb
 
-from inference_svc.engine.request import DropCachedPrefixes, RestoreSnapshot, SaveSnapshot
+from inference_svc.engine.request import (
+    DropCachedPrefixes,
+    RestoreSnapshot,
+    SaveSnapshot,
+    SnapshotCommand,
+)
 from inference_svc.engine_client.client import EngineClient
+from inference_svc.engine_client.snapshot_requests import UNSET_ID
 from inference_svc.model_pool.catalog import ModelEntry
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.pool import ModelPool
@@ -30,10 +35,8 @@ from svc_kit.errors import (
 )
 from svc_kit.rpc.message_mapper import encode_timestamp
 
-T = TypeVar("T")
 MAX_DROPPED = 1000
 _OTHER_MODEL = frozenset({"architecture", "model"})
-_UNSET_ID = -1  # the engine numbers the jobs
 _LOADED = frozenset({ModelState.READY, ModelState.UNLOADING})
 
 
@@ -60,13 +63,10 @@ class SnapshotService:
         if request.index < 0:
             raise OutOfRange(field="index", value=request.index, minimum=0)
         name, index = request.request_id, request.index
-
-        async def run(entry: ModelEntry, engine: EngineClient) -> Snapshot:
-            command = SaveSnapshot(_UNSET_ID, name, index, await _digest(entry))
-            return await engine.snapshots.run(command)
-
-        not_found = StateNotFound(request=name, index=index)
-        snapshot = await self._run_on_any(run, not_found)
+        snapshot = await self._run_on_any(
+            lambda digest: SaveSnapshot(UNSET_ID, name, index, digest),
+            StateNotFound(request=name, index=index),
+        )
         return pb.SaveSnapshotResponse(snapshot=_to_proto(snapshot))
 
     async def restore(self, request: pb.RestoreSnapshotRequest) -> pb.RestoreSnapshotResponse:
@@ -77,13 +77,11 @@ class SnapshotService:
         """
         if not request.snapshot_id:
             raise MissingField(field="snapshot_id")
-
-        async def run(entry: ModelEntry, engine: EngineClient) -> Snapshot:
-            command = RestoreSnapshot(_UNSET_ID, request.snapshot_id, await _digest(entry))
-            return await engine.snapshots.run(command)
-
         default_model = self._pool.catalog.find_model("", ModelClass.DECODER)
-        snapshot = await self._run_on_any(run, ModelNotLoaded(model=default_model.name))
+        snapshot = await self._run_on_any(
+            lambda digest: RestoreSnapshot(UNSET_ID, request.snapshot_id, digest),
+            ModelNotLoaded(model=default_model.name),
+        )
         tokens, num_prompt = snapshot.origin.tokens, snapshot.origin.num_prompt
         return pb.RestoreSnapshotResponse(
             snapshot=_to_proto(snapshot),
@@ -117,7 +115,7 @@ class SnapshotService:
         the others."""
         async with self._drop_lock:
             num_dropped = await asyncio.to_thread(self._archive.drop, object_ids)
-        command, errors = DropCachedPrefixes(_UNSET_ID, object_ids), []
+        command, errors = DropCachedPrefixes(UNSET_ID, object_ids), []
         for _, engine in self._loaded():
             try:
                 engine.check_open()
@@ -129,21 +127,21 @@ class SnapshotService:
         return num_dropped
 
     async def _run_on_any(
-        self, run: Callable[[ModelEntry, EngineClient], Awaitable[T]], default: DomainError
-    ) -> T:
-        """Run on each loaded model until one succeeds. If all fail, raise the most relevant error;
-        if none is loaded, raise `default`."""
+        self, command: Callable[[str], SnapshotCommand], default: DomainError
+    ) -> Snapshot:
+        """Run a command, made from the digest of the model, on each loaded model until one
+        succeeds. If all fail, raise the most relevant error; if none is loaded, raise `default`."""
         errors: list[DomainError] = []
         for entry, engine in self._loaded():
             try:
                 engine.check_open()
-                result = await run(entry, engine)
+                snapshot = await engine.snapshots.run(command(await _digest(entry)))
             except DomainError as error:
                 errors.append(error)
                 continue
             for other in self._pool.catalog.engines:  # they share the folder
                 other.snapshots.use = engine.snapshots.use
-            return result
+            return snapshot
         raise min(errors, key=_relevance_rank, default=default)
 
     def _loaded(self) -> list[tuple[ModelEntry, EngineClient]]:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
@@ -21,18 +21,14 @@ from inference_svc.engine import events
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
 from inference_svc.usage import Counts, RecordUsage
+from svc_kit.rpc.message_mapper import EnumMapper
 
-_SOURCES = {
-    events.CacheSource.NONE: pb.CACHE_SOURCE_UNSPECIFIED,
-    events.CacheSource.SLOT: pb.CACHE_SOURCE_SLOT,
-    events.CacheSource.LIVE: pb.CACHE_SOURCE_LIVE,
-    events.CacheSource.MEMORY: pb.CACHE_SOURCE_MEMORY,
-    events.CacheSource.DISK: pb.CACHE_SOURCE_DISK,
-}
-_FINISH = {
-    events.FinishReason.STOP: pb.FINISH_REASON_STOP,
-    events.FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-}
+_SOURCES: Final = EnumMapper[events.CacheSource](
+    events.CacheSource, pb.CacheSource, zero=events.CacheSource.NONE
+)
+_FINISH: Final = EnumMapper[events.FinishReason](
+    events.FinishReason, pb.FinishReason, only_message=["TOOL_CALLS"]
+)
 _CLOCK_TICK_S = 1e-6  # tokens of the same step have the same time
 ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatResponse)
 
@@ -111,7 +107,7 @@ class UsageCounts:
             completion_tokens=self.completion_tokens,
             cached_tokens=self.cached_tokens,
             reasoning_tokens=self.reasoning_tokens,
-            cache_source=_SOURCES[self.cache_source],
+            cache_source=_SOURCES.encode(self.cache_source),
             draft_tokens=self.drafted_tokens,
             accepted_draft_tokens=self.accepted_draft_tokens,
         )
@@ -155,7 +151,8 @@ class Turn(ABC, Generic[ResponseT]):
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
         """Return the finish reason."""
-        return _FINISH[finished.reason]
+        reason: pb.FinishReason = _FINISH.encode(finished.reason)
+        return reason
 
     def _write_tokens(
         self, output: events.Delta, delta: service_pb.TextDelta | service_pb.ChatDelta
@@ -279,7 +276,7 @@ def _responses(
         yield turn.response_type(finished=_finished(choice, event, turn.reason(event)))
     elif not usage.started:
         usage.start(event)
-        source = _SOURCES[event.source]
+        source = _SOURCES.encode(event.source)
         started = pb.Started(cached_tokens=event.cached_tokens, cache_source=source)
         yield turn.response_type(started=started)
 

@@ -15,6 +15,7 @@ import hmac
 import json
 import struct
 from array import array
+from dataclasses import astuple
 from io import BufferedIOBase
 from typing import Any
 
@@ -145,18 +146,13 @@ def _state_digest(first: bytes, state: bytearray, secret: bytes) -> bytes:
 
 
 def _encode_metadata(snapshot: Snapshot) -> bytes:
-    origin, fingerprint = snapshot.origin, snapshot.fingerprint
+    origin = snapshot.origin
     return json.dumps(
         {
             "id": snapshot.snapshot_id,
             "created_at": snapshot.created_at,
             "model": snapshot.model,
-            "fingerprint": [
-                fingerprint.architecture,
-                fingerprint.model,
-                fingerprint.cache,
-                fingerprint.llama_cpp,
-            ],
+            "fingerprint": astuple(snapshot.fingerprint),
             "key": snapshot.key.hex(),
             "num_computed": snapshot.num_computed,
             "whole": snapshot.whole,

@@ -80,7 +80,8 @@ class SnapshotStore:
             secret = self._load_key()
             with self._locked() as folder:
                 num_evicted = self._evict(size)
-                self._write(self._path(snapshot.snapshot_id), snapshot, state, secret)
+                with _atomic_file(self._path(snapshot.snapshot_id)) as file:
+                    self._write_file(file, snapshot, state, secret)
                 os.fsync(folder)
         return num_evicted
 
@@ -185,18 +186,6 @@ class SnapshotStore:
             total -= status.st_size
         return len(files)
 
-    def _write(self, path: Path, snapshot: Snapshot, state: bytearray, secret: bytes) -> None:
-        """Write to a temporary file, flush it to disk, then rename it."""
-        unfinished = path.with_suffix(_UNFINISHED)
-        try:
-            with _create_file(unfinished) as file:
-                self._write_file(file, snapshot, state, secret)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-
     def _read_or_create_key(self) -> bytes:
         """Read the folder's key, or create one, which invalidates all existing snapshots."""
         path = self._limits.path / "key"
@@ -206,17 +195,25 @@ class SnapshotStore:
             key = b""
         if len(key) == _KEY_BYTES:
             return key
-        key, unfinished = secrets.token_bytes(_KEY_BYTES), path.with_suffix(_UNFINISHED)
-        with _create_file(unfinished) as file:
+        key = secrets.token_bytes(_KEY_BYTES)
+        with _atomic_file(path) as file:
             file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
         return key
 
 
-def _create_file(path: Path) -> BufferedWriter:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+@contextmanager
+def _atomic_file(path: Path) -> Iterator[BufferedWriter]:
+    """Write to a temporary file, flush it to disk, then rename it."""
+    unfinished = path.with_suffix(_UNFINISHED)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 @contextmanager

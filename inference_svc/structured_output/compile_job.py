@@ -133,8 +133,7 @@ class _ByteTokenizer:
 
 @lru_cache(maxsize=_MAX_CACHED_TOKENIZERS)
 def _tokenizer(vocabulary: str) -> LLTokenizer:
-    fields = json.loads(vocabulary)
-    return byte_tokenizer(fields["size"], fields["control"], fields["ends"])
+    return byte_tokenizer(**json.loads(vocabulary))
 
 
 def byte_tokenizer(size: int, control: dict[str, int], ends: list[int]) -> LLTokenizer:

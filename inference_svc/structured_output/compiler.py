@@ -41,12 +41,7 @@ class GrammarCompiler:
             QueueFull: Too many grammars are queued.
         """
         spec.check_sizes()
-        vocabulary_fields = {
-            "size": vocabulary.size,
-            "control": dict(vocabulary.control),
-            "ends": list(vocabulary.ends),
-        }
-        payload = {"asked": asdict(spec), "vocabulary": vocabulary_fields}
+        payload = {"asked": asdict(spec), "vocabulary": asdict(vocabulary)}
         key = blake2b(dumps(payload).encode(), digest_size=16).digest()
         grammar = self._cache.get(key)
         if grammar is None:

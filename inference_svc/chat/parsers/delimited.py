@@ -75,7 +75,7 @@ def read_section(
 def _call(marks: Section, source: Source, output: TurnOutput) -> ParseSteps[bool]:
     """Read a call after its opening marker; False if there is none."""
     yield from source.spaces()
-    name = yield from source.chars(_in_name)
+    name = yield from source.name(":")
     yield from source.spaces()
     if not (yield from source.literal(marks.separator)):
         return False
@@ -85,7 +85,7 @@ def _call(marks: Section, source: Source, output: TurnOutput) -> ParseSteps[bool
         output.add_arguments("{}")
         return True
     if (yield from source.peek()) not in ("{", ""):  # the name follows the type of tool
-        name = yield from source.chars(_in_name)
+        name = yield from source.name(":")
         yield from source.spaces()
         if (yield from source.literal("```")):
             yield from source.chars(str.isalpha)
@@ -113,10 +113,6 @@ def _name_and_id(written: str) -> tuple[str, str]:
     if match is None:
         return written, ""
     return match[2], written if match[1] and match[3] else ""
-
-
-def _in_name(character: str) -> bool:
-    return character.isalnum() or character in "_-.:"
 
 
 class Listing(NamedTuple):

@@ -22,7 +22,7 @@ def read_gemma(source: Source, output: TurnOutput, _: OfferedTools) -> ParseStep
     while (yield from source.until(BEGINS, output.add_content)):
         yield from source.spaces()
         has_name = bool((yield from source.literal("call:")))
-        name = yield from source.chars(_in_name)
+        name = yield from source.name()
         yield from source.spaces()
         if not has_name or not name or not (yield from source.literal("{")):
             output.add_content(source.since_mark)
@@ -104,10 +104,6 @@ class _Arguments:
 
     def _write_text(self, text: str) -> None:
         self._write(json_text(text)[1:-1])
-
-
-def _in_name(character: str) -> bool:
-    return character.isalnum() or character in "_-."
 
 
 def _in_key(character: str) -> bool:

@@ -46,7 +46,7 @@ def _tagged(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSte
 
 
 def _built_in(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    name = (yield from source.chars(_in_name)).removesuffix(".call")
+    name = (yield from source.name()).removesuffix(".call")
     if name not in tools or not (yield from source.literal("(")):
         return False
     arguments = yield from read_python_arguments(source)
@@ -70,7 +70,7 @@ def _code(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps
 
 
 def _function(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    name = yield from source.chars(_in_name)
+    name = yield from source.name()
     if name not in tools or not (yield from source.literal(">")):
         return False
     yield from source.spaces()
@@ -83,7 +83,3 @@ def _function(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseS
     yield from source.spaces()
     yield from source.literal(_FUNCTION_END)
     return True
-
-
-def _in_name(character: str) -> bool:
-    return character.isalnum() or character in "_-."

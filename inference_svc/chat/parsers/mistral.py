@@ -48,10 +48,10 @@ def _list(source: Source, output: TurnOutput) -> ParseSteps[None]:
 
 
 def _named(source: Source, output: TurnOutput) -> ParseSteps[None]:
-    name = yield from source.chars(_in_name)
+    name = yield from source.name(":")
     call_id = ""
     if (yield from source.literal(CALL_ID)):
-        call_id = yield from source.chars(_in_name)
+        call_id = yield from source.name(":")
     yield from source.literal(ARGS)
     yield from source.spaces()
     if not name or (yield from source.peek()) != "{":
@@ -61,7 +61,3 @@ def _named(source: Source, output: TurnOutput) -> ParseSteps[None]:
     output.begin_call(name, call_id if is_valid_id else "")
     if (yield from source.json(output.add_arguments)) is ScanState.BROKEN:
         yield from source.until((BEGIN,), output.add_arguments, stay=True)
-
-
-def _in_name(character: str) -> bool:
-    return character.isalnum() or character in "_-.:"

@@ -62,7 +62,7 @@ def read_python_calls(
     in_list = bool((yield from source.literal("[")))
     while True:
         yield from source.spaces()
-        name = yield from source.chars(_in_name)
+        name = yield from source.name()
         if not name or not accepts(name) or not (yield from source.literal("(")):
             return False
         arguments = yield from read_python_arguments(source)
@@ -104,7 +104,7 @@ _ReadItem = Callable[[Source, int], ParseSteps[str | None]]
 
 
 def _keyword(source: Source, depth: int) -> ParseSteps[str | None]:
-    name = yield from source.chars(_in_name)
+    name = yield from source.name()
     yield from source.spaces()
     if not name or not (yield from source.literal("=")):
         return None
@@ -157,7 +157,3 @@ def _unescape(match: re.Match[str]) -> str:
     if len(escape) > 1:
         return chr(int(escape[1:], 16))
     return _ESCAPED.get(escape, match[0])
-
-
-def _in_name(character: str) -> bool:
-    return character.isalnum() or character in "_-."

@@ -130,6 +130,11 @@ class Source:
         """Read the character that `peek` returned."""
         self._at += 1
 
+    def name(self, more: str = "") -> ParseSteps[str]:
+        """Read the name of a tool: letters, digits, "_", "-", "." and the characters of `more`."""
+        others = f"_-.{more}"
+        return (yield from self.chars(lambda each: each.isalnum() or each in others))
+
     def spaces(self) -> ParseSteps[str]:
         """Read white space."""
         return (yield from self.chars(str.isspace))

@@ -117,7 +117,7 @@ class _Call:
         """Read the call; False if there is none and nothing was emitted. The call is emitted with
         its first argument; if the turn is cut off inside it, its arguments are not closed."""
         source, tags = self._source, self._tags
-        self._name = yield from source.chars(_in_name)
+        self._name = yield from source.name(":")
         if not self._name or not (yield from self._skip(tags.name_end)):
             return False
         while True:
@@ -203,10 +203,6 @@ def _add_text(output: TurnOutput, value: _Value, text: str) -> None:
 
 def _append_text(written: list[str], value: _Value, text: str) -> None:
     written.append(value.feed(text))
-
-
-def _in_name(character: str) -> bool:
-    return character.isalnum() or character in "_-.:"
 
 
 def _in_key(character: str) -> bool:

@@ -110,7 +110,7 @@ def test_messages_and_their_content_are_required(messages: tuple[Message, ...], 
 
 def test_media_parts_are_unsupported() -> None:
     """The error has the path of the part."""
-    image = MediaPart("image", "image/png", b"")
+    image = MediaPart("image")
     with_image = conversation(Message(Role.USER, (TextPart("What is it?"), image)))
 
     assert check_error(with_image) == UnsupportedField(field="messages[0].content[1].image")

@@ -9,7 +9,7 @@ import pytest
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from model_files.gguf import ModelFileInvalid
-from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
+from svc_kit.errors import InvalidField, TokenOutOfVocabulary
 
 END_OF_TEXT, TURN_START, TURN_END, THINK = 2039, 2040, 2041, 2046
 
@@ -23,21 +23,11 @@ def tokenize_special(vocabulary: Vocabulary, text: str) -> list[int]:
 
 
 def test_the_vocabulary_is_read_from_the_file(vocabulary: Vocabulary) -> None:
-    """Sizes, special tokens and metadata come from the model."""
+    """Sizes and special tokens come from the model."""
     assert vocabulary.size == 2048
     assert (vocabulary.bos, vocabulary.eos, vocabulary.adds_bos) == (END_OF_TEXT, TURN_END, False)
-    assert vocabulary.metadata("general.name") == "demo-chat"
-    assert vocabulary.metadata("no.such.key") is None
     assert vocabulary.token_text(TURN_END) == "<|im_end|>"
     assert vocabulary.token_text(None) == ""
-
-
-def test_a_long_metadata_value_is_not_cut(vocabulary: Vocabulary) -> None:
-    """The chat template is longer than the first buffer."""
-    template = vocabulary.metadata("tokenizer.chat_template")
-
-    assert template is not None
-    assert len(template) == 1928
 
 
 def test_a_model_may_have_several_end_tokens(vocabulary: Vocabulary) -> None:
@@ -100,15 +90,6 @@ def test_a_lone_surrogate_is_an_invalid_field(vocabulary: Vocabulary) -> None:
 
     assert raised.value.field == "prompt"
     assert "lone surrogate at character 3" in raised.value.message
-
-
-def test_the_limit_is_in_bytes(vocabulary: Vocabulary) -> None:
-    """Three characters take nine bytes."""
-    with pytest.raises(TooLong) as raised:
-        vocabulary.tokenize("日本語", add_special=False, parse_special=False, limit_bytes=8)
-
-    error = raised.value
-    assert (error.field, error.length, error.limit, error.unit) == ("prompt", 9, 8, "bytes")
 
 
 @pytest.mark.parametrize("token", [-1, 2048, 2**31 - 1])

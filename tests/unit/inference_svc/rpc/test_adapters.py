@@ -26,7 +26,8 @@ class BarrierJobs:
         """Return the metadata of an adapter."""
         await self._both.wait()
         self.are_examined.set()
-        return {"rank": 8, "size_bytes": 100, "title": ""}
+        sizes = {"rank": 8, "size_bytes": 100}
+        return {"architecture": "llama", "base_model": "", "title": "", **sizes}
 
 
 class SlowEngine:
