@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from svc_kit.errors import OutOfRange, TokenOutOfVocabulary, TooLong
+from svc_kit.errors import InvalidField, OutOfRange, TokenOutOfVocabulary, TooLong
 
 
 def check_range(field: str, value: float, minimum: float, maximum: float) -> None:
@@ -29,3 +29,14 @@ def check_count(field: str, items: Sequence[object], limit: int) -> None:
     """Raise `TooLong` if there are more than `limit` items."""
     if len(items) > limit:
         raise TooLong(field=field, length=len(items), limit=limit)
+
+
+def count_bytes(field: str, text: str) -> int:
+    """Return the size of a text in UTF-8. Raises `InvalidField` for a lone surrogate."""
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        problem = "not valid Unicode: it has a lone surrogate"
+        raise InvalidField(field=field, problem=problem) from None

@@ -82,9 +82,7 @@ class GgufHeader:
     """
 
     path: Path
-    version: int
     metadata: Mapping[str, Value]
-    num_tensors: int
     num_parameters: int
     file_bytes: int
     tensors: tuple[Tensor, ...] = ()
@@ -171,7 +169,7 @@ class _HeaderReader:
         self._value_types: dict[str, int] = {}
 
     def read(self, keep_tensors: bool) -> GgufHeader:
-        version = self._read_version()
+        self._check_version()
         num_tensors = self._window.unpack(_U64)
         num_metadata = self._window.unpack(_U64)
         self._check_count("metadata entries", num_metadata, MAX_METADATA, _MIN_METADATA_BYTES)
@@ -185,9 +183,7 @@ class _HeaderReader:
             self._refuse(f"the file is truncated: {self._window.file_bytes} of {needed} bytes")
         return GgufHeader(
             path=self._path,
-            version=version,
             metadata=MappingProxyType(metadata),
-            num_tensors=num_tensors,
             num_parameters=num_parameters,
             file_bytes=self._window.file_bytes,
             tensors=tuple(tensors),
@@ -198,7 +194,7 @@ class _HeaderReader:
     def _refuse(self, problem: str) -> NoReturn:
         raise ModelFileInvalid(self._path, problem)
 
-    def _read_version(self) -> int:
+    def _check_version(self) -> None:
         if self._window.file_bytes < 4 or self._window.read(4) != _MAGIC:
             self._refuse("not a GGUF file")
         version: int = self._window.unpack(_U32)
@@ -206,7 +202,6 @@ class _HeaderReader:
             self._refuse("a big-endian GGUF file; convert the model for a little-endian machine")
         if version not in (2, 3):
             self._refuse(f"GGUF version {version} is not supported (2 and 3 are)")
-        return version
 
     def _check_count(self, name: str, count: int, limit: int, min_bytes: int) -> None:
         if count > limit:

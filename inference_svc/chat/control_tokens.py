@@ -35,13 +35,6 @@ class ControlTexts:
         self._numbers = {text: number for number, text in enumerate(self._texts)}
         self._pattern = _alternatives(self._texts) if self._texts else None
 
-    def occur_in(self, value: Any) -> bool:
-        """Whether any text inside a JSON-like value contains a control text."""
-        if self._pattern is None:
-            return False
-        search = self._pattern.search
-        return any(search(text) for text in _iter_texts(value))
-
     def protect(self, value: Any) -> tuple[Any, "Placeholders"]:
         """Replace every control text in a value; the placeholders restore them."""
         placeholders = Placeholders(self._texts)
@@ -89,18 +82,6 @@ def _alternatives(texts: list[str]) -> re.Pattern[str]:
         groups.append((prefix, f"{re.escape(prefix)}(?:{'|'.join(map(re.escape, rests))})"))
     groups.sort(key=lambda group: len(group[0]), reverse=True)
     return re.compile("|".join(pattern for _, pattern in groups))
-
-
-def _iter_texts(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _iter_texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _iter_texts(item)
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:

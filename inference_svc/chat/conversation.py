@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from inference_svc.chat.json_values import json_object
-from inference_svc.validation import check_count
+from inference_svc.validation import check_count, count_bytes
 from svc_kit.errors import InvalidField, MissingField, TooLong, UnsupportedField
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -155,14 +155,7 @@ class Conversation:
         if not self.messages:
             raise MissingField(field="messages")
         check_count("messages", self.messages, limits.max_messages)
-        size = 0
-        for field, text in self._texts():
-            try:
-                size += len(text.encode())
-            except UnicodeEncodeError:
-                raise InvalidField(
-                    field=field, problem="not valid Unicode: it has a lone surrogate"
-                ) from None
+        size = sum(count_bytes(field, text) for field, text in self._texts())
         if size > limits.max_text_bytes:
             limit = limits.max_text_bytes
             raise TooLong(field="messages", length=size, limit=limit, unit="bytes")

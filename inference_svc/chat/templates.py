@@ -137,8 +137,8 @@ class ChatTemplates:
                 limit=MAX_TEMPLATE_CHARACTERS,
                 unit="characters",
             )
-        request, placeholders = _protect(
-            _request_variables(conversation, source), template.control_texts
+        request, placeholders = template.control_texts.protect(
+            _request_variables(conversation, source)
         )
         # Marks the end of the last message, to cut off what the template appends to it.
         end_mark = ""
@@ -157,7 +157,7 @@ class ChatTemplates:
             _detect_format(source, supports_tools=result["tools"])
         )
         return RenderedPrompt(
-            spans=placeholders.split(text) if placeholders else (PromptSpan(text, trusted=True),),
+            spans=placeholders.split(text),
             opens_in_reasoning=_opens_in_reasoning(text, turn_format, conversation),
             turn_format=turn_format,
             stop_texts=_stop_texts(source, turn_format, conversation),
@@ -191,16 +191,6 @@ class ChatTemplates:
             prefix = "" if failed.kind is FailureKind.REFUSED else "rendering was stopped: "
             raise TemplateFailed(problem=prefix + failed.problem) from None
         return result
-
-
-def _protect(
-    request: dict[str, Any], control_texts: ControlTexts
-) -> tuple[dict[str, Any], Placeholders | None]:
-    if not control_texts.occur_in(request):
-        return request, None
-    protected: dict[str, Any]
-    protected, placeholders = control_texts.protect(request)
-    return protected, placeholders
 
 
 def _request_variables(conversation: Conversation, source: str) -> dict[str, Any]:

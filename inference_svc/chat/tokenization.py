@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.sandbox_jobs import TOKENIZE
+from inference_svc.validation import count_bytes
 from svc_kit.errors import InvalidField, TooLong
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
 
@@ -75,7 +76,7 @@ class PromptTokenizer:
         group: list[TextToTokenize] = []
         size = 0
         for each in texts:
-            length = _utf8_bytes(each.text, field)
+            length = count_bytes(field, each.text)
             if group and size + length > THREAD_BYTES:
                 results += await self._tokenize_all(group, size, field)
                 group, size = [], 0
@@ -98,7 +99,7 @@ class PromptTokenizer:
     async def _tokenize_all(
         self, texts: Sequence[TextToTokenize], limit_bytes: int, field: str
     ) -> list[list[int]]:
-        size = sum(_utf8_bytes(text.text, field) for text in texts)
+        size = sum(count_bytes(field, text.text) for text in texts)
         if size > limit_bytes:
             raise TooLong(field=field, length=size, limit=limit_bytes, unit="bytes")
         if size <= INLINE_BYTES:
@@ -119,14 +120,3 @@ class PromptTokenizer:
             )
             for text, add_special, parse_special in texts
         ]
-
-
-def _utf8_bytes(text: str, field: str) -> int:
-    if text.isascii():
-        return len(text)
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError:
-        raise InvalidField(
-            field=field, problem="not valid Unicode: it has a lone surrogate"
-        ) from None

@@ -82,12 +82,8 @@ class Backend(Protocol):
 
     @property
     def can_trim(self) -> bool:
-        """Whether the end of a slot can be dropped (attention-only models)."""
-
-    @property
-    def copies_by_state(self) -> bool:
-        """Whether slots must be copied by `save` and `restore` instead of `copy`: true for models
-        with recurrent state."""
+        """Whether the end of a slot can be dropped. False for models with recurrent state, whose
+        slots must be copied by `save` and `restore` instead of `copy`."""
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Queue a copy of a whole slot. Lengths change now; cells are copied when the next

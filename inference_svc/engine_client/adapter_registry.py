@@ -161,10 +161,14 @@ class AdapterRegistry:
         self._request(adapter, loaded)
         return loaded
 
-    def add(self, adapter: Adapter) -> Adapter:
-        """Publish a generation while there is no engine; the next engine loads it."""
-        self._publish(adapter)
-        return adapter
+    def add(self, adapter: Adapter) -> None:
+        """Publish a generation under its name. If there is no engine, the next one loads it."""
+        self._generations[adapter.key] = self._generations.get(adapter.key, 0) + 1
+        adapter.generation = self._generations[adapter.key]
+        previous = self._current.get(adapter.key)
+        self._current[adapter.key] = adapter
+        if previous is not None:
+            self._drain(previous)
 
     def unload(self, name: str, project: str = "") -> Adapter:
         """Remove the name, and free the generation once no request uses it. Raises
@@ -202,7 +206,7 @@ class AdapterRegistry:
             if adapter.state is AdapterState.LOADING:
                 adapter.state, adapter.ready_at = AdapterState.READY, datetime.now(UTC)
             if loaded is not None:
-                self._publish(adapter)
+                self.add(adapter)
                 _resolve(loaded, adapter)
         else:
             self._fail(adapter, loaded, AdapterInvalid(adapter=adapter.name, problem=event.problem))
@@ -219,10 +223,7 @@ class AdapterRegistry:
         generations."""
         if self._pending:
             self.load_marker.end(self._pending[0].adapter.digest)
-        while self._pending:
-            adapter, loaded = self._pending.popleft()
-            if loaded is not None:
-                self._fail(adapter, loaded, error)
+        self._fail_new_loads(error)
         for adapter in self._current.values():
             if adapter.state is AdapterState.READY:
                 adapter.state = AdapterState.LOADING
@@ -235,10 +236,7 @@ class AdapterRegistry:
             adapter, loaded = self._pending.popleft()
             self.load_marker.blame(adapter.digest)
             self._fail(adapter, loaded, AdapterCrashedEngine(adapter=adapter.name))
-        while self._pending:
-            adapter, loaded = self._pending.popleft()
-            if loaded is not None:
-                self._fail(adapter, loaded, error)
+        self._fail_new_loads(error)
         self.free_unused()
 
     def _request(self, adapter: Adapter, loaded: "asyncio.Future[Adapter] | None") -> None:
@@ -247,13 +245,12 @@ class AdapterRegistry:
             self.load_marker.begin(adapter.digest)
         self._send(LoadAdapter(adapter.digest, adapter.file.path))
 
-    def _publish(self, adapter: Adapter) -> None:
-        self._generations[adapter.key] = self._generations.get(adapter.key, 0) + 1
-        adapter.generation = self._generations[adapter.key]
-        previous = self._current.get(adapter.key)
-        self._current[adapter.key] = adapter
-        if previous is not None:
-            self._drain(previous)
+    def _fail_new_loads(self, error: DomainError) -> None:
+        """Fail the pending loads with `error`, but not the reloads."""
+        while self._pending:
+            adapter, loaded = self._pending.popleft()
+            if loaded is not None:
+                self._fail(adapter, loaded, error)
 
     def _fail(
         self, adapter: Adapter, loaded: "asyncio.Future[Adapter] | None", error: DomainError

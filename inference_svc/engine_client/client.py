@@ -78,6 +78,7 @@ class EngineClient:
         adapters: AdapterRegistry | None = None,
         start_process: Callable[..., EngineProcess] = EngineProcess,
     ) -> None:
+        self.state = EngineState.STARTING
         self.restarts = 0
         self.ready: ModelReady | None = None
         self.report: ModelLoad | None = None
@@ -94,7 +95,6 @@ class EngineClient:
         self._on_event = on_event
         self._on_progress = on_progress
         self._process: EngineProcess | None = None
-        self._state = EngineState.STARTING
         self._closed_with: DomainError | None = None
         self._next_id = 0
         self._early_exits = 0
@@ -130,18 +130,13 @@ class EngineClient:
         self._config = replace(self._config, digest=digest)
 
     @property
-    def state(self) -> EngineState:
-        """The state of the engine."""
-        return self._state
-
-    @property
     def pid(self) -> int:
         """The process id; 0 while the engine is down."""
         return self._process.pid if self._process is not None and self._is_up else 0
 
     @property
     def _is_up(self) -> bool:
-        return self._state is EngineState.SERVING and self._closed_with is None
+        return self.state is EngineState.SERVING and self._closed_with is None
 
     @property
     def memory(self) -> DeviceBytes:
@@ -151,7 +146,7 @@ class EngineClient:
         return DeviceBytes(resident_bytes(self.pid), self.ready.device_bytes)
 
     def _set_state(self, state: EngineState) -> None:
-        self._state = state
+        self.state = state
         self._on_state(state)
 
     def _spawn(self) -> None:

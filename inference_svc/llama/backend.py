@@ -137,6 +137,7 @@ class LlamaBackend:
         self._row_type = ctypes.c_float * self._n_vocab
         self._row_sampler = RowSampler(self._n_vocab, settings.sampling_threads)
         self._guides = GrammarGuides(lambda: grammar_tokenizer(self.vocabulary), self._n_vocab)
+        # If false, slots are not copied by llama.cpp: its copy of a recurrent state is shared.
         self.can_trim = not (
             llama_cpp.llama_model_is_recurrent(self._model)
             or llama_cpp.llama_model_is_hybrid(self._model)
@@ -255,12 +256,6 @@ class LlamaBackend:
         value = ctypes.create_string_buffer(128)
         llama_cpp.llama_model_meta_val_str(self._model, b"general.architecture", value, 128)
         return value.value.decode(errors="replace")
-
-    @property
-    def copies_by_state(self) -> bool:
-        """Whether a slot must be copied by `save` and `restore`: llama.cpp's copy of a recurrent
-        state would share the state instead."""
-        return not self.can_trim
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Queue a copy of a whole stream (llama.cpp aborts on a partial one). In the unified layout

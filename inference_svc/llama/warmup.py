@@ -116,7 +116,7 @@ def _measure_copies(backend: LlamaBackend) -> CopyCosts:
     states = {count: _time_state_copy(backend, count) for count in (few, tokens)}
     token_s = max(states[tokens] - states[few], 0.0) / max(tokens - few, 1)
     fixed_s = max(states[few] - few * token_s, 0.0)
-    if backend.copies_by_state:
+    if not backend.can_trim:
         return CopyCosts(0.0, fixed_s, token_s)
     copied_s = median(_time_stream_copy(backend) for _ in range(_REPETITIONS))
     plain_s = median(_time_step(backend, 1) for _ in range(_REPETITIONS))

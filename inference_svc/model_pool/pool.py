@@ -15,6 +15,7 @@ from inference_svc.model_pool.lifecycle import (
     MemoryBudget,
     ModelChangeSignal,
     ModelLifecycle,
+    Transition,
     plan_start,
 )
 from inference_svc.models.device_memory import DeviceBytes
@@ -247,9 +248,7 @@ class ModelPool:
             if entry.policy is LoadPolicy.MANUAL:
                 raise ModelNotLoaded(model=entry.name)
             transition = self._lifecycle.load(entry)
-        error = await asyncio.shield(transition)
-        if error is not None:
-            raise error
+        await _finish(transition)
 
     # --- operators --------------------------------------------------------------------------------
 
@@ -283,9 +282,7 @@ class ModelPool:
             raise InvalidField(field="limits", problem=problem)
         transition = self._lifecycle.transition(entry)
         if wait and transition is not None:
-            error = await asyncio.shield(transition)
-            if error is not None:
-                raise error
+            await _finish(transition)
 
     async def unload(self, entry: ModelEntry, *, force: bool, wait: bool) -> None:
         """Unload a model when its last use ends, or at once with `force`. A running load is
@@ -314,3 +311,10 @@ class ModelPool:
                 versions[entry.name] = entry.version
                 yield entry
             await self._changes.wait_for(lambda: bool(changed()))
+
+
+async def _finish(transition: Transition) -> None:
+    """Wait for a transition. Raises the error of a failed load."""
+    error = await asyncio.shield(transition)
+    if error is not None:
+        raise error

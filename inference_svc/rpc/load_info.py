@@ -10,7 +10,7 @@ from corral.inference.v1 import load_pb2 as load_pb
 from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.engine_client.embedding_requests import EmbeddingTracker
+from inference_svc.engine_client.embedding_requests import EmbeddingTracker, PendingEmbedding
 from inference_svc.engine_client.load import disk_cache_load, embedding_load, queue_loads, sum_tiers
 from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.model_pool.pool import ModelPool
@@ -118,37 +118,38 @@ def _live_sequences(engine: EngineClient, project: str | None, now: float) -> Li
     requests: LiveRequests = {}
     keys: dict[str, tuple[float, str]] = {}
     for item in engine.sequences.live.values():
-        if project not in (None, item.request.project):
+        request = item.request
+        if project not in (None, request.project):
             continue
-        request_id = item.stream.request_id
-        key = keys.setdefault(request_id, (item.arrived_at, request_id))
+        key = keys.setdefault(request.request_id, (item.arrived_at, request.request_id))
         if key not in requests:
-            requests[key] = load_pb.LiveRequest(
-                request_id=request_id,
-                label=item.label,
-                project=item.request.project,
-                model=item.request.model,
-                priority=_priority(item.request.priority),
-                age=seconds(now - item.arrived_at),
-                prompt_tokens=len(item.request.prompt),
-            )
+            requests[key] = _live_request(item, len(request.prompt), now)
+            requests[key].label = item.label
         requests[key].choices.append(_choice(item))
     return requests
 
 
 def _live_embeddings(engine: EngineClient, project: str | None, now: float) -> LiveRequests:
     return {
-        (pending.arrived_at, pending.request.request_id): load_pb.LiveRequest(
-            request_id=pending.request.request_id,
-            project=pending.request.project,
-            model=pending.request.model,
-            priority=_priority(pending.request.priority),
-            age=seconds(now - pending.arrived_at),
-            prompt_tokens=pending.request.num_tokens,
+        (item.arrived_at, item.request.request_id): _live_request(
+            item, item.request.num_tokens, now
         )
-        for pending in engine.embeddings.live.values()
-        if project in (None, pending.request.project)
+        for item in engine.embeddings.live.values()
+        if project in (None, item.request.project)
     }
+
+
+def _live_request(
+    item: ActiveSequence | PendingEmbedding, prompt_tokens: int, now: float
+) -> load_pb.LiveRequest:
+    return load_pb.LiveRequest(
+        request_id=item.request.request_id,
+        project=item.request.project,
+        model=item.request.model,
+        priority=_priority(item.request.priority),
+        age=seconds(now - item.arrived_at),
+        prompt_tokens=prompt_tokens,
+    )
 
 
 def _priority(value: int) -> generation_pb2.Priority:

@@ -108,7 +108,8 @@ class FakeLoader:
             project=order.project,
             standing_scale=order.standing_scale,
         )
-        return model.adapters.add(adapter)
+        model.adapters.add(adapter)
+        return adapter
 
 
 class Frontend:

@@ -178,7 +178,6 @@ class FakeBackend:
     ) -> None:
         self.limits = limits or NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE)
         self.can_trim = can_trim
-        self.copies_by_state = not can_trim
         self.num_copies = 0
         self.refuses_states = False
         self._cells = [array("i", bytes(4 * self.limits.slot_tokens)) for _ in self._all_slots]

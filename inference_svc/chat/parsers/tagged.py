@@ -6,7 +6,6 @@ Values have no quotes: their types are taken from the tool's schema, or else gue
 streamed.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 from inference_svc.chat.json_values import json_text
@@ -151,12 +150,17 @@ class _Call:
         ends = (tags.value_end, tags.key, tags.call_end)
         if self._tools.takes_text(self._name, key) or key_end == tags.text_key_end:
             output.add_arguments('"')
-            end = yield from source.until(ends, partial(_add_text, output, value), stay=True)
+            end = yield from source.until(
+                ends,
+                lambda text: output.add_arguments(json_text(value.feed(text))[1:-1]),
+                stay=True,
+            )
             output.add_arguments('"' if end else "")
         else:
             written: list[str] = []
-            keep = partial(_append_text, written, value)
-            end = yield from source.until(ends, keep, stay=True)
+            end = yield from source.until(
+                ends, lambda text: written.append(value.feed(text)), stay=True
+            )
             if end:
                 output.add_arguments(self._tools.as_json(self._name, key, "".join(written)))
         yield from source.literal(tags.value_end)
@@ -195,14 +199,6 @@ class _Value:
         text = self._pending + text
         self._pending = "\n" if self._padded and text.endswith("\n") else ""
         return text.removesuffix(self._pending)
-
-
-def _add_text(output: TurnOutput, value: _Value, text: str) -> None:
-    output.add_arguments(json_text(value.feed(text))[1:-1])
-
-
-def _append_text(written: list[str], value: _Value, text: str) -> None:
-    written.append(value.feed(text))
 
 
 def _in_key(character: str) -> bool:

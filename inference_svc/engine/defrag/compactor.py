@@ -45,7 +45,7 @@ class SlotMover:
         must_save = self._allocator.is_worth_saving(target)
         if not must_save:
             self._allocator.clear(target)
-        if not must_save and not self._backend.copies_by_state:
+        if not must_save and self._backend.can_trim:
             self._copier.copy(source.index, target.index, len(source.tokens))
             self._backend.trim(source.index, 0)
         elif not self._exchange_states(source, target):

@@ -94,7 +94,7 @@ class CacheCopier:
         """Whether to copy `tokens` cells by saving and restoring rather than as a stream."""
         is_cheaper = self._costs.state_seconds(tokens) < self._costs.stream_s
         by_reference = self._backend.limits.cells is not None
-        return self._backend.copies_by_state or (is_cheaper and not by_reference)
+        return not self._backend.can_trim or (is_cheaper and not by_reference)
 
     def copy_seconds(self, tokens: int) -> float:
         """Estimated time to copy `tokens` cells to another slot."""

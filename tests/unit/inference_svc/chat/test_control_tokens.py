@@ -7,19 +7,24 @@ from inference_svc.chat.control_tokens import ControlTexts, PromptSpan
 TEXTS = ControlTexts(["<|im_end|>", "<|im_start|>", "<|im_end|>x", "[INST]", "</s>", ""])
 
 
+def occur_in(texts: ControlTexts, value: object) -> bool:
+    """Whether any control text is replaced."""
+    return bool(texts.protect(value)[0] != value)
+
+
 @pytest.mark.parametrize(
     "value",
     [{"a": ["b", {"c": "hi <|im_end|>"}]}, {"x": {"</s>": 1}}, [("tuple", "[INST]")]],
 )
 def test_control_texts_are_found_in_nested_values(value: object) -> None:
     """In lists, objects and keys."""
-    assert TEXTS.occur_in(value)
+    assert occur_in(TEXTS, value)
 
 
 def test_other_texts_are_not_control_texts() -> None:
     """Such as incomplete control texts, other markup and other types."""
-    assert not TEXTS.occur_in(["<|im_en", "im_end|>", "<b>", "", None, 5, True, {"k": 1.5}])
-    assert not ControlTexts([]).occur_in("<|im_end|>")
+    assert not occur_in(TEXTS, ["<|im_en", "im_end|>", "<b>", "", None, 5, True, {"k": 1.5}])
+    assert not occur_in(ControlTexts([]), "<|im_end|>")
 
 
 def test_a_protected_value_can_be_restored() -> None:
@@ -28,7 +33,7 @@ def test_a_protected_value_can_be_restored() -> None:
 
     protected, placeholders = TEXTS.protect(value)
 
-    assert not TEXTS.occur_in(protected)
+    assert not occur_in(TEXTS, protected)
     assert protected["n"] == 1
     assert [placeholders.restore(text) for text in protected["m"]] == value["m"]
 
@@ -61,7 +66,7 @@ def test_a_control_text_is_a_separate_span(text: str, spans: list[str]) -> None:
 
     split = placeholders.split(protected)
     assert [span.text for span in split] == spans
-    assert all(span.trusted is not TEXTS.occur_in(span.text) for span in split)
+    assert all(span.trusted is not occur_in(TEXTS, span.text) for span in split)
 
 
 def test_placeholders_are_different_in_every_prompt() -> None:
@@ -73,5 +78,5 @@ def test_characters_of_regular_expressions_are_literal() -> None:
     """Control texts often have them."""
     texts = ControlTexts(["<|a|>", "[b]", "(c)*", "\\d+"])
 
-    assert not texts.occur_in("a b (ccc) 123")
-    assert texts.occur_in("\\d+")
+    assert not occur_in(texts, "a b (ccc) 123")
+    assert occur_in(texts, "\\d+")

@@ -233,7 +233,8 @@ async def test_an_adapter_added_without_an_engine_is_loaded_by_the_next_engine(
     harness: RegistryHarness,
 ) -> None:
     """It is published at once."""
-    adapter = harness.registry.add(harness.make_adapter())
+    adapter = harness.make_adapter()
+    harness.registry.add(adapter)
     assert harness.states() == [(1, AdapterState.LOADING)]
     harness.registry.on_engine_ready()
     harness.answer(adapter)

@@ -18,7 +18,6 @@ class _TimedBackend(FakeBackend):
         self, limits: NativeLimits, clock: ManualClock, seconds: Callable[[int, int], float]
     ) -> None:
         super().__init__(limits)
-        self.copies_by_state = True
         self._clock = clock
         self._seconds = seconds
         self._threads = 1

@@ -32,7 +32,8 @@ class CatalogFixture:
         adapter = Adapter(
             name, model, file, description, 1.0, project=project, standing_scale=standing
         )
-        return self.catalog.find_model(model).adapters.add(adapter)
+        self.catalog.find_model(model).adapters.add(adapter)
+        return adapter
 
 
 @pytest.fixture

@@ -47,7 +47,8 @@ class SlowEngine:
 
     async def _load(self, adapter: Adapter) -> Adapter:
         await self._can_load.wait()
-        return self._entry.adapters.add(adapter)
+        self._entry.adapters.add(adapter)
+        return adapter
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
