@@ -17,7 +17,6 @@ class Detokenizer:
         """The stop string that ended the text, if any."""
         self._stops = tuple(stop)
         self._include_stop = include_stop
-        self._max_stop_length = max(map(len, self._stops), default=0)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
 
@@ -42,7 +41,7 @@ class Detokenizer:
             start, self.stop = match
             self._held = ""
             return buffer[: start + len(self.stop) if self._include_stop else start]
-        end = len(buffer) - self._num_held(buffer)
+        end = len(buffer) - max(partial_marker(buffer, stop) for stop in self._stops)
         self._held = buffer[end:]
         return buffer[:end]
 
@@ -53,10 +52,10 @@ class Detokenizer:
         ]
         return min(matches)[1:] if matches else None
 
-    def _num_held(self, buffer: str) -> int:
-        """The length of the longest suffix of `buffer` that is the beginning of a stop string."""
-        for length in range(min(len(buffer), self._max_stop_length - 1), 0, -1):
-            tail = buffer[-length:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0
+
+def partial_marker(text: str, marker: str) -> int:
+    """Return the length of the longest suffix of `text` that is a proper prefix of `marker`."""
+    for length in range(min(len(marker) - 1, len(text)), 0, -1):
+        if text.endswith(marker[:length]):
+            return length
+    return 0

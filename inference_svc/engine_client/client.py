@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 
 from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
@@ -84,7 +85,10 @@ class EngineClient:
         self.report: ModelLoad | None = None
         self.disk_cache: DiskCacheLoad | None = None
         self.adapters = adapters or AdapterRegistry()
-        self.sequences = RequestTracker(queue, reader, self._send, self.adapters.free_unused)
+        self._ids = count()
+        self.sequences = RequestTracker(
+            queue, reader, self._send, self.adapters.free_unused, self._ids
+        )
         self.embeddings = EmbeddingTracker(queue, self._send)
         self.snapshots = SnapshotTracker(self._send, self.check_open)
         self.adapters.attach(self._send, self.sequences.num_requests)
@@ -96,7 +100,6 @@ class EngineClient:
         self._on_progress = on_progress
         self._process: EngineProcess | None = None
         self._closed_with: DomainError | None = None
-        self._next_id = 0
         self._early_exits = 0
         self._ready_at = 0.0
         self._first_start: asyncio.Future[None] | None = None
@@ -243,7 +246,7 @@ class EngineClient:
         Raises like `check_open`, or `QueueFull`; then nothing was admitted.
         """
         self.check_open()
-        return self.sequences.submit(requests, self._next_ids(len(requests)), label, adapters)
+        return self.sequences.submit(requests, label, adapters)
 
     async def embed(self, request: EmbeddingRequest) -> list[Vector]:
         """Return the vector of each input, in order.
@@ -251,12 +254,7 @@ class EngineClient:
         Raises like `submit`, or the error with which the engine ended the request.
         """
         self.check_open()
-        return await self.embeddings.run(replace(request, sequence_id=self._next_ids(1)))
-
-    def _next_ids(self, count: int) -> int:
-        """Reserve `count` ids; return the first."""
-        first, self._next_id = self._next_id, self._next_id + count
-        return first
+        return await self.embeddings.run(replace(request, sequence_id=next(self._ids)))
 
     # --- control ----------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from inference_svc.engine.events import (
     Cancelled,
@@ -46,7 +47,7 @@ class RequestTracker:
     """The waiting and running sequences, by id; at most `slots` run at once.
 
     `send` sends a command to the engine. `on_adapters_released` is called when a sequence that used
-    adapters ends.
+    adapters ends. `ids` are those of the next sequences.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RequestTracker:
         reader: ReaderLimits,
         send: Callable[[Command], None],
         on_adapters_released: Callable[[], None],
+        ids: Iterator[int],
     ) -> None:
         self.live: dict[int, ActiveSequence] = {}
         self.slots = 0
@@ -62,21 +64,21 @@ class RequestTracker:
         self._reader = reader
         self._send = send
         self._on_adapters_released = on_adapters_released
+        self._ids = ids
         self._idle = asyncio.Event()
         self._idle.set()
 
     def submit(
         self,
         requests: Sequence[SequenceRequest],
-        first_id: int,
         label: str = "",
         adapters: tuple[Adapter, ...] = (),
     ) -> tuple[OutputStream, int]:
-        """Admit the choices of one request, with ids from `first_id`. Return its stream and its
-        position in the queue (0 is next). Raises `QueueFull`; then nothing was admitted."""
+        """Admit the choices of one request. Return its stream and its position in the queue (0 is
+        next). Raises `QueueFull`; then nothing was admitted."""
         position = max(0, len(self.live) - self.slots)
         self._check_queue(requests, position)
-        ids = tuple(range(first_id, first_id + len(requests)))
+        ids = tuple(islice(self._ids, len(requests)))
         stream = OutputStream(
             requests[0].request_id,
             ids,

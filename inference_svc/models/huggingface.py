@@ -3,8 +3,8 @@
 Import this module only to download: the client library takes a second to import.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import (
@@ -21,30 +21,19 @@ from inference_svc.models.sources import RemoteFile
 from svc_kit.lifecycle import StartupError
 
 
-class HubClient(Protocol):
-    """`hf_hub_download` or a test double; returns the path of the downloaded file."""
-
-    def __call__(
-        self,
-        repo_id: str,
-        filename: str,
-        *,
-        revision: str | None,
-        cache_dir: Path,
-        token: str | None,
-    ) -> str:
-        """Download a file unless it is cached."""
-
-
 class HuggingFaceDownloads:
-    """Downloads files into `folder`. `token` is for private and gated repositories."""
+    """Downloads files into `folder`. `token` is for private and gated repositories; `client` is
+    `hf_hub_download` or a test double."""
 
     def __init__(
-        self, folder: Path, token: str | None = None, client: HubClient | None = None
+        self,
+        folder: Path,
+        token: str | None = None,
+        client: Callable[..., str] = hf_hub_download,
     ) -> None:
         self._folder = folder
         self._token = token
-        self._client = client or _download
+        self._client = client
 
     def __call__(self, remote: RemoteFile) -> Path:
         """Download a file unless it is cached, and return its path. Blocks, possibly for minutes.
@@ -59,7 +48,7 @@ class HuggingFaceDownloads:
                     remote.file,
                     revision=remote.revision,
                     cache_dir=self._folder,
-                    token=self._token,
+                    token=self._token or False,
                 )
             )
         except (HFValidationError, HfHubHTTPError, EntryNotFoundError, OSError) as error:
@@ -83,17 +72,3 @@ class HuggingFaceDownloads:
                 return f"the download failed: {error}"
             case _:
                 return f"it cannot be stored in {self._folder}: {error}"
-
-
-def _download(
-    repo_id: str,
-    filename: str,
-    *,
-    revision: str | None,
-    cache_dir: Path,
-    token: str | None,
-) -> str:
-    path = hf_hub_download(
-        repo_id, filename, revision=revision, cache_dir=cache_dir, token=token or False
-    )
-    return str(path)

@@ -92,7 +92,7 @@ def to_requests(
 
     Raises the `DomainError` of the first invalid field.
     """
-    principal = caller.principal
+    principal, stopping = caller.principal, options.stopping
     check_retention(options)
     check_bytes("label", options.label, MAX_LABEL_BYTES)
     _check_prompt(prompt, target)
@@ -108,7 +108,7 @@ def to_requests(
         sampling=sampling,
         seed=_seed(options),
         choice=0,
-        max_tokens=_max_tokens(options.stopping, len(prompt.tokens), target.slot_tokens),
+        max_tokens=_max_tokens(stopping, len(prompt.tokens), target.slot_tokens),
         cache_key=cache_key(options.cache, groups.owner(principal.project), target.adapters),
         resumed=array("i"),
         priority=resolve_priority(options.scheduling.priority, principal),
@@ -124,8 +124,13 @@ def to_requests(
         adapters=target.adapters,
         top_logprobs=_top_logprobs(options.output),
         request_id=caller.request_id,
-        **_stopping(options.stopping, target),
+        stop=tuple(stopping.stop),
+        stop_tokens=frozenset(stopping.stop_token_ids),
+        min_tokens=stopping.min_tokens,
+        ignore_eos=stopping.ignore_eos,
+        include_stop=stopping.include_stop,
     )
+    _check_stopping(stopping, target)
     resumed = _resumed(options, num_choices, sampling, target, len(prompt.tokens))
     return [
         replace(template, choice=choice, **resumed.get(choice, _Resumed())._asdict())
@@ -160,7 +165,7 @@ def _max_tokens(stopping: generation.StoppingParams, prompt_tokens: int, slot_to
     return min(stopping.max_tokens, remaining)
 
 
-def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, Any]:
+def _check_stopping(stopping: generation.StoppingParams, target: Target) -> None:
     check_count("stop", stopping.stop, MAX_STOP_TEXTS)
     for text in stopping.stop:
         if not text:
@@ -169,13 +174,6 @@ def _stopping(stopping: generation.StoppingParams, target: Target) -> dict[str, 
     check_count("stop_token_ids", stopping.stop_token_ids, MAX_STOP_TOKENS)
     check_tokens("stop_token_ids", stopping.stop_token_ids, target.vocabulary_size)
     check_range("min_tokens", stopping.min_tokens, 0, target.slot_tokens)
-    return {
-        "stop": tuple(stopping.stop),
-        "stop_tokens": frozenset(stopping.stop_token_ids),
-        "min_tokens": stopping.min_tokens,
-        "ignore_eos": stopping.ignore_eos,
-        "include_stop": stopping.include_stop,
-    }
 
 
 def _max_draft(options: generation.GenerationOptions) -> int:

@@ -7,7 +7,7 @@ of the call that carries the messages.
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
@@ -56,77 +56,64 @@ class AcceptedRequest:
         )
 
 
-@dataclass(slots=True)
 class UsageCounts:
-    """Sums over the choices, for the last event; `resumed_tokens` and timings are those of the
-    first choice."""
+    """Sums over the choices, for the last event; timings are those of the first choice."""
 
-    prompt_tokens: int
-    resumed_tokens: int
-    cached_tokens: int = 0
-    cache_source: events.CacheSource = events.CacheSource.NONE
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_draft_tokens: int = 0
-    started: bool = False
-    timings: events.Timings | None = None
-    timed_tokens: int = 0
-    new_tokens: dict[int, int] = field(default_factory=dict)
-    """Tokens generated so far, by choice. They count as used even if the request ends early."""
+    def __init__(self, prompt_tokens: int, resumed_tokens: int) -> None:
+        """Each choice begins with `resumed_tokens` of output."""
+        self.started = False
+        self._usage = pb.Usage(prompt_tokens=prompt_tokens)
+        self._resumed_tokens = resumed_tokens
+        self._timed: events.Timings | None = None
+        self._timed_tokens = 0
+        # Tokens generated so far, by choice. They count as used even if the request ends early.
+        self._new_tokens: dict[int, int] = {}
 
     def start(self, event: events.Started) -> None:
         """Count the prompt tokens that the first choice reuses."""
         self.started = True
-        self.cached_tokens = event.cached_tokens
-        self.cache_source = event.source
+        self._usage.cached_tokens = event.cached_tokens
+        self._usage.cache_source = _SOURCES.encode(event.source)
 
     def add(self, choice: int, num_tokens: int) -> None:
         """Count new tokens of a choice."""
-        self.new_tokens[choice] = self.new_tokens.get(choice, 0) + num_tokens
+        self._new_tokens[choice] = self._new_tokens.get(choice, 0) + num_tokens
 
     def finish(self, choice: int, event: events.Finished, reasoning_tokens: int) -> None:
         """Count the tokens of a finished choice."""
-        new_tokens = event.num_output_tokens - self.resumed_tokens
-        self.new_tokens[choice] = new_tokens
-        self.completion_tokens += event.num_output_tokens
-        self.reasoning_tokens += reasoning_tokens
-        self.drafted_tokens += event.num_drafted
-        self.accepted_draft_tokens += event.num_accepted
+        new_tokens = event.num_output_tokens - self._resumed_tokens
+        self._new_tokens[choice] = new_tokens
+        self._usage.completion_tokens += event.num_output_tokens
+        self._usage.reasoning_tokens += reasoning_tokens
+        self._usage.draft_tokens += event.num_drafted
+        self._usage.accepted_draft_tokens += event.num_accepted
         if choice == 0:
-            self.timings, self.timed_tokens = event.timings, new_tokens
+            self._timed, self._timed_tokens = event.timings, new_tokens
 
     def used(self) -> Counts:
         """Return the usage of the request, complete or not."""
-        return Counts(1, self.prompt_tokens, self.cached_tokens, sum(self.new_tokens.values()))
+        usage = self._usage
+        num_tokens = sum(self._new_tokens.values())
+        return Counts(1, usage.prompt_tokens, usage.cached_tokens, num_tokens)
 
     def done(self) -> pb.Done:
         """The last event."""
-        usage = pb.Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cached_tokens=self.cached_tokens,
-            reasoning_tokens=self.reasoning_tokens,
-            cache_source=_SOURCES.encode(self.cache_source),
-            draft_tokens=self.drafted_tokens,
-            accepted_draft_tokens=self.accepted_draft_tokens,
-        )
-        return pb.Done(usage=usage, timings=self._timings())
+        return pb.Done(usage=self._usage, timings=self._timings())
 
     def _timings(self) -> pb.Timings:
-        if self.timings is None:
+        if self._timed is None:
             return pb.Timings()
-        queue_s, prefill_s, decode_s = self.timings
+        queue_s, prefill_s, decode_s = self._timed
         timings = pb.Timings(
             queue=seconds(queue_s),
             prefill=seconds(prefill_s),
             decode=seconds(decode_s),
             first_token=seconds(queue_s + prefill_s),
-            completion_tokens=self.timed_tokens,
+            completion_tokens=self._timed_tokens,
         )
-        if self.timed_tokens > 1:
-            timings.between_tokens.CopyFrom(seconds(decode_s / (self.timed_tokens - 1)))
-            timings.tokens_per_second = (self.timed_tokens - 1) / max(decode_s, _CLOCK_TICK_S)
+        if self._timed_tokens > 1:
+            timings.between_tokens.CopyFrom(seconds(decode_s / (self._timed_tokens - 1)))
+            timings.tokens_per_second = (self._timed_tokens - 1) / max(decode_s, _CLOCK_TICK_S)
         return timings
 
 

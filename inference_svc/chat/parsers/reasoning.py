@@ -6,8 +6,9 @@ accepted. White space around reasoning is dropped.
 
 from enum import Enum
 
-from inference_svc.chat.parsers.source import TextSink, TextStripper, partial_marker
+from inference_svc.chat.parsers.source import TextSink, TextStripper
 from inference_svc.chat.parsers.turn import Markers
+from inference_svc.engine.detokenizer import partial_marker
 
 
 class _State(Enum):

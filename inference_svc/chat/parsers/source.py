@@ -4,14 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
-
-
-def partial_marker(text: str, marker: str) -> int:
-    """Return the length of the longest suffix of `text` that is a proper prefix of `marker`."""
-    for length in range(min(len(marker) - 1, len(text)), 0, -1):
-        if text.endswith(marker[:length]):
-            return length
-    return 0
+from inference_svc.engine.detokenizer import partial_marker
 
 
 class TextStripper:

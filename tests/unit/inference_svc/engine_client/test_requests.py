@@ -1,6 +1,7 @@
 """Tests of tracking waiting and running sequences."""
 
 from collections.abc import Callable
+from itertools import count
 
 from inference_svc.engine.events import (
     CacheSource,
@@ -21,14 +22,14 @@ from tests.support.sequences import make_request
 
 def make_tracker(send: Callable[[Command], None] = lambda _: None) -> RequestTracker:
     """A tracker without slots."""
-    return RequestTracker(QueueLimits(4, 1000), ReaderLimits(9, 9.0), send, lambda: None)
+    return RequestTracker(QueueLimits(4, 1000), ReaderLimits(9, 9.0), send, lambda: None, count(7))
 
 
 async def test_the_slot_of_a_sequence_is_tracked() -> None:
     """Started, moved, preempted, resumed; it is removed when it finishes."""
     sent: list[Command] = []
     tracker = make_tracker(sent.append)
-    tracker.submit([make_request()], first_id=7)
+    tracker.submit([make_request()])
     events: list[SequenceEvent] = [
         Started(7, 3, 0, CacheSource.NONE),
         Moved(7, 1),
@@ -51,6 +52,6 @@ async def test_queue_positions_start_after_the_slots() -> None:
     """With two slots, one choice waits in front of the fourth."""
     tracker = make_tracker()
     tracker.slots = 2
-    positions = [tracker.submit([make_request()], first_id=i)[1] for i in range(4)]
+    positions = [tracker.submit([make_request()])[1] for _ in range(4)]
 
     assert positions == [0, 0, 0, 1]
