@@ -87,6 +87,7 @@ from control_svc.runs.service import Runs
 from control_svc.runs.servicer import RunServicer
 from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry, retry_expiry
 from control_svc.runs.worker import RunWorker
+from control_svc.tools.file_search_resources import ToolStores
 from control_svc.vector_stores import membership
 from control_svc.vector_stores.files import VectorFiles
 from control_svc.vector_stores.ingest.extraction_job import TextExtractor
@@ -320,7 +321,7 @@ def run_service(deps: Deps) -> Service:
         deps.ids,
         deps.tokens,
         deps.clock,
-        MessageAdder(deps.ids, deps.clock, deps.settings.embedding_model),
+        _message_adder(deps),
         _wait(deps),
     )
     return _service(run_service_pb2_grpc.add_RunServiceServicer_to_server, RunServicer(runs))
@@ -353,25 +354,26 @@ def _wait(deps: Deps) -> timedelta:
 def thread_services(deps: Deps) -> list[Service]:
     """Build the services of assistants, threads and messages."""
     shared = deps.transactions, deps.ids, deps.tokens, deps.clock
-    embedding_model = deps.settings.embedding_model
+    stores = ToolStores(deps.ids, deps.clock, deps.settings.embedding_model)
+    adder = _message_adder(deps)
+    threads = Threads(*shared, adder, build_prefix_cleanup(deps), [delete_streams_of_thread])
     return [
         _service(
             assistant_service_pb2_grpc.add_AssistantServiceServicer_to_server,
-            AssistantServicer(Assistants(*shared, embedding_model)),
+            AssistantServicer(Assistants(*shared, stores)),
         ),
         _service(
-            thread_service_pb2_grpc.add_ThreadServiceServicer_to_server,
-            ThreadServicer(
-                Threads(
-                    *shared, embedding_model, build_prefix_cleanup(deps), [delete_streams_of_thread]
-                )
-            ),
+            thread_service_pb2_grpc.add_ThreadServiceServicer_to_server, ThreadServicer(threads)
         ),
         _service(
             message_service_pb2_grpc.add_MessageServiceServicer_to_server,
-            MessageServicer(Messages(*shared, embedding_model)),
+            MessageServicer(Messages(*shared, adder)),
         ),
     ]
+
+
+def _message_adder(deps: Deps) -> MessageAdder:
+    return MessageAdder(deps.ids, deps.clock, deps.settings.embedding_model)
 
 
 class Vectors:

@@ -32,22 +32,29 @@ from control_svc.adapters.model import (
     ReportedState,
 )
 from control_svc.base.ids import ADAPTER, is_id
-from control_svc.base.pagination import Window
-from control_svc.db.tables import CounterRow, Instant, Key, Project, Table
+from control_svc.base.object_queries import ObjectQueries
+from control_svc.db.tables import (
+    CounterRow,
+    Instant,
+    Key,
+    ObjectRow,
+    Project,
+    Table,
+    read_row,
+    row_values,
+)
 from control_svc.db.transaction import Transaction
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.adapter_rules import is_adapter_name
-from svc_kit.errors import AdapterNotFound
+from svc_kit.errors import AdapterNotFound, DomainError
 
 
-class AdapterRow(Table):
+class AdapterRow(ObjectRow):
     """A registered adapter. Its bytes are in the blob store before the row is inserted."""
 
     __tablename__ = "adapters"
     __table_args__ = (UniqueConstraint("project", "name"),)
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     name: Mapped[str] = mapped_column(String(128))
     model: Mapped[str] = mapped_column(Text)
     description: Mapped[str] = mapped_column(Text)
@@ -91,7 +98,6 @@ class AdapterReportRow(Table):
 
 REVISION = "adapters"
 """Name of the counter of changes of the registry."""
-_FACTS = ("architecture", "base_model", "rank", "size_bytes", "title")
 _DESIRED = (
     *(AdapterRow.id, AdapterRow.project, AdapterRow.name, AdapterRow.model, AdapterRow.sha256),
     *(AdapterRow.file_bytes, AdapterRow.default_scale, AdapterRow.standing_scale),
@@ -99,56 +105,21 @@ _DESIRED = (
 )
 
 
-class AdapterQueries:
-    """Adapters in one transaction. They are looked up by id or by name."""
+class AdapterQueries(ObjectQueries[AdapterRow, Adapter]):
+    """Adapters in one transaction. `get` and `lock` look them up by id or by name."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-
-    async def add(self, project: str, adapter: Adapter) -> None:
-        """Insert an adapter."""
-        await self._session.execute(insert(AdapterRow).values(project=project, **_values(adapter)))
-
-    async def get(self, project: str, adapter: str) -> Adapter:
-        """Return an adapter by id or name. Raises AdapterNotFound."""
-        return await self._fetch(adapter, _select(project, adapter))
-
-    async def lock(self, project: str, adapter: str) -> Adapter:
-        """Like `get`, and lock the row until the end of the transaction."""
-        return await self._fetch(adapter, _select(project, adapter).with_for_update())
+    table = AdapterRow
+    prefix = ADAPTER
 
     async def find(self, project: str, name: str) -> Adapter | None:
         """Return and lock the adapter with this name, if any."""
         row = await self._session.scalar(_select(project, name).with_for_update())
-        return None if row is None else _adapter(row)
+        return None if row is None else self._object(row)
 
     async def count(self, project: str) -> int:
         """Count the adapters of a project."""
         query = select(func.count()).where(AdapterRow.project == project)
         return await self._session.scalar(query) or 0
-
-    async def page(self, project: str, window: Window) -> list[Adapter]:
-        """Return the adapters of a window."""
-        query = select(AdapterRow).where(AdapterRow.project == project)
-        newest_first, after = window.newest_first, window.after
-        query = query.order_by(AdapterRow.id.desc() if newest_first else AdapterRow.id)
-        if after:
-            query = query.where(AdapterRow.id < after if newest_first else AdapterRow.id > after)
-        return [_adapter(row) for row in await self._session.scalars(query.limit(window.limit))]
-
-    async def update(self, project: str, adapter: Adapter) -> None:
-        """Update a locked adapter."""
-        await self._session.execute(
-            update(AdapterRow)
-            .where(AdapterRow.project == project, AdapterRow.id == adapter.id)
-            .values(**_values(adapter))
-        )
-
-    async def delete(self, project: str, adapter_id: str) -> None:
-        """Delete the row of an adapter. The caller deletes the blob."""
-        await self._session.execute(
-            delete(AdapterRow).where(AdapterRow.project == project, AdapterRow.id == adapter_id)
-        )
 
     async def reports(self, project: str, adapter_id: str, since: datetime) -> list[AdapterReport]:
         """Return the reports about an adapter since a time."""
@@ -161,13 +132,23 @@ class AdapterQueries:
             )
             .order_by(AdapterReportRow.frontend)
         )
-        return [_report(row) for row in rows]
+        return [read_row(AdapterReport, row, state=ReportedState(row.state)) for row in rows]
 
-    async def _fetch(self, adapter: str, query: Select[AdapterRow]) -> Adapter:
-        row = await self._session.scalar(query)
+    async def _get(self, project: str, object_id: str, *, locked: bool) -> Adapter:
+        query = _select(project, object_id)
+        row = await self._session.scalar(query.with_for_update() if locked else query)
         if row is None:
-            raise AdapterNotFound(adapter=adapter)
-        return _adapter(row)
+            raise self._not_found(object_id)
+        return self._object(row)
+
+    def _not_found(self, object_id: str) -> DomainError:
+        return AdapterNotFound(adapter=object_id)
+
+    def _values(self, value: Adapter) -> dict[str, Any]:
+        return row_values(AdapterRow, value) | row_values(AdapterRow, value.facts)
+
+    def _object(self, row: AdapterRow) -> Adapter:
+        return read_row(Adapter, row, facts=read_row(AdapterFacts, row))
 
 
 class AdapterSyncQueries:
@@ -240,43 +221,3 @@ def _select(project: str, adapter: str) -> Select[AdapterRow]:
         raise AdapterNotFound(adapter=adapter)
     column = AdapterRow.id if is_id(adapter, ADAPTER) else AdapterRow.name
     return select(AdapterRow).where(AdapterRow.project == project, column == adapter)
-
-
-def _values(adapter: Adapter) -> dict[str, Any]:
-    values: dict[str, Any] = asdict(adapter)
-    facts: dict[str, Any] = values.pop("facts")
-    return values | facts
-
-
-def _adapter(row: AdapterRow) -> Adapter:
-    return Adapter(
-        id=row.id,
-        name=row.name,
-        model=row.model,
-        description=row.description,
-        default_scale=row.default_scale,
-        standing_scale=row.standing_scale,
-        sha256=row.sha256,
-        file_bytes=row.file_bytes,
-        blob_key=row.blob_key,
-        facts=AdapterFacts(**{name: getattr(row, name) for name in _FACTS}),
-        attempt=row.attempt,
-        revision=row.revision,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
-def _report(row: AdapterReportRow) -> AdapterReport:
-    return AdapterReport(
-        adapter_id=row.adapter_id,
-        project=row.project,
-        frontend=row.frontend,
-        address=row.address,
-        model=row.model,
-        state=ReportedState(row.state),
-        reason=row.reason,
-        problem=row.problem,
-        sha256=row.sha256,
-        reported_at=row.reported_at,
-    )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from control_svc.adapters.ingest import AdapterBytes
@@ -20,7 +20,13 @@ from control_svc.base.ids import ADAPTER, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.notifications import Notifications, wait_for_notification
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.files.service import delete_if_rejected
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import AdapterExists, TooManyAdapters
@@ -39,43 +45,32 @@ class _StoredAdapter(NamedTuple):
     unused_blobs: list[str]
 
 
+@dataclass(frozen=True)
 class Adapters:
     """Registers, changes and deletes adapters."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        blobs: BlobStore,
-        source: AdapterBytes,
-        ids: IdSource,
-        tokens: PageTokens,
-        per_project: int,
-        notifications: Notifications,
-        clock: Clock,
-    ) -> None:
-        self._transactions = transactions
-        self._blobs = blobs
-        self._source = source
-        self._ids = ids
-        self._tokens = tokens
-        self._per_project = per_project
-        self._notifications = notifications
-        self._clock = clock
+    transactions: Transactions
+    blobs: BlobStore
+    source: AdapterBytes
+    ids: IdSource
+    tokens: PageTokens
+    per_project: int
+    """Maximum number of adapters of a project."""
+    notifications: Notifications
+    clock: Clock
 
     async def create(self, project: str, pieces: AsyncIterator[NewAdapter | bytes]) -> Adapter:
         """Register an adapter. A rejected request stores nothing.
 
         Raises the errors of `AdapterBytes`, AdapterExists, TooManyAdapters or RequestIdReused.
         """
-        async with self._source.receive(project, pieces) as (new, file):
-            facts = await self._source.validate(new.name, file)
-            blob = await self._source.store(file)
+        async with self.source.receive(project, pieces) as (new, file):
+            facts = await self.source.validate(new.name, file)
+            blob = await self.source.store(file)
         adapter = self._new_adapter(new, facts, blob)
-        async with delete_if_rejected(self._blobs, blob):
-            stored = await self._transactions.write(
-                lambda tx: self._store(tx, project, new, adapter)
-            )
-        await self._blobs.delete(stored.unused_blobs)
+        async with delete_if_rejected(self.blobs, blob):
+            stored = await self._store(project, new, adapter)
+        await self.blobs.delete(stored.unused_blobs)
         return stored.adapter
 
     async def get(self, project: str, adapter: str, wait_s: float = 0.0) -> AdapterWithReports:
@@ -84,23 +79,20 @@ class Adapters:
         Waits up to `wait_s` seconds until frontends have loaded the adapter or failed to.
         """
         deadline = time.monotonic() + min(wait_s, MAX_WAIT_S)
-        with self._notifications.listen(ADAPTERS_TOPIC) as changed:
+        with self.notifications.listen(ADAPTERS_TOPIC) as changed:
             while True:
-                current = await self._transactions.read(
-                    lambda tx: self._with_reports(tx, project, adapter)
-                )
+                current = await self._read(project, adapter)
                 remaining_s = deadline - time.monotonic()
                 if current.is_settled or remaining_s <= 0:
                     return current
                 await wait_for_notification(changed, min(remaining_s, _POLL_S))
 
-    async def page(self, project: str, page_request: PageRequest) -> Page[Adapter]:
+    @read_transaction
+    async def page(self, tx: Transaction, project: str, page_request: PageRequest) -> Page[Adapter]:
         """List the project's adapters. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(ADAPTER, "an adapter")
-        binding = (project, "adapters")
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
-        rows = await self._transactions.read(lambda tx: AdapterQueries(tx).page(project, window))
-        return self._tokens.page(rows, window, page_request, binding)
+        window = self.tokens.window(page_request, (project, "adapters"), MAX_PAGE)
+        return window.page(await AdapterQueries(tx).page(project, window))
 
     async def update(
         self, project: str, adapter: str, changes: AdapterChanges, etag: str
@@ -123,18 +115,19 @@ class Adapters:
 
         Raises AdapterNotFound or StaleGeneration.
         """
-
-        async def delete_row(tx: Transaction) -> Adapter:
-            await AdapterSyncQueries(tx).next_revision()
-            current = await AdapterQueries(tx).lock(project, adapter)
-            current.check_etag(etag)
-            await AdapterQueries(tx).delete(project, current.id)
-            return current
-
-        deleted = await self._transactions.write(delete_row)
-        await self._blobs.delete([deleted.blob_key])
+        deleted = await self._delete_row(project, adapter, etag)
+        await self.blobs.delete([deleted.blob_key])
         return deleted.id
 
+    @write_transaction
+    async def _delete_row(self, tx: Transaction, project: str, adapter: str, etag: str) -> Adapter:
+        await AdapterSyncQueries(tx).next_revision()
+        current = await AdapterQueries(tx).lock(project, adapter)
+        current.check_etag(etag)
+        await AdapterQueries(tx).delete(project, current.id)
+        return current
+
+    @write_transaction
     async def _store(
         self, tx: Transaction, project: str, new: NewAdapter, adapter: Adapter
     ) -> _StoredAdapter:
@@ -151,8 +144,8 @@ class Adapters:
             stored = await queries.get(project, earlier.resource_id)
             return _StoredAdapter(stored, [adapter.blob_key])
         if existing is None:
-            if await queries.count(project) >= self._per_project:
-                raise TooManyAdapters(limit=self._per_project)
+            if await queries.count(project) >= self.per_project:
+                raise TooManyAdapters(limit=self.per_project)
             await queries.add(project, adapter)
             return _StoredAdapter(adapter, [])
         if not new.replace:
@@ -160,31 +153,38 @@ class Adapters:
         await queries.update(project, adapter)
         return _StoredAdapter(adapter, [existing.blob_key])
 
+    @write_transaction
     async def _change(
-        self, project: str, adapter: str, etag: str, apply: Callable[[Adapter], Adapter]
+        self,
+        tx: Transaction,
+        project: str,
+        adapter: str,
+        etag: str,
+        apply: Callable[[Adapter], Adapter],
     ) -> AdapterWithReports:
-        async def change(tx: Transaction) -> AdapterWithReports:
-            revision = await AdapterSyncQueries(tx).next_revision()
-            current = await AdapterQueries(tx).lock(project, adapter)
-            current.check_etag(etag)
-            changed = replace(apply(current), revision=revision, updated_at=self._clock())
-            await AdapterQueries(tx).update(project, changed)
-            return await self._with_reports(tx, project, changed.id)
+        revision = await AdapterSyncQueries(tx).next_revision()
+        current = await AdapterQueries(tx).lock(project, adapter)
+        current.check_etag(etag)
+        changed = replace(apply(current), revision=revision, updated_at=self.clock())
+        await AdapterQueries(tx).update(project, changed)
+        return await self._with_reports(tx, project, changed.id)
 
-        return await self._transactions.write(change)
+    @read_transaction
+    async def _read(self, tx: Transaction, project: str, adapter: str) -> AdapterWithReports:
+        return await self._with_reports(tx, project, adapter)
 
     async def _with_reports(
         self, tx: Transaction, project: str, adapter: str
     ) -> AdapterWithReports:
         current = await AdapterQueries(tx).get(project, adapter)
-        since = self._clock() - REPORT_TTL
+        since = self.clock() - REPORT_TTL
         reports = await AdapterQueries(tx).reports(project, current.id, since)
         return AdapterWithReports(current, reports)
 
     def _new_adapter(self, new: NewAdapter, facts: AdapterFacts, blob: Blob) -> Adapter:
-        now = self._clock()
+        now = self.clock()
         return Adapter(
-            id=self._ids.new(ADAPTER),
+            id=self.ids.new(ADAPTER),
             name=new.name,
             model=new.model,
             description=new.description,

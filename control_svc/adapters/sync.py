@@ -4,6 +4,7 @@ The desired state is small, so it is read as a whole and compared with the state
 """
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from control_svc.adapters.model import ADAPTERS_TOPIC, AdapterReport, DesiredChange, DesiredState
@@ -12,29 +13,32 @@ from control_svc.base.ids import MAX_KEY_CHARACTERS
 from control_svc.base.validation import SHA256_DIGITS, check_digest, check_text
 from control_svc.blobs.store import BlobMissing, BlobStore
 from control_svc.db.notifications import Notifications, wait_for_notification
-from control_svc.db.transaction import Transactions
+from control_svc.db.transaction import (
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from svc_kit.errors import AdapterNotFound
 
 _POLL_S: Final = 2.0
 """Maximum delay of a change whose notification was lost."""
 
 
+@dataclass(frozen=True)
 class AdapterSync:
     """The desired state of all adapters of all projects. For inference frontends only."""
 
-    def __init__(
-        self, transactions: Transactions, blobs: BlobStore, notifications: Notifications
-    ) -> None:
-        self._transactions = transactions
-        self._blobs = blobs
-        self._notifications = notifications
+    transactions: Transactions
+    blobs: BlobStore
+    notifications: Notifications
 
     async def watch(self, revision: str) -> AsyncIterator[DesiredState | DesiredChange]:
         """Yield the desired state, then its changes, without end.
 
         If `revision` is the current one, the first event is an empty change instead of the state.
         """
-        with self._notifications.listen(ADAPTERS_TOPIC) as changed:
+        with self.notifications.listen(ADAPTERS_TOPIC) as changed:
             sent = await self._state()
             is_current = revision == str(sent.revision)
             yield DesiredChange(sent.revision, [], []) if is_current else sent
@@ -45,19 +49,20 @@ class AdapterSync:
                     yield state.diff(sent)
                     sent = state
 
-    async def report(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
+    @write_transaction
+    async def report(
+        self, tx: Transaction, frontend: str, reports: Sequence[AdapterReport]
+    ) -> None:
         """Replace the reports of a frontend. Raises MissingField, TooLong or InvalidField."""
         check_text("frontend", frontend, MAX_KEY_CHARACTERS)
-        await self._transactions.write(
-            lambda tx: AdapterSyncQueries(tx).replace_reports(frontend, reports)
-        )
+        await AdapterSyncQueries(tx).replace_reports(frontend, reports)
 
     async def download(self, sha256: str) -> AsyncIterator[bytes]:
         """Yield the bytes of a registered adapter. Raises InvalidField or AdapterNotFound."""
         digest = check_digest("sha256", sha256, SHA256_DIGITS)
         key, size_bytes = blob = await self._find_blob(digest)
         try:
-            async for chunk in self._blobs.read(key, 0, size_bytes):
+            async for chunk in self.blobs.read(key, 0, size_bytes):
                 yield chunk
         except BlobMissing:
             # Either the adapter has been deleted or replaced meanwhile, or its blob is lost.
@@ -65,14 +70,17 @@ class AdapterSync:
                 raise AdapterNotFound(adapter=sha256) from None
             raise
 
-    async def _find_blob(self, digest: str) -> tuple[str, int]:
-        blob = await self._transactions.read(lambda tx: AdapterSyncQueries(tx).find_blob(digest))
+    @read_transaction
+    async def _find_blob(self, tx: Transaction, digest: str) -> tuple[str, int]:
+        blob = await AdapterSyncQueries(tx).find_blob(digest)
         if blob is None:
             raise AdapterNotFound(adapter=digest)
         return blob
 
-    async def _state(self) -> DesiredState:
-        return await self._transactions.read(lambda tx: AdapterSyncQueries(tx).state())
+    @read_transaction
+    async def _state(self, tx: Transaction) -> DesiredState:
+        return await AdapterSyncQueries(tx).state()
 
-    async def _revision(self) -> int:
-        return await self._transactions.read(lambda tx: AdapterSyncQueries(tx).revision())
+    @read_transaction
+    async def _revision(self, tx: Transaction) -> int:
+        return await AdapterSyncQueries(tx).revision()

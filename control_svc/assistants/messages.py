@@ -4,7 +4,7 @@ The messages of a thread cannot be changed while one of its runs is active.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from control_svc.assistants.message_model import AddedMessage, FileUse, NewMessage, ThreadMessage
@@ -14,7 +14,13 @@ from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.files.queries import FileQueries
 from control_svc.items.model import ITEM_PREFIXES, Message
 from control_svc.tools.file_search_resources import ToolStores
@@ -24,23 +30,15 @@ CREATE: Final = "CreateMessage"
 MAX_PAGE: Final = 100
 
 
+@dataclass(frozen=True)
 class Messages:
     """Operations on messages."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        ids: IdSource,
-        tokens: PageTokens,
-        clock: Clock,
-        embedding_model: str | None,
-    ) -> None:
-        """`embedding_model` is None if the installation has none; files cannot be searched then."""
-        self._transactions = transactions
-        self._tokens = tokens
-        self._clock = clock
-        self._adder = MessageAdder(ids, clock, embedding_model)
-        self._ids = ids
+    transactions: Transactions
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+    adder: "MessageAdder"
 
     async def create(self, project: str, new: AddedMessage) -> ThreadMessage:
         """Append a message to its thread.
@@ -49,7 +47,7 @@ class Messages:
         the errors of `AddedMessage.check`.
         """
         new.check()
-        message_id, now = self._ids.new(MESSAGE), self._clock()
+        message_id, now = self.ids.new(MESSAGE), self.clock()
         request = IdempotencyRecord.of(CREATE, new.request_id, message_id, now, new)
 
         async def add(tx: Transaction) -> ThreadMessage:
@@ -58,21 +56,26 @@ class Messages:
             if earlier is not None:
                 return await MessageQueries(tx).get(project, thread.id, earlier.resource_id)
             thread.check_idle("add messages to")
-            return await self._adder.add_one(tx, project, thread, new.message, message_id)
+            return await self.adder.add_one(tx, project, thread, new.message, message_id)
 
-        return await self._transactions.write(add)
+        return await self.transactions.write(add)
 
-    async def get(self, project: str, thread_id: str, message_id: str) -> ThreadMessage:
+    @read_transaction
+    async def get(
+        self, tx: Transaction, project: str, thread_id: str, message_id: str
+    ) -> ThreadMessage:
         """Raises ThreadNotFound or MessageNotFound."""
+        await ThreadQueries(tx).get(project, thread_id)
+        return await MessageQueries(tx).get(project, thread_id, message_id)
 
-        async def read(tx: Transaction) -> ThreadMessage:
-            await ThreadQueries(tx).get(project, thread_id)
-            return await MessageQueries(tx).get(project, thread_id, message_id)
-
-        return await self._transactions.read(read)
-
+    @read_transaction
     async def page(
-        self, project: str, thread_id: str, page_request: PageRequest, run_id: str = ""
+        self,
+        tx: Transaction,
+        project: str,
+        thread_id: str,
+        page_request: PageRequest,
+        run_id: str = "",
     ) -> Page[ThreadMessage]:
         """A page of a thread's messages, or of those that the run `run_id` created.
 
@@ -80,45 +83,40 @@ class Messages:
         """
         page_request.check_cursors(MESSAGE, "a message")
         binding = (project, "messages", thread_id, run_id)
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
+        window = self.tokens.window(page_request, binding, MAX_PAGE)
+        await ThreadQueries(tx).get(project, thread_id)
+        messages = await MessageQueries(tx).page(project, thread_id, window, run_id)
+        return window.page(messages, PAGE_BYTES)
 
-        async def read(tx: Transaction) -> list[ThreadMessage]:
-            await ThreadQueries(tx).get(project, thread_id)
-            return await MessageQueries(tx).page(project, thread_id, window, run_id)
-
-        messages = await self._transactions.read(read)
-        return self._tokens.page(messages, window, page_request, binding, PAGE_BYTES)
-
+    @write_transaction
     async def update(
-        self, project: str, thread_id: str, message_id: str, metadata: Mapping[str, str] | None
+        self,
+        tx: Transaction,
+        project: str,
+        thread_id: str,
+        message_id: str,
+        metadata: Mapping[str, str] | None,
     ) -> ThreadMessage:
         """Replace a message's metadata, unless None.
 
         Raises ThreadNotFound, MessageNotFound, ThreadBusy, and the errors of `check_metadata`.
         """
         check_metadata(metadata or {})
+        thread = await ThreadQueries(tx).lock(project, thread_id)
+        message = await MessageQueries(tx).get(project, thread_id, message_id)
+        thread.check_idle("change messages of")
+        if metadata is None:
+            return message
+        changed = replace(message, metadata=metadata)
+        await MessageQueries(tx).update(project, changed)
+        return changed
 
-        async def change(tx: Transaction) -> ThreadMessage:
-            thread = await ThreadQueries(tx).lock(project, thread_id)
-            message = await MessageQueries(tx).get(project, thread_id, message_id)
-            thread.check_idle("change messages of")
-            if metadata is None:
-                return message
-            changed = replace(message, metadata=metadata)
-            await MessageQueries(tx).update(project, changed)
-            return changed
-
-        return await self._transactions.write(change)
-
-    async def delete(self, project: str, thread_id: str, message_id: str) -> None:
+    @write_transaction
+    async def delete(self, tx: Transaction, project: str, thread_id: str, message_id: str) -> None:
         """Delete a message. Raises ThreadNotFound, MessageNotFound or ThreadBusy."""
-
-        async def delete(tx: Transaction) -> None:
-            thread = await ThreadQueries(tx).lock(project, thread_id)
-            thread.check_idle("delete messages of")
-            await MessageQueries(tx).delete(project, thread_id, message_id)
-
-        await self._transactions.write(delete)
+        thread = await ThreadQueries(tx).lock(project, thread_id)
+        thread.check_idle("delete messages of")
+        await MessageQueries(tx).delete(project, thread_id, message_id)
 
 
 MESSAGE: Final = ITEM_PREFIXES[Message]

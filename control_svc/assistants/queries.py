@@ -23,37 +23,34 @@ from sqlalchemy.sql import ColumnElement
 
 from control_svc.assistants.message_model import Attachment, IncompleteReason, ThreadMessage
 from control_svc.assistants.model import Assistant, AssistantSettings, Thread, ThreadSettings
-from control_svc.base.ids import ASSISTANT, THREAD, is_id
-from control_svc.base.pagination import Window, apply_window, restore_order
+from control_svc.base.ids import ASSISTANT, THREAD
+from control_svc.base.object_queries import ObjectQueries
+from control_svc.base.pagination import Window
 from control_svc.db.documents import Document
-from control_svc.db.tables import Instant, Key, Project, Table
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table, read_row
+from control_svc.db.transaction import Queries, Transaction
 from control_svc.inference.generation_options import GenerationOptions
 from control_svc.items.model import Item, ItemFilter, TimelineItem
 from control_svc.items.queries import TimelineQueries
-from svc_kit.errors import AssistantNotFound, MessageNotFound, ThreadNotFound
+from svc_kit.errors import AssistantNotFound, DomainError, MessageNotFound, ThreadNotFound
 
 
-class AssistantRow(Table):
+class AssistantRow(ObjectRow):
     """An assistant. Its document has no searchable fields."""
 
     __tablename__ = "assistants"
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     created_at: Mapped[datetime] = mapped_column(Instant)
     revision: Mapped[int] = mapped_column(Integer)
     document: Mapped[Document]
     options: Mapped[bytes] = mapped_column(LargeBinary)  # a serialized GenerationOptions
 
 
-class ThreadRow(Table):
+class ThreadRow(ObjectRow):
     """A thread, and the lock of its timeline."""
 
     __tablename__ = "threads"
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     created_at: Mapped[datetime] = mapped_column(Instant)
     revision: Mapped[int] = mapped_column(Integer)
     document: Mapped[Document]
@@ -91,174 +88,71 @@ class MessageRow(Table):
 _ASSISTANT_SETTINGS: Final = TypeAdapter(AssistantSettings)
 
 
-class AssistantQueries:
+class AssistantQueries(ObjectQueries[AssistantRow, Assistant]):
     """SQL of assistants."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
+    table = AssistantRow
+    prefix = ASSISTANT
 
-    async def add(self, project: str, assistant: Assistant) -> None:
-        """Insert an assistant."""
-        row = insert(AssistantRow).values(
-            project=project,
-            id=assistant.id,
-            created_at=assistant.created_at,
-            **_assistant_values(assistant),
-        )
-        await self._session.execute(row)
+    def _not_found(self, object_id: str) -> DomainError:
+        return AssistantNotFound(assistant=object_id)
 
-    async def get(self, project: str, assistant_id: str) -> Assistant:
-        """Raises AssistantNotFound."""
-        return await self._get(project, assistant_id, locked=False)
+    def _values(self, value: Assistant) -> dict[str, Any]:
+        settings = value.settings
+        return {
+            "revision": value.revision,
+            "document": _ASSISTANT_SETTINGS.dump_json(settings, exclude={"options"}),
+            "options": bytes(settings.options),
+        }
 
-    async def lock(self, project: str, assistant_id: str) -> Assistant:
-        """Like `get`, but lock the row until the end of the transaction."""
-        return await self._get(project, assistant_id, locked=True)
-
-    async def page(self, project: str, window: Window) -> list[Assistant]:
-        """The assistants of a window."""
-        query = select(AssistantRow).where(AssistantRow.project == project)
-        rows = await self._session.scalars(apply_window(query, AssistantRow.id, window))
-        return restore_order([_assistant(row) for row in rows], window)
-
-    async def update(self, project: str, assistant: Assistant) -> None:
-        """Store the changed fields of a locked assistant."""
-        await self._session.execute(
-            update(AssistantRow)
-            .where(AssistantRow.project == project, AssistantRow.id == assistant.id)
-            .values(_assistant_values(assistant))
-        )
-
-    async def delete(self, project: str, assistant_id: str) -> None:
-        """Delete an assistant. Raises AssistantNotFound."""
-        await self.lock(project, assistant_id)
-        await self._session.execute(
-            delete(AssistantRow).where(
-                AssistantRow.project == project, AssistantRow.id == assistant_id
-            )
-        )
-
-    async def _get(self, project: str, assistant_id: str, *, locked: bool) -> Assistant:
-        row = None
-        if is_id(assistant_id, ASSISTANT):  # databases reject some characters
-            row = await self._session.get(
-                AssistantRow, (project, assistant_id), with_for_update=locked
-            )
-        if row is None:
-            raise AssistantNotFound(assistant=assistant_id)
-        return _assistant(row)
-
-
-def _assistant_values(assistant: Assistant) -> dict[str, Any]:
-    settings = assistant.settings
-    return {
-        "revision": assistant.revision,
-        "document": _ASSISTANT_SETTINGS.dump_json(settings, exclude={"options"}),
-        "options": bytes(settings.options),
-    }
-
-
-def _assistant(row: AssistantRow) -> Assistant:
-    return Assistant(
-        id=row.id,
-        settings=replace(
-            _ASSISTANT_SETTINGS.validate_json(row.document),
-            options=GenerationOptions.from_bytes(row.options),
-        ),
-        created_at=row.created_at,
-        revision=row.revision,
-    )
+    def _object(self, row: AssistantRow) -> Assistant:
+        settings = _ASSISTANT_SETTINGS.validate_json(row.document)
+        options = GenerationOptions.from_bytes(row.options)
+        return read_row(Assistant, row, settings=replace(settings, options=options))
 
 
 _THREAD_SETTINGS: Final = TypeAdapter(ThreadSettings)
 
 
-class ThreadQueries:
+class ThreadQueries(ObjectQueries[ThreadRow, Thread]):
     """SQL of threads. Changes of a thread or its messages require the lock of its row."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-        self._timelines = TimelineQueries(tx)
+    table = ThreadRow
+    prefix = THREAD
 
-    async def add(self, project: str, thread: Thread) -> None:
-        """Insert a thread."""
-        row = insert(ThreadRow).values(
-            project=project, id=thread.id, created_at=thread.created_at, **_thread_values(thread)
-        )
-        await self._session.execute(row)
-
-    async def get(self, project: str, thread_id: str) -> Thread:
-        """Raises ThreadNotFound."""
-        return await self._get(project, thread_id, locked=False)
-
-    async def lock(self, project: str, thread_id: str) -> Thread:
-        """Like `get`, but lock the row until the end of the transaction."""
-        return await self._get(project, thread_id, locked=True)
-
-    async def page(self, project: str, window: Window) -> list[Thread]:
-        """The threads of a window."""
-        query = select(ThreadRow).where(ThreadRow.project == project)
-        rows = await self._session.scalars(apply_window(query, ThreadRow.id, window))
-        return restore_order([_thread(row) for row in rows], window)
-
-    async def update(self, project: str, thread: Thread) -> None:
-        """Store the changed fields of a locked thread."""
-        await self._session.execute(
-            update(ThreadRow)
-            .where(ThreadRow.project == project, ThreadRow.id == thread.id)
-            .values(_thread_values(thread))
-        )
-
-    async def delete(self, project: str, thread_id: str) -> None:
+    async def delete(self, project: str, object_id: str) -> None:
         """Delete a locked thread, its items, and the rows with foreign keys to it.
 
         A hook of `Threads` deletes the event streams of its runs.
         """
-        await self._session.execute(
-            delete(ThreadRow).where(ThreadRow.project == project, ThreadRow.id == thread_id)
-        )
-        await self._timelines.delete(project, thread_id)
+        await super().delete(project, object_id)
+        await TimelineQueries(self._tx).delete(project, object_id)
 
-    async def _get(self, project: str, thread_id: str, *, locked: bool) -> Thread:
-        row = None
-        if is_id(thread_id, THREAD):  # databases reject some characters
-            row = await self._session.get(
-                ThreadRow, (project, thread_id), with_for_update=locked, populate_existing=locked
-            )
-        if row is None:
-            raise ThreadNotFound(thread=thread_id)
-        return _thread(row)
+    def _not_found(self, object_id: str) -> DomainError:
+        return ThreadNotFound(thread=object_id)
 
+    def _values(self, value: Thread) -> dict[str, Any]:
+        return {
+            "revision": value.revision,
+            "document": _THREAD_SETTINGS.dump_json(value.settings),
+            "active_run_id": value.active_run_id or None,
+            "cut": value.cut,
+        }
 
-def _thread_values(thread: Thread) -> dict[str, Any]:
-    return {
-        "revision": thread.revision,
-        "document": _THREAD_SETTINGS.dump_json(thread.settings),
-        "active_run_id": thread.active_run_id or None,
-        "cut": thread.cut,
-    }
-
-
-def _thread(row: ThreadRow) -> Thread:
-    return Thread(
-        id=row.id,
-        settings=_THREAD_SETTINGS.validate_json(row.document),
-        created_at=row.created_at,
-        revision=row.revision,
-        active_run_id=row.active_run_id or "",
-        cut=row.cut,
-    )
+    def _object(self, row: ThreadRow) -> Thread:
+        settings = _THREAD_SETTINGS.validate_json(row.document)
+        return read_row(Thread, row, settings=settings, active_run_id=row.active_run_id or "")
 
 
 _KIND: Final = "message"
 _ATTACHMENTS: Final = TypeAdapter(tuple[Attachment, ...])
 
 
-class MessageQueries:
+class MessageQueries(Queries):
     """SQL of messages: items of a thread's timeline, each with a row."""
 
     def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
+        super().__init__(tx)
         self._timelines = TimelineQueries(tx)
 
     async def add(self, project: str, messages: Sequence[ThreadMessage]) -> None:
@@ -354,14 +248,13 @@ def _message_values(message: ThreadMessage) -> dict[str, Any]:
 
 def _message(row: MessageRow, item: Item) -> ThreadMessage:
     reason = row.incomplete_reason
-    return ThreadMessage(
+    return read_row(
+        ThreadMessage,
+        row,
         item=item,
-        thread_id=row.thread_id,
         assistant_id=row.assistant_id or "",
         run_id=row.run_id or "",
         attachments=_ATTACHMENTS.validate_json(row.attachments),
         metadata=orjson.loads(row.attached),
-        completed_at=row.completed_at,
-        incomplete_at=row.incomplete_at,
         incomplete_reason=None if reason is None else IncompleteReason(reason),
     )

@@ -1,6 +1,7 @@
 """CRUD of threads, and their migration to conversations."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from control_svc.assistants.messages import MessageAdder
@@ -12,7 +13,14 @@ from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
 from control_svc.conversations.model import Conversation
 from control_svc.conversations.queries import ConversationQueries
-from control_svc.db.transaction import Clock, DeleteHook, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    DeleteHook,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.items.queries import TimelineQueries
 from control_svc.tools.file_search_resources import apply_update
@@ -22,28 +30,18 @@ MIGRATE: Final = "MigrateThread"
 MAX_PAGE: Final = 100
 
 
+@dataclass(frozen=True)
 class Threads:
     """Operations on threads."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        ids: IdSource,
-        tokens: PageTokens,
-        clock: Clock,
-        embedding_model: str | None,
-        prefix_cleanup: PrefixCleanup,
-        on_delete: Sequence[DeleteHook] = (),
-    ) -> None:
-        """`embedding_model` is None if the installation has none; files cannot be searched then.
-        `on_delete` hooks delete what refers to a deleted thread."""
-        self._transactions = transactions
-        self._ids = ids
-        self._tokens = tokens
-        self._clock = clock
-        self._prefix_cleanup = prefix_cleanup
-        self._on_delete = on_delete
-        self._adder = MessageAdder(ids, clock, embedding_model)
+    transactions: Transactions
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+    adder: MessageAdder
+    prefix_cleanup: PrefixCleanup
+    on_delete: Sequence[DeleteHook] = ()
+    """Delete what refers to a deleted thread."""
 
     async def create(self, project: str, new: NewThread) -> Thread:
         """Create a thread.
@@ -52,31 +50,33 @@ class Threads:
         `MessageAdder.create_thread`.
         """
         new.check()
-        thread = Thread(id=self._ids.new(THREAD), settings=new.settings, created_at=self._clock())
+        thread = Thread(id=self.ids.new(THREAD), settings=new.settings, created_at=self.clock())
         request = IdempotencyRecord.of(CREATE, new.request_id, thread.id, thread.created_at, new)
 
         async def add(tx: Transaction) -> Thread:
             created = await record_request(tx, project, request)
             if created != thread.id:
                 return await ThreadQueries(tx).get(project, created)
-            return await self._adder.create_thread(tx, project, thread, new)
+            return await self.adder.create_thread(tx, project, thread, new)
 
-        return await self._transactions.write(add)
+        return await self.transactions.write(add)
 
-    async def get(self, project: str, thread_id: str) -> Thread:
+    @read_transaction
+    async def get(self, tx: Transaction, project: str, thread_id: str) -> Thread:
         """Raises ThreadNotFound."""
-        return await self._transactions.read(lambda tx: ThreadQueries(tx).get(project, thread_id))
+        return await ThreadQueries(tx).get(project, thread_id)
 
-    async def page(self, project: str, page_request: PageRequest) -> Page[Thread]:
+    @read_transaction
+    async def page(self, tx: Transaction, project: str, page_request: PageRequest) -> Page[Thread]:
         """A page of the project's threads. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(THREAD, "a thread")
-        binding = (project, "threads")
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
-        threads = await self._transactions.read(lambda tx: ThreadQueries(tx).page(project, window))
-        return self._tokens.page(threads, window, page_request, binding)
+        window = self.tokens.window(page_request, (project, "threads"), MAX_PAGE)
+        return window.page(await ThreadQueries(tx).page(project, window))
 
+    @write_transaction
     async def update(
         self,
+        tx: Transaction,
         project: str,
         thread_id: str,
         edit: Callable[[ThreadSettings], ThreadSettings],
@@ -86,51 +86,43 @@ class Threads:
 
         Raises ThreadNotFound, and the errors of `apply_update`.
         """
+        current = await ThreadQueries(tx).lock(project, thread_id)
+        changed = current.with_settings(await apply_update(tx, project, current, edit, etag))
+        await ThreadQueries(tx).update(project, changed)
+        return changed
 
-        async def change(tx: Transaction) -> Thread:
-            current = await ThreadQueries(tx).lock(project, thread_id)
-            changed = current.with_settings(await apply_update(tx, project, current, edit, etag))
-            await ThreadQueries(tx).update(project, changed)
-            return changed
-
-        return await self._transactions.write(change)
-
-    async def delete(self, project: str, thread_id: str) -> None:
+    @write_transaction
+    async def delete(self, tx: Transaction, project: str, thread_id: str) -> None:
         """Delete a thread with its messages and runs.
 
         Raises ThreadNotFound, or ThreadBusy while a run is active; it must be cancelled first.
         """
+        thread = await ThreadQueries(tx).lock(project, thread_id)
+        thread.check_idle("delete")
+        for hook in self.on_delete:
+            await hook(tx, project, thread_id)
+        await ThreadQueries(tx).delete(project, thread_id)
+        await self.prefix_cleanup.enqueue(tx, project, thread_id)
 
-        async def delete(tx: Transaction) -> None:
-            thread = await ThreadQueries(tx).lock(project, thread_id)
-            thread.check_idle("delete")
-            for hook in self._on_delete:
-                await hook(tx, project, thread_id)
-            await ThreadQueries(tx).delete(project, thread_id)
-            await self._prefix_cleanup.enqueue(tx, project, thread_id)
-
-        await self._transactions.write(delete)
-
-    async def migrate(self, project: str, thread_id: str, request_id: str = "") -> Conversation:
+    @write_transaction
+    async def migrate(
+        self, tx: Transaction, project: str, thread_id: str, request_id: str = ""
+    ) -> Conversation:
         """Create a conversation that contains the thread's items; the thread keeps them.
 
         Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
         """
-        new_id, now = self._ids.new(CONVERSATION), self._clock()
+        new_id, now = self.ids.new(CONVERSATION), self.clock()
         request = IdempotencyRecord.of(
             MIGRATE, check_request_id(request_id), new_id, now, thread_id
         )
-
-        async def link(tx: Transaction) -> Conversation:
-            thread = await ThreadQueries(tx).lock(project, thread_id)
-            created_id = await record_request(tx, project, request)
-            if created_id != new_id:
-                return await ConversationQueries(tx).get(project, created_id)
-            thread.check_idle("migrate")
-            created = Conversation(id=new_id, created_at=now, metadata=thread.settings.metadata)
-            await ConversationQueries(tx).add(project, created)
-            entries = await TimelineQueries(tx).read(project, thread_id)
-            await TimelineQueries(tx).link(project, new_id, [entry.item for entry in entries])
-            return created
-
-        return await self._transactions.write(link)
+        thread = await ThreadQueries(tx).lock(project, thread_id)
+        created_id = await record_request(tx, project, request)
+        if created_id != new_id:
+            return await ConversationQueries(tx).get(project, created_id)
+        thread.check_idle("migrate")
+        created = Conversation(id=new_id, created_at=now, metadata=thread.settings.metadata)
+        await ConversationQueries(tx).add(project, created)
+        entries = await TimelineQueries(tx).read(project, thread_id)
+        await TimelineQueries(tx).link(project, new_id, [entry.item for entry in entries])
+        return created

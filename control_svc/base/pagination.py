@@ -1,6 +1,6 @@
 """Pagination: windows of queries, and pages, whose tokens contain their last id."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import accumulate, takewhile
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -47,6 +47,29 @@ class Page(Generic[ItemT]):
     next_token: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListWindow(Window):
+    """The window of a page: one object more than the page has, to detect the end of the list."""
+
+    make_token: Callable[[str], str]
+    """Returns the page token of the list for the id of the last object of a page."""
+
+    def page(self, items: Sequence[ItemT], max_bytes: int | None = None) -> Page[ItemT]:
+        """Build the page from the objects of the window.
+
+        `max_bytes` limits the size of the texts in a page that has more than one object.
+        """
+        count = min(len(items), self.limit - 1)
+        if max_bytes is not None:
+            # Before a cursor, the objects furthest from it are left out.
+            nearest_first = reversed(items) if self.before else iter(items)
+            count = min(count, _num_fitting(nearest_first, max_bytes))
+        if count == len(items):
+            return Page(items, "")
+        items = items[len(items) - count :] if self.before else items[:count]
+        return Page(items, self.make_token(items[-1].id))
+
+
 @dataclass(frozen=True)
 class PageRequest:
     """Page size and cursors of a list request."""
@@ -67,8 +90,10 @@ class PageRequest:
 class PageTokens(SignedTokens):
     """Pages of lists in the database. Page tokens are signed with the key of the installation."""
 
-    def window(self, page_request: PageRequest, binding: Sequence[str], max_size: int) -> Window:
-        """The window to read: one object more than the page has, to detect the end of the list.
+    def window(
+        self, page_request: PageRequest, binding: Sequence[str], max_size: int
+    ) -> ListWindow:
+        """The window to read.
 
         `binding` identifies the list: project, name, filters. Raises OutOfRange for a negative
         size, and InvalidField for the token of another list or for conflicting cursors.
@@ -77,41 +102,19 @@ class PageTokens(SignedTokens):
             raise OutOfRange(field="page_size", value=page_request.size, minimum=0)
         if page_request.token and page_request.after:
             raise InvalidField(field="after", problem="it cannot be combined with page_token")
-        after = (
-            self.read(page_request.token, _ordered(binding, page_request))
-            if page_request.token
-            else page_request.after
-        )
+        ordered = (*binding, "newest first" if page_request.newest_first else "oldest first")
+        after = page_request.after
+        if page_request.token:
+            after = self.read(page_request.token, ordered)
         if page_request.before and (page_request.token or page_request.after):
             raise InvalidField(field="before", problem="it cannot be combined with another cursor")
-        return Window(
+        return ListWindow(
             min(page_request.size or max_size, max_size) + 1,
             after,
             page_request.newest_first,
             page_request.before,
+            make_token=lambda last_id: self.make(last_id, ordered),
         )
-
-    def page(
-        self,
-        items: Sequence[ItemT],
-        window: Window,
-        page_request: PageRequest,
-        binding: Sequence[str],
-        max_bytes: int | None = None,
-    ) -> Page[ItemT]:
-        """Build a page from the objects of the window.
-
-        `max_bytes` limits the size of the texts in a page that has more than one object.
-        """
-        count = min(len(items), window.limit - 1)
-        if max_bytes is not None:
-            # Before a cursor, the objects furthest from it are left out.
-            nearest_first = reversed(items) if window.before else iter(items)
-            count = min(count, _num_fitting(nearest_first, max_bytes))
-        if count == len(items):
-            return Page(items, "")
-        items = items[len(items) - count :] if window.before else items[:count]
-        return Page(items, self.make(items[-1].id, _ordered(binding, page_request)))
 
 
 def _num_fitting(objects: Iterator[object], max_bytes: int) -> int:
@@ -134,10 +137,6 @@ def _text_bytes(value: object) -> int:
         case _ if is_dataclass(value):
             return sum(_text_bytes(getattr(value, each.name)) for each in fields(value))
     return 0
-
-
-def _ordered(binding: Sequence[str], page_request: PageRequest) -> Sequence[str]:
-    return *binding, "newest first" if page_request.newest_first else "oldest first"
 
 
 RowT = TypeVar("RowT")

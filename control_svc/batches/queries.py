@@ -9,8 +9,8 @@ import orjson
 from sqlalchemy import Row, Select, bindparam, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.sql import ColumnElement
 
-from control_svc.base.ids import BATCH, is_id
-from control_svc.base.pagination import Window
+from control_svc.base.ids import BATCH
+from control_svc.base.object_queries import ObjectQueries
 from control_svc.batches.lines import EndedLine, LineResult, PendingLine
 from control_svc.batches.model import (
     FINAL_STATES,
@@ -25,10 +25,11 @@ from control_svc.batches.model import (
 )
 from control_svc.batches.tables import BatchLineRow, BatchRow
 from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import read_row, row_values
+from control_svc.db.transaction import Queries, Transaction
 from control_svc.jobs.model import DEAD_KEPT_FOR, JobState
 from control_svc.jobs.queries import JobRow
-from svc_kit.errors import BatchNotFound
+from svc_kit.errors import BatchNotFound, DomainError
 
 
 class ReadLimit(NamedTuple):
@@ -50,67 +51,37 @@ class ReadLimit(NamedTuple):
 READ_LIMIT: Final = ReadLimit(32, 8 << 20)
 
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-_SAME_COLUMNS = (
-    "id",
-    "input_file_id",
-    "window",
-    "output_ttl",
-    "model",
-    "output_file_id",
-    "error_file_id",
-    "created_at",
-    "expires_at",
-    "in_progress_at",
-    "finalizing_at",
-    "completed_at",
-    "failed_at",
-    "expired_at",
-    "cancelling_at",
-    "cancelled_at",
-)
 
 
-class BatchQueries:
+class BatchQueries(ObjectQueries[BatchRow, Batch]):
     """Queries on batches in one transaction."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
+    table = BatchRow
+    prefix = BATCH
 
-    async def add(self, project: str, batch: Batch) -> None:
-        """Insert a new batch."""
-        await self._session.execute(insert(BatchRow).values(project=project, **_values(batch)))
+    def _not_found(self, object_id: str) -> DomainError:
+        return BatchNotFound(batch=object_id)
 
-    async def get(self, project: str, batch_id: str) -> Batch:
-        """Get a batch. Raises BatchNotFound."""
-        return await self._get(project, batch_id, locked=False)
+    def _values(self, value: Batch) -> dict[str, Any]:
+        return {
+            **row_values(BatchRow, value),
+            **row_values(BatchRow, value.counts),
+            **row_values(BatchRow, value.usage),
+            "attached": orjson.dumps(dict(value.metadata)),
+            "problems": orjson.dumps([astuple(problem) for problem in value.problems]),
+        }
 
-    async def lock(self, project: str, batch_id: str) -> Batch:
-        """As `get`, and lock the batch until the end of the transaction."""
-        return await self._get(project, batch_id, locked=True)
-
-    async def update(self, project: str, batch: Batch) -> None:
-        """Update a locked batch."""
-        await self._session.execute(
-            update(BatchRow)
-            .where(BatchRow.project == project, BatchRow.id == batch.id)
-            .values(_values(batch))
+    def _object(self, row: BatchRow) -> Batch:
+        return read_row(
+            Batch,
+            row,
+            endpoint=BatchEndpoint(row.endpoint),
+            state=BatchState(row.state),
+            metadata=orjson.loads(row.attached),
+            problems=tuple(LineProblem(*problem) for problem in orjson.loads(row.problems)),
+            counts=read_row(LineCounts, row),
+            usage=read_row(TokenUsage, row),
         )
-
-    async def page(self, project: str, window: Window) -> list[Batch]:
-        """List the batches of a window, newest first."""
-        query = select(BatchRow).where(BatchRow.project == project).order_by(BatchRow.id.desc())
-        if window.after:
-            query = query.where(BatchRow.id < window.after)
-        return [_batch(row) for row in await self._session.scalars(query.limit(window.limit))]
-
-    async def _get(self, project: str, batch_id: str, *, locked: bool) -> Batch:
-        if not is_id(batch_id, BATCH):
-            # Not queried: PostgreSQL rejects strings with NUL.
-            raise BatchNotFound(batch=batch_id)
-        row = await self._session.get(BatchRow, (project, batch_id), with_for_update=locked)
-        if row is None:
-            raise BatchNotFound(batch=batch_id)
-        return _batch(row)
 
 
 _PENDING = (
@@ -122,11 +93,8 @@ _PENDING = (
 _ENDED = (BatchLineRow.number, BatchLineRow.state, BatchLineRow.request, BatchLineRow.result)
 
 
-class BatchLineQueries:
+class BatchLineQueries(Queries):
     """Queries on batch lines in one transaction, which has locked the batch's job."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def add(self, project: str, batch_id: str, lines: Sequence[PendingLine]) -> None:
         """Insert validated lines."""
@@ -266,30 +234,6 @@ class BatchLineQueries:
 
 def _in_batch(project: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
     return (BatchLineRow.project == project, BatchLineRow.batch_id == batch_id)
-
-
-def _values(batch: Batch) -> dict[str, Any]:
-    return {
-        **{name: getattr(batch, name) for name in _SAME_COLUMNS},
-        "endpoint": batch.endpoint.value,
-        "state": batch.state.value,
-        "attached": orjson.dumps(dict(batch.metadata)),
-        "problems": orjson.dumps([astuple(problem) for problem in batch.problems]),
-        **asdict(batch.counts),
-        **asdict(batch.usage),
-    }
-
-
-def _batch(row: BatchRow) -> Batch:
-    return Batch(
-        **{name: getattr(row, name) for name in _SAME_COLUMNS},
-        endpoint=BatchEndpoint(row.endpoint),
-        state=BatchState(row.state),
-        metadata=orjson.loads(row.attached),
-        problems=tuple(LineProblem(*problem) for problem in orjson.loads(row.problems)),
-        counts=LineCounts(row.total, row.completed, row.failed),
-        usage=TokenUsage(*(getattr(row, name) for name in _TOKENS)),
-    )
 
 
 async def requeue_late_jobs(

@@ -15,17 +15,15 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.documents import Document
-from control_svc.db.tables import Instant, Key, Project, Table
+from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table
 
 
-class BatchRow(Table):
+class BatchRow(ObjectRow):
     """A batch."""
 
     __tablename__ = "batches"
     __table_args__ = (Index(None, "state"),)
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     # set by the caller
     endpoint: Mapped[str] = mapped_column(String(64))
     input_file_id: Mapped[str] = mapped_column(Key)

@@ -10,7 +10,13 @@ from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageToken
 from control_svc.base.validation import check_metadata
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.queries import ConversationQueries
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.items.model import Item
 from control_svc.items.queries import TimelineQueries
@@ -53,39 +59,36 @@ class Conversations:
 
         return await self.transactions.write(add)
 
-    async def get(self, project: str, conversation_id: str) -> Conversation:
+    @read_transaction
+    async def get(self, tx: Transaction, project: str, conversation_id: str) -> Conversation:
         """Raises ConversationNotFound."""
-        return await self.transactions.read(
-            lambda tx: ConversationQueries(tx).get(project, conversation_id)
-        )
+        return await ConversationQueries(tx).get(project, conversation_id)
 
+    @write_transaction
     async def update(
-        self, project: str, conversation_id: str, metadata: Mapping[str, str] | None
+        self,
+        tx: Transaction,
+        project: str,
+        conversation_id: str,
+        metadata: Mapping[str, str] | None,
     ) -> Conversation:
         """Replace the metadata, unless None. Raises ConversationNotFound, MissingField or
         TooLong."""
         check_metadata(metadata or {})
+        conversation = await ConversationQueries(tx).lock(project, conversation_id)
+        if metadata is None:
+            return conversation
+        changed = replace(conversation, metadata=metadata)
+        await ConversationQueries(tx).update(project, changed)
+        return changed
 
-        async def change(tx: Transaction) -> Conversation:
-            conversation = await ConversationQueries(tx).lock(project, conversation_id)
-            if metadata is None:
-                return conversation
-            changed = replace(conversation, metadata=metadata)
-            await ConversationQueries(tx).update(project, changed)
-            return changed
-
-        return await self.transactions.write(change)
-
-    async def delete(self, project: str, conversation_id: str) -> None:
+    @write_transaction
+    async def delete(self, tx: Transaction, project: str, conversation_id: str) -> None:
         """Delete a conversation. Raises ConversationNotFound or ConversationLocked."""
-
-        async def delete(tx: Transaction) -> None:
-            await _lock_for_change(tx, project, conversation_id)
-            await TimelineQueries(tx).delete(project, conversation_id)
-            await ConversationQueries(tx).delete(project, conversation_id)
-            await self.prefix_cleanup.enqueue(tx, project, conversation_id)
-
-        await self.transactions.write(delete)
+        await _lock_for_change(tx, project, conversation_id)
+        await TimelineQueries(tx).delete(project, conversation_id)
+        await ConversationQueries(tx).delete(project, conversation_id)
+        await self.prefix_cleanup.enqueue(tx, project, conversation_id)
 
     async def add_items(self, project: str, new: NewItems) -> Sequence[Item]:
         """Append items.
@@ -107,45 +110,39 @@ class Conversations:
 
         return await self.transactions.write(add)
 
-    async def get_item(self, project: str, conversation_id: str, item_id: str) -> Item:
+    @read_transaction
+    async def get_item(
+        self, tx: Transaction, project: str, conversation_id: str, item_id: str
+    ) -> Item:
         """Raises ConversationNotFound or ItemNotFound."""
+        await ConversationQueries(tx).get(project, conversation_id)
+        entry = await TimelineQueries(tx).get(project, conversation_id, item_id)
+        if entry is None:
+            raise ItemNotFound(item=item_id)
+        return entry.item
 
-        async def find(tx: Transaction) -> Item:
-            await ConversationQueries(tx).get(project, conversation_id)
-            entry = await TimelineQueries(tx).get(project, conversation_id, item_id)
-            if entry is None:
-                raise ItemNotFound(item=item_id)
-            return entry.item
-
-        return await self.transactions.read(find)
-
+    @read_transaction
     async def items(
-        self, project: str, conversation_id: str, page_request: PageRequest
+        self, tx: Transaction, project: str, conversation_id: str, page_request: PageRequest
     ) -> Page[Item]:
         """A page of the items. Raises ConversationNotFound, OutOfRange or InvalidField."""
         if page_request.after and not creation_key(page_request.after):
             raise InvalidField(field="after", problem="it must be the id of an item")
         binding = (project, "conversation items", conversation_id)
         window = self.tokens.window(page_request, binding, MAX_PAGE)
+        await ConversationQueries(tx).get(project, conversation_id)
+        entries = await TimelineQueries(tx).page(project, conversation_id, window)
+        return window.page([entry.item for entry in entries], PAGE_BYTES)
 
-        async def read(tx: Transaction) -> list[Item]:
-            await ConversationQueries(tx).get(project, conversation_id)
-            entries = await TimelineQueries(tx).page(project, conversation_id, window)
-            return [entry.item for entry in entries]
-
-        items = await self.transactions.read(read)
-        return self.tokens.page(items, window, page_request, binding, PAGE_BYTES)
-
-    async def remove_item(self, project: str, conversation_id: str, item_id: str) -> Conversation:
+    @write_transaction
+    async def remove_item(
+        self, tx: Transaction, project: str, conversation_id: str, item_id: str
+    ) -> Conversation:
         """Remove an item. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""
-
-        async def remove(tx: Transaction) -> Conversation:
-            conversation = await _lock_for_change(tx, project, conversation_id)
-            if not await TimelineQueries(tx).remove(project, conversation_id, item_id):
-                raise ItemNotFound(item=item_id)
-            return conversation
-
-        return await self.transactions.write(remove)
+        conversation = await _lock_for_change(tx, project, conversation_id)
+        if not await TimelineQueries(tx).remove(project, conversation_id, item_id):
+            raise ItemNotFound(item=item_id)
+        return conversation
 
 
 async def _lock_for_change(tx: Transaction, project: str, conversation_id: str) -> Conversation:

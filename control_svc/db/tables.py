@@ -3,8 +3,9 @@
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -52,6 +53,34 @@ class Table(DeclarativeBase):
     """Base class of all tables."""
 
     metadata = MetaData(naming_convention=NAMING)
+
+
+class ObjectRow(Table):
+    """Base class of tables whose rows are the objects of projects."""
+
+    __abstract__ = True
+
+    project: Mapped[str] = mapped_column(Project, primary_key=True, sort_order=-2)
+    id: Mapped[str] = mapped_column(Key, primary_key=True, sort_order=-1)
+
+
+ValueT = TypeVar("ValueT")
+
+
+def read_row(target: type[ValueT], row: Table, **others: Any) -> ValueT:
+    """Build a dataclass from the columns that are named like its fields, and from `others`."""
+    names = [name for name in _shared_names(target, row) if name not in others]
+    return target(**{name: getattr(row, name) for name in names}, **others)
+
+
+def row_values(table: type[Table], value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are named like columns of the table."""
+    return {name: getattr(value, name) for name in _shared_names(value, table)}
+
+
+def _shared_names(dataclass: Any, table: Table | type[Table]) -> list[str]:
+    columns = table.__table__.columns
+    return [each.name for each in fields(dataclass) if each.name in columns]
 
 
 class CounterRow(Table):

@@ -10,7 +10,8 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from asyncpg import InternalClientError  # type: ignore[import-untyped]
 from sqlalchemy import func, insert, select
@@ -67,6 +68,14 @@ class Transaction:
             return self._clock()
         result = await self.session.execute(select(func.clock_timestamp(type_=Instant)))
         return result.scalar_one()
+
+
+class Queries:
+    """SQL of a slice in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._session = tx.session
 
 
 DeleteHook = Callable[[Transaction, str, str], Awaitable[None]]
@@ -146,6 +155,48 @@ class Transactions:
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[Transaction]:
         async with AsyncSession(engine, expire_on_commit=False) as session, session.begin():
             yield Transaction(session, self._clock)
+
+
+class _HasTransactions(Protocol):
+    @property
+    def transactions(self) -> Transactions: ...
+
+
+ServiceT = TypeVar("ServiceT", bound=_HasTransactions)
+ParametersT = ParamSpec("ParametersT")
+_Method = Callable[Concatenate[ServiceT, Transaction, ParametersT], Awaitable[ResultT]]
+_Call = Callable[Concatenate[ServiceT, ParametersT], Coroutine[Any, Any, ResultT]]
+
+
+def write_transaction(
+    method: _Method[ServiceT, ParametersT, ResultT],
+) -> _Call[ServiceT, ParametersT, ResultT]:
+    """Run a method in a transaction, its argument `tx`, which callers leave out.
+
+    The rules of `Transactions` apply: it is run again after a conflict.
+    """
+
+    @wraps(method)
+    async def call(
+        service: ServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
+    ) -> ResultT:
+        return await service.transactions.write(lambda tx: method(service, tx, *args, **kwargs))
+
+    return call
+
+
+def read_transaction(
+    method: _Method[ServiceT, ParametersT, ResultT],
+) -> _Call[ServiceT, ParametersT, ResultT]:
+    """Like `write_transaction`, for a method that only reads."""
+
+    @wraps(method)
+    async def call(
+        service: ServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
+    ) -> ResultT:
+        return await service.transactions.read(lambda tx: method(service, tx, *args, **kwargs))
+
+    return call
 
 
 async def shared_secret(tx: Transaction, name: str, candidate: bytes) -> bytes:

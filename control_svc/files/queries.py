@@ -2,24 +2,24 @@
 
 from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import FILE, UPLOAD, is_id
-from control_svc.base.pagination import Window
+from control_svc.base.object_queries import ObjectQueries
+from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted, delete_some
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import read_row, row_values
+from control_svc.db.transaction import Queries, Transaction
 from control_svc.files.model import File, FilePurpose, PartTotals, Upload, UploadPart, UploadState
 from control_svc.files.tables import FileRow, UploadPartRow, UploadRow
-from svc_kit.errors import FileNotFound, UploadNotFound
+from svc_kit.errors import DomainError, FileNotFound, UploadNotFound
 
 
-class FileQueries:
+class FileQueries(Queries):
     """Files in one transaction."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def add(self, project: str, file: File) -> None:
         """Insert a file."""
@@ -40,11 +40,8 @@ class FileQueries:
         query = select(FileRow).where(FileRow.project == project, _is_unexpired(now))
         if purpose is not None:
             query = query.where(FileRow.purpose == purpose.value)
-        newest_first, after = window.newest_first, window.after
-        query = query.order_by(FileRow.id.desc() if newest_first else FileRow.id)
-        if after:
-            query = query.where(FileRow.id < after if newest_first else FileRow.id > after)
-        return [_file(row) for row in await self._session.scalars(query.limit(window.limit))]
+        rows = await self._session.scalars(apply_window(query, FileRow.id, window))
+        return restore_order([_file(row) for row in rows], window)
 
     async def delete(self, project: str, file_id: str, now: datetime) -> File:
         """Delete the row of a file and return the file. Raises FileNotFound.
@@ -73,43 +70,14 @@ def _is_unexpired(now: datetime) -> ColumnElement[bool]:
 
 
 def _file(row: FileRow) -> File:
-    return File(
-        id=row.id,
-        filename=row.filename,
-        purpose=FilePurpose(row.purpose),
-        size_bytes=row.size_bytes,
-        sha256=row.sha256,
-        blob_key=row.blob_key,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-    )
+    return read_row(File, row, purpose=FilePurpose(row.purpose))
 
 
-class UploadQueries:
+class UploadQueries(ObjectQueries[UploadRow, Upload]):
     """Uploads and their parts in one transaction."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-
-    async def add(self, project: str, upload: Upload) -> None:
-        """Insert an upload."""
-        await self._session.execute(insert(UploadRow).values(project=project, **asdict(upload)))
-
-    async def get(self, project: str, upload_id: str) -> Upload:
-        """Return an upload. Raises UploadNotFound."""
-        return await self._get(project, upload_id, locked=False)
-
-    async def lock(self, project: str, upload_id: str) -> Upload:
-        """Like `get`, and lock the row until the end of the transaction."""
-        return await self._get(project, upload_id, locked=True)
-
-    async def update(self, project: str, upload: Upload) -> None:
-        """Update the state and the file of a locked upload."""
-        await self._session.execute(
-            update(UploadRow)
-            .where(UploadRow.project == project, UploadRow.id == upload.id)
-            .values(state=upload.state.value, file_id=upload.file_id, completion=upload.completion)
-        )
+    table = UploadRow
+    prefix = UPLOAD
 
     async def add_part(self, project: str, part: UploadPart) -> None:
         """Insert a part."""
@@ -132,7 +100,7 @@ class UploadQueries:
             .where(UploadPartRow.project == project, UploadPartRow.upload_id == upload_id)
             .order_by(UploadPartRow.id)
         )
-        return [_part(row) for row in rows]
+        return [read_row(UploadPart, row) for row in rows]
 
     async def delete_parts(self, project: str, upload_id: str) -> list[str]:
         """Delete the rows of all parts. Return their blob keys; the caller deletes the blobs."""
@@ -143,41 +111,18 @@ class UploadQueries:
         )
         return list(keys)
 
-    async def _get(self, project: str, upload_id: str, *, locked: bool) -> Upload:
-        if not is_id(upload_id, UPLOAD):
-            # A database may reject the characters of a malformed id.
-            raise UploadNotFound(upload=upload_id)
-        key = (project, upload_id)
-        row = await self._session.get(UploadRow, key, with_for_update=locked)
-        if row is None:
-            raise UploadNotFound(upload=upload_id)
-        return _upload(row)
+    def _not_found(self, object_id: str) -> DomainError:
+        return UploadNotFound(upload=object_id)
 
+    def _constants(self, value: Upload) -> dict[str, Any]:
+        return row_values(UploadRow, value)
 
-def _upload(row: UploadRow) -> Upload:
-    return Upload(
-        id=row.id,
-        filename=row.filename,
-        purpose=FilePurpose(row.purpose),
-        size_bytes=row.size_bytes,
-        mime_type=row.mime_type,
-        ttl=row.ttl,
-        state=UploadState(row.state),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        file_id=row.file_id,
-        completion=row.completion,
-    )
+    def _values(self, value: Upload) -> dict[str, Any]:
+        return {"state": value.state, "file_id": value.file_id, "completion": value.completion}
 
-
-def _part(row: UploadPartRow) -> UploadPart:
-    return UploadPart(
-        id=row.id,
-        upload_id=row.upload_id,
-        size_bytes=row.size_bytes,
-        blob_key=row.blob_key,
-        created_at=row.created_at,
-    )
+    def _object(self, row: UploadRow) -> Upload:
+        purpose, state = FilePurpose(row.purpose), UploadState(row.state)
+        return read_row(Upload, row, purpose=purpose, state=state)
 
 
 async def delete_expired_files(tx: Transaction, now: datetime) -> Deleted:

@@ -2,12 +2,20 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.blobs.store import Blob, BlobMissing, BlobSink, BlobStore
-from control_svc.db.transaction import Clock, DeleteHook, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    DeleteHook,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.files.model import (
     File,
     FileLimits,
@@ -37,27 +45,18 @@ MAX_PAGE = 10_000
 CREATE = "CreateFile"
 
 
+@dataclass(frozen=True)
 class Files:
     """Creates, reads and deletes files."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        blobs: BlobStore,
-        ids: IdSource,
-        tokens: PageTokens,
-        limits: FileLimits,
-        clock: Clock,
-        on_delete: Sequence[DeleteHook] = (),
-    ) -> None:
-        """`on_delete` hooks remove references to a deleted file, in its transaction."""
-        self._transactions = transactions
-        self._blobs = blobs
-        self._ids = ids
-        self._tokens = tokens
-        self._limits = limits
-        self._clock = clock
-        self._on_delete = on_delete
+    transactions: Transactions
+    blobs: BlobStore
+    ids: IdSource
+    tokens: PageTokens
+    limits: FileLimits
+    clock: Clock
+    on_delete: Sequence[DeleteHook] = ()
+    """Remove references to a deleted file, in its transaction."""
 
     async def create(self, project: str, pieces: AsyncIterator[NewFile | bytes]) -> File:
         """Store a file from a stream of bytes and at least one header; the last header applies.
@@ -65,7 +64,7 @@ class Files:
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge, SizeMismatch,
         ChecksumMismatch, RequestIdReused or StorageFailed. A broken stream stores nothing.
         """
-        async with self._blobs.create() as sink:
+        async with self.blobs.create() as sink:
             header = await self._receive(pieces, sink)
             header.check_bytes(sink.size_bytes, await sink.sha256())
             blob = await sink.commit()
@@ -88,45 +87,44 @@ class Files:
             await FileQueries(tx).add(project, file)
             return file
 
-        async with delete_if_rejected(self._blobs, blob):
-            stored = await self._transactions.write(add)
+        async with delete_if_rejected(self.blobs, blob):
+            stored = await self.transactions.write(add)
         if stored.id != file.id:
-            await self._blobs.delete([blob.key])
+            await self.blobs.delete([blob.key])
         return stored
 
-    async def get(self, project: str, file_id: str) -> File:
+    @read_transaction
+    async def get(self, tx: Transaction, project: str, file_id: str) -> File:
         """Return a file. Raises FileNotFound."""
-        now = self._clock()
-        return await self._transactions.read(lambda tx: FileQueries(tx).get(project, file_id, now))
+        return await FileQueries(tx).get(project, file_id, self.clock())
 
+    @read_transaction
     async def page(
-        self, project: str, page_request: PageRequest, purpose: FilePurpose | None
+        self,
+        tx: Transaction,
+        project: str,
+        page_request: PageRequest,
+        purpose: FilePurpose | None,
     ) -> Page[File]:
         """List the project's files. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(FILE, "a file")
-        binding = (project, "files", purpose or "")
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
-        now = self._clock()
-        files = await self._transactions.read(
-            lambda tx: FileQueries(tx).page(project, window, purpose, now)
-        )
-        return self._tokens.page(files, window, page_request, binding)
+        window = self.tokens.window(page_request, (project, "files", purpose or ""), MAX_PAGE)
+        return window.page(await FileQueries(tx).page(project, window, purpose, self.clock()))
 
     async def delete(self, project: str, file_id: str) -> None:
         """Delete a file and its bytes, and remove it from all vector stores.
 
         Downloads in progress may finish. Raises FileNotFound.
         """
-        now = self._clock()
+        file = await self._delete_rows(project, file_id)
+        await self.blobs.delete([file.blob_key])
 
-        async def delete_rows(tx: Transaction) -> File:
-            file = await FileQueries(tx).delete(project, file_id, now)
-            for hook in self._on_delete:
-                await hook(tx, project, file_id)
-            return file
-
-        file = await self._transactions.write(delete_rows)
-        await self._blobs.delete([file.blob_key])
+    @write_transaction
+    async def _delete_rows(self, tx: Transaction, project: str, file_id: str) -> File:
+        file = await FileQueries(tx).delete(project, file_id, self.clock())
+        for hook in self.on_delete:
+            await hook(tx, project, file_id)
+        return file
 
     async def download(
         self, project: str, file_id: str, offset: int, length: int | None
@@ -149,7 +147,7 @@ class Files:
         self, project: str, file: File, offset: int, length: int
     ) -> AsyncIterator[bytes]:
         try:
-            async for chunk in self._blobs.read(file.blob_key, offset, length):
+            async for chunk in self.blobs.read(file.blob_key, offset, length):
                 yield chunk
         except BlobMissing:
             # Raises FileNotFound if the file has been deleted meanwhile; else its blob is lost.
@@ -159,23 +157,23 @@ class Files:
     async def _receive(self, pieces: AsyncIterator[NewFile | bytes], sink: BlobSink) -> NewFile:
         """Write the bytes and return the last header, applying the limits known at each point."""
         header: NewFile | None = None
-        limit = self._limits.limit_for(None)
+        limit = self.limits.limit_for(None)
         async for piece in pieces:
             if isinstance(piece, bytes):
                 check_file_size(sink.size_bytes + len(piece), limit)
                 await sink.write(piece)
             else:
-                piece.check(self._limits)
-                header, limit = piece, self._limits.limit_for(piece.purpose)
+                piece.check(self.limits)
+                header, limit = piece, self.limits.limit_for(piece.purpose)
                 check_file_size(sink.size_bytes, limit)
         if header is None:
             raise MissingField(field="header")
         return header
 
     def _new_file(self, header: NewFile, blob: Blob) -> File:
-        purpose, now = check_purpose(header.purpose), self._clock()
+        purpose, now = check_purpose(header.purpose), self.clock()
         return File(
-            id=self._ids.new(FILE),
+            id=self.ids.new(FILE),
             filename=header.filename,
             purpose=purpose,
             size_bytes=blob.size_bytes,

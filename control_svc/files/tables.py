@@ -5,17 +5,15 @@ from datetime import datetime, timedelta
 from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Interval, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.db.tables import Instant, Key, Project, Table
+from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table
 
 
-class FileRow(Table):
+class FileRow(ObjectRow):
     """A file. Its bytes are in the blob store before the row is inserted."""
 
     __tablename__ = "files"
     __table_args__ = (Index(None, "project", "purpose", "id"),)
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     filename: Mapped[str] = mapped_column(Text)
     purpose: Mapped[str] = mapped_column(String(32))
     size_bytes: Mapped[int] = mapped_column(BigInteger)
@@ -25,14 +23,12 @@ class FileRow(Table):
     expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
 
 
-class UploadRow(Table):
+class UploadRow(ObjectRow):
     """A file that is uploaded in parts."""
 
     __tablename__ = "uploads"
     __table_args__ = (Index(None, "state", "expires_at"),)
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     filename: Mapped[str] = mapped_column(Text)
     purpose: Mapped[str] = mapped_column(String(32))
     size_bytes: Mapped[int] = mapped_column(BigInteger)

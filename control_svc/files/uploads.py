@@ -2,14 +2,15 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, PART, UPLOAD, IdSource
 from control_svc.blobs.store import Blob, BlobMissing, BlobStore
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import Clock, Transaction, Transactions, read_transaction
 from control_svc.files.model import (
     UPLOAD_TTL,
     Completion,
@@ -39,34 +40,29 @@ class UploadWithFile(NamedTuple):
     file: File | None = None
 
 
+@dataclass(frozen=True)
 class Uploads:
     """Creates, completes and cancels uploads."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        blobs: BlobStore,
-        ids: IdSource,
-        limits: FileLimits,
-        part_bytes: int,
-        clock: Clock,
-    ) -> None:
-        """`limits` apply to uploaded files, `part_bytes` to one part."""
-        self._transactions = transactions
-        self._blobs = blobs
-        self._ids = ids
-        self._limits = limits
-        self._part_bytes = part_bytes
-        self._clock = clock
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """Locks of completions, by project and upload id."""
+    transactions: Transactions
+    blobs: BlobStore
+    ids: IdSource
+    limits: FileLimits
+    """Of uploaded files."""
+    part_bytes: int
+    """Limit of a part."""
+    clock: Clock
+    _locks: MutableMapping[tuple[str, str], asyncio.Lock] = field(
+        default_factory=WeakValueDictionary, init=False
+    )
+    """Locks of completions, by project and upload id."""
 
     async def create(self, project: str, new: NewUpload) -> UploadWithFile:
         """Create an upload.
 
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge or RequestIdReused.
         """
-        new.check(self._limits.limit_for(new.purpose))
+        new.check(self.limits.limit_for(new.purpose))
         upload = self._new_upload(new)
         request = IdempotencyRecord.of(CREATE, new.request_id, upload.id, upload.created_at, new)
 
@@ -77,11 +73,12 @@ class Uploads:
             await UploadQueries(tx).add(project, upload)
             return UploadWithFile(upload)
 
-        return await self._transactions.write(add)
+        return await self.transactions.write(add)
 
-    async def get(self, project: str, upload_id: str) -> UploadWithFile:
+    @read_transaction
+    async def get(self, tx: Transaction, project: str, upload_id: str) -> UploadWithFile:
         """Return an upload with its file. Raises UploadNotFound."""
-        return await self._transactions.read(lambda tx: self._with_file(tx, project, upload_id))
+        return await self._with_file(tx, project, upload_id)
 
     async def add_part(
         self, project: str, upload_id: str, chunks: AsyncIterator[bytes]
@@ -96,10 +93,10 @@ class Uploads:
             upload = await UploadQueries(tx).get(project, upload_id)
             return upload, await UploadQueries(tx).part_totals(project, upload_id)
 
-        upload, stored = await self._transactions.read(read)
-        upload.check_pending(self._clock())
-        limit = max_part_bytes(upload, stored, self._part_bytes)
-        async with self._blobs.create() as sink:
+        upload, stored = await self.transactions.read(read)
+        upload.check_pending(self.clock())
+        limit = max_part_bytes(upload, stored, self.part_bytes)
+        async with self.blobs.create() as sink:
             async for chunk in chunks:
                 check_file_size(sink.size_bytes + len(chunk), limit)
                 await sink.write(chunk)
@@ -107,11 +104,11 @@ class Uploads:
                 raise MissingField(field="chunk")
             blob = await sink.commit()
         part = UploadPart(
-            id=self._ids.new(PART),
+            id=self.ids.new(PART),
             upload_id=upload_id,
             size_bytes=blob.size_bytes,
             blob_key=blob.key,
-            created_at=self._clock(),
+            created_at=self.clock(),
         )
 
         async def add(tx: Transaction) -> None:
@@ -120,11 +117,11 @@ class Uploads:
             upload.check_pending(part.created_at)
             # Other parts may have been added while this one was received.
             stored = await queries.part_totals(project, upload_id)
-            check_file_size(part.size_bytes, max_part_bytes(upload, stored, self._part_bytes))
+            check_file_size(part.size_bytes, max_part_bytes(upload, stored, self.part_bytes))
             await queries.add_part(project, part)
 
-        async with delete_if_rejected(self._blobs, blob):
-            await self._transactions.write(add)
+        async with delete_if_rejected(self.blobs, blob):
+            await self.transactions.write(add)
         return part
 
     async def complete(
@@ -146,12 +143,12 @@ class Uploads:
             current = await self.get(project, upload_id)
             if current.upload.completion == completion.fingerprint():
                 return current
-            current.upload.check_pending(self._clock())
+            current.upload.check_pending(self.clock())
             raise
 
     async def cancel(self, project: str, upload_id: str) -> UploadWithFile:
         """Cancel an upload and delete its parts. Raises UploadNotFound or UploadNotPending."""
-        now = self._clock()
+        now = self.clock()
 
         async def cancel(tx: Transaction) -> tuple[Upload, list[str]]:
             queries = UploadQueries(tx)
@@ -159,8 +156,8 @@ class Uploads:
             await queries.update(project, cancelled)
             return cancelled, await queries.delete_parts(project, upload_id)
 
-        upload, blob_keys = await self._transactions.write(cancel)
-        await self._blobs.delete(blob_keys)
+        upload, blob_keys = await self.transactions.write(cancel)
+        await self.blobs.delete(blob_keys)
         return UploadWithFile(upload)
 
     async def _complete(
@@ -170,8 +167,8 @@ class Uploads:
             queries = UploadQueries(tx)
             return await queries.get(project, upload_id), await queries.parts(project, upload_id)
 
-        upload, stored = await self._transactions.read(read)
-        upload.check_pending(self._clock())
+        upload, stored = await self.transactions.read(read)
+        upload.check_pending(self.clock())
         blob = await self._concatenate(completion.select(upload, stored), completion.md5.lower())
         file = self._new_file(upload, blob)
 
@@ -184,17 +181,17 @@ class Uploads:
             blob_keys = await queries.delete_parts(project, upload_id)
             return UploadWithFile(completed, file), blob_keys
 
-        async with delete_if_rejected(self._blobs, blob):
-            result, blob_keys = await self._transactions.write(finish)
-        await self._blobs.delete(blob_keys)
+        async with delete_if_rejected(self.blobs, blob):
+            result, blob_keys = await self.transactions.write(finish)
+        await self.blobs.delete(blob_keys)
         return result
 
     async def _concatenate(self, parts: Sequence[UploadPart], md5: str) -> Blob:
         """Write the parts to one blob. Raises ChecksumMismatch or StorageFailed."""
         digest = hashlib.md5(usedforsecurity=False)
-        async with self._blobs.create() as sink:
+        async with self.blobs.create() as sink:
             for part in parts:
-                async for chunk in self._blobs.read(part.blob_key, 0, part.size_bytes):
+                async for chunk in self.blobs.read(part.blob_key, 0, part.size_bytes):
                     if md5:
                         digest.update(chunk)
                     await sink.write(chunk)
@@ -203,7 +200,7 @@ class Uploads:
             return await sink.commit()
 
     async def _with_file(self, tx: Transaction, project: str, upload_id: str) -> UploadWithFile:
-        now = self._clock()
+        now = self.clock()
         upload = (await UploadQueries(tx).get(project, upload_id)).with_expiry(now)
         if upload.file_id is None:
             return UploadWithFile(upload)
@@ -214,9 +211,9 @@ class Uploads:
         return UploadWithFile(upload, file)
 
     def _new_upload(self, new: NewUpload) -> Upload:
-        now = self._clock()
+        now = self.clock()
         return Upload(
-            id=self._ids.new(UPLOAD),
+            id=self.ids.new(UPLOAD),
             filename=new.filename,
             purpose=check_purpose(new.purpose),
             size_bytes=new.size_bytes,
@@ -228,9 +225,9 @@ class Uploads:
         )
 
     def _new_file(self, upload: Upload, blob: Blob) -> File:
-        now = self._clock()
+        now = self.clock()
         return File(
-            id=self._ids.new(FILE),
+            id=self.ids.new(FILE),
             filename=upload.filename,
             purpose=upload.purpose,
             size_bytes=blob.size_bytes,

@@ -18,8 +18,15 @@ from control_svc.base.validation import (
     check_request_id,
     check_text,
 )
-from control_svc.db.tables import Instant, Key, Table
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.tables import Instant, Key, Table, read_row
+from control_svc.db.transaction import (
+    Clock,
+    Queries,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.projects.projects import ProjectQueries, ProjectRow
 from svc_kit.auth.keys import create_key, has_key_form, hash_key
 from svc_kit.auth.principal import Principal, Priority
@@ -126,11 +133,8 @@ class ApiKeyRow(Table):
     revoked_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
-class KeyQueries:
+class KeyQueries(Queries):
     """API keys."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def add(self, key: ApiKey) -> None:
         """Insert a key."""
@@ -185,19 +189,8 @@ class KeyQueries:
 
 
 def _key(row: ApiKeyRow) -> ApiKey:
-    return ApiKey(
-        id=row.id,
-        project=row.project,
-        name=row.name,
-        prefix=row.prefix,
-        sha256=row.sha256,
-        scopes=frozenset(row.scopes.split(",")),
-        priority=Priority[row.priority],
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-    )
+    scopes = frozenset(row.scopes.split(","))
+    return read_row(ApiKey, row, scopes=scopes, priority=Priority[row.priority])
 
 
 _log = logging.getLogger(__name__)
@@ -223,47 +216,44 @@ class KeyVerification(NamedTuple):
     """Why the key is refused; None if it is valid."""
 
 
+@dataclass(frozen=True)
 class Keys:
     """Operations on keys, and their verification."""
 
-    def __init__(
-        self, transactions: Transactions, ids: IdSource, tokens: PageTokens, clock: Clock
-    ) -> None:
-        self._transactions = transactions
-        self._ids = ids
-        self._tokens = tokens
-        self._clock = clock
+    transactions: Transactions
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
 
-    async def create(self, new: NewKey) -> CreatedKey:
+    @write_transaction
+    async def create(self, tx: Transaction, new: NewKey) -> CreatedKey:
         """Create a key.
 
         Raises MissingField, TooLong, InvalidField, ProjectNotFound, ProjectArchived or
         RequestIdReused.
         """
         check_project_id(new.project)
-        new.check(self._clock())
+        new.check(self.clock())
         secret = create_key()
         key = self._new(new, secret)
         request = IdempotencyRecord.of(CREATE, new.request_id, key.id, key.created_at, *_facts(new))
+        # Locked, so that the project is not archived at the same time.
+        project = await ProjectQueries(tx).get(new.project, locked=True)
+        created = await record_request(tx, new.project, request)
+        if created != key.id:
+            return CreatedKey(await KeyQueries(tx).get(created), "")
+        project.check_active()
+        await KeyQueries(tx).add(key)
+        return CreatedKey(key, secret)
 
-        async def add(tx: Transaction) -> CreatedKey:
-            # Locked, so that the project is not archived at the same time.
-            project = await ProjectQueries(tx).get(new.project, locked=True)
-            created = await record_request(tx, new.project, request)
-            if created != key.id:
-                return CreatedKey(await KeyQueries(tx).get(created), "")
-            project.check_active()
-            await KeyQueries(tx).add(key)
-            return CreatedKey(key, secret)
-
-        return await self._transactions.write(add)
-
-    async def get(self, key_id: str) -> ApiKey:
+    @read_transaction
+    async def get(self, tx: Transaction, key_id: str) -> ApiKey:
         """Return a key. Raises ApiKeyNotFound."""
-        return await self._transactions.read(lambda tx: KeyQueries(tx).get(key_id))
+        return await KeyQueries(tx).get(key_id)
 
+    @read_transaction
     async def page(
-        self, page_request: PageRequest, project: str, *, with_revoked: bool
+        self, tx: Transaction, page_request: PageRequest, project: str, *, with_revoked: bool
     ) -> Page[ApiKey]:
         """List keys, of all projects if `project` is empty.
 
@@ -271,25 +261,21 @@ class Keys:
         """
         if project:
             check_project_id(project)
-        binding = ("keys", project, str(with_revoked))
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
-        keys = await self._transactions.read(
-            lambda tx: KeyQueries(tx).page(window, project, with_revoked=with_revoked)
-        )
-        return self._tokens.page(keys, window, page_request, binding)
+        window = self.tokens.window(page_request, ("keys", project, str(with_revoked)), MAX_PAGE)
+        return window.page(await KeyQueries(tx).page(window, project, with_revoked=with_revoked))
 
-    async def revoke(self, key_id: str) -> ApiKey:
+    @write_transaction
+    async def revoke(self, tx: Transaction, key_id: str) -> ApiKey:
         """Revoke a key. Raises ApiKeyNotFound."""
-        now = self._clock()
-        return await self._transactions.write(lambda tx: KeyQueries(tx).revoke(key_id, now))
+        return await KeyQueries(tx).revoke(key_id, self.clock())
 
     async def look_up(self, sha256: str) -> KeyVerification:
         """Verify a key by its hash. Raises MissingField or InvalidField."""
         if not sha256:
             raise MissingField(field="sha256")
         digest = check_digest("sha256", sha256, SHA256_DIGITS)
-        now = self._clock()
-        status = await self._transactions.read(lambda tx: KeyQueries(tx).find(digest))
+        now = self.clock()
+        status = await self.transactions.read(lambda tx: KeyQueries(tx).find(digest))
         if status is None:
             return KeyVerification(None, ApiKeyInvalid())
         refusal = status.refusal(now)
@@ -313,21 +299,21 @@ class Keys:
         if key.last_used_at is not None and now - key.last_used_at < _LAST_USED_RESOLUTION:
             return
         try:
-            await self._transactions.write(lambda tx: KeyQueries(tx).set_last_used(key.id, now))
+            await self.transactions.write(lambda tx: KeyQueries(tx).set_last_used(key.id, now))
         except DomainError as error:
             # The key is valid even if the disk is full.
             _log.warning("the last use of %s is not recorded: %s", key.id, error)
 
     def _new(self, new: NewKey, secret: str) -> ApiKey:
         return ApiKey(
-            id=self._ids.new(KEY),
+            id=self.ids.new(KEY),
             project=new.project,
             name=new.name,
             prefix=secret[:PREFIX_CHARACTERS],
             sha256=hash_key(secret),
             scopes=new.scopes,
             priority=new.priority,
-            created_at=self._clock(),
+            created_at=self.clock(),
             expires_at=new.expires_at,
         )
 

@@ -14,8 +14,15 @@ from control_svc.base.validation import (
     check_request_id,
     check_text,
 )
-from control_svc.db.tables import Instant, Key, Table
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.tables import Instant, Key, Table, read_row
+from control_svc.db.transaction import (
+    Clock,
+    Queries,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from svc_kit.auth.principal import DEFAULT_PROJECT
 from svc_kit.errors import (
     InvalidField,
@@ -82,11 +89,8 @@ class ProjectRow(Table):
     archived_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
-class ProjectQueries:
+class ProjectQueries(Queries):
     """Projects."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def add(self, project: Project) -> None:
         """Insert a new project. Raises ProjectExists."""
@@ -105,14 +109,16 @@ class ProjectQueries:
         row = await self._session.get(ProjectRow, project_id, with_for_update=locked)
         if row is None:
             raise ProjectNotFound(project=project_id)
-        return _project(row)
+        return read_row(Project, row)
 
     async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
         """List the projects of a window, by id."""
         query = select(ProjectRow).where(ProjectRow.id > window.after).order_by(ProjectRow.id)
         if not with_archived:
             query = query.where(ProjectRow.archived_at.is_(None))
-        return [_project(row) for row in await self._session.scalars(query.limit(window.limit))]
+        return [
+            read_row(Project, row) for row in await self._session.scalars(query.limit(window.limit))
+        ]
 
     async def update(self, project: Project) -> None:
         """Update `archived_at` of a locked project."""
@@ -123,33 +129,25 @@ class ProjectQueries:
         )
 
 
-def _project(row: ProjectRow) -> Project:
-    return Project(
-        id=row.id,
-        display_name=row.display_name,
-        created_at=row.created_at,
-        archived_at=row.archived_at,
-    )
-
-
 MAX_PAGE = 1000
 CREATE = "CreateProject"
 
 
+@dataclass(frozen=True)
 class Projects:
     """Operations on projects."""
 
-    def __init__(self, transactions: Transactions, tokens: PageTokens, clock: Clock) -> None:
-        self._transactions = transactions
-        self._tokens = tokens
-        self._clock = clock
+    transactions: Transactions
+    tokens: PageTokens
+    clock: Clock
 
-    async def prepare(self) -> None:
+    @write_transaction
+    async def prepare(self, tx: Transaction) -> None:
         """Create the project of callers without a key, unless it exists."""
-        default = self._new(NewProject(id=DEFAULT_PROJECT))
-        await self._transactions.write(lambda tx: ProjectQueries(tx).add_if_missing(default))
+        await ProjectQueries(tx).add_if_missing(self._new(NewProject(id=DEFAULT_PROJECT)))
 
-    async def create(self, new: NewProject) -> Project:
+    @write_transaction
+    async def create(self, tx: Transaction, new: NewProject) -> Project:
         """Create a project.
 
         Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused.
@@ -157,45 +155,38 @@ class Projects:
         new.check()
         project = self._new(new)
         request = IdempotencyRecord.of(CREATE, new.request_id, project.id, project.created_at, new)
+        # Stored under one project, so that a request id is unique over all projects.
+        if await find_or_record(tx, DEFAULT_PROJECT, request):
+            return await ProjectQueries(tx).get(project.id)
+        await ProjectQueries(tx).add(project)
+        return project
 
-        async def add(tx: Transaction) -> Project:
-            # Stored under one project, so that a request id is unique over all projects.
-            if await find_or_record(tx, DEFAULT_PROJECT, request):
-                return await ProjectQueries(tx).get(project.id)
-            await ProjectQueries(tx).add(project)
-            return project
-
-        return await self._transactions.write(add)
-
-    async def get(self, project_id: str) -> Project:
+    @read_transaction
+    async def get(self, tx: Transaction, project_id: str) -> Project:
         """Return a project. Raises MissingField or ProjectNotFound."""
         check_project_id(project_id)
-        return await self._transactions.read(lambda tx: ProjectQueries(tx).get(project_id))
+        return await ProjectQueries(tx).get(project_id)
 
-    async def page(self, page_request: PageRequest, *, with_archived: bool) -> Page[Project]:
+    @read_transaction
+    async def page(
+        self, tx: Transaction, page_request: PageRequest, *, with_archived: bool
+    ) -> Page[Project]:
         """List projects by id. Raises OutOfRange or InvalidField."""
-        binding = ("projects", str(with_archived))
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
-        projects = await self._transactions.read(
-            lambda tx: ProjectQueries(tx).page(window, with_archived=with_archived)
-        )
-        return self._tokens.page(projects, window, page_request, binding)
+        window = self.tokens.window(page_request, ("projects", str(with_archived)), MAX_PAGE)
+        return window.page(await ProjectQueries(tx).page(window, with_archived=with_archived))
 
-    async def archive(self, project_id: str) -> Project:
+    @write_transaction
+    async def archive(self, tx: Transaction, project_id: str) -> Project:
         """Archive a project. Raises MissingField, InvalidField or ProjectNotFound."""
         check_project_id(project_id)
-        now = self._clock()
-
-        async def archive(tx: Transaction) -> Project:
-            archived = (await ProjectQueries(tx).get(project_id, locked=True)).archive(now)
-            await ProjectQueries(tx).update(archived)
-            return archived
-
-        return await self._transactions.write(archive)
+        project = await ProjectQueries(tx).get(project_id, locked=True)
+        archived = project.archive(self.clock())
+        await ProjectQueries(tx).update(archived)
+        return archived
 
     def _new(self, new: NewProject) -> Project:
         return Project(
             id=new.id,
             display_name=new.display_name or new.id,
-            created_at=self._clock(),
+            created_at=self.clock(),
         )

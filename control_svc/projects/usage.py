@@ -14,7 +14,14 @@ from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_text
 from control_svc.db.cleanup import Deleted, delete_some
 from control_svc.db.tables import Instant, Key, Project, Table
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    Queries,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
 
 HOUR: Final = timedelta(hours=1)
@@ -163,11 +170,8 @@ class UsageReportRow(Table):
 _COLUMNS = [getattr(UsageRow, name) for name in Counts._fields]
 
 
-class UsageQueries:
+class UsageQueries(Queries):
     """Usage."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def add(self, report: UsageReport, now: datetime) -> None:
         """Add a report to the sums, unless it has been added before.
@@ -225,32 +229,31 @@ def _filtered(statement: Select[Any], query: UsageQuery) -> Select[Any]:
 MAX_PAGE = 1000
 
 
+@dataclass(frozen=True)
 class Usage:
     """Reports and queries of usage."""
 
-    def __init__(self, transactions: Transactions, tokens: PageTokens, clock: Clock) -> None:
-        self._transactions = transactions
-        self._tokens = tokens
-        self._clock = clock
+    transactions: Transactions
+    tokens: PageTokens
+    clock: Clock
 
-    async def add(self, report: UsageReport) -> None:
+    @write_transaction
+    async def add(self, tx: Transaction, report: UsageReport) -> None:
         """Add a report; repetitions change nothing.
 
         Raises MissingField, TooLong, InvalidField or OutOfRange.
         """
-        now = self._clock()
-        report.check(now)
-        await self._transactions.write(lambda tx: UsageQueries(tx).add(report, now))
+        now = self.clock()
+        await UsageQueries(tx).add(report.check(now), now)
 
-    async def page(self, query: UsageQuery, page_request: PageRequest) -> Page[UsageSum]:
+    @read_transaction
+    async def page(
+        self, tx: Transaction, query: UsageQuery, page_request: PageRequest
+    ) -> Page[UsageSum]:
         """List sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
         query.check()
-        binding = ("usage", str(query))
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
-        sums = await self._transactions.read(
-            lambda tx: UsageQueries(tx).page(query, window.after, window.limit)
-        )
-        return self._tokens.page(sums, window, page_request, binding)
+        window = self.tokens.window(page_request, ("usage", str(query)), MAX_PAGE)
+        return window.page(await UsageQueries(tx).page(query, window.after, window.limit))
 
 
 async def delete_old_reports(tx: Transaction, now: datetime) -> Deleted:

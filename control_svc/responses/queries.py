@@ -17,22 +17,19 @@ from sqlalchemy import (
     String,
     Text,
     and_,
-    delete,
     exists,
     func,
-    insert,
     literal,
     or_,
     select,
-    update,
 )
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 from sqlalchemy.sql import ColumnElement, FromClause
 
 from control_svc.base.ids import RESPONSE, is_id
+from control_svc.base.object_queries import ObjectQueries
 from control_svc.db.documents import Document, document_size
-from control_svc.db.tables import Instant, Key, Project, Table
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import Instant, Key, ObjectRow, read_row, row_values
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.items.model import Item, TimelineItem
@@ -46,17 +43,15 @@ from control_svc.responses.model import (
     ResponseState,
     Work,
 )
-from svc_kit.errors import ResponseNotFound
+from svc_kit.errors import DomainError, ResponseNotFound
 
 
-class ResponseRow(Table):
+class ResponseRow(ObjectRow):
     """A response. Its own items are in the timeline with its id, its events in the stream."""
 
     __tablename__ = "responses"
     __table_args__ = (Index(None, "project", "previous_id"), Index(None, "expires_at"))
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     # as requested
     settings: Mapped[Document]
     options: Mapped[bytes] = mapped_column(LargeBinary)
@@ -81,19 +76,6 @@ class ResponseRow(Table):
 _SETTINGS: Final = TypeAdapter(ResponseSettings)
 _WORK: Final = TypeAdapter(Work)
 _ENDING: Final = TypeAdapter(ResponseResult)
-_PLAIN_COLUMNS: Final = (
-    "id",
-    "model",
-    "seed",
-    "previous_id",
-    "conversation_id",
-    "conversation_end",
-    "context_start",
-    "is_compacted",
-    "created_at",
-    "completed_at",
-    "expires_at",
-)
 _FINAL: Final = [state.value for state in ResponseState if state.is_final]
 _ZERO: Final[ColumnElement[int]] = literal(0)
 _IS_START: Final = and_(
@@ -102,39 +84,17 @@ _IS_START: Final = and_(
 )
 
 
-class ResponseQueries:
-    """Responses in one transaction."""
+class ResponseQueries(ObjectQueries[ResponseRow, Response]):
+    """Responses in one transaction. They are read without their output."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-        self._timelines = TimelineQueries(tx)
-        self._streams = StreamQueries(tx)
+    table = ResponseRow
+    prefix = RESPONSE
 
-    async def add(self, project: str, response: Response) -> None:
-        """Insert a response."""
-        await self._session.execute(
-            insert(ResponseRow).values(project=project, **_values(response))
-        )
-
-    async def get(self, project: str, response_id: str) -> Response:
-        """Return a response without its output. Raises ResponseNotFound."""
-        return await self._get(project, response_id, locked=False)
-
-    async def lock(self, project: str, response_id: str) -> Response:
-        """Like `get`, and lock the row until the end of the transaction."""
-        return await self._get(project, response_id, locked=True)
-
-    async def update(self, project: str, response: Response) -> None:
-        """Update a locked response, except for its output."""
-        await self._session.execute(
-            update(ResponseRow).where(*_by_id(project, response.id)).values(_values(response))
-        )
-
-    async def delete(self, project: str, response_id: str) -> None:
+    async def delete(self, project: str, object_id: str) -> None:
         """Delete a response, its stream, and its items unless other timelines have them."""
-        await self._timelines.delete(project, response_id)
-        await self._streams.drop(project, response_id)
-        await self._session.execute(delete(ResponseRow).where(*_by_id(project, response_id)))
+        await TimelineQueries(self._tx).delete(project, object_id)
+        await StreamQueries(self._tx).drop(project, object_id)
+        await super().delete(project, object_id)
 
     async def chain(self, project: str, response_id: str) -> list[ChainLink]:
         """Return the responses up to this one with their items, oldest first, by one query.
@@ -200,18 +160,30 @@ class ResponseQueries:
             await self.delete(response.project, response.id)
         return expired
 
-    async def _get(self, project: str, response_id: str, *, locked: bool) -> Response:
-        row = None
-        if is_id(response_id, RESPONSE):  # a database may reject other characters
-            query = select(ResponseRow).where(*_by_id(project, response_id))
-            row = await self._session.scalar(query.with_for_update() if locked else query)
-        if row is None:
-            raise ResponseNotFound(response=response_id)
-        return _response(row)
+    def _not_found(self, object_id: str) -> DomainError:
+        return ResponseNotFound(response=object_id)
 
+    def _values(self, value: Response) -> dict[str, Any]:
+        settings = value.settings
+        return row_values(ResponseRow, value) | {
+            "settings": _SETTINGS.dump_json(replace(settings, options=NO_OPTIONS)),
+            "options": bytes(settings.options),
+            "effective_options": bytes(value.options),
+            "work": _WORK.dump_json(value.work),
+            "ending": _ENDING.dump_json(value.result),
+        }
 
-def _by_id(project: str, response_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (ResponseRow.project == project, ResponseRow.id == response_id)
+    def _object(self, row: ResponseRow) -> Response:
+        settings, options = _SETTINGS.validate_json(row.settings), row.options
+        return read_row(
+            Response,
+            row,
+            settings=replace(settings, options=GenerationOptions.from_bytes(options)),
+            options=GenerationOptions.from_bytes(row.effective_options),
+            state=ResponseState(row.state),
+            work=_WORK.validate_json(row.work),
+            result=_ENDING.validate_json(row.ending),
+        )
 
 
 def _chain(project: str, response_id: str) -> CTE:
@@ -223,7 +195,9 @@ def _chain(project: str, response_id: str) -> CTE:
         ResponseRow.conversation_end,
         ResponseRow.is_compacted,
     )
-    last = select(*columns, _ZERO.label("depth")).where(*_by_id(project, response_id))
+    last = select(*columns, _ZERO.label("depth")).where(
+        ResponseRow.project == project, ResponseRow.id == response_id
+    )
     chain = last.cte("chain", recursive=True)
     return chain.union_all(
         select(*columns, chain.c.depth + 1)
@@ -251,31 +225,4 @@ def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> ChainLink:
             for row in rows
             if row.ItemRow is not None
         ],
-    )
-
-
-def _values(response: Response) -> dict[str, Any]:
-    settings = response.settings
-    return {
-        **{name: getattr(response, name) for name in _PLAIN_COLUMNS},
-        "settings": _SETTINGS.dump_json(replace(settings, options=NO_OPTIONS)),
-        "options": bytes(settings.options),
-        "effective_options": bytes(response.options),
-        "state": response.state.value,
-        "work": _WORK.dump_json(response.work),
-        "ending": _ENDING.dump_json(response.result),
-    }
-
-
-def _response(row: ResponseRow) -> Response:
-    return Response(
-        **{name: getattr(row, name) for name in _PLAIN_COLUMNS},
-        settings=replace(
-            _SETTINGS.validate_json(row.settings),
-            options=GenerationOptions.from_bytes(row.options),
-        ),
-        options=GenerationOptions.from_bytes(row.effective_options),
-        state=ResponseState(row.state),
-        work=_WORK.validate_json(row.work),
-        result=_ENDING.validate_json(row.ending),
     )

@@ -12,7 +12,12 @@ from control_svc.base.ids import JOB, IdSource, creation_key
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.cleanup import CleanupStep, Deleted
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import (
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.event_log.model import BEFORE_FIRST, Event, encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import StreamReader
@@ -97,19 +102,16 @@ class Responses:
         await JobQueries(tx).add(project, job)
         return response
 
-    async def get(self, project: str, response_id: str) -> Response:
+    @read_transaction
+    async def get(self, tx: Transaction, project: str, response_id: str) -> Response:
         """Return a response, with its output if it has ended. Raises ResponseNotFound."""
-
-        async def read(tx: Transaction) -> Response:
-            response = await ResponseQueries(tx).get(project, response_id)
-            if not response.state.is_final:
-                return response
-            output = await TimelineQueries(tx).read(
-                project, response_id, item_filter=ItemFilter(origin=response_id)
-            )
-            return replace(response, output=tuple(placed.item for placed in output))
-
-        return await self.transactions.read(read)
+        response = await ResponseQueries(tx).get(project, response_id)
+        if not response.state.is_final:
+            return response
+        output = await TimelineQueries(tx).read(
+            project, response_id, item_filter=ItemFilter(origin=response_id)
+        )
+        return replace(response, output=tuple(placed.item for placed in output))
 
     def follow(
         self, project: str, response_id: str, after: int = BEFORE_FIRST
@@ -137,58 +139,48 @@ class Responses:
         raise_if_refused(response)
         return response
 
-    async def delete(self, project: str, response_id: str) -> None:
+    @write_transaction
+    async def delete(self, tx: Transaction, project: str, response_id: str) -> None:
         """Delete a response; cancel it if it is running. Raises ResponseNotFound."""
-
-        async def delete_rows(tx: Transaction) -> None:
-            await ResponseQueries(tx).get(project, response_id)
-            # Lock the row of the job first, as the worker does.
-            await JobQueries(tx).request_cancel(project, KIND, response_id)
-            response = await ResponseQueries(tx).lock(project, response_id)
-            is_running = not response.state.is_final
-            if is_running:
-                await close_conversation(tx, project, response)
-            start = await ResponseQueries(tx).start(project, response_id)
-            await ResponseQueries(tx).delete(project, response_id)
-            if start is not None:
-                await self.prefix_cleanup.enqueue(
-                    tx, project, start.object_id, is_running=is_running
-                )
-
-        await self.transactions.write(delete_rows)
+        await ResponseQueries(tx).get(project, response_id)
+        # Lock the row of the job first, as the worker does.
+        await JobQueries(tx).request_cancel(project, KIND, response_id)
+        response = await ResponseQueries(tx).lock(project, response_id)
+        is_running = not response.state.is_final
+        if is_running:
+            await close_conversation(tx, project, response)
+        start = await ResponseQueries(tx).start(project, response_id)
+        await ResponseQueries(tx).delete(project, response_id)
+        if start is not None:
+            await self.prefix_cleanup.enqueue(tx, project, start.object_id, is_running=is_running)
 
     async def cancel(self, project: str, response_id: str) -> Response:
         """Cancel a background response; one that has ended does not change.
 
         Raises ResponseNotFound or ResponseNotCancellable.
         """
-
-        async def cancel(tx: Transaction) -> None:
-            (await ResponseQueries(tx).get(project, response_id)).check_cancellable()
-            await JobQueries(tx).request_cancel(project, KIND, response_id)
-            response = await ResponseQueries(tx).lock(project, response_id)
-            if not response.state.is_final:
-                await end_response(tx, project, response, self.cipher, Response.cancel)
-
-        await self.transactions.write(cancel)
+        await self._cancel(project, response_id)
         return await self.get(project, response_id)
 
+    @write_transaction
+    async def _cancel(self, tx: Transaction, project: str, response_id: str) -> None:
+        (await ResponseQueries(tx).get(project, response_id)).check_cancellable()
+        await JobQueries(tx).request_cancel(project, KIND, response_id)
+        response = await ResponseQueries(tx).lock(project, response_id)
+        if not response.state.is_final:
+            await end_response(tx, project, response, self.cipher, Response.cancel)
+
+    @read_transaction
     async def input_items(
-        self, project: str, response_id: str, page_request: PageRequest
+        self, tx: Transaction, project: str, response_id: str, page_request: PageRequest
     ) -> Page[Item]:
         """List the input items. Raises ResponseNotFound, OutOfRange or InvalidField."""
         if page_request.after and not creation_key(page_request.after):
             raise InvalidField(field="after", problem="must be the id of an item")
-        binding = (project, "input items", response_id)
-        window = self.tokens.window(page_request, binding, MAX_PAGE)
-
-        async def read(tx: Transaction) -> list[Item]:
-            await ResponseQueries(tx).get(project, response_id)
-            rows = await TimelineQueries(tx).page(project, response_id, window, INPUT_ITEMS)
-            return [placed.item for placed in rows]
-
-        items = await self.transactions.read(read)
-        return self.tokens.page(items, window, page_request, binding, PAGE_BYTES)
+        window = self.tokens.window(page_request, (project, "input items", response_id), MAX_PAGE)
+        await ResponseQueries(tx).get(project, response_id)
+        rows = await TimelineQueries(tx).page(project, response_id, window, INPUT_ITEMS)
+        return window.page([placed.item for placed in rows], PAGE_BYTES)
 
 
 def raise_if_refused(response: Response) -> None:

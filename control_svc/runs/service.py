@@ -17,7 +17,13 @@ from control_svc.base.idempotency import IdempotencyRecord, find_or_record, reco
 from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
 from control_svc.base.validation import check_metadata, check_request_id
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.event_log.model import encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import StreamReader
@@ -147,48 +153,38 @@ class Runs:
 
     # ---- reading
 
-    async def get(self, project: str, thread_id: str, run_id: str) -> Run:
+    @read_transaction
+    async def get(self, tx: Transaction, project: str, thread_id: str, run_id: str) -> Run:
         """Raises RunNotFound."""
-        return await self.transactions.read(
-            lambda tx: RunQueries(tx).get(project, thread_id, run_id)
-        )
+        return await RunQueries(tx).get(project, thread_id, run_id)
 
-    async def page(self, project: str, thread_id: str, page_request: PageRequest) -> Page[Run]:
+    @read_transaction
+    async def page(
+        self, tx: Transaction, project: str, thread_id: str, page_request: PageRequest
+    ) -> Page[Run]:
         """A page of a thread's runs. Raises ThreadNotFound, OutOfRange or InvalidField."""
         page_request.check_cursors(RUN, "a run")
-        binding = (project, "runs", thread_id)
-        window = self.tokens.window(page_request, binding, MAX_PAGE)
+        window = self.tokens.window(page_request, (project, "runs", thread_id), MAX_PAGE)
+        await ThreadQueries(tx).get(project, thread_id)
+        return window.page(await RunQueries(tx).page(project, thread_id, window), PAGE_BYTES)
 
-        async def read(tx: Transaction) -> list[Run]:
-            await ThreadQueries(tx).get(project, thread_id)
-            return await RunQueries(tx).page(project, thread_id, window)
-
-        runs = await self.transactions.read(read)
-        return self.tokens.page(runs, window, page_request, binding, PAGE_BYTES)
-
-    async def step(self, project: str, thread_id: str, run_id: str, step_id: str) -> RunStep:
+    @read_transaction
+    async def step(
+        self, tx: Transaction, project: str, thread_id: str, run_id: str, step_id: str
+    ) -> RunStep:
         """Raises RunNotFound or RunStepNotFound."""
+        await RunQueries(tx).get(project, thread_id, run_id)
+        return await RunStepQueries(tx).get(project, run_id, step_id)
 
-        async def read(tx: Transaction) -> RunStep:
-            await RunQueries(tx).get(project, thread_id, run_id)
-            return await RunStepQueries(tx).get(project, run_id, step_id)
-
-        return await self.transactions.read(read)
-
+    @read_transaction
     async def steps(
-        self, project: str, thread_id: str, run_id: str, page_request: PageRequest
+        self, tx: Transaction, project: str, thread_id: str, run_id: str, page_request: PageRequest
     ) -> Page[RunStep]:
         """A page of a run's steps. Raises RunNotFound, OutOfRange or InvalidField."""
         page_request.check_cursors(STEP, "a step")
-        binding = (project, "steps", run_id)
-        window = self.tokens.window(page_request, binding, MAX_PAGE)
-
-        async def read(tx: Transaction) -> list[RunStep]:
-            await RunQueries(tx).get(project, thread_id, run_id)
-            return await RunStepQueries(tx).page(project, run_id, window)
-
-        steps = await self.transactions.read(read)
-        return self.tokens.page(steps, window, page_request, binding, PAGE_BYTES)
+        window = self.tokens.window(page_request, (project, "steps", run_id), MAX_PAGE)
+        await RunQueries(tx).get(project, thread_id, run_id)
+        return window.page(await RunStepQueries(tx).page(project, run_id, window), PAGE_BYTES)
 
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int
@@ -220,25 +216,27 @@ class Runs:
 
     # ---- changes
 
+    @write_transaction
     async def update(
-        self, project: str, thread_id: str, run_id: str, metadata: Mapping[str, str] | None
+        self,
+        tx: Transaction,
+        project: str,
+        thread_id: str,
+        run_id: str,
+        metadata: Mapping[str, str] | None,
     ) -> Run:
         """Replace a run's metadata, unless None.
 
         Raises RunNotFound, and the errors of `check_metadata`.
         """
         check_metadata(metadata or {})
-
-        async def change(tx: Transaction) -> Run:
-            await RunQueries(tx).get(project, thread_id, run_id)
-            run = await RunQueries(tx).lock(project, run_id)
-            if metadata is None:
-                return run
-            changed = replace(run, metadata=dict(metadata))
-            await RunQueries(tx).update(project, changed)
-            return changed
-
-        return await self.transactions.write(change)
+        await RunQueries(tx).get(project, thread_id, run_id)
+        run = await RunQueries(tx).lock(project, run_id)
+        if metadata is None:
+            return run
+        changed = replace(run, metadata=dict(metadata))
+        await RunQueries(tx).update(project, changed)
+        return changed
 
     async def cancel(self, project: str, thread_id: str, run_id: str) -> Run:
         """Request the cancellation of a run from its worker; end a run that waits for outputs.
@@ -247,29 +245,35 @@ class Runs:
         attempt.
         """
 
-        async def attempt(tx: Transaction) -> Run | None:
-            await RunQueries(tx).get(project, thread_id, run_id)
-            # Lock the row of the job first, as the worker of the run does.
-            job = await JobQueries(tx).request_cancel(project, KIND, run_id)
-            run = await RunQueries(tx).lock(project, run_id)
-            cancelling = run.request_cancel()
-            if job is not None:
-                await RunQueries(tx).update(project, cancelling)
-                return cancelling
-            if run.state is not RunState.REQUIRES_ACTION:
-                return None  # it was resumed meanwhile, with a new job
-            events = await end_run(tx, project, run, CANCELLED, {})
-            await StreamQueries(tx).end(project, run_id, encode_events(events))
-            return await RunQueries(tx).get(project, thread_id, run_id)
-
         for _ in range(_CANCEL_ATTEMPTS):
-            run = await self.transactions.write(attempt)
+            run = await self._try_cancel(project, thread_id, run_id)
             if run is not None:
                 return run
         raise StaleGeneration(resource=run_id)
 
+    @write_transaction
+    async def _try_cancel(
+        self, tx: Transaction, project: str, thread_id: str, run_id: str
+    ) -> Run | None:
+        """None if the run was resumed meanwhile, with a new job."""
+        await RunQueries(tx).get(project, thread_id, run_id)
+        # Lock the row of the job first, as the worker of the run does.
+        job = await JobQueries(tx).request_cancel(project, KIND, run_id)
+        run = await RunQueries(tx).lock(project, run_id)
+        cancelling = run.request_cancel()
+        if job is not None:
+            await RunQueries(tx).update(project, cancelling)
+            return cancelling
+        if run.state is not RunState.REQUIRES_ACTION:
+            return None
+        events = await end_run(tx, project, run, CANCELLED, {})
+        await StreamQueries(tx).end(project, run_id, encode_events(events))
+        return await RunQueries(tx).get(project, thread_id, run_id)
+
+    @write_transaction
     async def submit(
         self,
+        tx: Transaction,
         project: str,
         thread_id: str,
         run_id: str,
@@ -283,23 +287,19 @@ class Runs:
         """
         check_request_id(request_id)
         check_outputs(outputs)
-
-        async def submit(tx: Transaction) -> SubmitResult:
-            await RunQueries(tx).get(project, thread_id, run_id)
-            run = await RunQueries(tx).lock(project, run_id)
-            last_event = await _last_event(tx, project, run_id)
-            # A repeated request returns the number of the event that preceded its outputs.
-            request = IdempotencyRecord.of(
-                SUBMIT, request_id, str(last_event), self.clock(), run_id, tuple(outputs)
-            )
-            earlier = await find_or_record(tx, project, request)
-            if earlier is not None:
-                return SubmitResult(run, int(earlier.resource_id))
-            run = run.submit_outputs(outputs)
-            await self._resume(tx, project, run, outputs)
-            return SubmitResult(run, last_event)
-
-        return await self.transactions.write(submit)
+        await RunQueries(tx).get(project, thread_id, run_id)
+        run = await RunQueries(tx).lock(project, run_id)
+        last_event = await _last_event(tx, project, run_id)
+        # A repeated request returns the number of the event that preceded its outputs.
+        request = IdempotencyRecord.of(
+            SUBMIT, request_id, str(last_event), self.clock(), run_id, tuple(outputs)
+        )
+        earlier = await find_or_record(tx, project, request)
+        if earlier is not None:
+            return SubmitResult(run, int(earlier.resource_id))
+        run = run.submit_outputs(outputs)
+        await self._resume(tx, project, run, outputs)
+        return SubmitResult(run, last_event)
 
     async def _resume(
         self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]

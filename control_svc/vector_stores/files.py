@@ -8,7 +8,13 @@ from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, VECTOR_STORE_BATCH, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_request_id
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.vector_stores.membership import FileAdder, remove_file, set_file_state
 from control_svc.vector_stores.model import (
     MAX_FILES_OF_BATCH,
@@ -32,32 +38,26 @@ CREATE_BATCH: Final = "CreateVectorStoreFileBatch"
 
 
 @dataclass(frozen=True)
-class _ChunkText:
+class ChunkText:
     """The text of a chunk; `id`, the page cursor, is its number."""
 
     id: str
     text: str
 
 
+@dataclass(frozen=True)
 class VectorFiles:
     """The operations of VectorStoreFileService."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        adder: FileAdder,
-        ids: IdSource,
-        tokens: PageTokens,
-        clock: Clock,
-    ) -> None:
-        self._transactions = transactions
-        self._adder = adder
-        self._ids = ids
-        self._tokens = tokens
-        self._clock = clock
+    transactions: Transactions
+    adder: FileAdder
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
 
+    @write_transaction
     async def create(
-        self, project: str, store_id: str, new: NewStoreFile, request_id: str
+        self, tx: Transaction, project: str, store_id: str, new: NewStoreFile, request_id: str
     ) -> StoreFile:
         """Add a file to a store. A job ingests it.
 
@@ -65,28 +65,23 @@ class VectorFiles:
         VectorStoreExpired, FileNotFound, EmbeddingModelMissing or RequestIdReused.
         """
         new.check()
-        self._adder.check_model()
+        self.adder.check_model()
         request = IdempotencyRecord.of(
-            CREATE, check_request_id(request_id), new.file_id, self._clock(), store_id, new
+            CREATE, check_request_id(request_id), new.file_id, self.clock(), store_id, new
         )
+        await record_request(tx, project, request)
+        return (await self.adder.add(tx, project, store_id, [new]))[0]
 
-        async def add(tx: Transaction) -> StoreFile:
-            await record_request(tx, project, request)
-            return (await self._adder.add(tx, project, store_id, [new]))[0]
-
-        return await self._transactions.write(add)
-
-    async def get(self, project: str, store_id: str, file_id: str) -> StoreFile:
+    @read_transaction
+    async def get(self, tx: Transaction, project: str, store_id: str, file_id: str) -> StoreFile:
         """Get a file. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
+        await VectorStoreQueries(tx).get(project, store_id)
+        return await _get_file(tx, project, store_id, file_id)
 
-        async def read(tx: Transaction) -> StoreFile:
-            await VectorStoreQueries(tx).get(project, store_id)
-            return await _get_file(tx, project, store_id, file_id)
-
-        return await self._transactions.read(read)
-
+    @read_transaction
     async def page(
         self,
+        tx: Transaction,
         project: str,
         store_id: str,
         page_request: PageRequest,
@@ -99,21 +94,18 @@ class VectorFiles:
         """
         page_request.check_cursors(FILE, "a file")
         binding = (project, "vector_store_files", store_id, batch_id, state or "")
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
+        window = self.tokens.window(page_request, binding, MAX_PAGE)
+        await VectorStoreQueries(tx).get(project, store_id)
+        if batch_id:
+            await FileBatchQueries(tx).get(project, store_id, batch_id)
+        return window.page(
+            await StoreFileQueries(tx).page(project, store_id, window, batch_id or None, state)
+        )
 
-        async def read(tx: Transaction) -> list[StoreFile]:
-            await VectorStoreQueries(tx).get(project, store_id)
-            if batch_id:
-                await FileBatchQueries(tx).get(project, store_id, batch_id)
-            return await StoreFileQueries(tx).page(
-                project, store_id, window, batch_id or None, state
-            )
-
-        files = await self._transactions.read(read)
-        return self._tokens.page(files, window, page_request, binding)
-
+    @write_transaction
     async def update(
         self,
+        tx: Transaction,
         project: str,
         store_id: str,
         file_id: str,
@@ -125,51 +117,47 @@ class VectorFiles:
         or TooLong.
         """
         check_attributes(attributes or {})
+        store = await VectorStoreQueries(tx).lock(project, store_id)
+        file = await _get_file(tx, project, store_id, file_id)
+        if attributes is None:
+            return file
+        changed = replace(file, attributes=attributes)
+        await StoreFileQueries(tx).update(project, changed)
+        await VectorStoreQueries(tx).update(project, store.touch(self.clock()))
+        return changed
 
-        async def change(tx: Transaction) -> StoreFile:
-            store = await VectorStoreQueries(tx).lock(project, store_id)
-            file = await _get_file(tx, project, store_id, file_id)
-            if attributes is None:
-                return file
-            changed = replace(file, attributes=attributes)
-            await StoreFileQueries(tx).update(project, changed)
-            await VectorStoreQueries(tx).update(project, store.touch(self._clock()))
-            return changed
-
-        return await self._transactions.write(change)
-
-    async def delete(self, project: str, store_id: str, file_id: str) -> None:
+    @write_transaction
+    async def delete(self, tx: Transaction, project: str, store_id: str, file_id: str) -> None:
         """Remove a file from a store. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
+        store = await VectorStoreQueries(tx).lock(project, store_id)
+        file = await _get_file(tx, project, store_id, file_id)
+        store = await remove_file(tx, project, store, file)
+        await VectorStoreQueries(tx).update(project, store)
 
-        async def remove(tx: Transaction) -> None:
-            store = await VectorStoreQueries(tx).lock(project, store_id)
-            file = await _get_file(tx, project, store_id, file_id)
-            store = await remove_file(tx, project, store, file)
-            await VectorStoreQueries(tx).update(project, store)
-
-        await self._transactions.write(remove)
-
+    @read_transaction
     async def list_texts(
-        self, project: str, store_id: str, file_id: str, page_request: PageRequest
-    ) -> tuple[list[str], str]:
-        """List the texts of a file's chunks. Returns them and the token of the next page.
+        self,
+        tx: Transaction,
+        project: str,
+        store_id: str,
+        file_id: str,
+        page_request: PageRequest,
+    ) -> Page[ChunkText]:
+        """List the texts of a file's chunks.
 
         Raises VectorStoreNotFound, VectorStoreFileNotFound, OutOfRange or InvalidField.
         """
         binding = (project, "vector_store_texts", store_id, file_id)
-        window = self._tokens.window(page_request, binding, MAX_TEXTS)
-
-        async def read(tx: Transaction) -> list[_ChunkText]:
-            await VectorStoreQueries(tx).get(project, store_id)
-            file = await _get_file(tx, project, store_id, file_id)
-            if file.state is not FileState.COMPLETED:
-                return []
-            first = int(window.after) + 1 if window.after else 0
-            texts = await ChunkQueries(tx).list_texts(project, file.entry, first, window.limit)
-            return [_ChunkText(str(number), text) for number, text in enumerate(texts, first)]
-
-        page = self._tokens.page(await self._transactions.read(read), window, page_request, binding)
-        return [chunk.text for chunk in page.items], page.next_token
+        window = self.tokens.window(page_request, binding, MAX_TEXTS)
+        await VectorStoreQueries(tx).get(project, store_id)
+        file = await _get_file(tx, project, store_id, file_id)
+        if file.state is not FileState.COMPLETED:
+            return window.page([])
+        first = int(window.after) + 1 if window.after else 0
+        texts = await ChunkQueries(tx).list_texts(project, file.entry, first, window.limit)
+        return window.page(
+            [ChunkText(str(number), text) for number, text in enumerate(texts, first)]
+        )
 
     # ---- batches
 
@@ -180,9 +168,9 @@ class VectorFiles:
         if not files:
             raise MissingField(field="files")
         check_files(files, "files", MAX_FILES_OF_BATCH)
-        self._adder.check_model()
-        now = self._clock()
-        batch = FileBatch(id=self._ids.new(VECTOR_STORE_BATCH), store_id=store_id, created_at=now)
+        self.adder.check_model()
+        now = self.clock()
+        batch = FileBatch(id=self.ids.new(VECTOR_STORE_BATCH), store_id=store_id, created_at=now)
         request = IdempotencyRecord.of(
             CREATE_BATCH, check_request_id(request_id), batch.id, now, store_id, *files
         )
@@ -190,39 +178,37 @@ class VectorFiles:
         async def add(tx: Transaction) -> FileBatch:
             recorded_id = await record_request(tx, project, request)
             if recorded_id == batch.id:
-                await self._adder.add(tx, project, store_id, files, batch.id)
+                await self.adder.add(tx, project, store_id, files, batch.id)
                 await FileBatchQueries(tx).add(project, batch)
             return await FileBatchQueries(tx).get(project, store_id, recorded_id)
 
-        return await self._transactions.write(add)
+        return await self.transactions.write(add)
 
-    async def get_batch(self, project: str, store_id: str, batch_id: str) -> FileBatch:
+    @read_transaction
+    async def get_batch(
+        self, tx: Transaction, project: str, store_id: str, batch_id: str
+    ) -> FileBatch:
         """Get a batch. Raises VectorStoreNotFound or VectorStoreFileBatchNotFound."""
+        await VectorStoreQueries(tx).get(project, store_id)
+        return await FileBatchQueries(tx).get(project, store_id, batch_id)
 
-        async def read(tx: Transaction) -> FileBatch:
-            await VectorStoreQueries(tx).get(project, store_id)
-            return await FileBatchQueries(tx).get(project, store_id, batch_id)
-
-        return await self._transactions.read(read)
-
-    async def cancel_batch(self, project: str, store_id: str, batch_id: str) -> FileBatch:
+    @write_transaction
+    async def cancel_batch(
+        self, tx: Transaction, project: str, store_id: str, batch_id: str
+    ) -> FileBatch:
         """Cancel the files of a batch that are in progress, if any.
 
         Raises VectorStoreNotFound or VectorStoreFileBatchNotFound.
         """
-
-        async def cancel(tx: Transaction) -> FileBatch:
-            store = await VectorStoreQueries(tx).lock(project, store_id)
-            batch = await FileBatchQueries(tx).get(project, store_id, batch_id)
-            if not batch.counts.in_progress:
-                return batch
-            for file in await StoreFileQueries(tx).list_in_progress(project, batch_id):
-                store = await set_file_state(tx, project, store, file, FileState.CANCELLED)
-            await VectorStoreQueries(tx).update(project, store)
-            await FileBatchQueries(tx).cancel(project, batch_id, self._clock())
-            return await FileBatchQueries(tx).get(project, store_id, batch_id)
-
-        return await self._transactions.write(cancel)
+        store = await VectorStoreQueries(tx).lock(project, store_id)
+        batch = await FileBatchQueries(tx).get(project, store_id, batch_id)
+        if not batch.counts.in_progress:
+            return batch
+        for file in await StoreFileQueries(tx).list_in_progress(project, batch_id):
+            store = await set_file_state(tx, project, store, file, FileState.CANCELLED)
+        await VectorStoreQueries(tx).update(project, store)
+        await FileBatchQueries(tx).cancel(project, batch_id, self.clock())
+        return await FileBatchQueries(tx).get(project, store_id, batch_id)
 
 
 async def _get_file(tx: Transaction, project: str, store_id: str, file_id: str) -> StoreFile:

@@ -1,7 +1,6 @@
 """SQL of vector stores, their files and file batches."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,9 +16,11 @@ from control_svc.base.ids import (
     creation_key,
     is_id,
 )
-from control_svc.base.pagination import Window, apply_cursors, apply_window, restore_order
+from control_svc.base.object_queries import ObjectQueries
+from control_svc.base.pagination import Window, apply_cursors, restore_order
 from control_svc.db.documents import document_value
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import read_row, row_values
+from control_svc.db.transaction import Queries
 from control_svc.files.tables import FileRow
 from control_svc.vector_stores.filter_sql import filter_condition
 from control_svc.vector_stores.filters import Filter
@@ -34,31 +35,8 @@ from control_svc.vector_stores.model import (
     VectorStore,
 )
 from control_svc.vector_stores.tables import FileBatchRow, StoreFileRow, VectorStoreRow
-from svc_kit.errors import VectorStoreFileBatchNotFound, VectorStoreNotFound
+from svc_kit.errors import DomainError, VectorStoreFileBatchNotFound, VectorStoreNotFound
 
-_STORE_COLUMNS: Final = (
-    "id",
-    "name",
-    "description",
-    "life_days",
-    "num_chunks",
-    "usage_bytes",
-    "embedding_model",
-    "embedding_digest",
-    "dimensions",
-    "revision",
-    "created_at",
-    "active_at",
-)
-_FILE_COLUMNS: Final = (
-    "entry",
-    "file_id",
-    "store_id",
-    "batch_id",
-    "num_chunks",
-    "usage_bytes",
-    "created_at",
-)
 _DELETED: Final = FileState.DELETED.value
 _REMOVED: Final = (_DELETED, FileState.FAILED.value, FileState.CANCELLED.value)
 """States of files whose chunks can be deleted."""
@@ -70,44 +48,18 @@ _NUM_FILES: Final = (
 )
 
 
-class VectorStoreQueries:
-    """Queries on vector stores in one transaction."""
+class VectorStoreQueries(ObjectQueries[VectorStoreRow, VectorStore]):
+    """Queries on vector stores in one transaction. The lock of a store is that of its files."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
+    table = VectorStoreRow
+    prefix = VECTOR_STORE
 
-    async def add(self, project: str, store: VectorStore) -> None:
-        """Insert a store."""
-        await self._session.execute(
-            insert(VectorStoreRow).values(project=project, **_store_values(store))
-        )
-
-    async def get(self, project: str, store_id: str) -> VectorStore:
-        """Get a store. Raises VectorStoreNotFound."""
-        return await self._get(project, store_id, locked=False)
-
-    async def lock(self, project: str, store_id: str) -> VectorStore:
-        """As `get`, and lock the store and its files until the end of the transaction."""
-        return await self._get(project, store_id, locked=True)
-
-    async def update(self, project: str, store: VectorStore) -> None:
-        """Update a locked store."""
-        await self._session.execute(
-            update(VectorStoreRow).where(*_store(project, store.id)).values(_store_values(store))
-        )
-
-    async def page(self, project: str, window: Window) -> list[VectorStore]:
-        """List the stores of a window."""
-        query = select(VectorStoreRow).where(VectorStoreRow.project == project)
-        rows = await self._session.scalars(apply_window(query, VectorStoreRow.id, window))
-        return restore_order([_read_store(row) for row in rows], window)
-
-    async def delete(self, project: str, store_id: str) -> None:
+    async def delete(self, project: str, object_id: str) -> None:
         """Delete a locked store and its batches, and mark its files as deleted."""
-        await self._session.execute(delete(VectorStoreRow).where(*_store(project, store_id)))
-        batches = (FileBatchRow.project == project, FileBatchRow.store_id == store_id)
+        await super().delete(project, object_id)
+        batches = (FileBatchRow.project == project, FileBatchRow.store_id == object_id)
         await self._session.execute(delete(FileBatchRow).where(*batches))
-        await self._mark_files_deleted(project, store_id)
+        await self._mark_files_deleted(project, object_id)
 
     async def clear(self, project: str, store: VectorStore) -> None:
         """Mark all files of a locked store as deleted, and update the store."""
@@ -126,23 +78,24 @@ class VectorStoreQueries:
             update(StoreFileRow).where(*_present(project, store_id)).values(state=_DELETED)
         )
 
-    async def _get(self, project: str, store_id: str, *, locked: bool) -> VectorStore:
-        if not is_id(store_id, VECTOR_STORE):
-            # Not queried: PostgreSQL rejects strings with NUL.
-            raise VectorStoreNotFound(vector_store=store_id)
-        row = await self._session.get(
-            VectorStoreRow, (project, store_id), with_for_update=locked, populate_existing=True
-        )
-        if row is None:
-            raise VectorStoreNotFound(vector_store=store_id)
-        return _read_store(row)
+    def _not_found(self, object_id: str) -> DomainError:
+        return VectorStoreNotFound(vector_store=object_id)
+
+    def _values(self, value: VectorStore) -> dict[str, Any]:
+        return {
+            **row_values(VectorStoreRow, value),
+            **row_values(VectorStoreRow, value.counts),
+            "attached": orjson.dumps(dict(value.metadata)),
+            "expires_at": value.expires_at,
+        }
+
+    def _object(self, row: VectorStoreRow) -> VectorStore:
+        counts = read_row(FileCounts, row)
+        return read_row(VectorStore, row, counts=counts, metadata=orjson.loads(row.attached))
 
 
-class StoreFileQueries:
+class StoreFileQueries(Queries):
     """Queries on the files of stores. Deleted files are visible to the sweeper only."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def add(self, project: str, files: Sequence[StoreFile]) -> None:
         """Insert files of a locked store."""
@@ -272,23 +225,13 @@ class StoreFileQueries:
         return last or VECTOR_STORE_ENTRY + creation_key(file_id)
 
 
-class FileBatchQueries:
+class FileBatchQueries(Queries):
     """Queries on file batches in one transaction."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def add(self, project: str, batch: FileBatch) -> None:
         """Insert a batch."""
-        await self._session.execute(
-            insert(FileBatchRow).values(
-                project=project,
-                id=batch.id,
-                store_id=batch.store_id,
-                created_at=batch.created_at,
-                cancelled_at=batch.cancelled_at,
-            )
-        )
+        row = insert(FileBatchRow).values(project=project, **row_values(FileBatchRow, batch))
+        await self._session.execute(row)
 
     async def get(self, project: str, store_id: str, batch_id: str) -> FileBatch:
         """Get a batch. Raises VectorStoreFileBatchNotFound."""
@@ -297,13 +240,7 @@ class FileBatchQueries:
             row = await self._session.get(FileBatchRow, (project, batch_id), populate_existing=True)
         if row is None or row.store_id != store_id:
             raise VectorStoreFileBatchNotFound(batch=batch_id)
-        return FileBatch(
-            id=row.id,
-            store_id=row.store_id,
-            created_at=row.created_at,
-            cancelled_at=row.cancelled_at,
-            counts=await self._counts(project, batch_id),
-        )
+        return read_row(FileBatch, row, counts=await self._counts(project, batch_id))
 
     async def cancel(self, project: str, batch_id: str, now: datetime) -> None:
         """Store the time of cancellation, unless there is one."""
@@ -330,10 +267,6 @@ class FileBatchQueries:
         return FileCounts(**{state: count for state, count in rows})
 
 
-def _store(project: str, store_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (VectorStoreRow.project == project, VectorStoreRow.id == store_id)
-
-
 def _present(project: str, store_id: str) -> tuple[ColumnElement[bool], ...]:
     return (
         StoreFileRow.project == project,
@@ -350,29 +283,11 @@ def _completed(project: str, store_ids: Collection[str]) -> tuple[ColumnElement[
     )
 
 
-def _store_values(store: VectorStore) -> dict[str, Any]:
-    return {
-        **{name: getattr(store, name) for name in _STORE_COLUMNS},
-        **asdict(store.counts),
-        "attached": orjson.dumps(dict(store.metadata)),
-        "expires_at": store.expires_at,
-    }
-
-
-def _read_store(row: VectorStoreRow) -> VectorStore:
-    return VectorStore(
-        **{name: getattr(row, name) for name in _STORE_COLUMNS},
-        counts=FileCounts(row.in_progress, row.completed, row.failed, row.cancelled),
-        metadata=orjson.loads(row.attached),
-    )
-
-
 def _file_values(file: StoreFile) -> dict[str, Any]:
     return {
-        **{name: getattr(file, name) for name in _FILE_COLUMNS},
-        **asdict(file.chunking),
+        **row_values(StoreFileRow, file),
+        **row_values(StoreFileRow, file.chunking),
         "attached": orjson.dumps(dict(file.attributes)),
-        "state": file.state.value,
         "problem_code": file.problem and file.problem.code.value,
         "problem_message": file.problem and file.problem.message,
     }
@@ -382,9 +297,10 @@ def _read_file(row: StoreFileRow) -> StoreFile:
     problem = None
     if row.problem_code is not None:
         problem = FileProblem(ProblemCode(row.problem_code), row.problem_message or "")
-    return StoreFile(
-        **{name: getattr(row, name) for name in _FILE_COLUMNS},
-        chunking=Chunking(row.max_tokens, row.overlap_tokens),
+    return read_row(
+        StoreFile,
+        row,
+        chunking=read_row(Chunking, row),
         attributes=orjson.loads(row.attached),
         state=FileState(row.state),
         problem=problem,

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -11,7 +11,13 @@ from control_svc.base.ids import VECTOR_STORE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.db.cleanup import ROWS_AT_ONCE, CleanupStep, Deleted
 from control_svc.db.notifications import Notifications, follow
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.vector_stores.membership import FileAdder, remove_file_from_stores
 from control_svc.vector_stores.model import (
     FileState,
@@ -28,27 +34,18 @@ MAX_PAGE: Final = 100
 CREATE: Final = "CreateVectorStore"
 
 
+@dataclass(frozen=True)
 class VectorStores:
     """The operations of VectorStoreService, except search."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        adder: FileAdder,
-        ids: IdSource,
-        tokens: PageTokens,
-        clock: Clock,
-        notifications: Notifications,
-        watch_interval_s: float,
-    ) -> None:
-        """`watch_interval_s`: poll interval of `watch`, in case a notification is lost."""
-        self._transactions = transactions
-        self._adder = adder
-        self._ids = ids
-        self._tokens = tokens
-        self._clock = clock
-        self._notifications = notifications
-        self._watch_interval_s = watch_interval_s
+    transactions: Transactions
+    adder: FileAdder
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+    notifications: Notifications
+    watch_interval_s: float
+    """Poll interval of `watch`, in case a notification is lost."""
 
     async def create(self, project: str, new: NewVectorStore) -> VectorStore:
         """Create a store. Jobs ingest its files.
@@ -58,34 +55,32 @@ class VectorStores:
         """
         new.check()
         if new.files:
-            self._adder.check_model()
-        store = new.make(self._ids.new(VECTOR_STORE), self._clock())
+            self.adder.check_model()
+        store = new.make(self.ids.new(VECTOR_STORE), self.clock())
         request = IdempotencyRecord.of(CREATE, new.request_id, store.id, store.created_at, new)
 
         async def add(tx: Transaction) -> VectorStore:
             recorded_id = await record_request(tx, project, request)
             if recorded_id == store.id:
                 await VectorStoreQueries(tx).add(project, store)
-                await self._adder.add(tx, project, store.id, new.files)
+                await self.adder.add(tx, project, store.id, new.files)
             return await VectorStoreQueries(tx).get(project, recorded_id)
 
-        return await self._transactions.write(add)
+        return await self.transactions.write(add)
 
-    async def get(self, project: str, store_id: str) -> VectorStore:
+    @read_transaction
+    async def get(self, tx: Transaction, project: str, store_id: str) -> VectorStore:
         """Get a store. Raises VectorStoreNotFound."""
-        return await self._transactions.read(
-            lambda tx: VectorStoreQueries(tx).get(project, store_id)
-        )
+        return await VectorStoreQueries(tx).get(project, store_id)
 
-    async def page(self, project: str, page_request: PageRequest) -> Page[VectorStore]:
+    @read_transaction
+    async def page(
+        self, tx: Transaction, project: str, page_request: PageRequest
+    ) -> Page[VectorStore]:
         """List the project's stores. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(VECTOR_STORE, "a vector store")
-        binding = (project, "vector_stores")
-        window = self._tokens.window(page_request, binding, MAX_PAGE)
-        stores = await self._transactions.read(
-            lambda tx: VectorStoreQueries(tx).page(project, window)
-        )
-        return self._tokens.page(stores, window, page_request, binding)
+        window = self.tokens.window(page_request, (project, "vector_stores"), MAX_PAGE)
+        return window.page(await VectorStoreQueries(tx).page(project, window))
 
     async def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
         """Yield the store now and after each change, until no file is in progress.
@@ -93,41 +88,37 @@ class VectorStores:
         Raises VectorStoreNotFound.
         """
         changes = follow(
-            self._notifications,
+            self.notifications,
             store_id,
             lambda: self.get(project, store_id),
             lambda store: not store.counts.in_progress,
-            self._watch_interval_s,
+            self.watch_interval_s,
         )
         async with aclosing(changes) as stores:
             async for store in stores:
                 yield store
 
-    async def update(self, project: str, store_id: str, changes: StoreChanges) -> VectorStore:
+    @write_transaction
+    async def update(
+        self, tx: Transaction, project: str, store_id: str, changes: StoreChanges
+    ) -> VectorStore:
         """Update a store.
 
         Raises VectorStoreNotFound, VectorStoreExpired, MissingField, InvalidField, OutOfRange or
         TooLong.
         """
         changes.check()
+        store = await VectorStoreQueries(tx).lock(project, store_id)
+        store.check_not_expired(self.clock())
+        store = changes.apply_to(store).touch(self.clock())
+        await VectorStoreQueries(tx).update(project, store)
+        return store
 
-        async def change(tx: Transaction) -> VectorStore:
-            store = await VectorStoreQueries(tx).lock(project, store_id)
-            store.check_not_expired(self._clock())
-            store = changes.apply_to(store).touch(self._clock())
-            await VectorStoreQueries(tx).update(project, store)
-            return store
-
-        return await self._transactions.write(change)
-
-    async def delete(self, project: str, store_id: str) -> None:
+    @write_transaction
+    async def delete(self, tx: Transaction, project: str, store_id: str) -> None:
         """Delete a store. The sweeper deletes its chunks. Raises VectorStoreNotFound."""
-
-        async def delete(tx: Transaction) -> None:
-            await VectorStoreQueries(tx).lock(project, store_id)
-            await VectorStoreQueries(tx).delete(project, store_id)
-
-        await self._transactions.write(delete)
+        await VectorStoreQueries(tx).lock(project, store_id)
+        await VectorStoreQueries(tx).delete(project, store_id)
 
 
 async def clear_expired_store(tx: Transaction, now: datetime) -> Deleted:

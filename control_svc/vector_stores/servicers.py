@@ -170,13 +170,16 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
         self, request: files_pb.ListVectorStoreFileContentsRequest, context: Context
     ) -> files_pb.ListVectorStoreFileContentsResponse:
         """List the texts of a file's chunks."""
-        texts, next_token = await self._files.list_texts(
+        page = await self._files.list_texts(
             current_principal().project,
             request.vector_store_id,
             request.file_id,
             page_request(request, DEFAULT_TEXTS, newest_first=False),
         )
-        return files_pb.ListVectorStoreFileContentsResponse(texts=texts, next_page_token=next_token)
+        texts = [chunk.text for chunk in page.items]
+        return files_pb.ListVectorStoreFileContentsResponse(
+            texts=texts, next_page_token=page.next_token
+        )
 
     async def CreateVectorStoreFileBatch(
         self, request: files_pb.CreateVectorStoreFileBatchRequest, context: Context

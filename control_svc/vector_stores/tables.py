@@ -15,18 +15,16 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.documents import Document
-from control_svc.db.tables import Instant, Key, Project, Table
+from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table
 
 _PRESENT = "state != 'deleted'"
 
 
-class VectorStoreRow(Table):
+class VectorStoreRow(ObjectRow):
     """A vector store."""
 
     __tablename__ = "vector_stores"
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     # set by the caller
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str] = mapped_column(Text)
@@ -91,13 +89,11 @@ class StoreFileRow(Table):
     created_at: Mapped[datetime] = mapped_column(Instant)
 
 
-class FileBatchRow(Table):
+class FileBatchRow(ObjectRow):
     """Files that were added to a vector store together."""
 
     __tablename__ = "vector_store_batches"
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     store_id: Mapped[str] = mapped_column(Key)
     created_at: Mapped[datetime] = mapped_column(Instant)
     cancelled_at: Mapped[datetime | None] = mapped_column(Instant)

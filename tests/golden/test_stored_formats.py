@@ -246,10 +246,9 @@ def test_every_kind_of_item_has_a_golden_document() -> None:
 
 def page_token() -> str:
     """The token behind the first of two threads."""
-    tokens, request, binding = PageTokens(b"k" * 32), PageRequest(size=1), ("p", "threads")
-    window = tokens.window(request, binding, 100)
+    window = PageTokens(b"k" * 32).window(PageRequest(size=1), ("p", "threads"), 100)
     threads = [SimpleNamespace(id="thread_1"), SimpleNamespace(id="thread_2")]
-    return tokens.page(threads, window, request, binding).next_token
+    return window.page(threads).next_token
 
 
 def snapshot_file() -> str:

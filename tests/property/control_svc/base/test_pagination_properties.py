@@ -45,7 +45,7 @@ def test_the_pages_of_a_list_contain_all_items(
     for _ in range(len(ids) + 1):
         page_request = PageRequest(size, token, newest_first=newest_first)
         window = TOKENS.window(page_request, BINDING, max_size=1000)
-        page = TOKENS.page(read_window(ids, window), window, page_request, BINDING)
+        page = window.page(read_window(ids, window))
         listed += [item.id for item in page.items]
         assert len(page.items) == size or not page.next_token
         token = page.next_token
@@ -69,9 +69,8 @@ def test_a_forged_token_is_refused(token: str) -> None:
 )
 def test_a_token_is_bound_to_all_parts_of_its_list(one: list[str], other: list[str]) -> None:
     """However the parts are split, two lists share no token."""
-    page_request = PageRequest(1)
-    window = TOKENS.window(page_request, one, max_size=10)
-    token = TOKENS.page([Item("a"), Item("b")], window, page_request, one).next_token
+    window = TOKENS.window(PageRequest(1), one, max_size=10)
+    token = window.page([Item("a"), Item("b")]).next_token
 
     assert TOKENS.window(PageRequest(1, token), one, max_size=10).after == "a"
     if one != other:
@@ -111,7 +110,7 @@ def test_the_texts_of_a_page_are_limited(sizes: list[int], size: int, backwards:
             rows = [item for item in items if item.id < before][-window.limit :]
         else:
             rows = [item for item in items if item.id > after][: window.limit]
-        page = TOKENS.page(rows, window, page_request, BINDING, max_bytes)
+        page = window.page(rows, max_bytes)
         assert len(page.items) <= 1 or sum(4 + len(each.text) for each in page.items) <= max_bytes
         listed = [*page.items, *listed] if backwards else [*listed, *page.items]
         if not page.next_token:

@@ -16,7 +16,7 @@ from control_svc.assistants.message_model import (
     ThreadMessage,
     start_message,
 )
-from control_svc.assistants.messages import Messages
+from control_svc.assistants.messages import MessageAdder, Messages
 from control_svc.assistants.model import (
     Assistant,
     AssistantSettings,
@@ -212,7 +212,8 @@ async def test_a_deleted_thread_leaves_nothing(database: Database) -> None:
 async def test_messages_cannot_change_while_a_run_is_active(database: Database) -> None:
     """Nor can the thread be deleted; its metadata can be updated. The error has OpenAI's text."""
     shared = database.transactions, IDS, PageTokens(b"key"), CLOCK
-    threads, messages = Threads(*shared, None, NO_ARCHIVE), Messages(*shared, None)
+    adder = MessageAdder(IDS, CLOCK, None)
+    threads, messages = Threads(*shared, adder, NO_ARCHIVE), Messages(*shared, adder)
     new = NewMessage(role=Role.USER, content=(Text(text="hi"),))
     thread = await threads.create(P, NewThread(messages=(new,)))
     (message,) = (await messages.page(P, thread.id, PageRequest())).items
