@@ -43,7 +43,7 @@ from control_svc.db.tables import (
     read_row,
     row_values,
 )
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import Queries
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.adapter_rules import is_adapter_name
 from svc_kit.errors import AdapterNotFound, DomainError
@@ -151,12 +151,8 @@ class AdapterQueries(ObjectQueries[AdapterRow, Adapter]):
         return read_row(Adapter, row, facts=read_row(AdapterFacts, row))
 
 
-class AdapterSyncQueries:
+class AdapterSyncQueries(Queries):
     """The desired state over all projects, its revision, and the reports of frontends."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-        self._announce = tx.announce
 
     async def next_revision(self) -> int:
         """Increment and return the revision of the registry.
@@ -173,7 +169,7 @@ class AdapterSyncQueries:
         if revision is None:
             revision = 1
             await self._session.execute(insert(CounterRow).values(name=REVISION, value=revision))
-        self._announce(ADAPTERS_TOPIC)
+        self._tx.announce(ADAPTERS_TOPIC)
         return revision
 
     async def revision(self) -> int:
@@ -210,7 +206,7 @@ class AdapterSyncQueries:
         values = [asdict(r) for r in reports if (r.project, r.adapter_id) in known]
         if values:
             await self._session.execute(insert(AdapterReportRow), values)
-        self._announce(ADAPTERS_TOPIC)
+        self._tx.announce(ADAPTERS_TOPIC)
 
 
 def _select(project: str, adapter: str) -> Select[AdapterRow]:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-import grpc
 from corral.control.v1 import adapter_pb2
 from corral.control.v1 import adapter_service_pb2 as adapter_pb
 from corral.control.v1 import adapter_service_pb2_grpc as rpc
@@ -24,7 +23,7 @@ from control_svc.adapters.model import (
 from control_svc.adapters.service import Adapters
 from control_svc.adapters.sync import AdapterSync
 from control_svc.base.ids import ADAPTER, is_id
-from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.proto import Context, caller_project, changed_fields, page_request
 from control_svc.base.validation import check_text
 from control_svc.db.transaction import Clock
 from model_files.adapter_facts import AdapterFacts
@@ -109,9 +108,6 @@ def _report(
     )
 
 
-Context = grpc.aio.ServicerContext[object, object]
-
-
 class AdapterServicer(rpc.AdapterServiceServicer):
     """Adapters over gRPC."""
 
@@ -124,7 +120,7 @@ class AdapterServicer(rpc.AdapterServiceServicer):
         self, request_iterator: AsyncIterator[adapter_pb.CreateAdapterRequest], context: Context
     ) -> adapter_pb.CreateAdapterResponse:
         """Register an adapter from a stream, a file or an operator's folder."""
-        adapter = await self._adapters.create(_project(), _pieces(request_iterator))
+        adapter = await self._adapters.create(caller_project(), _pieces(request_iterator))
         return adapter_pb.CreateAdapterResponse(adapter=_ADAPTER.to_message(adapter))
 
     async def GetAdapter(
@@ -132,14 +128,14 @@ class AdapterServicer(rpc.AdapterServiceServicer):
     ) -> adapter_pb.GetAdapterResponse:
         """Get an adapter with its state in every engine."""
         wait_s = request.wait.seconds + request.wait.nanos / 1e9
-        adapter = await self._adapters.get(_project(), request.adapter, wait_s)
+        adapter = await self._adapters.get(caller_project(), request.adapter, wait_s)
         return adapter_pb.GetAdapterResponse(adapter=adapter_with_reports_to_pb(adapter))
 
     async def ListAdapters(
         self, request: adapter_pb.ListAdaptersRequest, context: Context
     ) -> adapter_pb.ListAdaptersResponse:
         """List the project's adapters."""
-        page = await self._adapters.page(_project(), page_request(request, 0))
+        page = await self._adapters.page(caller_project(), page_request(request, 0))
         adapters = map(_ADAPTER.to_message, page.items)
         return adapter_pb.ListAdaptersResponse(adapters=adapters, next_page_token=page.next_token)
 
@@ -148,21 +144,23 @@ class AdapterServicer(rpc.AdapterServiceServicer):
     ) -> adapter_pb.UpdateAdapterResponse:
         """Change the scales or the description of an adapter."""
         changes = adapter_changes(request)
-        adapter = await self._adapters.update(_project(), request.adapter, changes, request.etag)
+        adapter = await self._adapters.update(
+            caller_project(), request.adapter, changes, request.etag
+        )
         return adapter_pb.UpdateAdapterResponse(adapter=adapter_with_reports_to_pb(adapter))
 
     async def DeleteAdapter(
         self, request: adapter_pb.DeleteAdapterRequest, context: Context
     ) -> adapter_pb.DeleteAdapterResponse:
         """Delete an adapter and its bytes."""
-        adapter_id = await self._adapters.delete(_project(), request.adapter, request.etag)
+        adapter_id = await self._adapters.delete(caller_project(), request.adapter, request.etag)
         return adapter_pb.DeleteAdapterResponse(adapter_id=adapter_id)
 
     async def RetryAdapter(
         self, request: adapter_pb.RetryAdapterRequest, context: Context
     ) -> adapter_pb.RetryAdapterResponse:
         """Make frontends retry a failed load."""
-        adapter = await self._adapters.retry(_project(), request.adapter)
+        adapter = await self._adapters.retry(caller_project(), request.adapter)
         return adapter_pb.RetryAdapterResponse(adapter=adapter_with_reports_to_pb(adapter))
 
     async def WatchDesired(
@@ -185,10 +183,6 @@ class AdapterServicer(rpc.AdapterServiceServicer):
         """Stream the bytes of a registered adapter."""
         async for chunk in self._sync.download(request.sha256):
             yield adapter_pb.DownloadAdapterResponse(chunk=chunk)
-
-
-def _project() -> str:
-    return current_principal().project
 
 
 async def _pieces(

@@ -1,6 +1,5 @@
 """The gRPC servicers of assistants, threads and messages."""
 
-import grpc
 from corral.control.v1 import assistant_service_pb2 as assistant_pb
 from corral.control.v1 import assistant_service_pb2_grpc as assistant_rpc
 from corral.control.v1 import message_service_pb2 as message_pb
@@ -23,11 +22,8 @@ from control_svc.assistants.proto import (
     thread_edit,
 )
 from control_svc.assistants.threads import Threads
-from control_svc.base.proto import page_request
+from control_svc.base.proto import Context, caller_project, page_request
 from control_svc.conversations.servicer import CONVERSATION
-from svc_kit.auth.principal import current_principal
-
-Context = grpc.aio.ServicerContext[object, object]
 
 
 class AssistantServicer(assistant_rpc.AssistantServiceServicer):
@@ -41,7 +37,7 @@ class AssistantServicer(assistant_rpc.AssistantServiceServicer):
     ) -> assistant_pb.CreateAssistantResponse:
         """Create an assistant."""
         assistant = await self._assistants.create(
-            current_principal().project, NEW_ASSISTANT.from_message(request)
+            caller_project(), NEW_ASSISTANT.from_message(request)
         )
         return assistant_pb.CreateAssistantResponse(assistant=ASSISTANT.to_message(assistant))
 
@@ -49,14 +45,14 @@ class AssistantServicer(assistant_rpc.AssistantServiceServicer):
         self, request: assistant_pb.GetAssistantRequest, context: Context
     ) -> assistant_pb.GetAssistantResponse:
         """Return an assistant."""
-        assistant = await self._assistants.get(current_principal().project, request.assistant_id)
+        assistant = await self._assistants.get(caller_project(), request.assistant_id)
         return assistant_pb.GetAssistantResponse(assistant=ASSISTANT.to_message(assistant))
 
     async def ListAssistants(
         self, request: assistant_pb.ListAssistantsRequest, context: Context
     ) -> assistant_pb.ListAssistantsResponse:
         """List the project's assistants."""
-        page = await self._assistants.page(current_principal().project, page_request(request))
+        page = await self._assistants.page(caller_project(), page_request(request))
         assistants = [ASSISTANT.to_message(assistant) for assistant in page.items]
         return assistant_pb.ListAssistantsResponse(
             assistants=assistants, next_page_token=page.next_token
@@ -68,16 +64,14 @@ class AssistantServicer(assistant_rpc.AssistantServiceServicer):
         """Update an assistant."""
         changes = request.assistant
         edit = assistant_edit(changes, request.update_mask)
-        assistant = await self._assistants.update(
-            current_principal().project, changes.id, edit, changes.etag
-        )
+        assistant = await self._assistants.update(caller_project(), changes.id, edit, changes.etag)
         return assistant_pb.UpdateAssistantResponse(assistant=ASSISTANT.to_message(assistant))
 
     async def DeleteAssistant(
         self, request: assistant_pb.DeleteAssistantRequest, context: Context
     ) -> assistant_pb.DeleteAssistantResponse:
         """Delete an assistant."""
-        await self._assistants.delete(current_principal().project, request.assistant_id)
+        await self._assistants.delete(caller_project(), request.assistant_id)
         return assistant_pb.DeleteAssistantResponse()
 
 
@@ -91,23 +85,21 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
         self, request: thread_pb.CreateThreadRequest, context: Context
     ) -> thread_pb.CreateThreadResponse:
         """Create a thread."""
-        thread = await self._threads.create(
-            current_principal().project, NEW_THREAD.from_message(request)
-        )
+        thread = await self._threads.create(caller_project(), NEW_THREAD.from_message(request))
         return thread_pb.CreateThreadResponse(thread=THREAD.to_message(thread))
 
     async def GetThread(
         self, request: thread_pb.GetThreadRequest, context: Context
     ) -> thread_pb.GetThreadResponse:
         """Return a thread."""
-        thread = await self._threads.get(current_principal().project, request.thread_id)
+        thread = await self._threads.get(caller_project(), request.thread_id)
         return thread_pb.GetThreadResponse(thread=THREAD.to_message(thread))
 
     async def ListThreads(
         self, request: thread_pb.ListThreadsRequest, context: Context
     ) -> thread_pb.ListThreadsResponse:
         """List the project's threads."""
-        page = await self._threads.page(current_principal().project, page_request(request))
+        page = await self._threads.page(caller_project(), page_request(request))
         threads = [THREAD.to_message(thread) for thread in page.items]
         return thread_pb.ListThreadsResponse(threads=threads, next_page_token=page.next_token)
 
@@ -117,16 +109,14 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
         """Update a thread."""
         changes = request.thread
         edit = thread_edit(changes, request.update_mask)
-        thread = await self._threads.update(
-            current_principal().project, changes.id, edit, changes.etag
-        )
+        thread = await self._threads.update(caller_project(), changes.id, edit, changes.etag)
         return thread_pb.UpdateThreadResponse(thread=THREAD.to_message(thread))
 
     async def DeleteThread(
         self, request: thread_pb.DeleteThreadRequest, context: Context
     ) -> thread_pb.DeleteThreadResponse:
         """Delete a thread."""
-        await self._threads.delete(current_principal().project, request.thread_id)
+        await self._threads.delete(caller_project(), request.thread_id)
         return thread_pb.DeleteThreadResponse()
 
     async def MigrateThread(
@@ -134,7 +124,7 @@ class ThreadServicer(thread_rpc.ThreadServiceServicer):
     ) -> thread_pb.MigrateThreadResponse:
         """Create a conversation with the items of a thread."""
         conversation = await self._threads.migrate(
-            current_principal().project, request.thread_id, request.request_id
+            caller_project(), request.thread_id, request.request_id
         )
         return thread_pb.MigrateThreadResponse(conversation=CONVERSATION.to_message(conversation))
 
@@ -154,16 +144,14 @@ class MessageServicer(message_rpc.MessageServiceServicer):
             message=NEW_MESSAGE.from_message(request.message),
             request_id=request.request_id,
         )
-        message = await self._messages.create(current_principal().project, new)
+        message = await self._messages.create(caller_project(), new)
         return message_pb.CreateMessageResponse(message=MESSAGE.to_message(message))
 
     async def GetMessage(
         self, request: message_pb.GetMessageRequest, context: Context
     ) -> message_pb.GetMessageResponse:
         """Return a message."""
-        message = await self._messages.get(
-            current_principal().project, request.thread_id, request.message_id
-        )
+        message = await self._messages.get(caller_project(), request.thread_id, request.message_id)
         return message_pb.GetMessageResponse(message=MESSAGE.to_message(message))
 
     async def ListMessages(
@@ -171,7 +159,7 @@ class MessageServicer(message_rpc.MessageServiceServicer):
     ) -> message_pb.ListMessagesResponse:
         """List the messages of a thread."""
         page = await self._messages.page(
-            current_principal().project, request.thread_id, page_request(request), request.run_id
+            caller_project(), request.thread_id, page_request(request), request.run_id
         )
         messages = [MESSAGE.to_message(message) for message in page.items]
         return message_pb.ListMessagesResponse(messages=messages, next_page_token=page.next_token)
@@ -183,7 +171,7 @@ class MessageServicer(message_rpc.MessageServiceServicer):
         changes = request.message
         metadata = message_metadata(changes, request.update_mask)
         message = await self._messages.update(
-            current_principal().project, changes.thread_id, changes.id, metadata
+            caller_project(), changes.thread_id, changes.id, metadata
         )
         return message_pb.UpdateMessageResponse(message=MESSAGE.to_message(message))
 
@@ -191,7 +179,5 @@ class MessageServicer(message_rpc.MessageServiceServicer):
         self, request: message_pb.DeleteMessageRequest, context: Context
     ) -> message_pb.DeleteMessageResponse:
         """Delete a message."""
-        await self._messages.delete(
-            current_principal().project, request.thread_id, request.message_id
-        )
+        await self._messages.delete(caller_project(), request.thread_id, request.message_id)
         return message_pb.DeleteMessageResponse()

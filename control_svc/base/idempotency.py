@@ -16,8 +16,8 @@ from sqlalchemy import String, Text, delete, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.cleanup import Deleted, delete_some
-from control_svc.db.tables import Instant, Key, Project, Table
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import Instant, Key, Project, Table, read_row
+from control_svc.db.transaction import Queries, Transaction
 from svc_kit.errors import RequestIdReused
 
 RETENTION: Final = timedelta(days=1)
@@ -131,11 +131,8 @@ class RequestRow(Table):
     created_at: Mapped[datetime] = mapped_column(Instant, index=True)
 
 
-class IdempotencyQueries:
+class IdempotencyQueries(Queries):
     """Executed requests with a request id."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def find(
         self, project: str, method: str, request_id: str, since: datetime
@@ -152,13 +149,7 @@ class IdempotencyQueries:
         row = await self._session.get(RequestRow, (project, method, request_id))
         if row is None:
             return None
-        return IdempotencyRecord(
-            method=row.method,
-            request_id=row.request_id,
-            fingerprint=row.fingerprint,
-            resource_id=row.resource_id,
-            created_at=row.created_at,
-        )
+        return read_row(IdempotencyRecord, row)
 
     async def add(self, project: str, request: IdempotencyRecord) -> None:
         """Store a request."""

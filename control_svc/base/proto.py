@@ -1,17 +1,25 @@
-"""Page requests and field masks of all servicers."""
+"""What all servicers share: the caller's project, page requests and field masks."""
 
 from collections.abc import Collection
 from typing import Any, TypeVar
 
+import grpc
 from corral.control.v1 import listing_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from control_svc.base.pagination import DEFAULT_PAGE, PageRequest
+from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField
 
 MessageT = TypeVar("MessageT", bound=Message)
+Context = grpc.aio.ServicerContext[object, object]
 _ALL_FIELDS = "*"
+
+
+def caller_project() -> str:
+    """The project of the current call."""
+    return current_principal().project
 
 
 def check_mask(mask: FieldMask, changes: Message, editable: Collection[str]) -> FieldMask:

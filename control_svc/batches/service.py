@@ -1,7 +1,6 @@
 """CRUD and cancellation of batches. `worker.py` runs them."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -97,18 +96,15 @@ class Batches:
         tx.announce(batch_id)
         return batch
 
-    async def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
+    def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
         """Yield the batch now and after each change until its end. Raises BatchNotFound."""
-        changes = follow(
+        return follow(
             self.notifications,
             batch_id,
             lambda: self.get(project, batch_id),
             lambda batch: batch.state.is_final,
             self.watch_interval_s,
         )
-        async with aclosing(changes) as batches:
-            async for batch in batches:
-                yield batch
 
 
 async def expedite_late_batches(tx: Transaction, now: datetime) -> Deleted:

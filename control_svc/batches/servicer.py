@@ -4,15 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Final
 
-import grpc
 from corral.control.v1 import batch_pb2
 from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1 import batch_service_pb2_grpc as rpc
 
-from control_svc.base.proto import page_request
+from control_svc.base.proto import Context, caller_project, page_request
 from control_svc.batches.model import Batch, NewBatch
 from control_svc.batches.service import Batches
-from svc_kit.auth.principal import current_principal
 from svc_kit.rpc.message_mapper import MessageMapper
 
 _NEW_BATCH: Final = MessageMapper(
@@ -23,8 +21,6 @@ _BATCH: Final = MessageMapper(
     batch_pb2.Batch,
     renamed={"window": "completion_window", "problems": "errors", "counts": "request_counts"},
 )
-
-Context = grpc.aio.ServicerContext[object, object]
 
 
 class BatchServicer(rpc.BatchServiceServicer):
@@ -37,21 +33,19 @@ class BatchServicer(rpc.BatchServiceServicer):
         self, request: pb.CreateBatchRequest, context: Context
     ) -> pb.CreateBatchResponse:
         """Create a batch."""
-        batch = await self._batches.create(
-            current_principal().project, _NEW_BATCH.from_message(request)
-        )
+        batch = await self._batches.create(caller_project(), _NEW_BATCH.from_message(request))
         return pb.CreateBatchResponse(batch=_BATCH.to_message(batch))
 
     async def GetBatch(self, request: pb.GetBatchRequest, context: Context) -> pb.GetBatchResponse:
         """Get a batch."""
-        batch = await self._batches.get(current_principal().project, request.batch_id)
+        batch = await self._batches.get(caller_project(), request.batch_id)
         return pb.GetBatchResponse(batch=_BATCH.to_message(batch))
 
     async def ListBatches(
         self, request: pb.ListBatchesRequest, context: Context
     ) -> pb.ListBatchesResponse:
         """List the project's batches."""
-        page = await self._batches.page(current_principal().project, page_request(request))
+        page = await self._batches.page(caller_project(), page_request(request))
         batches = [_BATCH.to_message(batch) for batch in page.items]
         return pb.ListBatchesResponse(batches=batches, next_page_token=page.next_token)
 
@@ -59,14 +53,14 @@ class BatchServicer(rpc.BatchServiceServicer):
         self, request: pb.CancelBatchRequest, context: Context
     ) -> pb.CancelBatchResponse:
         """Cancel a batch."""
-        batch = await self._batches.cancel(current_principal().project, request.batch_id)
+        batch = await self._batches.cancel(caller_project(), request.batch_id)
         return pb.CancelBatchResponse(batch=_BATCH.to_message(batch))
 
     async def WatchBatch(
         self, request: pb.WatchBatchRequest, context: Context
     ) -> AsyncIterator[pb.WatchBatchResponse]:
         """Send a batch now and after each change, until it has ended."""
-        changes = self._batches.watch(current_principal().project, request.batch_id)
+        changes = self._batches.watch(caller_project(), request.batch_id)
         async with aclosing(changes) as batches:
             async for batch in batches:
                 yield pb.WatchBatchResponse(batch=_BATCH.to_message(batch))

@@ -2,22 +2,19 @@
 
 from typing import Final
 
-import grpc
 from corral.control.v1 import conversation_pb2
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import conversation_service_pb2_grpc as rpc
 
-from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.proto import Context, caller_project, changed_fields, page_request
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.service import Conversations
 from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
-from svc_kit.auth.principal import current_principal
 from svc_kit.rpc.message_mapper import MessageMapper
 
 CONVERSATION: Final = MessageMapper(
     Conversation, conversation_pb2.Conversation, renamed={"writer": "writing_response_id"}
 )
-Context = grpc.aio.ServicerContext[object, object]
 
 
 class ConversationServicer(rpc.ConversationServiceServicer):
@@ -35,14 +32,14 @@ class ConversationServicer(rpc.ConversationServiceServicer):
             metadata=dict(request.metadata),
             request_id=request.request_id,
         )
-        created = await self._conversations.create(_project(), new)
+        created = await self._conversations.create(caller_project(), new)
         return pb.CreateConversationResponse(conversation=CONVERSATION.to_message(created))
 
     async def GetConversation(
         self, request: pb.GetConversationRequest, context: Context
     ) -> pb.GetConversationResponse:
         """Return a conversation."""
-        conversation = await self._conversations.get(_project(), request.conversation_id)
+        conversation = await self._conversations.get(caller_project(), request.conversation_id)
         return pb.GetConversationResponse(conversation=CONVERSATION.to_message(conversation))
 
     async def UpdateConversation(
@@ -50,14 +47,16 @@ class ConversationServicer(rpc.ConversationServiceServicer):
     ) -> pb.UpdateConversationResponse:
         """Change the metadata of a conversation."""
         metadata = dict(request.metadata) if changed_fields(request, ("metadata",)) else None
-        changed = await self._conversations.update(_project(), request.conversation_id, metadata)
+        changed = await self._conversations.update(
+            caller_project(), request.conversation_id, metadata
+        )
         return pb.UpdateConversationResponse(conversation=CONVERSATION.to_message(changed))
 
     async def DeleteConversation(
         self, request: pb.DeleteConversationRequest, context: Context
     ) -> pb.DeleteConversationResponse:
         """Delete a conversation."""
-        await self._conversations.delete(_project(), request.conversation_id)
+        await self._conversations.delete(caller_project(), request.conversation_id)
         return pb.DeleteConversationResponse()
 
     async def CreateConversationItems(
@@ -70,7 +69,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
             items=input_items(request.items, "items"),
             request_id=request.request_id,
         )
-        items = await self._conversations.add_items(_project(), new)
+        items = await self._conversations.add_items(caller_project(), new)
         return pb.CreateConversationItemsResponse(items=items_to_pb(items, include))
 
     async def GetConversationItem(
@@ -79,7 +78,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         """Return an item."""
         include = includes_from_pb(request.include)
         item = await self._conversations.get_item(
-            _project(), request.conversation_id, request.item_id
+            caller_project(), request.conversation_id, request.item_id
         )
         (item_pb,) = items_to_pb([item], include)
         return pb.GetConversationItemResponse(item=item_pb)
@@ -90,7 +89,7 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         """List the items of a conversation."""
         include = includes_from_pb(request.include)
         page = await self._conversations.items(
-            _project(), request.conversation_id, page_request(request)
+            caller_project(), request.conversation_id, page_request(request)
         )
         items = items_to_pb(page.items, include)
         return pb.ListConversationItemsResponse(items=items, next_page_token=page.next_token)
@@ -100,10 +99,6 @@ class ConversationServicer(rpc.ConversationServiceServicer):
     ) -> pb.DeleteConversationItemResponse:
         """Remove an item from a conversation."""
         conversation = await self._conversations.remove_item(
-            _project(), request.conversation_id, request.item_id
+            caller_project(), request.conversation_id, request.item_id
         )
         return pb.DeleteConversationItemResponse(conversation=CONVERSATION.to_message(conversation))
-
-
-def _project() -> str:
-    return current_principal().project

@@ -37,7 +37,7 @@ from control_svc.db.tables import (
     unpack_ints,
     unpack_texts,
 )
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import Queries, Transaction
 from control_svc.event_log.model import (
     MAX_CHUNK_EVENTS,
     Addition,
@@ -97,13 +97,8 @@ _POSITIONS_PER_QUERY: Final = 100
 """Longer queries take too long to compile."""
 
 
-class StreamQueries:
+class StreamQueries(Queries):
     """The streams of a project."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-        self._now = tx.now
-        self._announce = tx.announce
 
     async def create(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """Create a stream with its first events."""
@@ -144,7 +139,7 @@ class StreamQueries:
         if stream.state is not StreamState.OPEN:
             raise StreamClosed(stream_id)
         await _append(self._session, [(key, stream, in_chunks(events, turn, token_ids))])
-        self._announce(key.topic)
+        self._tx.announce(key.topic)
 
     async def end(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """End a stream with its last events. Does nothing if it has ended already, since the
@@ -158,9 +153,9 @@ class StreamQueries:
         await self._session.execute(
             update(StreamRow)
             .where(StreamRow.project == project, StreamRow.id == stream_id)
-            .values(state=StreamState.ENDED, ended_at=await self._now())
+            .values(state=StreamState.ENDED, ended_at=await self._tx.now())
         )
-        self._announce(key.topic)
+        self._tx.announce(key.topic)
 
     async def tokens(self, project: str, stream_id: str, turn: int) -> list[int]:
         """Read the token ids of a turn, in order."""
@@ -185,7 +180,7 @@ class StreamQueries:
         await self._session.execute(
             delete(StreamRow).where(StreamRow.project == project, StreamRow.id == stream_id)
         )
-        self._announce(StreamKey(project, stream_id).topic)
+        self._tx.announce(StreamKey(project, stream_id).topic)
 
     async def _lock(self, key: StreamKey) -> Stream:
         streams = await _streams(self._session, [key], locked=True)
@@ -194,12 +189,8 @@ class StreamQueries:
         return streams[key]
 
 
-class EventLogQueries:
+class EventLogQueries(Queries):
     """The streams of all projects, for batched writes and reads."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-        self._announce = tx.announce
 
     async def append(self, additions: Collection[Addition]) -> dict[StreamKey, int]:
         """Append chunks to streams, which stay locked until the end of the transaction.
@@ -219,7 +210,7 @@ class EventLogQueries:
                 continue
             num_stored[key] = num_chunks
             missing.append((key, stream, addition.chunks[num_chunks:]))
-            self._announce(key.topic)
+            self._tx.announce(key.topic)
         await _append(self._session, missing)
         return num_stored
 

@@ -3,14 +3,13 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
-import grpc
 from corral.control.v1 import file_pb2
 from corral.control.v1 import file_service_pb2 as file_pb
 from corral.control.v1 import file_service_pb2_grpc as file_rpc
 from corral.control.v1 import upload_service_pb2 as upload_pb
 from corral.control.v1 import upload_service_pb2_grpc as upload_rpc
 
-from control_svc.base.proto import page_request
+from control_svc.base.proto import Context, caller_project, page_request
 from control_svc.files.model import (
     Completion,
     File,
@@ -22,7 +21,6 @@ from control_svc.files.model import (
 )
 from control_svc.files.service import Files
 from control_svc.files.uploads import Uploads, UploadWithFile
-from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
@@ -45,8 +43,6 @@ _UPLOAD: Final = MessageMapper(
 )
 _PART: Final = MessageMapper(UploadPart, upload_pb.UploadPart, only_domain=["blob_key"])
 
-Context = grpc.aio.ServicerContext[object, object]
-
 
 class FileServicer(file_rpc.FileServiceServicer):
     """Files over gRPC."""
@@ -58,14 +54,14 @@ class FileServicer(file_rpc.FileServiceServicer):
         self, request_iterator: AsyncIterator[file_pb.CreateFileRequest], context: Context
     ) -> file_pb.CreateFileResponse:
         """Create a file from a stream of bytes."""
-        file = await self._files.create(current_principal().project, _pieces(request_iterator))
+        file = await self._files.create(caller_project(), _pieces(request_iterator))
         return file_pb.CreateFileResponse(file=_FILE.to_message(file))
 
     async def GetFile(
         self, request: file_pb.GetFileRequest, context: Context
     ) -> file_pb.GetFileResponse:
         """Get a file."""
-        file = await self._files.get(current_principal().project, request.file_id)
+        file = await self._files.get(caller_project(), request.file_id)
         return file_pb.GetFileResponse(file=_FILE.to_message(file))
 
     async def ListFiles(
@@ -73,9 +69,7 @@ class FileServicer(file_rpc.FileServiceServicer):
     ) -> file_pb.ListFilesResponse:
         """List the project's files."""
         purpose = _PURPOSES.decode_optional(request.purpose, "purpose")
-        page = await self._files.page(
-            current_principal().project, page_request(request, 0), purpose
-        )
+        page = await self._files.page(caller_project(), page_request(request, 0), purpose)
         files = [_FILE.to_message(file) for file in page.items]
         return file_pb.ListFilesResponse(files=files, next_page_token=page.next_token)
 
@@ -83,7 +77,7 @@ class FileServicer(file_rpc.FileServiceServicer):
         self, request: file_pb.DeleteFileRequest, context: Context
     ) -> file_pb.DeleteFileResponse:
         """Delete a file and its bytes."""
-        await self._files.delete(current_principal().project, request.file_id)
+        await self._files.delete(caller_project(), request.file_id)
         return file_pb.DeleteFileResponse()
 
     async def DownloadFile(
@@ -91,7 +85,7 @@ class FileServicer(file_rpc.FileServiceServicer):
     ) -> AsyncIterator[file_pb.DownloadFileResponse]:
         """Stream a file and the bytes of a range of it."""
         file, chunks = await self._files.download(
-            current_principal().project,
+            caller_project(),
             request.file_id,
             request.offset,
             request.length if request.HasField("length") else None,
@@ -121,16 +115,14 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
         self, request: upload_pb.CreateUploadRequest, context: Context
     ) -> upload_pb.CreateUploadResponse:
         """Create an upload."""
-        upload = await self._uploads.create(
-            current_principal().project, _NEW_UPLOAD.from_message(request)
-        )
+        upload = await self._uploads.create(caller_project(), _NEW_UPLOAD.from_message(request))
         return upload_pb.CreateUploadResponse(upload=_UPLOAD.to_message(upload))
 
     async def GetUpload(
         self, request: upload_pb.GetUploadRequest, context: Context
     ) -> upload_pb.GetUploadResponse:
         """Get an upload."""
-        upload = await self._uploads.get(current_principal().project, request.upload_id)
+        upload = await self._uploads.get(caller_project(), request.upload_id)
         return upload_pb.GetUploadResponse(upload=_UPLOAD.to_message(upload))
 
     async def AddUploadPart(
@@ -138,9 +130,7 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
     ) -> upload_pb.AddUploadPartResponse:
         """Store a part of an upload."""
         upload_id = await _upload_id(request_iterator)
-        part = await self._uploads.add_part(
-            current_principal().project, upload_id, _chunks(request_iterator)
-        )
+        part = await self._uploads.add_part(caller_project(), upload_id, _chunks(request_iterator))
         return upload_pb.AddUploadPartResponse(part=_PART.to_message(part))
 
     async def CompleteUpload(
@@ -148,7 +138,7 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
     ) -> upload_pb.CompleteUploadResponse:
         """Concatenate the parts of an upload to a file."""
         upload = await self._uploads.complete(
-            current_principal().project,
+            caller_project(),
             request.upload_id,
             Completion(list(request.part_ids), request.md5),
         )
@@ -158,7 +148,7 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
         self, request: upload_pb.CancelUploadRequest, context: Context
     ) -> upload_pb.CancelUploadResponse:
         """Cancel an upload."""
-        upload = await self._uploads.cancel(current_principal().project, request.upload_id)
+        upload = await self._uploads.cancel(caller_project(), request.upload_id)
         return upload_pb.CancelUploadResponse(upload=_UPLOAD.to_message(upload))
 
 

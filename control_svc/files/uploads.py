@@ -10,7 +10,13 @@ from weakref import WeakValueDictionary
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, PART, UPLOAD, IdSource
 from control_svc.blobs.store import Blob, BlobMissing, BlobStore
-from control_svc.db.transaction import Clock, Transaction, Transactions, read_transaction
+from control_svc.db.transaction import (
+    Clock,
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.files.model import (
     UPLOAD_TTL,
     Completion,
@@ -57,7 +63,8 @@ class Uploads:
     )
     """Locks of completions, by project and upload id."""
 
-    async def create(self, project: str, new: NewUpload) -> UploadWithFile:
+    @write_transaction
+    async def create(self, tx: Transaction, project: str, new: NewUpload) -> UploadWithFile:
         """Create an upload.
 
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge or RequestIdReused.
@@ -65,15 +72,11 @@ class Uploads:
         new.check(self.limits.limit_for(new.purpose))
         upload = self._new_upload(new)
         request = IdempotencyRecord.of(CREATE, new.request_id, upload.id, upload.created_at, new)
-
-        async def add(tx: Transaction) -> UploadWithFile:
-            upload_id = await record_request(tx, project, request)
-            if upload_id != upload.id:
-                return await self._with_file(tx, project, upload_id)
-            await UploadQueries(tx).add(project, upload)
-            return UploadWithFile(upload)
-
-        return await self.transactions.write(add)
+        upload_id = await record_request(tx, project, request)
+        if upload_id != upload.id:
+            return await self._with_file(tx, project, upload_id)
+        await UploadQueries(tx).add(project, upload)
+        return UploadWithFile(upload)
 
     @read_transaction
     async def get(self, tx: Transaction, project: str, upload_id: str) -> UploadWithFile:

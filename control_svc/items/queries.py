@@ -27,18 +27,16 @@ from sqlalchemy.sql import ColumnElement
 from control_svc.base.ids import creation_key
 from control_svc.base.pagination import Window, apply_cursors, restore_order
 from control_svc.db.documents import Document, document_size
-from control_svc.db.tables import Instant, Key, Project, Table
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table, read_row
+from control_svc.db.transaction import Queries
 from control_svc.items.model import ALL_ITEMS, Content, Item, ItemFilter, ItemStatus, TimelineItem
 
 
-class ItemRow(Table):
+class ItemRow(ObjectRow):
     """An item, stored as a document."""
 
     __tablename__ = "items"
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     status: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime] = mapped_column(Instant)
     document: Mapped[Document]
@@ -85,11 +83,8 @@ _MAX_IDS_PER_QUERY: Final = 500
 _TimelineSelect = Select[int, ItemRow]
 
 
-class TimelineQueries:
+class TimelineQueries(Queries):
     """SQL of timelines."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def append(
         self, project: str, timeline: str, items: Sequence[Item], origin: str = ""
@@ -316,9 +311,5 @@ def _timeline_item(row: Row[int, ItemRow]) -> TimelineItem:
 
 def item_from_row(row: ItemRow) -> Item:
     """Convert a row to an item."""
-    return Item(
-        id=row.id,
-        status=ItemStatus(row.status),
-        created_at=row.created_at,
-        content=decode_content(row.document),
-    )
+    status, content = ItemStatus(row.status), decode_content(row.document)
+    return read_row(Item, row, status=status, content=content)

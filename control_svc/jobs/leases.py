@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import (
+    Transaction,
+    Transactions,
+    read_transaction,
+    write_transaction,
+)
 from control_svc.jobs.model import AttemptResult, Claim, Job, JobState, LeaseLost, Outcome
 from control_svc.jobs.queries import JobQueueQueries
 
@@ -47,109 +52,83 @@ async def lock_claimed(tx: Transaction, claims: Collection[Claim], lease: timede
     return {job.claim for job in jobs}
 
 
+@dataclass(frozen=True)
 class Leases:
     """The leases of one process."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        dead_letter_handlers: Mapping[str, DeadLetterHandler],
-        terms: LeaseTerms,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        """Jobs of kinds without a dead-letter handler are left to other processes.
+    transactions: Transactions
+    dead_letter_handlers: Mapping[str, DeadLetterHandler]
+    """By kind. Jobs of other kinds are left to other processes."""
+    terms: LeaseTerms
+    jitter: Callable[[], float] = random.random
+    """Returns a random number in [0, 1) for backoffs."""
 
-        `jitter` returns a random number in [0, 1) for backoffs.
-        """
-        self._transactions = transactions
-        self._dead_letter_handlers = dead_letter_handlers
-        self._terms = terms
-        self._jitter = jitter
-
-    async def claim(self, kinds: Collection[str]) -> Job | None:
+    @write_transaction
+    async def claim(self, tx: Transaction, kinds: Collection[str]) -> Job | None:
         """Lease the next job of these kinds that is due; None if no job is."""
+        due = await JobQueueQueries(tx).lock_next(kinds)
+        if due is None:
+            return None
+        job = due.start_attempt(self.terms.owner, await tx.now(), self.terms.lease)
+        await JobQueueQueries(tx).save(job)
+        return job
 
-        async def claim_next(tx: Transaction) -> Job | None:
-            due = await JobQueueQueries(tx).lock_next(kinds)
-            if due is None:
-                return None
-            now = await tx.now()
-            job = due.start_attempt(self._terms.owner, now, self._terms.lease)
-            await JobQueueQueries(tx).save(job)
-            return job
-
-        return await self._transactions.write(claim_next)
-
-    async def write(self, claim: Claim, work: Work[ResultT], *, progress: bool) -> ResultT:
+    @write_transaction
+    async def write(
+        self, tx: Transaction, claim: Claim, work: Work[ResultT], *, progress: bool
+    ) -> ResultT:
         """Run `work` in a transaction that locks the job. Raises LeaseLost; then nothing is
         written."""
+        job = await JobQueueQueries(tx).lock(claim)
+        now = await tx.now()
+        updated = (job.reset_attempts() if progress else job).extend_lease(now, self.terms.lease)
+        if updated != job:
+            await JobQueueQueries(tx).save(updated)
+        return await work(tx)
 
-        async def lock_and_work(tx: Transaction) -> ResultT:
-            job = await JobQueueQueries(tx).lock(claim)
-            now = await tx.now()
-            updated = (job.reset_attempts() if progress else job).extend_lease(
-                now, self._terms.lease
-            )
-            if updated != job:
-                await JobQueueQueries(tx).save(updated)
-            return await work(tx)
-
-        return await self._transactions.write(lock_and_work)
-
-    async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
+    @write_transaction
+    async def finish(self, tx: Transaction, claim: Claim, work: Work[ResultT]) -> ResultT:
         """Run `work` and mark the job as done, in one transaction. Raises LeaseLost."""
+        job = await JobQueueQueries(tx).lock(claim)
+        await self._end(tx, job, AttemptResult(Outcome.DONE))
+        return await work(tx)
 
-        async def finish_and_work(tx: Transaction) -> ResultT:
-            job = await JobQueueQueries(tx).lock(claim)
-            await self._end(tx, job, AttemptResult(Outcome.DONE))
-            return await work(tx)
-
-        return await self._transactions.write(finish_and_work)
-
-    async def end(self, claim: Claim, result: AttemptResult) -> Job:
+    @write_transaction
+    async def end(self, tx: Transaction, claim: Claim, result: AttemptResult) -> Job:
         """Store the result of an attempt that did not finish the job. Raises LeaseLost."""
+        return await self._end(tx, await JobQueueQueries(tx).lock(claim), result)
 
-        async def lock_and_end(tx: Transaction) -> Job:
-            return await self._end(tx, await JobQueueQueries(tx).lock(claim), result)
-
-        return await self._transactions.write(lock_and_end)
-
-    async def owned(self) -> list[Job]:
+    @read_transaction
+    async def owned(self, tx: Transaction) -> list[Job]:
         """List the running jobs of this process."""
-        return await self._transactions.read(
-            lambda tx: JobQueueQueries(tx).owned(self._terms.owner)
-        )
+        return await JobQueueQueries(tx).owned(self.terms.owner)
 
-    async def orphans(self) -> list[Job]:
+    @read_transaction
+    async def orphans(self, tx: Transaction) -> list[Job]:
         """List running jobs whose workers are gone."""
-        return await self._transactions.read(
-            lambda tx: JobQueueQueries(tx).orphans(
-                self._dead_letter_handlers.keys(),
-                self._terms.owner,
-                ORPHANS_AT_ONCE,
-                is_exclusive=self._terms.is_exclusive,
-            )
+        return await JobQueueQueries(tx).orphans(
+            self.dead_letter_handlers.keys(),
+            self.terms.owner,
+            ORPHANS_AT_ONCE,
+            is_exclusive=self.terms.is_exclusive,
         )
 
-    async def reclaim(self, orphan: Job) -> Job:
+    @write_transaction
+    async def reclaim(self, tx: Transaction, orphan: Job) -> Job:
         """End the attempt of a worker that is gone. Raises LeaseLost if the worker is alive after
         all, or another process has taken the job over first.
 
         Each orphan has its own transaction, so one whose `on_dead` fails does not block the others.
         """
-        terms = self._terms
-
-        async def end_lost(tx: Transaction) -> Job:
-            job = await JobQueueQueries(tx).lock(orphan.claim)
-            if not job.is_orphan(terms.owner, await tx.now(), is_exclusive=terms.is_exclusive):
-                raise LeaseLost(f"job {job.id} has a live worker")
-            return await self._end(tx, job, AttemptResult(Outcome.LOST))
-
-        return await self._transactions.write(end_lost)
+        terms = self.terms
+        job = await JobQueueQueries(tx).lock(orphan.claim)
+        if not job.is_orphan(terms.owner, await tx.now(), is_exclusive=terms.is_exclusive):
+            raise LeaseLost(f"job {job.id} has a live worker")
+        return await self._end(tx, job, AttemptResult(Outcome.LOST))
 
     async def _end(self, tx: Transaction, job: Job, result: AttemptResult) -> Job:
-        ended = job.end_attempt(result, await tx.now(), self._jitter())
+        ended = job.end_attempt(result, await tx.now(), self.jitter())
         await JobQueueQueries(tx).save(ended)
         if ended.state is JobState.DEAD:
-            await self._dead_letter_handlers[job.kind].on_dead(tx, ended)
+            await self.dead_letter_handlers[job.kind].on_dead(tx, ended)
         return ended

@@ -1,7 +1,6 @@
 """Table and SQL of jobs."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from datetime import datetime, timedelta
 from itertools import product
 from typing import Any, Final
@@ -34,8 +33,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 from control_svc.base.ids import JOB, is_id
 from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.cleanup import Deleted, delete_some
-from control_svc.db.tables import Instant, Key, Project, Table
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import Instant, Key, ObjectRow, read_row, row_values
+from control_svc.db.transaction import Queries, Transaction
 from control_svc.jobs.model import (
     DEAD_KEPT_FOR,
     DONE_KEPT_FOR,
@@ -56,7 +55,7 @@ _UNFINISHED = "state IN ('queued', 'running')"
 _QUEUED = "state = 'queued'"
 
 
-class JobRow(Table):
+class JobRow(ObjectRow):
     """A background job."""
 
     __tablename__ = "jobs"
@@ -84,8 +83,6 @@ class JobRow(Table):
         ),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     # work
     kind: Mapped[str] = mapped_column(String(32))
     subject: Mapped[str] = mapped_column(Key)
@@ -116,16 +113,11 @@ _CANDIDATES: Final = 8
 """Flows in which a claim looks for a job that no other process has locked."""
 
 
-class JobQueries:
+class JobQueries(Queries):
     """The jobs of a project, for the slices that queue them.
 
     A transaction that locks a job and its subject locks the job first.
     """
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-        self._now = tx.now
-        self._announce = tx.announce
 
     async def add(self, project: str, new: NewJob) -> Job:
         """Queue a job."""
@@ -135,7 +127,7 @@ class JobQueries:
         """Queue jobs."""
         if not jobs:
             return []
-        now = await self._now()
+        now = await self._tx.now()
         added = [
             Job(
                 project=project,
@@ -149,7 +141,7 @@ class JobQueries:
             for new in jobs
         ]
         await self._session.execute(insert(JobRow), [_values(job) for job in added])
-        self._announce(JOBS_TOPIC)
+        self._tx.announce(JOBS_TOPIC)
         return added
 
     async def get(self, project: str, job_id: str) -> Job | None:
@@ -176,28 +168,23 @@ class JobQueries:
         )
         if job is None:
             return None
-        job = job.request_cancel(await self._now())
+        job = job.request_cancel(await self._tx.now())
         await _save(self._session, job)
-        self._announce(JOBS_TOPIC)
+        self._tx.announce(JOBS_TOPIC)
         return job
 
 
-class JobQueueQueries:
+class JobQueueQueries(Queries):
     """The jobs of all projects, for workers.
 
     Rows that another transaction has locked are skipped, except by `lock` and `lock_all`.
     """
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-        self._now = tx.now
-        self._announce = tx.announce
-
     async def lock_next(self, kinds: Collection[str]) -> Job | None:
         """Select and lock the next due job, ordered by priority, then by the number of running jobs
         of the project, then by age.
         """
-        now = await self._now()
+        now = await self._tx.now()
         for flow in [*await self._session.execute(_next_flows(kinds, now))]:
             job = await _one(
                 self._session,
@@ -252,7 +239,7 @@ class JobQueueQueries:
             JobRow.lease_owner != owner,
         )
         if not is_exclusive:
-            query = query.where(JobRow.lease_expires_at <= await self._now())
+            query = query.where(JobRow.lease_expires_at <= await self._tx.now())
         return await _all(self._session, query.limit(limit))
 
     async def owned(self, owner: str) -> list[Job]:
@@ -264,11 +251,11 @@ class JobQueueQueries:
         """Update the row of a locked job."""
         await _save(self._session, job)
         if job.state is JobState.QUEUED:
-            self._announce(JOBS_TOPIC)
+            self._tx.announce(JOBS_TOPIC)
 
     async def renew(self, owner: str, lease: timedelta) -> None:
         """Renew the owner's leases. Locked jobs are skipped."""
-        now = await self._now()
+        now = await self._tx.now()
         unlocked = (
             select(JobRow.project, JobRow.id)
             .where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
@@ -292,11 +279,8 @@ class JobQueueQueries:
         ]
 
 
-class JobRecordQueries:
+class JobRecordQueries(Queries):
     """The jobs of all projects, for operators."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def get(self, job_id: str) -> Job:
         """Return a job. Raises JobNotFound."""
@@ -412,21 +396,18 @@ async def _all(session: AsyncSession, query: Select[JobRow]) -> list[Job]:
 
 def _values(job: Job) -> dict[str, Any]:
     """The column values of a job; its error has two columns."""
-    values = {field.name: getattr(job, field.name) for field in fields(job)}
-    reason, message = values.pop("error") or (None, None)
-    return values | {"error_reason": reason, "error_message": message}
+    reason, message = job.error or (None, None)
+    return row_values(JobRow, job) | {"error_reason": reason, "error_message": message}
 
 
 def _job(row: JobRow) -> Job:
-    names = [field.name for field in fields(Job) if field.name != "error"]
     reason, message = row.error_reason, row.error_message
-    return Job(
-        **{name: getattr(row, name) for name in names}
-        | {
-            "priority": JobPriority(row.priority),
-            "state": JobState(row.state),
-            "error": None if reason is None else JobError(reason, message or ""),
-        }
+    return read_row(
+        Job,
+        row,
+        priority=JobPriority(row.priority),
+        state=JobState(row.state),
+        error=None if reason is None else JobError(reason, message or ""),
     )
 
 

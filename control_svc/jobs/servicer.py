@@ -2,16 +2,14 @@
 
 from typing import Final
 
-import grpc
 from corral.control.v1 import job_service_pb2 as pb
 from corral.control.v1 import job_service_pb2_grpc as rpc
 
-from control_svc.base.proto import page_request
+from control_svc.base.proto import Context, page_request
 from control_svc.jobs.model import Job, JobState
 from control_svc.jobs.service import Jobs
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
-Context = grpc.aio.ServicerContext[object, object]
 _STATES: Final = EnumMapper[JobState](JobState, pb.Job.State)
 _JOB: Final = MessageMapper(
     Job,

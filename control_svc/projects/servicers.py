@@ -4,7 +4,6 @@ import logging
 from dataclasses import replace
 from typing import Final, Literal
 
-import grpc
 from corral.control.v1 import key_service_pb2 as key_pb
 from corral.control.v1 import key_service_pb2_grpc as key_rpc
 from corral.control.v1 import project_service_pb2 as project_pb
@@ -13,7 +12,7 @@ from corral.control.v1 import usage_service_pb2 as usage_pb
 from corral.control.v1 import usage_service_pb2_grpc as usage_rpc
 from corral.inference.v1 import generation_pb2
 
-from control_svc.base.proto import page_request
+from control_svc.base.proto import Context, page_request
 from control_svc.projects.keys import ApiKey, Keys, KeyVerification, NewKey
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
@@ -125,9 +124,6 @@ def usage_query(request: usage_pb.ListUsageRequest) -> UsageQuery:
     return replace(
         query, start=query.start and hour_of(query.start), end=query.end and hour_of(query.end)
     )
-
-
-Context = grpc.aio.ServicerContext[object, object]
 
 
 class ProjectServicer(project_rpc.ProjectServiceServicer):

@@ -4,11 +4,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-import grpc
 from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1 import response_service_pb2_grpc as rpc
 
-from control_svc.base.proto import page_request
+from control_svc.base.proto import Context, caller_project, page_request
 from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
@@ -19,11 +18,8 @@ from control_svc.responses.service import Responses
 from openai_wire.errors import RESPONSE_PARAMS, openai_names
 from openai_wire.responses import requests as response_requests
 from openai_wire.responses.objects import response_object
-from svc_kit.auth.principal import current_principal
 from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
 from svc_kit.rpc.message_mapper import encode_timestamp
-
-Context = grpc.aio.ServicerContext[object, object]
 
 
 class ResponseServicer(rpc.ResponseServiceServicer):
@@ -38,7 +34,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     ) -> pb.CreateResponseResponse:
         """Create a response and return it when it has ended."""
         new = new_response(request.new_response, request.request_id)
-        response = await self._requests.answer(current_principal().project, new)
+        response = await self._requests.answer(caller_project(), new)
         return pb.CreateResponseResponse(response=response_to_pb(response))
 
     async def StreamResponse(
@@ -46,7 +42,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     ) -> AsyncIterator[pb.StreamResponseResponse]:
         """Create a response and stream its events."""
         new = new_response(request.new_response, request.request_id)
-        groups = self._requests.stream(current_principal().project, new)
+        groups = self._requests.stream(caller_project(), new)
         async with aclosing(_flatten(groups)) as events:
             async for event in events:
                 yield pb.StreamResponseResponse(event=event_to_pb(event))
@@ -58,7 +54,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         after = request.after if request.HasField("after") else BEFORE_FIRST
         if after < BEFORE_FIRST:
             raise OutOfRange(field="after", value=after, minimum=0)
-        project = current_principal().project
+        project = caller_project()
         groups = self._responses.follow(project, request.response_id, after)
         async with aclosing(_flatten(groups)) as events:
             async for event in events:
@@ -69,21 +65,21 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     ) -> pb.GetResponseResponse:
         """Get a response."""
         include = includes_from_pb(request.include)
-        response = await self._responses.get(current_principal().project, request.response_id)
+        response = await self._responses.get(caller_project(), request.response_id)
         return pb.GetResponseResponse(response=response_to_pb(response.add_include(include)))
 
     async def DeleteResponse(
         self, request: pb.DeleteResponseRequest, context: Context
     ) -> pb.DeleteResponseResponse:
         """Delete a response."""
-        await self._responses.delete(current_principal().project, request.response_id)
+        await self._responses.delete(caller_project(), request.response_id)
         return pb.DeleteResponseResponse()
 
     async def CancelResponse(
         self, request: pb.CancelResponseRequest, context: Context
     ) -> pb.CancelResponseResponse:
         """Cancel a background response."""
-        response = await self._responses.cancel(current_principal().project, request.response_id)
+        response = await self._responses.cancel(caller_project(), request.response_id)
         return pb.CancelResponseResponse(response=response_to_pb(response))
 
     async def ListInputItems(
@@ -92,7 +88,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         """List the input items of a response."""
         include = includes_from_pb(request.include)
         page = await self._responses.input_items(
-            current_principal().project, request.response_id, page_request(request)
+            caller_project(), request.response_id, page_request(request)
         )
         items = items_to_pb(page.items, include)
         return pb.ListInputItemsResponse(items=items, next_page_token=page.next_token)
@@ -102,7 +98,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     ) -> pb.CountInputTokensResponse:
         """Count the tokens of a prompt."""
         new = new_response(request.new_response)
-        count = await self._requests.count(current_principal().project, new)
+        count = await self._requests.count(caller_project(), new)
         return pb.CountInputTokensResponse(input_tokens=count)
 
     async def PrepareResponse(
@@ -110,7 +106,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     ) -> pb.PrepareResponseResponse:
         """Compute a prompt into the prefix cache."""
         new = new_response(request.new_response)
-        usage = await self._requests.prefill(current_principal().project, new)
+        usage = await self._requests.prefill(caller_project(), new)
         return pb.PrepareResponseResponse(
             input_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens
         )
@@ -120,7 +116,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
     ) -> pb.CompactResponseResponse:
         """Compact items."""
         new = compact_request(request)
-        compacted = await self._requests.compact(current_principal().project, new)
+        compacted = await self._requests.compact(caller_project(), new)
         return pb.CompactResponseResponse(
             id=compacted.id,
             create_time=encode_timestamp(compacted.created_at),

@@ -105,7 +105,8 @@ async def first_position(tx: Transaction, project: str, run: Run) -> int | None:
         return await TimelineQueries(tx).position_from_end(project, run.thread_id, count, _MESSAGES)
     if settings.max_prompt_tokens is None:
         return None
-    for previous in await RunQueries(tx).page(project, run.thread_id, Window(1, after=run.id)):
+    window = Window(1, after=run.id)
+    for previous in await RunQueries(tx).page_of_thread(project, run.thread_id, window):
         limits = previous.settings.truncation, previous.settings.max_prompt_tokens
         if limits == (settings.truncation, settings.max_prompt_tokens):
             return previous.first_position

@@ -1,13 +1,12 @@
 """Tables, stored documents and SQL of runs and their steps."""
 
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
-    Row,
     Select,
     String,
     delete,
@@ -18,17 +17,18 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import RUN, STEP, is_id
+from control_svc.base.object_queries import ObjectQueries
 from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.documents import Document
-from control_svc.db.tables import Key, Project, Table
-from control_svc.db.transaction import Transaction
+from control_svc.db.tables import Key, ObjectRow, Project, Table
+from control_svc.db.transaction import Queries, Transaction
 from control_svc.event_log.queries import StreamRow
 from control_svc.runs.model import Run, RunSettings
 from control_svc.runs.steps import RunStep, StepState
-from svc_kit.errors import RunNotFound, RunStepNotFound
+from svc_kit.errors import DomainError, RunNotFound, RunStepNotFound
 
 
-class RunRow(Table):
+class RunRow(ObjectRow):
     """A run. The document contains the state too; the column is for operators."""
 
     __tablename__ = "runs"
@@ -39,8 +39,6 @@ class RunRow(Table):
         Index(None, "project", "thread_id", "id"),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
-    id: Mapped[str] = mapped_column(Key, primary_key=True)
     thread_id: Mapped[str] = mapped_column(Key)
     state: Mapped[str] = mapped_column(String(16))
     settings: Mapped[Document]  # written once; may be large
@@ -108,71 +106,39 @@ async def delete_streams_of_thread(tx: Transaction, project: str, thread_id: str
     )
 
 
-_RunSelect = Select[bytes, bytes]
-
-
-class RunQueries:
+class RunQueries(ObjectQueries[RunRow, Run]):
     """SQL of runs. Lock order: job, run, then thread or stream."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
+    table = RunRow
+    prefix = RUN
 
-    async def add(self, project: str, run: Run) -> None:
-        """Insert a run."""
-        row = insert(RunRow).values(
-            project=project,
-            id=run.id,
-            thread_id=run.thread_id,
-            settings=settings_document(run.settings),
-            **_mutable_values(run),
-        )
-        await self._session.execute(row)
-
-    async def get(self, project: str, thread_id: str, run_id: str) -> Run:
-        """Raises RunNotFound, also for a run of another thread."""
-        run = await self._one(_select_runs(project), run_id)
+    async def get_in_thread(self, project: str, thread_id: str, run_id: str) -> Run:
+        """Like `get`; raises RunNotFound also for a run of another thread."""
+        run = await self.get(project, run_id)
         if run.thread_id != thread_id:
-            raise RunNotFound(run=run_id)
+            raise self._not_found(run_id)
         return run
 
-    async def find(self, project: str, run_id: str, *, locked: bool = False) -> Run:
-        """Return a run of any thread. Raises RunNotFound."""
-        query = _select_runs(project)
-        return await self._one(query.with_for_update() if locked else query, run_id)
-
-    async def lock(self, project: str, run_id: str) -> Run:
-        """Like `find`, and lock the row until the end of the transaction."""
-        return await self.find(project, run_id, locked=True)
-
-    async def page(self, project: str, thread_id: str, window: Window) -> list[Run]:
+    async def page_of_thread(self, project: str, thread_id: str, window: Window) -> list[Run]:
         """The runs of a window of a thread."""
-        query = _select_runs(project).where(RunRow.thread_id == thread_id)
-        rows = (await self._session.execute(apply_window(query, RunRow.id, window))).all()
-        return [decode_run(*row) for row in restore_order(rows, window)]
+        return await self.page(project, window, RunRow.thread_id == thread_id)
 
-    async def update(self, project: str, run: Run) -> None:
-        """Store the changed fields of a locked run; its settings do not change."""
-        await self._session.execute(
-            update(RunRow)
-            .where(RunRow.project == project, RunRow.id == run.id)
-            .values(_mutable_values(run))
-        )
+    def _not_found(self, object_id: str) -> DomainError:
+        return RunNotFound(run=object_id)
 
-    async def _one(self, query: _RunSelect, run_id: str) -> Run:
-        row: Row[bytes, bytes] | None = None
-        if is_id(run_id, RUN):  # databases reject some characters
-            query = query.where(RunRow.id == run_id)
-            row = (await self._session.execute(query)).one_or_none()
-        if row is None:
-            raise RunNotFound(run=run_id)
-        return decode_run(*row)
+    def _constants(self, value: Run) -> dict[str, Any]:
+        settings = settings_document(value.settings)
+        return {"id": value.id, "thread_id": value.thread_id, "settings": settings}
+
+    def _values(self, value: Run) -> dict[str, Any]:
+        return {"state": value.state.value, "document": run_document(value)}
+
+    def _object(self, row: RunRow) -> Run:
+        return decode_run(row.settings, row.document)
 
 
-class RunStepQueries:
+class RunStepQueries(Queries):
     """SQL of steps. Changes require the lock of the run."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
 
     async def add(self, project: str, step: RunStep) -> None:
         """Insert a step."""
@@ -221,15 +187,7 @@ class RunStepQueries:
         )
 
 
-def _select_runs(project: str) -> _RunSelect:
-    return select(RunRow.settings, RunRow.document).where(RunRow.project == project)
-
-
 def _select_steps(project: str, run_id: str) -> Select[bytes]:
     return select(RunStepRow.document).where(
         RunStepRow.project == project, RunStepRow.run_id == run_id
     )
-
-
-def _mutable_values(run: Run) -> dict[str, object]:
-    return {"state": run.state.value, "document": run_document(run)}

@@ -93,7 +93,7 @@ class Runs:
             thread = await ThreadQueries(tx).lock(project, thread_id)
             created = await record_request(tx, project, request)
             if created != run_id:
-                return await RunQueries(tx).get(project, thread_id, created)
+                return await RunQueries(tx).get_in_thread(project, thread_id, created)
             return await self._add(tx, project, thread, new, run_id, [])
 
         return await self.transactions.write(add)
@@ -156,7 +156,7 @@ class Runs:
     @read_transaction
     async def get(self, tx: Transaction, project: str, thread_id: str, run_id: str) -> Run:
         """Raises RunNotFound."""
-        return await RunQueries(tx).get(project, thread_id, run_id)
+        return await RunQueries(tx).get_in_thread(project, thread_id, run_id)
 
     @read_transaction
     async def page(
@@ -166,14 +166,15 @@ class Runs:
         page_request.check_cursors(RUN, "a run")
         window = self.tokens.window(page_request, (project, "runs", thread_id), MAX_PAGE)
         await ThreadQueries(tx).get(project, thread_id)
-        return window.page(await RunQueries(tx).page(project, thread_id, window), PAGE_BYTES)
+        runs = await RunQueries(tx).page_of_thread(project, thread_id, window)
+        return window.page(runs, PAGE_BYTES)
 
     @read_transaction
     async def step(
         self, tx: Transaction, project: str, thread_id: str, run_id: str, step_id: str
     ) -> RunStep:
         """Raises RunNotFound or RunStepNotFound."""
-        await RunQueries(tx).get(project, thread_id, run_id)
+        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
         return await RunStepQueries(tx).get(project, run_id, step_id)
 
     @read_transaction
@@ -183,7 +184,7 @@ class Runs:
         """A page of a run's steps. Raises RunNotFound, OutOfRange or InvalidField."""
         page_request.check_cursors(STEP, "a step")
         window = self.tokens.window(page_request, (project, "steps", run_id), MAX_PAGE)
-        await RunQueries(tx).get(project, thread_id, run_id)
+        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
         return window.page(await RunStepQueries(tx).page(project, run_id, window), PAGE_BYTES)
 
     async def watch(
@@ -195,7 +196,7 @@ class Runs:
         """
 
         async def read(tx: Transaction) -> tuple[Run, int]:
-            run = await RunQueries(tx).get(project, thread_id, run_id)
+            run = await RunQueries(tx).get_in_thread(project, thread_id, run_id)
             return run, await _last_event(tx, project, run_id)
 
         run, newest = await self.transactions.read(read)
@@ -230,7 +231,7 @@ class Runs:
         Raises RunNotFound, and the errors of `check_metadata`.
         """
         check_metadata(metadata or {})
-        await RunQueries(tx).get(project, thread_id, run_id)
+        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
         run = await RunQueries(tx).lock(project, run_id)
         if metadata is None:
             return run
@@ -256,7 +257,7 @@ class Runs:
         self, tx: Transaction, project: str, thread_id: str, run_id: str
     ) -> Run | None:
         """None if the run was resumed meanwhile, with a new job."""
-        await RunQueries(tx).get(project, thread_id, run_id)
+        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
         # Lock the row of the job first, as the worker of the run does.
         job = await JobQueries(tx).request_cancel(project, KIND, run_id)
         run = await RunQueries(tx).lock(project, run_id)
@@ -268,7 +269,7 @@ class Runs:
             return None
         events = await end_run(tx, project, run, CANCELLED, {})
         await StreamQueries(tx).end(project, run_id, encode_events(events))
-        return await RunQueries(tx).get(project, thread_id, run_id)
+        return await RunQueries(tx).get_in_thread(project, thread_id, run_id)
 
     @write_transaction
     async def submit(
@@ -287,7 +288,7 @@ class Runs:
         """
         check_request_id(request_id)
         check_outputs(outputs)
-        await RunQueries(tx).get(project, thread_id, run_id)
+        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
         run = await RunQueries(tx).lock(project, run_id)
         last_event = await _last_event(tx, project, run_id)
         # A repeated request returns the number of the event that preceded its outputs.

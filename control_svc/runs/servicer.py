@@ -3,18 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-import grpc
 from corral.control.v1 import run_service_pb2 as pb
 from corral.control.v1 import run_service_pb2_grpc as rpc
 
-from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.proto import Context, caller_project, changed_fields, page_request
 from control_svc.event_log.model import BEFORE_FIRST
 from control_svc.runs.model import ToolOutput
 from control_svc.runs.proto import NEW_RUN, NEW_RUN_THREAD, RUN, STEP
 from control_svc.runs.service import Runs
-from svc_kit.auth.principal import current_principal
-
-Context = grpc.aio.ServicerContext[object, object]
 
 
 class RunServicer(rpc.RunServiceServicer):
@@ -28,7 +24,7 @@ class RunServicer(rpc.RunServiceServicer):
     ) -> pb.CreateRunResponse:
         """Create a run."""
         new = NEW_RUN.from_message(request.run, request_id=request.request_id)
-        run = await self._runs.create(current_principal().project, request.thread_id, new)
+        run = await self._runs.create(caller_project(), request.thread_id, new)
         return pb.CreateRunResponse(run=RUN.to_message(run))
 
     async def CreateThreadAndRun(
@@ -37,20 +33,18 @@ class RunServicer(rpc.RunServiceServicer):
         """Create a thread and a run on it."""
         new = NEW_RUN.from_message(request.run, request_id=request.request_id)
         run = await self._runs.create_with_thread(
-            current_principal().project, NEW_RUN_THREAD.from_message(request), new
+            caller_project(), NEW_RUN_THREAD.from_message(request), new
         )
         return pb.CreateThreadAndRunResponse(run=RUN.to_message(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         """Return a run."""
-        run = await self._runs.get(current_principal().project, request.thread_id, request.run_id)
+        run = await self._runs.get(caller_project(), request.thread_id, request.run_id)
         return pb.GetRunResponse(run=RUN.to_message(run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         """List the runs of a thread."""
-        page = await self._runs.page(
-            current_principal().project, request.thread_id, page_request(request)
-        )
+        page = await self._runs.page(caller_project(), request.thread_id, page_request(request))
         return pb.ListRunsResponse(
             runs=map(RUN.to_message, page.items), next_page_token=page.next_token
         )
@@ -61,18 +55,14 @@ class RunServicer(rpc.RunServiceServicer):
         """Change the metadata of a run."""
         changed = changed_fields(request, ("metadata",))
         metadata = dict(request.metadata) if changed else None
-        run = await self._runs.update(
-            current_principal().project, request.thread_id, request.run_id, metadata
-        )
+        run = await self._runs.update(caller_project(), request.thread_id, request.run_id, metadata)
         return pb.UpdateRunResponse(run=RUN.to_message(run))
 
     async def CancelRun(
         self, request: pb.CancelRunRequest, context: Context
     ) -> pb.CancelRunResponse:
         """Cancel a run."""
-        run = await self._runs.cancel(
-            current_principal().project, request.thread_id, request.run_id
-        )
+        run = await self._runs.cancel(caller_project(), request.thread_id, request.run_id)
         return pb.CancelRunResponse(run=RUN.to_message(run))
 
     async def SubmitToolOutputs(
@@ -80,7 +70,7 @@ class RunServicer(rpc.RunServiceServicer):
     ) -> pb.SubmitToolOutputsResponse:
         """Submit the outputs of a run's calls."""
         result = await self._runs.submit(
-            current_principal().project,
+            caller_project(),
             request.thread_id,
             request.run_id,
             [ToolOutput(output.call_id, output.output) for output in request.outputs],
@@ -95,7 +85,7 @@ class RunServicer(rpc.RunServiceServicer):
     ) -> pb.GetRunStepResponse:
         """Return a step."""
         step = await self._runs.step(
-            current_principal().project, request.thread_id, request.run_id, request.step_id
+            caller_project(), request.thread_id, request.run_id, request.step_id
         )
         return pb.GetRunStepResponse(step=STEP.to_message(step))
 
@@ -104,7 +94,7 @@ class RunServicer(rpc.RunServiceServicer):
     ) -> pb.ListRunStepsResponse:
         """List the steps of a run."""
         page = await self._runs.steps(
-            current_principal().project, request.thread_id, request.run_id, page_request(request)
+            caller_project(), request.thread_id, request.run_id, page_request(request)
         )
         return pb.ListRunStepsResponse(
             steps=map(STEP.to_message, page.items), next_page_token=page.next_token
@@ -115,9 +105,7 @@ class RunServicer(rpc.RunServiceServicer):
     ) -> AsyncIterator[pb.WatchRunResponse]:
         """Stream the events of a run."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
-        watching = self._runs.watch(
-            current_principal().project, request.thread_id, request.run_id, after
-        )
+        watching = self._runs.watch(caller_project(), request.thread_id, request.run_id, after)
         async with aclosing(watching) as events:
             async for event in events:
                 yield event

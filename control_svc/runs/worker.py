@@ -86,7 +86,8 @@ class RunWorker(LoopWorker[RunRecorder]):
     ) -> RunRecorder | None:
         """Read the run and what earlier attempts committed."""
         project, run_id = key
-        run = await RunQueries(tx).find(project, run_id, locked=locked)
+        queries = RunQueries(tx)
+        run = await (queries.lock if locked else queries.get)(project, run_id)
         if not run.state.needs_worker:
             return None
         open_turn = await read_open_turn(tx, key, run.num_turns, restore_drafts)

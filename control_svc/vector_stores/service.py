@@ -1,7 +1,6 @@
 """CRUD of vector stores, and the steps of the sweeper that delete their rows."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -47,7 +46,8 @@ class VectorStores:
     watch_interval_s: float
     """Poll interval of `watch`, in case a notification is lost."""
 
-    async def create(self, project: str, new: NewVectorStore) -> VectorStore:
+    @write_transaction
+    async def create(self, tx: Transaction, project: str, new: NewVectorStore) -> VectorStore:
         """Create a store. Jobs ingest its files.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound, RequestIdReused,
@@ -58,15 +58,11 @@ class VectorStores:
             self.adder.check_model()
         store = new.make(self.ids.new(VECTOR_STORE), self.clock())
         request = IdempotencyRecord.of(CREATE, new.request_id, store.id, store.created_at, new)
-
-        async def add(tx: Transaction) -> VectorStore:
-            recorded_id = await record_request(tx, project, request)
-            if recorded_id == store.id:
-                await VectorStoreQueries(tx).add(project, store)
-                await self.adder.add(tx, project, store.id, new.files)
-            return await VectorStoreQueries(tx).get(project, recorded_id)
-
-        return await self.transactions.write(add)
+        recorded_id = await record_request(tx, project, request)
+        if recorded_id == store.id:
+            await VectorStoreQueries(tx).add(project, store)
+            await self.adder.add(tx, project, store.id, new.files)
+        return await VectorStoreQueries(tx).get(project, recorded_id)
 
     @read_transaction
     async def get(self, tx: Transaction, project: str, store_id: str) -> VectorStore:
@@ -82,21 +78,18 @@ class VectorStores:
         window = self.tokens.window(page_request, (project, "vector_stores"), MAX_PAGE)
         return window.page(await VectorStoreQueries(tx).page(project, window))
 
-    async def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
+    def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
         """Yield the store now and after each change, until no file is in progress.
 
         Raises VectorStoreNotFound.
         """
-        changes = follow(
+        return follow(
             self.notifications,
             store_id,
             lambda: self.get(project, store_id),
             lambda store: not store.counts.in_progress,
             self.watch_interval_s,
         )
-        async with aclosing(changes) as stores:
-            async for store in stores:
-                yield store
 
     @write_transaction
     async def update(

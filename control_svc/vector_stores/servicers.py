@@ -3,23 +3,20 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-import grpc
 from corral.control.v1 import vector_store_file_service_pb2 as files_pb
 from corral.control.v1 import vector_store_file_service_pb2_grpc as files_rpc
 from corral.control.v1 import vector_store_pb2
 from corral.control.v1 import vector_store_service_pb2 as stores_pb
 from corral.control.v1 import vector_store_service_pb2_grpc as stores_rpc
 
-from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.proto import Context, caller_project, changed_fields, page_request
 from control_svc.db.transaction import Clock
 from control_svc.vector_stores import proto as convert
 from control_svc.vector_stores.files import DEFAULT_TEXTS, VectorFiles
 from control_svc.vector_stores.model import VectorStore
 from control_svc.vector_stores.search.model import Search
 from control_svc.vector_stores.service import VectorStores
-from svc_kit.auth.principal import current_principal
 
-Context = grpc.aio.ServicerContext[object, object]
 DEFAULT_RESULTS = 10
 
 
@@ -38,23 +35,21 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
         self, request: stores_pb.CreateVectorStoreRequest, context: Context
     ) -> stores_pb.CreateVectorStoreResponse:
         """Create a store."""
-        store = await self._stores.create(
-            current_principal().project, convert.NEW_STORE.from_message(request)
-        )
+        store = await self._stores.create(caller_project(), convert.NEW_STORE.from_message(request))
         return stores_pb.CreateVectorStoreResponse(vector_store=self._to_pb(store))
 
     async def GetVectorStore(
         self, request: stores_pb.GetVectorStoreRequest, context: Context
     ) -> stores_pb.GetVectorStoreResponse:
         """Get a store."""
-        store = await self._stores.get(current_principal().project, request.vector_store_id)
+        store = await self._stores.get(caller_project(), request.vector_store_id)
         return stores_pb.GetVectorStoreResponse(vector_store=self._to_pb(store))
 
     async def ListVectorStores(
         self, request: stores_pb.ListVectorStoresRequest, context: Context
     ) -> stores_pb.ListVectorStoresResponse:
         """List the project's stores."""
-        page = await self._stores.page(current_principal().project, page_request(request))
+        page = await self._stores.page(caller_project(), page_request(request))
         stores = [self._to_pb(store) for store in page.items]
         return stores_pb.ListVectorStoresResponse(
             vector_stores=stores, next_page_token=page.next_token
@@ -65,16 +60,14 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
     ) -> stores_pb.UpdateVectorStoreResponse:
         """Update a store."""
         changes = convert.store_changes(request)
-        store = await self._stores.update(
-            current_principal().project, request.vector_store_id, changes
-        )
+        store = await self._stores.update(caller_project(), request.vector_store_id, changes)
         return stores_pb.UpdateVectorStoreResponse(vector_store=self._to_pb(store))
 
     async def DeleteVectorStore(
         self, request: stores_pb.DeleteVectorStoreRequest, context: Context
     ) -> stores_pb.DeleteVectorStoreResponse:
         """Delete a store."""
-        await self._stores.delete(current_principal().project, request.vector_store_id)
+        await self._stores.delete(caller_project(), request.vector_store_id)
         return stores_pb.DeleteVectorStoreResponse()
 
     async def SearchVectorStore(
@@ -82,7 +75,7 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
     ) -> stores_pb.SearchVectorStoreResponse:
         """Search the chunks of a store."""
         hits = await self._search.search(
-            current_principal().project,
+            caller_project(),
             [request.vector_store_id],
             request.queries,
             request.max_results or DEFAULT_RESULTS,
@@ -97,7 +90,7 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
         self, request: stores_pb.WatchVectorStoreRequest, context: Context
     ) -> AsyncIterator[stores_pb.WatchVectorStoreResponse]:
         """Send a store now and after each change, until no file is in progress."""
-        changes = self._stores.watch(current_principal().project, request.vector_store_id)
+        changes = self._stores.watch(caller_project(), request.vector_store_id)
         async with aclosing(changes) as stores:
             async for store in stores:
                 yield stores_pb.WatchVectorStoreResponse(vector_store=self._to_pb(store))
@@ -114,7 +107,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     ) -> files_pb.CreateVectorStoreFileResponse:
         """Add a file to a store."""
         file = await self._files.create(
-            current_principal().project,
+            caller_project(),
             request.vector_store_id,
             convert.NEW_SINGLE_FILE.from_message(request),
             request.request_id,
@@ -125,9 +118,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
         self, request: files_pb.GetVectorStoreFileRequest, context: Context
     ) -> files_pb.GetVectorStoreFileResponse:
         """Get a file of a store."""
-        file = await self._files.get(
-            current_principal().project, request.vector_store_id, request.file_id
-        )
+        file = await self._files.get(caller_project(), request.vector_store_id, request.file_id)
         return files_pb.GetVectorStoreFileResponse(file=convert.file_to_pb(file))
 
     async def ListVectorStoreFiles(
@@ -135,7 +126,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     ) -> files_pb.ListVectorStoreFilesResponse:
         """List the files of a store, or of a batch."""
         page = await self._files.page(
-            current_principal().project,
+            caller_project(),
             request.vector_store_id,
             page_request(request),
             request.batch_id,
@@ -150,7 +141,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
         """Change the attributes of a file."""
         changed = changed_fields(request, ("attributes",))
         file = await self._files.update(
-            current_principal().project,
+            caller_project(),
             request.vector_store_id,
             request.file_id,
             convert.read_attributes(request.attributes) if changed else None,
@@ -161,9 +152,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
         self, request: files_pb.DeleteVectorStoreFileRequest, context: Context
     ) -> files_pb.DeleteVectorStoreFileResponse:
         """Remove a file from a store."""
-        await self._files.delete(
-            current_principal().project, request.vector_store_id, request.file_id
-        )
+        await self._files.delete(caller_project(), request.vector_store_id, request.file_id)
         return files_pb.DeleteVectorStoreFileResponse()
 
     async def ListVectorStoreFileContents(
@@ -171,7 +160,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     ) -> files_pb.ListVectorStoreFileContentsResponse:
         """List the texts of a file's chunks."""
         page = await self._files.list_texts(
-            current_principal().project,
+            caller_project(),
             request.vector_store_id,
             request.file_id,
             page_request(request, DEFAULT_TEXTS, newest_first=False),
@@ -186,7 +175,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     ) -> files_pb.CreateVectorStoreFileBatchResponse:
         """Add files to a store as a batch."""
         batch = await self._files.create_batch(
-            current_principal().project,
+            caller_project(),
             request.vector_store_id,
             [
                 convert.NEW_FILE.from_message(file, f"files[{index}]")
@@ -201,7 +190,7 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     ) -> files_pb.GetVectorStoreFileBatchResponse:
         """Get a batch."""
         batch = await self._files.get_batch(
-            current_principal().project, request.vector_store_id, request.batch_id
+            caller_project(), request.vector_store_id, request.batch_id
         )
         return files_pb.GetVectorStoreFileBatchResponse(batch=convert.BATCH.to_message(batch))
 
@@ -210,6 +199,6 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     ) -> files_pb.CancelVectorStoreFileBatchResponse:
         """Cancel the files of a batch that are in progress."""
         batch = await self._files.cancel_batch(
-            current_principal().project, request.vector_store_id, request.batch_id
+            caller_project(), request.vector_store_id, request.batch_id
         )
         return files_pb.CancelVectorStoreFileBatchResponse(batch=convert.BATCH.to_message(batch))

@@ -170,7 +170,7 @@ class WatchedLeases(Leases):
     async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
         """Finish a job and report it."""
         result = await super().finish(claim, work)
-        job = await self._transactions.read(
+        job = await self.transactions.read(
             lambda tx: JobQueries(tx).get(claim.project, claim.job_id)
         )
         assert job is not None
