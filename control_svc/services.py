@@ -1,30 +1,11 @@
 """Builds the services and job handlers of the slices."""
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any, Final, NamedTuple
-
-import grpc.aio
-from corral.control.v1 import (
-    adapter_service_pb2_grpc,
-    assistant_service_pb2_grpc,
-    batch_service_pb2_grpc,
-    conversation_service_pb2_grpc,
-    file_service_pb2_grpc,
-    job_service_pb2_grpc,
-    key_service_pb2_grpc,
-    message_service_pb2_grpc,
-    project_service_pb2_grpc,
-    response_service_pb2_grpc,
-    run_service_pb2_grpc,
-    thread_service_pb2_grpc,
-    upload_service_pb2_grpc,
-    usage_service_pb2_grpc,
-    vector_store_file_service_pb2_grpc,
-    vector_store_service_pb2_grpc,
-)
+from typing import Final, NamedTuple
 
 from control_svc.adapters.ingest import AdapterBytes
 from control_svc.adapters.service import Adapters
@@ -104,10 +85,11 @@ from svc_kit.local_files import AllowedFolders
 from svc_kit.rpc.server import Service
 
 
-def _service(add: Callable[[Any, grpc.aio.Server], None], servicer: object) -> Service:
-    """Wrap a servicer; the service name comes from the name of the generated function."""
-    name = add.__name__.removeprefix("add_").removesuffix("Servicer_to_server")
-    return Service(add, servicer, f"corral.control.v1.{name}")
+def _service(servicer: object) -> Service:
+    """Wrap a servicer; its generated base class has the name of the service."""
+    base = type(servicer).__bases__[0]
+    add = getattr(sys.modules[base.__module__], f"add_{base.__name__}_to_server")
+    return Service(add, servicer, f"corral.control.v1.{base.__name__.removesuffix('Servicer')}")
 
 
 def file_services(deps: Deps) -> list[Service]:
@@ -130,12 +112,7 @@ def file_services(deps: Deps) -> list[Service]:
         bounds.part_bytes,
         deps.clock,
     )
-    return [
-        _service(file_service_pb2_grpc.add_FileServiceServicer_to_server, FileServicer(files)),
-        _service(
-            upload_service_pb2_grpc.add_UploadServiceServicer_to_server, UploadServicer(uploads)
-        ),
-    ]
+    return [_service(FileServicer(files)), _service(UploadServicer(uploads))]
 
 
 def adapter_service(deps: Deps) -> Service:
@@ -161,10 +138,7 @@ def adapter_service(deps: Deps) -> Service:
         deps.clock,
     )
     desired = AdapterSync(deps.transactions, deps.blobs, deps.notifications)
-    return _service(
-        adapter_service_pb2_grpc.add_AdapterServiceServicer_to_server,
-        AdapterServicer(adapters, desired, deps.clock),
-    )
+    return _service(AdapterServicer(adapters, desired, deps.clock))
 
 
 def archive_handlers(deps: Deps) -> Sequence[JobHandler]:
@@ -186,9 +160,7 @@ def batch_service(deps: Deps) -> Service:
         deps.tokens,
         deps.settings.jobs.poll_interval_s,
     )
-    return _service(
-        batch_service_pb2_grpc.add_BatchServiceServicer_to_server, BatchServicer(batches)
-    )
+    return _service(BatchServicer(batches))
 
 
 def batch_handlers(
@@ -221,18 +193,12 @@ def conversation_service(deps: Deps) -> Service:
     conversations = Conversations(
         deps.transactions, deps.ids, deps.tokens, deps.clock, build_prefix_cleanup(deps)
     )
-    return _service(
-        conversation_service_pb2_grpc.add_ConversationServiceServicer_to_server,
-        ConversationServicer(conversations),
-    )
+    return _service(ConversationServicer(conversations))
 
 
 def job_service(deps: Deps) -> Service:
     """Build the service of jobs."""
-    return _service(
-        job_service_pb2_grpc.add_JobServiceServicer_to_server,
-        JobServicer(Jobs(deps.transactions, deps.tokens, RETRIES)),
-    )
+    return _service(JobServicer(Jobs(deps.transactions, deps.tokens, RETRIES)))
 
 
 async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator) -> list[Service]:
@@ -240,17 +206,9 @@ async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator
     projects = Projects(deps.transactions, deps.tokens, deps.clock)
     await require_for_start(projects.prepare())
     return [
-        _service(
-            project_service_pb2_grpc.add_ProjectServiceServicer_to_server, ProjectServicer(projects)
-        ),
-        _service(
-            key_service_pb2_grpc.add_KeyServiceServicer_to_server,
-            KeyServicer(keys, serves_keyless=authenticator.serves_keyless),
-        ),
-        _service(
-            usage_service_pb2_grpc.add_UsageServiceServicer_to_server,
-            UsageServicer(Usage(deps.transactions, deps.tokens, deps.clock)),
-        ),
+        _service(ProjectServicer(projects)),
+        _service(KeyServicer(keys, serves_keyless=authenticator.serves_keyless)),
+        _service(UsageServicer(Usage(deps.transactions, deps.tokens, deps.clock))),
     ]
 
 
@@ -308,8 +266,7 @@ async def response_parts(
         build_prefix_cleanup(deps),
     )
     answering = EphemeralResponses(responses, worker, model.turns, compactor, deps.ids)
-    servicer = ResponseServicer(responses, answering)
-    service = _service(response_service_pb2_grpc.add_ResponseServiceServicer_to_server, servicer)
+    service = _service(ResponseServicer(responses, answering))
     return ResponseParts(service, worker, ResponseLines(answering))
 
 
@@ -324,7 +281,7 @@ def run_service(deps: Deps) -> Service:
         _message_adder(deps),
         _wait(deps),
     )
-    return _service(run_service_pb2_grpc.add_RunServiceServicer_to_server, RunServicer(runs))
+    return _service(RunServicer(runs))
 
 
 def run_handlers(
@@ -358,17 +315,9 @@ def thread_services(deps: Deps) -> list[Service]:
     adder = _message_adder(deps)
     threads = Threads(*shared, adder, build_prefix_cleanup(deps), [delete_streams_of_thread])
     return [
-        _service(
-            assistant_service_pb2_grpc.add_AssistantServiceServicer_to_server,
-            AssistantServicer(Assistants(*shared, stores)),
-        ),
-        _service(
-            thread_service_pb2_grpc.add_ThreadServiceServicer_to_server, ThreadServicer(threads)
-        ),
-        _service(
-            message_service_pb2_grpc.add_MessageServiceServicer_to_server,
-            MessageServicer(Messages(*shared, adder)),
-        ),
+        _service(AssistantServicer(Assistants(*shared, stores))),
+        _service(ThreadServicer(threads)),
+        _service(MessageServicer(Messages(*shared, adder))),
     ]
 
 
@@ -396,19 +345,10 @@ class Vectors:
         """Build the services of vector stores and their files."""
         deps = self._deps
         shared = (deps.transactions, self._adder, deps.ids, deps.tokens, deps.clock)
+        stores = VectorStores(*shared, deps.notifications, deps.settings.jobs.poll_interval_s)
         return [
-            _service(
-                vector_store_service_pb2_grpc.add_VectorStoreServiceServicer_to_server,
-                VectorStoreServicer(
-                    VectorStores(*shared, deps.notifications, deps.settings.jobs.poll_interval_s),
-                    self.search,
-                    deps.clock,
-                ),
-            ),
-            _service(
-                vector_store_file_service_pb2_grpc.add_VectorStoreFileServiceServicer_to_server,
-                VectorStoreFileServicer(VectorFiles(*shared)),
-            ),
+            _service(VectorStoreServicer(stores, self.search, deps.clock)),
+            _service(VectorStoreFileServicer(VectorFiles(*shared))),
         ]
 
     def handler(self) -> IngestHandler:

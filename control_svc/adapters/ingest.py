@@ -7,6 +7,7 @@ process, and copied to the blob store from there.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,29 +26,20 @@ from svc_kit.sandbox.jobs import JobFailed, JobRunner
 _BLOCK_BYTES: Final = 1 << 20
 
 
+@dataclass(frozen=True)
 class AdapterBytes:
     """Receives, validates and stores the files of adapters."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        blobs: BlobStore,
-        jobs: JobRunner,
-        folders: AllowedFolders,
-        scratch: Path,
-        limit: int,
-        clock: Clock,
-    ) -> None:
-        """Paths are resolved in `folders` only. `scratch` is the folder of temporary files, `limit`
-        the maximum size of an adapter in bytes.
-        """
-        self._transactions = transactions
-        self._blobs = blobs
-        self._jobs = jobs
-        self._folders = folders
-        self._scratch = scratch
-        self._limit = limit
-        self._clock = clock
+    transactions: Transactions
+    blobs: BlobStore
+    jobs: JobRunner
+    folders: AllowedFolders
+    """The only ones in which paths are resolved."""
+    scratch: Path
+    """The folder of temporary files."""
+    limit: int
+    """Maximum size of an adapter in bytes."""
+    clock: Clock
 
     @asynccontextmanager
     async def receive(
@@ -58,7 +50,7 @@ class AdapterBytes:
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge, FileNotFound,
         ChecksumMismatch or StorageFailed.
         """
-        async with temporary_file(self._scratch) as file:
+        async with temporary_file(self.scratch) as file:
             new = await self._read_stream(pieces, file)
             if new.file_id:
                 await self._copy_file(project, new.file_id, file)
@@ -75,14 +67,14 @@ class AdapterBytes:
     async def validate(self, name: str, file: PrivateFile) -> AdapterFacts:
         """Validate the file of the adapter `name`. Raises AdapterInvalid."""
         try:
-            facts = await self._jobs.run(READ_ADAPTER, {"adapter": str(file.path)}, key=file.digest)
+            facts = await self.jobs.run(READ_ADAPTER, {"adapter": str(file.path)}, key=file.digest)
         except JobFailed as failed:
             raise AdapterInvalid(adapter=name, problem=failed.problem) from None
         return AdapterFacts(**facts)
 
     async def store(self, file: PrivateFile) -> Blob:
         """Copy the file to the blob store. Raises StorageFailed."""
-        async with self._blobs.create() as sink:
+        async with self.blobs.create() as sink:
             async for block in _blocks(file.path):
                 await sink.write(block)
             return await sink.commit()
@@ -107,9 +99,9 @@ class AdapterBytes:
 
     async def _copy_file(self, project: str, file_id: str, file: PrivateFile) -> None:
         source = await self._file(project, file_id)
-        check_file_size(source.size_bytes, self._limit)
+        check_file_size(source.size_bytes, self.limit)
         try:
-            async for chunk in self._blobs.read(source.blob_key, 0, source.size_bytes):
+            async for chunk in self.blobs.read(source.blob_key, 0, source.size_bytes):
                 await self._write(file, chunk)
         except BlobMissing:
             # Raises FileNotFound if the file has been deleted meanwhile; else its blob is lost.
@@ -117,16 +109,16 @@ class AdapterBytes:
             raise
 
     async def _file(self, project: str, file_id: str) -> File:
-        now = self._clock()
-        return await self._transactions.read(lambda tx: FileQueries(tx).get(project, file_id, now))
+        now = self.clock()
+        return await self.transactions.read(lambda tx: FileQueries(tx).get(project, file_id, now))
 
     async def _copy_path(self, path: str, file: PrivateFile) -> None:
-        source = await asyncio.to_thread(self._folders.find, "path", path)
+        source = await asyncio.to_thread(self.folders.find, "path", path)
         async for block in _blocks(source):
             await self._write(file, block)
 
     async def _write(self, file: PrivateFile, block: bytes) -> None:
-        check_file_size(file.size_bytes + len(block), self._limit)
+        check_file_size(file.size_bytes + len(block), self.limit)
         with disk_errors():
             await asyncio.to_thread(file.write, block)
 

@@ -1,5 +1,7 @@
 """The job handler of batches: read the file, run lines, close, write files. Every step resumes."""
 
+from dataclasses import dataclass
+
 from control_svc.base.ids import IdSource
 from control_svc.batches.executor import BatchRunner
 from control_svc.batches.input_file import BatchReader, delete_lines
@@ -14,36 +16,28 @@ from control_svc.jobs.queries import JobQueries
 from svc_kit.errors import JobNotRetriable
 
 
+@dataclass(frozen=True)
 class BatchHandler:
     """Runs the jobs of one kind."""
 
-    def __init__(
-        self,
-        kind: str,
-        reader: BatchReader,
-        runner: BatchRunner,
-        writer: BatchWriter,
-        ids: IdSource,
-        concurrency: int,
-    ) -> None:
-        """`concurrency`: maximum number of jobs of this kind that run in this process."""
-        self.kind = kind
-        self._ids = ids
-        self.concurrency = concurrency
-        self._reader = reader
-        self._runner = runner
-        self._writer = writer
+    kind: str
+    reader: BatchReader
+    runner: BatchRunner
+    writer: BatchWriter
+    ids: IdSource
+    concurrency: int
+    """Maximum number of jobs of this kind that run in this process."""
 
     async def run(self, claim: Claim, context: JobContext) -> None:
         """Run a batch, or resume it."""
         batch = await context.write(lambda tx: BatchQueries(tx).lock(claim.project, claim.subject))
         if batch.state is BatchState.VALIDATING:
-            batch = await self._reader.read(batch, context)
+            batch = await self.reader.read(batch, context)
         if batch.state is BatchState.IN_PROGRESS:
-            await self._runner.run(batch, context)
+            await self.runner.run(batch, context)
         batch = await self._close(context)
         if not batch.state.is_final:
-            await self._writer.write(batch, context)
+            await self.writer.write(batch, context)
         elif batch.state is BatchState.FAILED:
             await delete_lines(batch, context)
 
@@ -58,7 +52,7 @@ class BatchHandler:
         tx.announce(batch.id)
         if not abandoned.state.is_final:
             await BatchLineQueries(tx).close(job.project, batch.id, batch.abandoned_line_state)
-            await JobQueries(tx).add(job.project, new_job(batch.id, self._ids, CLOSING_KIND))
+            await JobQueries(tx).add(job.project, new_job(batch.id, self.ids, CLOSING_KIND))
 
     async def _close(self, context: JobContext) -> Batch:
         """End the pending lines: no line runs after this."""

@@ -5,7 +5,7 @@ searchable once the file is completed.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -50,25 +50,18 @@ class _FileRemoved(Exception):
     """The file is no longer in progress: it was removed or cancelled."""
 
 
+@dataclass(frozen=True)
 class IngestHandler:
     """Runs the jobs that ingest files."""
 
     kind = KIND
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        extractor: TextExtractor,
-        embedder: Embedder,
-        adder: FileAdder,
-        concurrency: int,
-    ) -> None:
-        """`concurrency`: maximum number of files that are ingested in this process."""
-        self._transactions = transactions
-        self._extractor = extractor
-        self._embedder = embedder
-        self._adder = adder
-        self.concurrency = concurrency
+    transactions: Transactions
+    extractor: TextExtractor
+    embedder: Embedder
+    adder: FileAdder
+    concurrency: int
+    """Maximum number of files that are ingested in this process."""
 
     async def run(self, claim: Claim, context: JobContext) -> None:
         """Ingest a file, or resume its ingestion."""
@@ -91,9 +84,9 @@ class IngestHandler:
         await _finish(job.project, job.subject, problem)(tx)
 
     async def _ingest(self, claim: Claim, context: JobContext) -> None:
-        file, store, source = await self._transactions.read(_load(claim))
-        name = store.embedding_model or self._adder.check_model()
-        model = await self._embedder.model(claim.project, name)
+        file, store, source = await self.transactions.read(_load(claim))
+        name = store.embedding_model or self.adder.check_model()
+        model = await self.embedder.model(claim.project, name)
         text = await self._extract_text(source)
         pieces = await self._split(claim.project, model, text, file.chunking)
         chunks = build_chunks(pieces, file.chunking)
@@ -113,7 +106,7 @@ class IngestHandler:
     async def _extract_text(self, source: File | None) -> str:
         if source is not None:
             try:
-                return await self._extractor.extract(source)
+                return await self.extractor.extract(source)
             except BlobMissing:
                 pass
         raise ExtractionFailed(ProblemCode.INVALID_FILE, "The file no longer exists.")
@@ -135,7 +128,7 @@ class IngestHandler:
         self, project: str, model: EmbeddingModel, texts: Sequence[str], limit: int
     ) -> list[Piece]:
         """Count the tokens of texts, and halve those that are over the limit."""
-        counts = await self._embedder.count_tokens(project, model.name, texts)
+        counts = await self.embedder.count_tokens(project, model.name, texts)
         pieces: list[Piece] = []
         for text, num_tokens in zip(texts, counts, strict=True):
             if not num_tokens:
@@ -156,7 +149,7 @@ class IngestHandler:
         """
         windows = [split_chunk(chunk, model.max_tokens) for chunk in chunks]
         texts = [join_text(window) for parts in windows for window in parts]
-        rows, digest = await self._embedder.embed(project, model.name, texts, is_background=True)
+        rows, digest = await self.embedder.embed(project, model.name, texts, is_background=True)
         vectors: list[Vector] = []
         for parts in windows:
             weights = [sum(piece.num_tokens for piece in window) for window in parts]

@@ -49,26 +49,19 @@ class _Query:
     vector: Vector
 
 
+@dataclass(frozen=True)
 class VectorSearch:
     """Implements `Search`."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        embedder: Embedder,
-        index: VectorIndex,
-        adder: FileAdder,
-        clock: Clock,
-    ) -> None:
-        self._transactions = transactions
-        self._embedder = embedder
-        self._index = index
-        self._adder = adder
-        self._clock = clock
+    transactions: Transactions
+    embedder: Embedder
+    index: VectorIndex
+    adder: FileAdder
+    clock: Clock
 
     def check_model(self) -> None:
         """See `Search`."""
-        self._adder.check_model()
+        self.adder.check_model()
 
     async def search(
         self,
@@ -104,7 +97,7 @@ class VectorSearch:
 
     async def _touch_stores(self, project: str, store_ids: Sequence[str]) -> list[VectorStore]:
         """Get stores and record their use. Raises VectorStoreNotFound or VectorStoreExpired."""
-        now, distinct_ids = self._clock(), dict.fromkeys(store_ids)
+        now, distinct_ids = self.clock(), dict.fromkeys(store_ids)
 
         async def read(tx: Transaction) -> list[VectorStore]:
             stores = [await VectorStoreQueries(tx).get(project, each) for each in distinct_ids]
@@ -118,9 +111,9 @@ class VectorSearch:
                 store.check_not_expired(now)
                 await VectorStoreQueries(tx).update(project, store.touch(now))
 
-        stores = await self._transactions.read(read)
+        stores = await self.transactions.read(read)
         if any(store.needs_touch(now) for store in stores):
-            await self._transactions.write(touch)
+            await self.transactions.write(touch)
         return stores
 
     async def _embed(
@@ -128,7 +121,7 @@ class VectorSearch:
     ) -> list[_Query]:
         """Embed queries with the model of `stores`. Raises EmbeddingModelChanged."""
         try:
-            result = await self._embedder.embed(project, model, queries, is_background=False)
+            result = await self.embedder.embed(project, model, queries, is_background=False)
         except ModelNotFound as error:
             raise EmbeddingModelChanged(vector_store=stores[0].id, model=model) from error
         except ContextLengthExceeded as error:
@@ -150,7 +143,7 @@ class VectorSearch:
         store_ids = [store.id for store in stores]
         if filters is None:
             return SearchScope(project, store_ids)
-        entries = await self._transactions.read(
+        entries = await self.transactions.read(
             lambda tx: StoreFileQueries(tx).list_matching(project, store_ids, filters)
         )
         return SearchScope(project, store_ids, entries)
@@ -169,13 +162,13 @@ class VectorSearch:
                 keys.update(await chunks.search_words(scope, query.words, limit))
             return await chunks.get_searchable(scope.project, keys, await tx.now())
 
-        return await self._transactions.read(read)
+        return await self.transactions.read(read)
 
     async def _search_vector(
         self, vector: Vector, scope: SearchScope, stores: Sequence[VectorStore], limit: int
     ) -> list[ChunkKey]:
         """Search in the database if it has vectors, else in memory."""
-        keys = await self._transactions.read(
+        keys = await self.transactions.read(
             lambda tx: ChunkQueries(tx).search_vector(scope, vector, limit)
         )
         if keys is not None:
@@ -183,7 +176,7 @@ class VectorSearch:
         return [
             key
             for store in stores
-            for key in await self._index.search(scope.project, store, vector, limit, scope.entries)
+            for key in await self.index.search(scope.project, store, vector, limit, scope.entries)
         ]
 
 
