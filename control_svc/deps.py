@@ -24,7 +24,7 @@ from control_svc.event_log.reader import GroupReader, StreamReader
 from control_svc.event_log.tail_cache import Tails
 from control_svc.inference.models import Models, RpcModels
 from control_svc.inference.prefix_cleanup import PrefixCleanup
-from control_svc.inference.turn_client import RpcTokenCounter, RpcTurnClient, TokenCounter
+from control_svc.inference.turn_client import RpcTurnClient, TokenCounter
 from control_svc.inference.turns import TurnClient
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.errors import DomainError
@@ -136,8 +136,5 @@ class ModelParts(NamedTuple):
 
 def model_parts(deps: Deps, turn_timeout_s: float) -> ModelParts:
     """Build the clients of the inference service."""
-    return ModelParts(
-        RpcTurnClient(deps.inference, deps.token, timeout_s=turn_timeout_s),
-        RpcModels(deps.inference, deps.token),
-        RpcTokenCounter(deps.inference, deps.token, timeout_s=turn_timeout_s),
-    )
+    client = RpcTurnClient(deps.inference, deps.token, timeout_s=turn_timeout_s)
+    return ModelParts(client, RpcModels(deps.inference, deps.token), client)

@@ -14,7 +14,7 @@ from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.inference.client import SERVICE, call_metadata, stream_messages
+from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from control_svc.inference.generation_options import OPTIONS
 from control_svc.inference.turns import (
     AudioPart,
@@ -49,7 +49,10 @@ _REASONS: Final[Mapping[int, FinishReason]] = {
 
 
 class RpcTurnClient:
-    """A `TurnClient` over a channel. The channel must not retry: workers count engine deaths."""
+    """A `TurnClient` and `TokenCounter` over a channel.
+
+    The channel must not retry: workers count engine deaths.
+    """
 
     def __init__(
         self, channel: grpc.aio.Channel, token: ServiceToken | None, *, timeout_s: float
@@ -67,11 +70,7 @@ class RpcTurnClient:
         if self._token is None:  # only services may set `keep_for`
             request = replace(request, keep_for="")
         call = self._stub.Chat(
-            chat_request(request),
-            metadata=call_metadata(
-                self._token, request.project, Priority[request.priority.name], _KEY_ID
-            ),
-            timeout=self._timeout_s,
+            chat_request(request), metadata=self._metadata(request), timeout=self._timeout_s
         )
         accepted: generation.Accepted | None = None
         with openai_names(CHAT_PARAMS), _engine_deaths(), stream_messages(call) as messages:
@@ -89,6 +88,20 @@ class RpcTurnClient:
                     yield _REASONS[message.finished.reason]
                 elif kind == "done":
                     yield _usage(message.done.usage)
+
+    async def count(self, request: TurnRequest) -> int:
+        """Count the tokens of the prompt of a turn. Raises the service's errors."""
+        turn = chat_request(request)
+        count_request = pb.CountTokensRequest(model=turn.model, conversation=turn.conversation)
+        with translate_errors(SERVICE):
+            response = await self._stub.CountTokens(
+                count_request, metadata=self._metadata(request), timeout=self._timeout_s
+            )
+        return response.prompt_tokens
+
+    def _metadata(self, request: TurnRequest) -> Metadata:
+        priority = Priority[request.priority.name]
+        return call_metadata(self._token, request.project, priority, _KEY_ID)
 
 
 @contextmanager
@@ -166,30 +179,6 @@ def _usage(usage: generation.Usage) -> TurnUsage:
     return TurnUsage(
         usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens
     )
-
-
-class RpcTokenCounter:
-    """A `TokenCounter` over a channel."""
-
-    def __init__(
-        self, channel: grpc.aio.Channel, token: ServiceToken | None, *, timeout_s: float
-    ) -> None:
-        self._stub = InferenceServiceStub(channel)
-        self._token = token
-        self._timeout_s = timeout_s
-
-    async def count(self, request: TurnRequest) -> int:
-        """Count the tokens of the prompt of a turn. Raises the service's errors."""
-        turn = chat_request(request)
-        count_request = pb.CountTokensRequest(model=turn.model, conversation=turn.conversation)
-        metadata = call_metadata(
-            self._token, request.project, Priority[request.priority.name], _KEY_ID
-        )
-        with translate_errors(SERVICE):
-            response = await self._stub.CountTokens(
-                count_request, metadata=metadata, timeout=self._timeout_s
-            )
-        return response.prompt_tokens
 
 
 class TokenCounter(Protocol):
