@@ -1,21 +1,23 @@
-"""Converts items to the messages of a turn.
+"""Converts items to the messages of a turn, and finds which of them fit into a context.
 
 Consecutive reasoning, text and calls of the assistant are merged into one message. Equal items
 always give equal messages, so that prefixes stay cached.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
 
+from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import (
     RefusalPart,
     TextPart,
     TurnCall,
     TurnMessage,
     TurnPart,
+    TurnRequest,
     TurnRole,
 )
 from control_svc.items.model import (
@@ -37,6 +39,7 @@ from control_svc.items.model import (
     Text,
     plain_text,
 )
+from svc_kit.errors import ContextLengthExceeded
 
 FILE_SEARCH: Final = "file_search"
 """The function name of the hosted file search."""
@@ -210,3 +213,36 @@ def _search_output(call: FileSearchCall) -> str:
         return "Nothing was found."
     numbered = enumerate(call.results, call.first)
     return "\n\n".join(f"[{n}] {result.filename}\n{result.text}" for n, result in numbered)
+
+
+# ---- truncation
+
+
+def is_user_message(item: Item) -> bool:
+    """Whether an item is a user message: chat templates expect that a prompt begins with one."""
+    return isinstance(item.content, Message) and item.content.role is Role.USER
+
+
+async def first_that_fits(
+    counter: TokenCounter,
+    request: TurnRequest,
+    instructions: str,
+    items: Sequence[Item],
+    starts: Sequence[int],
+    error: ContextLengthExceeded,
+) -> int:
+    """Binary search for the first of `starts` whose items fit into half of the exceeded limit, so
+    that truncation is needed less often; the last start if none does.
+
+    `starts` is ascending and not empty. `request` is that of the turn which exceeded the limit.
+    """
+    low, high = 0, len(starts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        messages = turn_messages(instructions, items[starts[middle] :])
+        num_tokens = await counter.count(replace(request, messages=messages))
+        if num_tokens <= error.context_tokens // 2:
+            high = middle
+        else:
+            low = middle + 1
+    return starts[low]

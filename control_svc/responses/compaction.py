@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 from corral.inference.v1.inference_service_pb2 import ChatDelta
 
 from control_svc.agent.model import NO_USAGE
-from control_svc.agent.prompt import turn_messages
-from control_svc.agent.truncation import is_user_message
+from control_svc.agent.prompt import is_user_message, turn_messages
 from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Clock
 from control_svc.inference.turn_client import TokenCounter

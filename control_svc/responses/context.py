@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from control_svc.agent.truncation import first_that_fits, is_user_message
+from control_svc.agent.prompt import first_that_fits, is_user_message
 from control_svc.base.ids import RESPONSE, IdSource
 from control_svc.db.transaction import Clock, Transaction
 from control_svc.inference.models import Models

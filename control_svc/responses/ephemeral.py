@@ -10,9 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from control_svc.agent.model import NO_USAGE, Context
-from control_svc.agent.prompt import turn_messages
+from control_svc.agent.prompt import is_user_message, turn_messages
 from control_svc.agent.recorder import NullSink
-from control_svc.agent.truncation import is_user_message
 from control_svc.agent.turn import ToolSet, turn_request
 from control_svc.base.ids import IdSource
 from control_svc.conversations.queries import ConversationQueries

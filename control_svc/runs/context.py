@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from control_svc.agent.model import PROMPT_LIMIT
+from control_svc.agent.prompt import first_that_fits, is_user_message
 from control_svc.agent.recorder import EventSink
-from control_svc.agent.truncation import first_that_fits, is_user_message
 from control_svc.assistants.queries import ThreadQueries
 from control_svc.base.pagination import Window
 from control_svc.db.transaction import Transaction, Transactions
