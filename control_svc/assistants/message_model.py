@@ -6,7 +6,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from control_svc.base.validation import check_metadata, check_request_id
+from control_svc.base.validation import (
+    check_length,
+    check_metadata,
+    check_num_bytes,
+    check_request_id,
+)
 from control_svc.items.model import (
     MAX_TEXT_BYTES,
     Image,
@@ -17,7 +22,7 @@ from control_svc.items.model import (
     Role,
     Text,
 )
-from svc_kit.errors import InvalidField, MissingField, TooLong, UnsupportedValue
+from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 MAX_PARTS: Final = 100
 MAX_ATTACHMENTS: Final = 100
@@ -73,9 +78,7 @@ class NewMessage:
         if self.role not in (Role.USER, Role.ASSISTANT):
             raise UnsupportedValue(field=f"{path}role", value=self.role.value)
         _check_content(f"{path}content", self.content)
-        field, length = f"{path}attachments", len(self.attachments)
-        if length > MAX_ATTACHMENTS:
-            raise TooLong(field=field, length=length, limit=MAX_ATTACHMENTS)
+        check_length(f"{path}attachments", self.attachments, MAX_ATTACHMENTS)
         check_metadata(self.metadata, f"{path}metadata")
 
     def files(self, path: str = "") -> Iterator[FileUse]:
@@ -171,15 +174,13 @@ def start_message(
 def _check_content(path: str, content: tuple[Part, ...]) -> None:
     if not content:
         raise MissingField(field=path)
-    if len(content) > MAX_PARTS:
-        raise TooLong(field=path, length=len(content), limit=MAX_PARTS)
+    check_length(path, content, MAX_PARTS)
     for index, part in enumerate(content):
         _check_part(f"{path}[{index}]", part)
     texts = sum(len(part.text.encode()) for part in content if isinstance(part, Text))
     urls = sum(len(part.url) for part in content if isinstance(part, Image))
-    for size, limit in ((texts, MAX_TEXT_BYTES), (urls, MAX_URL_BYTES)):
-        if size > limit:
-            raise TooLong(field=path, length=size, limit=limit, unit="bytes")
+    check_num_bytes(path, texts, MAX_TEXT_BYTES)
+    check_num_bytes(path, urls, MAX_URL_BYTES)
 
 
 def _check_part(path: str, part: Part) -> None:

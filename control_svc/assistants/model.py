@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from control_svc.assistants.message_model import NewMessage
-from control_svc.base.validation import check_metadata, check_request_id, check_text
+from control_svc.base.validation import check_length, check_metadata, check_request_id, check_text
 from control_svc.base.versioning import Versioned
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.tools.model import (
@@ -25,7 +25,7 @@ from control_svc.tools.tool_validation import (
     check_tools,
 )
 from control_svc.vector_stores.model import NewVectorStore
-from svc_kit.errors import ThreadBusy, TooLong, UnsupportedValue
+from svc_kit.errors import ThreadBusy, UnsupportedValue
 
 MAX_NAME_CHARACTERS: Final = 256
 MAX_DESCRIPTION_CHARACTERS: Final = 512
@@ -94,12 +94,6 @@ def check_assistant_tools(tools: tuple[Tool, ...], limit: int = MAX_TOOLS) -> No
     check_tools(tools, limit)
 
 
-def check_length(name: str, text: str, limit: int) -> None:
-    """Raises TooLong."""
-    if len(text) > limit:
-        raise TooLong(field=name, length=len(text), limit=limit, unit="characters")
-
-
 MAX_FIRST_MESSAGES: Final = 1000
 
 
@@ -136,11 +130,9 @@ class NewThread:
         """
         self.settings.check(path)
         check_new_stores(self.new_stores, self.settings.resources, f"{path}tool_resources")
-        field, length = f"{path}messages", len(self.messages)
-        if length > MAX_FIRST_MESSAGES:
-            raise TooLong(field=field, length=length, limit=MAX_FIRST_MESSAGES)
+        check_length(f"{path}messages", self.messages, MAX_FIRST_MESSAGES)
         for index, message in enumerate(self.messages):
-            message.check(f"{field}[{index}].")
+            message.check(f"{path}messages[{index}].")
         check_request_id(self.request_id)
 
 

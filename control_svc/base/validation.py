@@ -1,7 +1,8 @@
 """Validation shared by several slices. Errors name the invalid field."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from datetime import timedelta
 from typing import Final
 
@@ -25,11 +26,41 @@ def check_text(field: str, text: str, limit: int = MAX_NAME_CHARACTERS) -> str:
     """
     if not text:
         raise MissingField(field=field)
-    if len(text) > limit:
-        raise TooLong(field=field, length=len(text), limit=limit, unit="characters")
+    check_length(field, text, limit)
     if _CONTROL.search(text):
         raise InvalidField(field=field, problem="it contains control characters")
     return text
+
+
+def check_length(field: str, value: Sized, limit: int) -> None:
+    """Raise TooLong for a text with more characters, or a collection with more items."""
+    if len(value) > limit:
+        unit = "characters" if isinstance(value, str) else "items"
+        raise TooLong(field=field, length=len(value), limit=limit, unit=unit)
+
+
+def check_num_bytes(field: str, num_bytes: int, limit: int) -> None:
+    """Raise TooLong if there are more bytes."""
+    if num_bytes > limit:
+        raise TooLong(field=field, length=num_bytes, limit=limit, unit="bytes")
+
+
+def check_range(
+    field: str, value: float | None, minimum: float, maximum: float | None = None
+) -> None:
+    """Raise OutOfRange unless a value, which may be None, is within both limits."""
+    limit = math.inf if maximum is None else maximum
+    if value is not None and not minimum <= value <= limit:
+        raise OutOfRange(field=field, value=value, minimum=minimum, maximum=maximum)
+
+
+def check_duration(
+    field: str, duration: timedelta | None, minimum: timedelta, maximum: timedelta
+) -> None:
+    """Raise OutOfRange, in seconds, unless a duration, which may be None, is within both limits."""
+    if duration is not None and not minimum <= duration <= maximum:
+        seconds = [int(each.total_seconds()) for each in (duration, minimum, maximum)]
+        raise OutOfRange(field=field, value=seconds[0], minimum=seconds[1], maximum=seconds[2])
 
 
 def check_request_id(request_id: str) -> str:
@@ -39,24 +70,16 @@ def check_request_id(request_id: str) -> str:
 
 def check_metadata(metadata: Mapping[str, str], field: str = "metadata") -> None:
     """Check the metadata of an object. Raises MissingField, TooLong or InvalidField."""
-    if len(metadata) > MAX_METADATA_PAIRS:
-        raise TooLong(field=field, length=len(metadata), limit=MAX_METADATA_PAIRS)
+    check_length(field, metadata, MAX_METADATA_PAIRS)
     for key, value in metadata.items():
         check_text(field, key, MAX_METADATA_KEY_CHARACTERS)
         if value:
             check_text(f"{field}.{key}", value, MAX_METADATA_VALUE_CHARACTERS)
 
 
-def check_ttl(ttl: timedelta | None, field: str = "ttl") -> timedelta | None:
-    """Check and return a time to live. Raises OutOfRange, in seconds."""
-    if ttl is not None and not MIN_TTL <= ttl <= MAX_TTL:
-        raise OutOfRange(
-            field=field,
-            value=int(ttl.total_seconds()),
-            minimum=int(MIN_TTL.total_seconds()),
-            maximum=int(MAX_TTL.total_seconds()),
-        )
-    return ttl
+def check_ttl(ttl: timedelta | None, field: str = "ttl") -> None:
+    """Check a time to live. Raises OutOfRange."""
+    check_duration(field, ttl, MIN_TTL, MAX_TTL)
 
 
 def check_digest(field: str, digest: str, digits: int) -> str:

@@ -16,9 +16,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from control_svc.base.validation import check_metadata, check_request_id, check_ttl
+from control_svc.base.validation import check_duration, check_metadata, check_request_id, check_ttl
 from control_svc.files.model import File, FilePurpose
-from svc_kit.errors import BatchNotCancellable, InvalidField, MissingField, OutOfRange
+from svc_kit.errors import BatchNotCancellable, InvalidField, MissingField
 
 DEFAULT_WINDOW: Final = timedelta(hours=24)
 MIN_WINDOW: Final = timedelta(hours=1)
@@ -271,7 +271,7 @@ class NewBatch:
         if self.endpoint not in tuple(BatchEndpoint):
             supported = ", ".join(BatchEndpoint)
             raise InvalidField(field="endpoint", problem=f"supported values are {supported}")
-        self._check_window()
+        check_duration("completion_window", self.window, MIN_WINDOW, MAX_WINDOW)
         check_metadata(self.metadata)
         check_ttl(self.output_ttl, "output_ttl")
         check_request_id(self.request_id)
@@ -289,15 +289,6 @@ class NewBatch:
             created_at=now,
             expires_at=now + window,
         )
-
-    def _check_window(self) -> None:
-        if self.window is not None and not MIN_WINDOW <= self.window <= MAX_WINDOW:
-            raise OutOfRange(
-                field="completion_window",
-                value=int(self.window.total_seconds()),
-                minimum=int(MIN_WINDOW.total_seconds()),
-                maximum=int(MAX_WINDOW.total_seconds()),
-            )
 
 
 def check_input(file: File) -> None:

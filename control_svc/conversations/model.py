@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from control_svc.base.validation import check_metadata, check_request_id
+from control_svc.base.validation import check_length, check_metadata, check_request_id
 from control_svc.items.input_items import InputItem
-from svc_kit.errors import ConversationLocked, MissingField, TooLong
+from svc_kit.errors import ConversationLocked, MissingField
 
 MAX_NEW_ITEMS: Final = 20
 """Limit of the items that one request adds, as in OpenAI's API."""
@@ -76,7 +76,6 @@ class NewItems:
 
 def check_new_items(items: tuple[InputItem, ...]) -> None:
     """Raises MissingField, InvalidField or TooLong."""
-    if len(items) > MAX_NEW_ITEMS:
-        raise TooLong(field="items", length=len(items), limit=MAX_NEW_ITEMS)
+    check_length("items", items, MAX_NEW_ITEMS)
     for index, item in enumerate(items):
         item.check(f"items[{index}]")

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 from control_svc.base.validation import (
     SHA256_DIGITS,
     check_digest,
+    check_length,
+    check_range,
     check_request_id,
     check_text,
     check_ttl,
@@ -18,7 +20,6 @@ from svc_kit.errors import (
     ChecksumMismatch,
     InvalidField,
     MissingField,
-    OutOfRange,
     RequestTooLarge,
     SizeMismatch,
     TooLong,
@@ -94,7 +95,7 @@ class NewFile:
         check_digest("sha256", self.sha256, SHA256_DIGITS)
         check_request_id(self.request_id)
         if self.size_bytes is not None:
-            check_size(self.size_bytes, minimum=0)
+            check_range("size_bytes", self.size_bytes, 0)
             check_file_size(self.size_bytes, limits.limit_for(purpose))
 
     def check_bytes(self, size_bytes: int, sha256: str) -> None:
@@ -136,12 +137,6 @@ def check_purpose(purpose: FilePurpose | None) -> FilePurpose:
             problem=f"only the server creates files with the purpose {purpose.value}",
         )
     return purpose
-
-
-def check_size(size_bytes: int, *, minimum: int) -> None:
-    """Raise OutOfRange if a declared size is below the minimum."""
-    if size_bytes < minimum:
-        raise OutOfRange(field="size_bytes", value=size_bytes, minimum=minimum)
 
 
 def expiry_time(purpose: FilePurpose, ttl: timedelta | None, now: datetime) -> datetime | None:
@@ -237,7 +232,7 @@ class NewUpload:
         """
         check_text("filename", self.filename)
         check_purpose(self.purpose)
-        check_size(self.size_bytes, minimum=1)
+        check_range("size_bytes", self.size_bytes, 1)
         check_file_size(self.size_bytes, limit)
         check_text("mime_type", self.mime_type)
         check_ttl(self.ttl)
@@ -255,8 +250,7 @@ class Completion:
         """Validate the part ids and the checksum. Raises MissingField, TooLong or InvalidField."""
         if not self.part_ids:
             raise MissingField(field="part_ids")
-        if len(self.part_ids) > MAX_PARTS:
-            raise TooLong(field="part_ids", length=len(self.part_ids), limit=MAX_PARTS)
+        check_length("part_ids", self.part_ids, MAX_PARTS)
         check_digest("md5", self.md5, MD5_DIGITS)
         seen: set[str] = set()
         for number, part_id in enumerate(self.part_ids):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.validation import check_range
 from control_svc.blobs.store import Blob, BlobMissing, BlobSink, BlobStore
 from control_svc.db.transaction import (
     Clock,
@@ -31,7 +32,6 @@ from svc_kit.errors import (
     AdapterNotFound,
     FileNotFound,
     MissingField,
-    OutOfRange,
     RangeNotSatisfiable,
     RequestIdReused,
     RequestTooLarge,
@@ -133,9 +133,8 @@ class Files:
 
         Raises FileNotFound, OutOfRange or RangeNotSatisfiable.
         """
-        for field, value in (("offset", offset), ("length", length or 0)):
-            if value < 0:
-                raise OutOfRange(field=field, value=value, minimum=0)
+        check_range("offset", offset, 0)
+        check_range("length", length, 0)
         file = await self.get(project, file_id)
         if offset > file.size_bytes:
             raise RangeNotSatisfiable(field="offset", size=file.size_bytes)

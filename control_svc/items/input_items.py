@@ -6,7 +6,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Final
 
-from control_svc.base.validation import check_text
+from control_svc.base.validation import check_length, check_num_bytes, check_text
 from control_svc.items.model import (
     ITEM_PREFIXES,
     MAX_TEXT_BYTES,
@@ -29,7 +29,7 @@ from control_svc.items.model import (
     Role,
     Text,
 )
-from svc_kit.errors import InvalidField, MissingField, TooLong
+from svc_kit.errors import InvalidField, MissingField
 
 MAX_TOOLS: Final = 128
 """Tools in the list of one MCP server; the prompt contains all of them."""
@@ -62,8 +62,8 @@ class InputItem:
                 raise MissingField(field=field)
             return
         _check_names(content, field)
-        if isinstance(content, McpListTools) and len(content.tools) > MAX_TOOLS:
-            raise TooLong(field=f"{field}.tools", length=len(content.tools), limit=MAX_TOOLS)
+        if isinstance(content, McpListTools):
+            check_length(f"{field}.tools", content.tools, MAX_TOOLS)
         _check_text(content, field)
         for index, part in enumerate(content_parts(content)):
             _check_part(part, f"{field}.content[{index}]")
@@ -105,8 +105,7 @@ def _check_names(content: Content, field: str) -> None:
 def _check_text(content: Content, field: str) -> None:
     texts = [part.text for part in content_parts(content) if isinstance(part, Text)]
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
-    if size > MAX_TEXT_BYTES:
-        raise TooLong(field=f"{field}.content", length=size, limit=MAX_TEXT_BYTES, unit="bytes")
+    check_num_bytes(f"{field}.content", size, MAX_TEXT_BYTES)
 
 
 def _check_part(part: Part, field: str) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Index, Select, func, insert, select, tuple_, 
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.pagination import Page, PageRequest, PageTokens
-from control_svc.base.validation import check_text
+from control_svc.base.validation import check_length, check_range, check_text
 from control_svc.db.cleanup import Deleted, delete_some
 from control_svc.db.tables import Instant, Key, Project, Table
 from control_svc.db.transaction import (
@@ -22,7 +22,7 @@ from control_svc.db.transaction import (
     read_transaction,
     write_transaction,
 )
-from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
+from svc_kit.errors import InvalidField, MissingField
 
 HOUR: Final = timedelta(hours=1)
 MAX_DELTAS: Final = 1000
@@ -86,8 +86,7 @@ class UsageReport:
         check_text("report_id", self.id, MAX_REPORT_ID_CHARACTERS)
         if not self.deltas:
             raise MissingField(field="deltas")
-        if len(self.deltas) > MAX_DELTAS:
-            raise TooLong(field="deltas", length=len(self.deltas), limit=MAX_DELTAS)
+        check_length("deltas", self.deltas, MAX_DELTAS)
         for number, delta in enumerate(self.deltas):
             _check_delta(f"deltas[{number}]", delta, now)
         return self
@@ -99,10 +98,7 @@ def _check_delta(field: str, delta: UsageSum, now: datetime) -> None:
     if not now - OLDEST_REPORT <= delta.key.start <= now + HOUR:
         raise InvalidField(field=f"{field}.hour", problem="it is not within the last two days")
     for name, value in zip(Counts._fields, delta.counts, strict=True):
-        if not 0 <= value <= _MAX_COUNT:
-            raise OutOfRange(
-                field=f"{field}.counts.{name}", value=value, minimum=0, maximum=_MAX_COUNT
-            )
+        check_range(f"{field}.counts.{name}", value, 0, _MAX_COUNT)
 
 
 def hour_of(time: datetime) -> datetime:

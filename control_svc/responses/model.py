@@ -14,7 +14,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from control_svc.agent.model import NO_USAGE, add_usage
-from control_svc.base.validation import check_metadata, check_request_id, check_text
+from control_svc.base.validation import (
+    check_length,
+    check_metadata,
+    check_num_bytes,
+    check_range,
+    check_request_id,
+    check_text,
+)
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.input_items import Include, InputItem
@@ -30,10 +37,8 @@ from control_svc.tools.tool_validation import (
 from svc_kit.errors import (
     InvalidField,
     MissingField,
-    OutOfRange,
     PreviousResponseUnfinished,
     ResponseNotCancellable,
-    TooLong,
 )
 
 _SUMMARY_PREFIX: Final = "Summary of the conversation so far:\n\n"
@@ -178,9 +183,9 @@ class ResponseSettings:
         self._check_texts()
         self._check_choices()
         check_metadata(self.metadata)
-        _check_at_least("max_output_tokens", self.max_output_tokens, 1)
-        _check_at_least("max_tool_calls", self.max_tool_calls, 1)
-        _check_at_least("compact_threshold", self.compact_threshold, MIN_COMPACT_THRESHOLD)
+        check_range("max_output_tokens", self.max_output_tokens, 1)
+        check_range("max_tool_calls", self.max_tool_calls, 1)
+        check_range("compact_threshold", self.compact_threshold, MIN_COMPACT_THRESHOLD)
         check_tools(self.tools)
         check_format(self.format, "text.format")
         if self.choice is not None:
@@ -191,13 +196,7 @@ class ResponseSettings:
             raise InvalidField(field="background", problem="requires 'store': true")
 
     def _check_texts(self) -> None:
-        if len(self.instructions or "") > MAX_INSTRUCTIONS_CHARACTERS:
-            raise TooLong(
-                field="instructions",
-                length=len(self.instructions or ""),
-                limit=MAX_INSTRUCTIONS_CHARACTERS,
-                unit="characters",
-            )
+        check_length("instructions", self.instructions or "", MAX_INSTRUCTIONS_CHARACTERS)
         for name, limit in (
             ("model", _MAX_LABEL_CHARACTERS),
             ("safety_identifier", _MAX_LABEL_CHARACTERS),
@@ -207,10 +206,7 @@ class ResponseSettings:
             if text := getattr(self, name):
                 check_text(name, text, limit)
         size = len(self.prompt_cache_key.encode())
-        if size > _MAX_CACHE_KEY_BYTES:
-            raise TooLong(
-                field="prompt_cache_key", length=size, limit=_MAX_CACHE_KEY_BYTES, unit="bytes"
-            )
+        check_num_bytes("prompt_cache_key", size, _MAX_CACHE_KEY_BYTES)
 
     def _check_choices(self) -> None:
         for name, value, choices in (
@@ -219,11 +215,6 @@ class ResponseSettings:
         ):
             if value and value not in choices:
                 raise InvalidField(field=name, problem=f"must be one of {', '.join(choices)}")
-
-
-def _check_at_least(name: str, value: int | None, minimum: int) -> None:
-    if value is not None and value < minimum:
-        raise OutOfRange(field=name, value=value, minimum=minimum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,8 +239,7 @@ class NewResponse:
             raise InvalidField(field="previous_response_id", problem=problem)
         if not (self.input or self.previous_id or self.conversation_id):
             raise MissingField(field="input")
-        if len(self.input) > MAX_INPUT_ITEMS:
-            raise TooLong(field="input", length=len(self.input), limit=MAX_INPUT_ITEMS)
+        check_length("input", self.input, MAX_INPUT_ITEMS)
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
         if self.conversation_id and not self.settings.store:

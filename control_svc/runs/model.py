@@ -17,8 +17,14 @@ from typing import Final, NamedTuple
 
 from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.assistants.message_model import NewMessage
-from control_svc.assistants.model import AssistantSettings, check_assistant_tools, check_length
-from control_svc.base.validation import check_metadata, check_request_id, check_text
+from control_svc.assistants.model import AssistantSettings, check_assistant_tools
+from control_svc.base.validation import (
+    check_length,
+    check_metadata,
+    check_range,
+    check_request_id,
+    check_text,
+)
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FunctionCall
@@ -28,10 +34,8 @@ from svc_kit.errors import (
     DomainError,
     InternalError,
     InvalidArgument,
-    OutOfRange,
     ResourceExhausted,
     RunNotCancellable,
-    TooLong,
     ToolOutputsIncomplete,
     ToolOutputsNotAccepted,
 )
@@ -178,25 +182,18 @@ class NewRun:
         check_text("assistant_id", self.assistant_id)
         if self.model:
             check_text("model", self.model)
-        for name, text in (
-            ("instructions", self.instructions or ""),
-            ("additional_instructions", self.additional_instructions),
-        ):
-            check_length(name, text, MAX_INSTRUCTIONS_CHARACTERS)
+        check_length("instructions", self.instructions or "", MAX_INSTRUCTIONS_CHARACTERS)
+        check_length(
+            "additional_instructions", self.additional_instructions, MAX_INSTRUCTIONS_CHARACTERS
+        )
         check_assistant_tools(self.tools or (), MAX_TOOLS)
         check_metadata(self.metadata)
         check_format(self.format)
         check_effort(self.reasoning_effort)
-        for name, value, minimum in (
-            ("truncation_strategy.last_messages", self.truncation.last_messages, 1),
-            ("max_prompt_tokens", self.max_prompt_tokens, MIN_TOKEN_LIMIT),
-            ("max_completion_tokens", self.max_completion_tokens, MIN_TOKEN_LIMIT),
-        ):
-            if value is not None and value < minimum:
-                raise OutOfRange(field=name, value=value, minimum=minimum)
-        length = len(self.additional_messages)
-        if length > MAX_ADDITIONAL_MESSAGES:
-            raise TooLong(field="additional_messages", length=length, limit=MAX_ADDITIONAL_MESSAGES)
+        check_range("truncation_strategy.last_messages", self.truncation.last_messages, 1)
+        check_range("max_prompt_tokens", self.max_prompt_tokens, MIN_TOKEN_LIMIT)
+        check_range("max_completion_tokens", self.max_completion_tokens, MIN_TOKEN_LIMIT)
+        check_length("additional_messages", self.additional_messages, MAX_ADDITIONAL_MESSAGES)
         for index, message in enumerate(self.additional_messages):
             message.check(f"additional_messages[{index}].")
         check_request_id(self.request_id)

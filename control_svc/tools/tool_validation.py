@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from control_svc.base.validation import check_length, check_num_bytes, check_range
 from control_svc.inference.turns import ChoiceMode
 from control_svc.tools.model import (
     CustomTool,
@@ -26,8 +27,6 @@ from svc_kit.errors import (
     InvalidField,
     InvalidJson,
     MissingField,
-    OutOfRange,
-    TooLong,
     UnsupportedValue,
 )
 
@@ -51,8 +50,7 @@ def check_tools(tools: Sequence[Tool], limit: int = MAX_TOOLS, field: str = "too
 
     Raises InvalidField, InvalidJson, MissingField, OutOfRange or TooLong.
     """
-    if len(tools) > limit:
-        raise TooLong(field=field, length=len(tools), limit=limit)
+    check_length(field, tools, limit)
     names: set[str] = set()
     for index, tool in enumerate(tools):
         path = f"{field}[{index}]"
@@ -90,9 +88,7 @@ def check_schema(field: str, schema_json: str) -> None:
 
     Raises InvalidField, InvalidJson or TooLong.
     """
-    size = len(schema_json.encode())
-    if size > MAX_SCHEMA_BYTES:
-        raise TooLong(field=field, length=size, limit=MAX_SCHEMA_BYTES, unit="bytes")
+    check_num_bytes(field, len(schema_json.encode()), MAX_SCHEMA_BYTES)
     try:
         schema = json.loads(schema_json or "{}")
     except (ValueError, RecursionError) as error:
@@ -104,13 +100,11 @@ def check_schema(field: str, schema_json: str) -> None:
 def check_resources(resources: ToolResources, field: str = "tool_resources") -> None:
     """Validate vector store ids. Raises TooLong or MissingField."""
     path = f"{field}.file_search.vector_store_ids"
-    if len(resources.vector_store_ids) > MAX_STORES:
-        raise TooLong(field=path, length=len(resources.vector_store_ids), limit=MAX_STORES)
+    check_length(path, resources.vector_store_ids, MAX_STORES)
     for store in resources.vector_store_ids:
         if not store:
             raise MissingField(field=path)
-        if len(store) > MAX_ID_CHARACTERS:
-            raise TooLong(field=path, length=len(store), limit=MAX_ID_CHARACTERS, unit="characters")
+        check_length(path, store, MAX_ID_CHARACTERS)
 
 
 def check_new_stores(
@@ -121,9 +115,7 @@ def check_new_stores(
     Raises MissingField, InvalidField, OutOfRange or TooLong.
     """
     path = f"{field}.file_search.vector_stores"
-    length = len(stores) + len(resources.vector_store_ids)
-    if length > MAX_STORES:
-        raise TooLong(field=path, length=length, limit=MAX_STORES)
+    check_length(path, (*stores, *resources.vector_store_ids), MAX_STORES)
     for index, store in enumerate(stores):
         store.check(f"{path}[{index}].")
 
@@ -137,11 +129,15 @@ def check_effort(effort: str, field: str = "reasoning_effort") -> None:
 def _check_tool(path: str, tool: Tool) -> None:
     if isinstance(tool, FunctionTool):
         _check_name(f"{path}.function.name", tool.name)
-        _check_description(f"{path}.function.description", tool.description)
+        check_length(
+            f"{path}.function.description", tool.description, MAX_TOOL_DESCRIPTION_CHARACTERS
+        )
         check_schema(f"{path}.function.parameters", tool.parameters_json)
     elif isinstance(tool, CustomTool):
         _check_name(f"{path}.custom.name", tool.name)
-        _check_description(f"{path}.custom.description", tool.description)
+        check_length(
+            f"{path}.custom.description", tool.description, MAX_TOOL_DESCRIPTION_CHARACTERS
+        )
         _check_grammar(path, tool)
     elif isinstance(tool, FileSearchTool):
         _check_search(f"{path}.file_search", tool)
@@ -179,24 +175,14 @@ def _check_grammar(path: str, tool: CustomTool) -> None:
     if not tool.definition:
         raise MissingField(field=f"{path}.format.definition")
     size = len(tool.definition.encode())
-    if size > MAX_SCHEMA_BYTES:
-        field = f"{path}.format.definition"
-        raise TooLong(field=field, length=size, limit=MAX_SCHEMA_BYTES, unit="bytes")
+    check_num_bytes(f"{path}.format.definition", size, MAX_SCHEMA_BYTES)
 
 
 def _check_search(path: str, tool: FileSearchTool) -> None:
-    num_stores = len(tool.vector_store_ids)
-    if num_stores > MAX_SEARCHED_STORES:
-        field = f"{path}.vector_store_ids"
-        raise TooLong(field=field, length=num_stores, limit=MAX_SEARCHED_STORES)
+    check_length(f"{path}.vector_store_ids", tool.vector_store_ids, MAX_SEARCHED_STORES)
     filter_from_json(tool.filters_json, f"{path}.filters")
-    results, threshold = tool.max_results, tool.score_threshold
-    if results is not None and not 1 <= results <= MAX_RESULTS:
-        field = f"{path}.max_num_results"
-        raise OutOfRange(field=field, value=results, minimum=1, maximum=MAX_RESULTS)
-    if threshold is not None and not 0 <= threshold <= 1:
-        field = f"{path}.ranking_options.score_threshold"
-        raise OutOfRange(field=field, value=threshold, minimum=0, maximum=1)
+    check_range(f"{path}.max_num_results", tool.max_results, 1, MAX_RESULTS)
+    check_range(f"{path}.ranking_options.score_threshold", tool.score_threshold, 0, 1)
 
 
 def _check_name(field: str, name: str) -> None:
@@ -204,9 +190,3 @@ def _check_name(field: str, name: str) -> None:
         raise MissingField(field=field)
     if not _NAME.fullmatch(name):
         raise InvalidField(field=field, problem="it is not 1 to 64 letters, digits, '_' or '-'")
-
-
-def _check_description(field: str, text: str) -> None:
-    limit = MAX_TOOL_DESCRIPTION_CHARACTERS
-    if len(text) > limit:
-        raise TooLong(field=field, length=len(text), limit=limit, unit="characters")

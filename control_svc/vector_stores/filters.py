@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from control_svc.base.validation import MAX_METADATA_KEY_CHARACTERS, check_text
+from control_svc.base.validation import MAX_METADATA_KEY_CHARACTERS, check_length, check_text
 from control_svc.vector_stores.model import AttributeValue, check_value
 from svc_kit.errors import InvalidField, InvalidJson, InvalidType, MissingField, TooLong
 
@@ -128,7 +128,6 @@ def _check_comparison(comparison: Comparison, field: str) -> None:
         problem = f"'{comparison.comparator}' compares with {expected}"
         raise InvalidField(field=f"{field}.value", problem=problem)
     values = comparison.value if isinstance(comparison.value, tuple) else (comparison.value,)
-    if len(values) > MAX_CONDITIONS:
-        raise TooLong(field=f"{field}.value", length=len(values), limit=MAX_CONDITIONS)
+    check_length(f"{field}.value", values, MAX_CONDITIONS)
     for value in values:
         check_value(f"{field}.value", value)

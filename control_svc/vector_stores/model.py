@@ -11,7 +11,9 @@ from control_svc.base.validation import (
     MAX_METADATA_KEY_CHARACTERS,
     MAX_METADATA_PAIRS,
     MAX_METADATA_VALUE_CHARACTERS,
+    check_length,
     check_metadata,
+    check_range,
     check_request_id,
     check_text,
 )
@@ -20,7 +22,6 @@ from svc_kit.errors import (
     InvalidField,
     MissingField,
     OutOfRange,
-    TooLong,
     VectorStoreExpired,
 )
 
@@ -31,8 +32,7 @@ _ATTRIBUTES: Final = "attributes"
 
 def check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
     """Validate attributes. Raises MissingField, TooLong, InvalidField or OutOfRange."""
-    if len(attributes) > MAX_METADATA_PAIRS:
-        raise TooLong(field=_ATTRIBUTES, length=len(attributes), limit=MAX_METADATA_PAIRS)
+    check_length(_ATTRIBUTES, attributes, MAX_METADATA_PAIRS)
     for key, value in attributes.items():
         check_text(_ATTRIBUTES, key, MAX_METADATA_KEY_CHARACTERS)
         check_value(f"{_ATTRIBUTES}.{key}", value)
@@ -108,8 +108,8 @@ class Chunking:
 
     def check(self) -> None:
         """Validate the sizes. Raises OutOfRange."""
-        _check_range("chunking.max_chunk_size_tokens", self.max_tokens, 100, 4096)
-        _check_range("chunking.chunk_overlap_tokens", self.overlap_tokens, 0, self.max_tokens // 2)
+        check_range("chunking.max_chunk_size_tokens", self.max_tokens, 100, 4096)
+        check_range("chunking.chunk_overlap_tokens", self.overlap_tokens, 0, self.max_tokens // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,8 +363,7 @@ class StoreChanges:
 
 def check_files(files: Sequence[NewStoreFile], field: str, limit: int) -> None:
     """Validate files of a request. Raises MissingField, InvalidField, OutOfRange or TooLong."""
-    if len(files) > limit:
-        raise TooLong(field=field, length=len(files), limit=limit)
+    check_length(field, files, limit)
     for file in files:
         file.check()
     if len({file.file_id for file in files}) < len(files):
@@ -376,10 +375,4 @@ def _check_fields(name: str, description: str, life_days: int | None, path: str 
         check_text(f"{path}name", name)
     if description:
         check_text(f"{path}description", description, MAX_DESCRIPTION_CHARACTERS)
-    if life_days is not None:
-        _check_range(f"{path}expire_after_days", life_days, 1, MAX_LIFE_DAYS)
-
-
-def _check_range(field: str, value: int, minimum: int, maximum: int) -> None:
-    if not minimum <= value <= maximum:
-        raise OutOfRange(field=field, value=value, minimum=minimum, maximum=maximum)
+    check_range(f"{path}expire_after_days", life_days, 1, MAX_LIFE_DAYS)

@@ -4,10 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from control_svc.base.validation import check_range
 from control_svc.inference.embeddings import Vector
 from control_svc.vector_stores.filters import Filter
 from control_svc.vector_stores.model import AttributeValue
-from svc_kit.errors import InvalidField, OutOfRange
+from svc_kit.errors import InvalidField
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +39,7 @@ class Ranking:
     def check(self) -> None:
         """Validate the options. Raises OutOfRange or InvalidField."""
         for name in ("score_threshold", "vector_weight", "text_weight"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise OutOfRange(field=f"ranking.{name}", value=value, minimum=0, maximum=1)
+            check_range(f"ranking.{name}", getattr(self, name), 0, 1)
         if not self.vector_weight + self.text_weight:
             raise InvalidField(field="ranking.text_weight", problem="one weight must be above 0")
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from control_svc.base.validation import check_length, check_range
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.inference.embeddings import Embedder, Vector
 from control_svc.vector_stores.filters import Filter, check_filter
@@ -28,8 +29,6 @@ from svc_kit.errors import (
     EmbeddingModelChanged,
     MissingField,
     ModelNotFound,
-    OutOfRange,
-    TooLong,
 )
 
 MAX_QUERIES: Final = 16
@@ -187,17 +186,12 @@ def _check(store_ids: Sequence[str], queries: Sequence[str], max_results: int) -
     ):
         if not values:
             raise MissingField(field=field)
-        if len(values) > limit:
-            raise TooLong(field=field, length=len(values), limit=limit)
+        check_length(field, values, limit)
     for query in queries:
         if not query.strip():
             raise MissingField(field="queries")
-        if len(query) > MAX_QUERY_CHARACTERS:
-            raise TooLong(
-                field="queries", length=len(query), limit=MAX_QUERY_CHARACTERS, unit="characters"
-            )
-    if not 1 <= max_results <= MAX_RESULTS:
-        raise OutOfRange(field="max_results", value=max_results, minimum=1, maximum=MAX_RESULTS)
+        check_length("queries", query, MAX_QUERY_CHARACTERS)
+    check_range("max_results", max_results, 1, MAX_RESULTS)
 
 
 def _group_by_model(stores: Sequence[VectorStore]) -> Mapping[str, list[VectorStore]]:
