@@ -173,7 +173,8 @@ def write_transaction(
 ) -> _Call[ServiceT, ParametersT, ResultT]:
     """Run a method in a transaction, its argument `tx`, which callers leave out.
 
-    The rules of `Transactions` apply: it is run again after a conflict.
+    The rules of `Transactions` apply: it is run again after a conflict. A request that may be large
+    is checked before, since SQLite has only one transaction that writes.
     """
 
     @wraps(method)
