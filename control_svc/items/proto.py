@@ -15,7 +15,6 @@ from control_svc.items.model import (
     Item,
     Message,
     Part,
-    SearchResult,
     Text,
     TokenLogprob,
 )
@@ -23,7 +22,6 @@ from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, OneofMapper
 
 CITATION: Final = MessageMapper(FileCitation, pb.FileCitation)
 LOGPROB: Final = MessageMapper(TokenLogprob, pb.ItemLogprob)
-SEARCH_RESULT: Final = MessageMapper(SearchResult, pb.FileSearchResult)
 TEXT: Final = MessageMapper(Text, pb.TextPart, renamed={"annotations": "citations"})
 PART: Final = OneofMapper(Part, pb.ItemPart, uses=[TEXT])
 _CONTENTS: Final = (

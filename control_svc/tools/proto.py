@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from corral.control.v1 import tool_pb2 as pb
 
-from control_svc.tools.model import McpTool, ResponseFormat, Tool, ToolChoice, ToolResources
+from control_svc.tools.model import McpTool, ResponseFormat, Tool, ToolResources
 from svc_kit.rpc.message_mapper import MessageMapper, OneofMapper
 
 
@@ -23,6 +23,5 @@ TOOL: Final = OneofMapper(
     pb.Tool,
     uses=[_McpToolMapper(McpTool, pb.McpTool, renamed={"require_approval": "approval"})],
 )
-TOOL_CHOICE: Final = MessageMapper(ToolChoice, pb.ToolSelection)
 FORMAT: Final = MessageMapper(ResponseFormat, pb.AnswerFormat)
 RESOURCES: Final = MessageMapper(ToolResources, pb.ToolResources, omits_default=True)
