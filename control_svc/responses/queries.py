@@ -174,11 +174,11 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         }
 
     def _object(self, row: ResponseRow) -> Response:
-        settings, options = _SETTINGS.validate_json(row.settings), row.options
+        settings = _SETTINGS.validate_json(row.settings)
         return read_row(
             Response,
             row,
-            settings=replace(settings, options=GenerationOptions(options)),
+            settings=replace(settings, options=GenerationOptions(row.options)),
             options=GenerationOptions(row.effective_options),
             state=ResponseState(row.state),
             work=_WORK.validate_json(row.work),
