@@ -46,8 +46,6 @@ class AppContext:
     control: ControlClient
     active_calls: ActiveCalls
     fingerprint: str
-    id_suffix: Callable[[], str] = random_suffix
-    clock: Callable[[], float] = time.time
 
     async def check_ready(self) -> None:
         """Raise Draining or UpstreamUnavailable while requests cannot be served."""
@@ -63,8 +61,8 @@ class AppContext:
     def new_envelope(self, prefix: str, model: str) -> Envelope:
         """The identity of a new response."""
         return Envelope(
-            id=prefix + self.id_suffix(),
-            created=int(self.clock()),
+            id=prefix + random_suffix(),
+            created=int(time.time()),
             model=model,
             system_fingerprint=self.fingerprint,
         )

@@ -6,6 +6,7 @@ Responses that are not stored can be continued only on the connection that gener
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from gateway.context import AppContext
 from gateway.http.middleware import new_request_id
 from gateway.rpc import ControlClient
+from openai_wire.chat.objects import random_suffix
 from openai_wire.errors import RESPONSE_PARAMS, with_openai_names
 from openai_wire.responses.events import event_object
 from openai_wire.responses.requests import new_response
@@ -220,12 +222,12 @@ class ResponseSocket:
             timeout_s=control.transfer_timeout_s,
         )
         response = response_pb2.Response(
-            id=f"resp_{self._context.id_suffix()}",
+            id=f"resp_{random_suffix()}",
             state=response_pb2.Response.STATE_IN_PROGRESS,
             settings=request.settings,
             previous_response_id=request.previous_response_id,
         )
-        response.create_time.FromSeconds(int(self._context.clock()))
+        response.create_time.FromSeconds(int(time.time()))
         await self._send_event(frame, response_event_pb2.ResponseEvent(created=response))
         response.state = response_pb2.Response.STATE_COMPLETED
         response.complete_time.CopyFrom(response.create_time)

@@ -4,18 +4,18 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Annotated
 
 from corral.control.v1 import run_pb2
 from corral.control.v1 import run_service_pb2 as pb
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.calls import StreamCall
-from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
+from gateway.context import Context, Control, IdempotencyKey, Include, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
-from gateway.rpc import ControlClient
 from openai_wire.assistants.run_objects import (
     DONE,
     error_frame,
@@ -50,9 +50,9 @@ from svc_kit.errors import DomainError
 class RunFrames:
     """Converts the messages of WatchRun to SSE frames."""
 
-    def __init__(self, *, with_results: bool) -> None:
-        """`with_results` includes the content of search results."""
-        self._with_results = with_results
+    def __init__(self, include: list[str]) -> None:
+        """`include` may name the content of search results. Raises UnsupportedValue."""
+        self._with_results = wants_search_results(include)
 
     def frames(self, message: pb.WatchRunResponse, _call: int = 0) -> Iterable[bytes]:
         """The frame of one event, if OpenAI has such an event."""
@@ -68,183 +68,11 @@ class RunFrames:
         return error_frame(error)
 
 
-_POLL_HEADER = "openai-poll-after-ms"
-
-
-router = APIRouter(prefix="/v1/threads")
-run_router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
-
-
-@router.post(
-    "/runs",
-    **operation(
-        "Create a thread and a run",
-        "A run, or its events.",
-        json_body(ThreadAndRunBody),
-        stream=True,
-    ),
-)
-async def create_thread_and_run(
-    control: Control,
-    fields: JsonObject,
-    request_id: IdempotencyKey,
-    include: Include,
-    context: Context,
-) -> Response:
-    """Create a thread and a run on it. With `stream`, return the run's events."""
-    body = parse_thread_and_run(fields)
-    with openai_names(ASSISTANT_PARAMS):
-        proto = create_thread_and_run_request(body, request_id)
-        create = functools.partial(control.call, control.runs.CreateThreadAndRun, proto)
-        if body.stream:
-            return _stream_run(context, control, include, create)
-        return _run_response((await create()).run)
-
-
-@router.post(
-    "/{thread_id}/runs",
-    **operation("Create a run", "A run, or its events.", json_body(RunBody), stream=True),
-)
-async def create_run(
-    control: Control,
-    thread_id: str,
-    fields: JsonObject,
-    request_id: IdempotencyKey,
-    include: Include,
-    context: Context,
-) -> Response:
-    """Create a run on a thread, which is locked until the run has ended."""
-    body = parse_run(fields)
-    with openai_names(ASSISTANT_PARAMS):
-        proto = create_run_request(thread_id, body, request_id)
-        create = functools.partial(control.call, control.runs.CreateRun, proto)
-        if body.stream:
-            return _stream_run(context, control, include, create)
-        return _run_response((await create()).run)
-
-
-@router.get("/{thread_id}/runs", **operation("List the runs", "A list of runs."))
-async def list_runs(control: Control, request: Request, thread_id: str) -> Response:
-    """List runs, paged by `after`, `before`, `limit` and `order`."""
-    with openai_names(ASSISTANT_PARAMS):
-        proto = pb.ListRunsRequest(thread_id=thread_id, **parse_page_fields(request.query_params))
-        page = await control.call(control.runs.ListRuns, proto)
-    return json_response(list_object(page.runs, run_object, page.next_page_token))
-
-
-@run_router.get("", **operation("Retrieve a run", "A run."))
-async def retrieve_run(control: Control, thread_id: str, run_id: str) -> Response:
-    """Retrieve a run. The header `openai-poll-after-ms` suggests a polling interval."""
-    proto = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
-    reply = await control.call(control.runs.GetRun, proto)
-    return _run_response(reply.run)
-
-
-@run_router.post("", **operation("Update a run", "A run.", json_body(MetadataBody)))
-async def update_run(control: Control, thread_id: str, run_id: str, body: JsonObject) -> Response:
-    """Replace the metadata of a run."""
-    with openai_names(ASSISTANT_PARAMS):
-        proto = update_run_request(thread_id, run_id, body)
-        reply = await control.call(control.runs.UpdateRun, proto)
-        return _run_response(reply.run)
-
-
-@run_router.post("/cancel", **operation("Cancel a run", "The run."))
-async def cancel_run(control: Control, thread_id: str, run_id: str) -> Response:
-    """Cancel a run. Its messages so far are kept."""
-    proto = pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
-    reply = await control.call(control.runs.CancelRun, proto)
-    return _run_response(reply.run)
-
-
-@run_router.post(
-    "/submit_tool_outputs",
-    **operation(
-        "Submit tool outputs", "The run, or its events.", json_body(ToolOutputsBody), stream=True
-    ),
-)
-async def submit_tool_outputs(
-    control: Control,
-    thread_id: str,
-    run_id: str,
-    fields: JsonObject,
-    request_id: IdempotencyKey,
-    include: Include,
-    context: Context,
-) -> Response:
-    """Submit the outputs of all required calls. The run then continues."""
-    body = parse_outputs(fields)
-    proto = submit_request(thread_id, run_id, body, request_id)
-    submit = functools.partial(control.call, control.runs.SubmitToolOutputs, proto)
-    if body.stream:
-        return _stream_run(context, control, include, submit)
-    with openai_names(ASSISTANT_PARAMS):
-        return _run_response((await submit()).run)
-
-
-@run_router.get("/events", **operation("Stream the events of a run", "Events.", stream=True))
-async def follow_run(
-    control: Control,
-    request: Request,
-    thread_id: str,
-    run_id: str,
-    include: Include,
-    context: Context,
-) -> Response:
-    """Stream past and future events, those after `starting_after` or the header Last-Event-ID.
-    Extension of Corral."""
-    after = request.query_params.get("starting_after")
-    after = request.headers.get("last-event-id") if after is None else after
-    proto = watch_request(thread_id, run_id, after)
-    watch = functools.partial(control.stream, control.runs.WatchRun, proto)
-    frames = RunFrames(with_results=wants_search_results(include))
-    return context.stream_response(watch, frames, _EVENT_PARAMS)
-
-
-@run_router.get("/steps", **operation("List run steps", "A list of steps."))
-async def list_steps(
-    control: Control, request: Request, thread_id: str, run_id: str, include: Include
-) -> Response:
-    """List steps, paged by `after`, `before`, `limit` and `order`."""
-    with openai_names(ASSISTANT_PARAMS):
-        proto = pb.ListRunStepsRequest(
-            thread_id=thread_id, run_id=run_id, **parse_page_fields(request.query_params)
-        )
-        write = functools.partial(step_object, with_results=wants_search_results(include))
-        page = await control.call(control.runs.ListRunSteps, proto)
-    return json_response(list_object(page.steps, write, page.next_page_token))
-
-
-@run_router.get("/steps/{step_id}", **operation("Retrieve a run step", "A step."))
-async def retrieve_step(
-    control: Control, thread_id: str, run_id: str, step_id: str, include: Include
-) -> Response:
-    """Retrieve a step of a run."""
-    with_results = wants_search_results(include)
-    proto = pb.GetRunStepRequest(thread_id=thread_id, run_id=run_id, step_id=step_id)
-    reply = await control.call(control.runs.GetRunStep, proto)
-    return json_response(step_object(reply.step, with_results=with_results))
-
-
 _EVENT_PARAMS = {**ASSISTANT_PARAMS, "after": "starting_after"}
 _Reply = pb.CreateRunResponse | pb.CreateThreadAndRunResponse | pb.SubmitToolOutputsResponse
 _StartRun = Callable[[], Awaitable[_Reply]]
 _WatchRun = Callable[[pb.WatchRunRequest], StreamCall[pb.WatchRunResponse]]
-
-
-def _stream_run(
-    context: AppContext, control: ControlClient, include: list[str], start_run: _StartRun
-) -> Response:
-    watch = functools.partial(control.stream, control.runs.WatchRun)
-    frames = RunFrames(with_results=wants_search_results(include))
-    start = functools.partial(StartedRun, start_run, watch)
-    return context.stream_response(start, frames, ASSISTANT_PARAMS)
-
-
-def _run_response(run: run_pb2.Run) -> Response:
-    response = json_response(run_object(run))
-    response.headers[_POLL_HEADER] = str(poll_after_ms(run, time.time()))
-    return response
+_POLL_HEADER = "openai-poll-after-ms"
 
 
 class StartedRun:
@@ -290,3 +118,171 @@ class StartedRun:
             self._call.stop(error)
         elif self._opening is not None:
             self._opening.cancel()
+
+
+class RunResponder:
+    """FastAPI dependency that responds with a run, or with its events."""
+
+    def __init__(self, control: Control, include: Include, context: Context) -> None:
+        self._control = control
+        self._include = include
+        self._context = context
+
+    async def respond(self, start_run: _StartRun, *, stream: bool | None) -> Response:
+        """Create or resume a run, and respond with it or with a stream of its events."""
+        if not stream:
+            return _run_response((await start_run()).run)
+        watch = functools.partial(self._control.stream, self._control.runs.WatchRun)
+        start = functools.partial(StartedRun, start_run, watch)
+        return self._context.stream_response(start, RunFrames(self._include), ASSISTANT_PARAMS)
+
+
+Responder = Annotated[RunResponder, Depends()]
+
+
+def _run_response(run: run_pb2.Run) -> Response:
+    response = json_response(run_object(run))
+    response.headers[_POLL_HEADER] = str(poll_after_ms(run, time.time()))
+    return response
+
+
+router = APIRouter(prefix="/v1/threads")
+run_router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
+
+
+@router.post(
+    "/runs",
+    **operation(
+        "Create a thread and a run",
+        "A run, or its events.",
+        json_body(ThreadAndRunBody),
+        stream=True,
+    ),
+)
+async def create_thread_and_run(
+    control: Control, responder: Responder, fields: JsonObject, request_id: IdempotencyKey
+) -> Response:
+    """Create a thread and a run on it. With `stream`, return the run's events."""
+    body = parse_thread_and_run(fields)
+    with openai_names(ASSISTANT_PARAMS):
+        proto = create_thread_and_run_request(body, request_id)
+        create = functools.partial(control.call, control.runs.CreateThreadAndRun, proto)
+        return await responder.respond(create, stream=body.stream)
+
+
+@router.post(
+    "/{thread_id}/runs",
+    **operation("Create a run", "A run, or its events.", json_body(RunBody), stream=True),
+)
+async def create_run(
+    control: Control,
+    responder: Responder,
+    thread_id: str,
+    fields: JsonObject,
+    request_id: IdempotencyKey,
+) -> Response:
+    """Create a run on a thread, which is locked until the run has ended."""
+    body = parse_run(fields)
+    with openai_names(ASSISTANT_PARAMS):
+        proto = create_run_request(thread_id, body, request_id)
+        create = functools.partial(control.call, control.runs.CreateRun, proto)
+        return await responder.respond(create, stream=body.stream)
+
+
+@router.get("/{thread_id}/runs", **operation("List the runs", "A list of runs."))
+async def list_runs(control: Control, request: Request, thread_id: str) -> Response:
+    """List runs, paged by `after`, `before`, `limit` and `order`."""
+    with openai_names(ASSISTANT_PARAMS):
+        proto = pb.ListRunsRequest(thread_id=thread_id, **parse_page_fields(request.query_params))
+        page = await control.call(control.runs.ListRuns, proto)
+    return json_response(list_object(page.runs, run_object, page.next_page_token))
+
+
+@run_router.get("", **operation("Retrieve a run", "A run."))
+async def retrieve_run(control: Control, thread_id: str, run_id: str) -> Response:
+    """Retrieve a run. The header `openai-poll-after-ms` suggests a polling interval."""
+    proto = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
+    reply = await control.call(control.runs.GetRun, proto)
+    return _run_response(reply.run)
+
+
+@run_router.post("", **operation("Update a run", "A run.", json_body(MetadataBody)))
+async def update_run(control: Control, thread_id: str, run_id: str, body: JsonObject) -> Response:
+    """Replace the metadata of a run."""
+    with openai_names(ASSISTANT_PARAMS):
+        proto = update_run_request(thread_id, run_id, body)
+        reply = await control.call(control.runs.UpdateRun, proto)
+        return _run_response(reply.run)
+
+
+@run_router.post("/cancel", **operation("Cancel a run", "The run."))
+async def cancel_run(control: Control, thread_id: str, run_id: str) -> Response:
+    """Cancel a run. Its messages so far are kept."""
+    proto = pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
+    reply = await control.call(control.runs.CancelRun, proto)
+    return _run_response(reply.run)
+
+
+@run_router.post(
+    "/submit_tool_outputs",
+    **operation(
+        "Submit tool outputs", "The run, or its events.", json_body(ToolOutputsBody), stream=True
+    ),
+)
+async def submit_tool_outputs(
+    control: Control,
+    responder: Responder,
+    thread_id: str,
+    run_id: str,
+    fields: JsonObject,
+    request_id: IdempotencyKey,
+) -> Response:
+    """Submit the outputs of all required calls. The run then continues."""
+    body = parse_outputs(fields)
+    proto = submit_request(thread_id, run_id, body, request_id)
+    submit = functools.partial(control.call, control.runs.SubmitToolOutputs, proto)
+    with openai_names(ASSISTANT_PARAMS):
+        return await responder.respond(submit, stream=body.stream)
+
+
+@run_router.get("/events", **operation("Stream the events of a run", "Events.", stream=True))
+async def follow_run(
+    control: Control,
+    request: Request,
+    thread_id: str,
+    run_id: str,
+    include: Include,
+    context: Context,
+) -> Response:
+    """Stream past and future events, those after `starting_after` or the header Last-Event-ID.
+    Extension of Corral."""
+    after = request.query_params.get("starting_after")
+    after = request.headers.get("last-event-id") if after is None else after
+    proto = watch_request(thread_id, run_id, after)
+    watch = functools.partial(control.stream, control.runs.WatchRun, proto)
+    return context.stream_response(watch, RunFrames(include), _EVENT_PARAMS)
+
+
+@run_router.get("/steps", **operation("List run steps", "A list of steps."))
+async def list_steps(
+    control: Control, request: Request, thread_id: str, run_id: str, include: Include
+) -> Response:
+    """List steps, paged by `after`, `before`, `limit` and `order`."""
+    with openai_names(ASSISTANT_PARAMS):
+        proto = pb.ListRunStepsRequest(
+            thread_id=thread_id, run_id=run_id, **parse_page_fields(request.query_params)
+        )
+        write = functools.partial(step_object, with_results=wants_search_results(include))
+        page = await control.call(control.runs.ListRunSteps, proto)
+    return json_response(list_object(page.steps, write, page.next_page_token))
+
+
+@run_router.get("/steps/{step_id}", **operation("Retrieve a run step", "A step."))
+async def retrieve_step(
+    control: Control, thread_id: str, run_id: str, step_id: str, include: Include
+) -> Response:
+    """Retrieve a step of a run."""
+    with_results = wants_search_results(include)
+    proto = pb.GetRunStepRequest(thread_id=thread_id, run_id=run_id, step_id=step_id)
+    reply = await control.call(control.runs.GetRunStep, proto)
+    return json_response(step_object(reply.step, with_results=with_results))

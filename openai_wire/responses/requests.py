@@ -175,13 +175,11 @@ def compact_request(fields: Mapping[str, Any]) -> service_pb.CompactResponseRequ
     )
 
 
-def parse_includes(
-    names: Sequence[str], field: str = "include"
-) -> list[response_pb2.ResponseInclude]:
+def parse_includes(names: Sequence[str]) -> list[response_pb2.ResponseInclude]:
     """Convert values of `include`. Raises InvalidField for an unknown value."""
     for index, name in enumerate(names):
         if name not in _INCLUDES:
-            raise InvalidField(field=f"{field}[{index}]", problem=f"'{name[:80]}' is not known")
+            raise InvalidField(field=f"include[{index}]", problem=f"'{name[:80]}' is not known")
     return [value for name in names if (value := _INCLUDES[name]) is not None]
 
 

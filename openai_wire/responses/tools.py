@@ -101,9 +101,9 @@ class McpToolModel(WireModel):
     ) = None
 
 
-def tools_to_proto(tools: Sequence[Mapping[str, Any]], path: str = "tools") -> list[tool_pb2.Tool]:
+def tools_to_proto(tools: Sequence[Mapping[str, Any]]) -> list[tool_pb2.Tool]:
     """Convert tools. Raises DomainErrors; UnsupportedValue for an unsupported type."""
-    return [_tool(tool, f"{path}[{index}]") for index, tool in enumerate(tools)]
+    return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
 def tool_object(tool: tool_pb2.Tool) -> Json:
