@@ -27,10 +27,10 @@ from openai_wire.chat.embeddings import embed_request, embedding_list, parse_emb
 from openai_wire.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
+    ChatCompletion,
+    TextCompletion,
     chat_params,
     completion_params,
-    new_chat_completion,
-    new_text_completion,
     random_suffix,
     render_echoes,
 )
@@ -124,7 +124,7 @@ class LineClient:
     async def _chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_chat(fields)
         _check_not_streamed(body.stream)
-        collector = new_chat_completion(body, self._envelope(CHAT_ID, body.model))
+        collector = ChatCompletion(self._envelope(CHAT_ID, body.model), body)
         with openai_names(chat_params(body)):
             await _collect(
                 self._stub.Chat, _with_batch_priority(chat_request(body)), call, collector
@@ -138,7 +138,8 @@ class LineClient:
             echoes = await render_echoes(
                 body, lambda tokens: self._detokenize(body.model, tokens, call)
             )
-            collector = new_text_completion(body, self._envelope(COMPLETION_ID, body.model), echoes)
+            envelope = self._envelope(COMPLETION_ID, body.model)
+            collector = TextCompletion(envelope, body, echoes)
             requests = prompt_requests(body)
             for number, request in enumerate(requests):
                 with prompt_names(number, len(requests)):

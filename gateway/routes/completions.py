@@ -15,10 +15,10 @@ from openai_wire.chat.completion_request import CompletionBody, parse_completion
 from openai_wire.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
+    ChatCompletion,
+    TextCompletion,
     chat_params,
     completion_params,
-    new_chat_completion,
-    new_text_completion,
     render_echoes,
 )
 from openai_wire.errors import openai_names
@@ -45,14 +45,8 @@ async def create_chat_completion(
     start = functools.partial(inference.generate, inference.methods.Chat, requests)
     envelope = context.new_envelope(CHAT_ID, body.model)
     if not body.stream:
-        return context.object_response(start, new_chat_completion(body, envelope), params)
-    chunks = ChatChunks(
-        envelope,
-        num_choices=body.n or 1,
-        logprobs=bool(body.logprobs),
-        include_usage=body.wants_usage,
-    )
-    return context.stream_response(start, chunks, params)
+        return context.object_response(start, ChatCompletion(envelope, body), params)
+    return context.stream_response(start, ChatChunks(envelope, body), params)
 
 
 @router.post(
@@ -81,12 +75,5 @@ async def create_completion(inference: Inference, fields: JsonObject, context: C
     start = functools.partial(inference.generate, inference.methods.Generate, requests)
     envelope = context.new_envelope(COMPLETION_ID, body.model)
     if not body.stream:
-        return context.object_response(start, new_text_completion(body, envelope, echoes), params)
-    chunks = CompletionChunks(
-        envelope,
-        num_choices=body.n or 1,
-        logprobs=body.logprobs is not None,
-        include_usage=body.wants_usage,
-        echoes=echoes,
-    )
-    return context.stream_response(start, chunks, params)
+        return context.object_response(start, TextCompletion(envelope, body, echoes), params)
+    return context.stream_response(start, CompletionChunks(envelope, body, echoes), params)

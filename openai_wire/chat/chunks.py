@@ -10,8 +10,11 @@ from typing import Any, ClassVar
 import orjson
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 
+from openai_wire.chat.chat_request import ChatCompletionBody
+from openai_wire.chat.completion_request import CompletionBody
 from openai_wire.chat.logprobs import chat_logprobs, completion_logprobs, num_characters
 from openai_wire.chat.objects import FINISH_REASONS, usage_and_timings
+from openai_wire.chat.options import GenerationBody
 from openai_wire.envelope import Envelope
 from openai_wire.errors import error_body
 from openai_wire.shared.objects import DONE, sse_data
@@ -22,20 +25,18 @@ _FINISH = {reason: orjson.dumps(name) for reason, name in FINISH_REASONS.items()
 
 
 class _Chunks(ABC):
-    """Converts the events of calls, each with `num_choices` choices."""
+    """Converts the events of the calls of a body."""
 
     _object_name: ClassVar[str]
     _field: ClassVar[bytes]
     """The field of a choice that has its output."""
     _no_output: ClassVar[bytes]
 
-    def __init__(
-        self, envelope: Envelope, *, num_choices: int, logprobs: bool, include_usage: bool
-    ) -> None:
+    def __init__(self, envelope: Envelope, body: GenerationBody, *, logprobs: bool) -> None:
         self._envelope = envelope
-        self._num_choices = num_choices
+        self._num_choices = body.n or 1
         self._logprobs = logprobs
-        self._include_usage = include_usage
+        self._include_usage = body.wants_usage
         self._done: list[generation_pb2.Done] = []
         self._head = self._tail = b""
 
@@ -100,6 +101,9 @@ class ChatChunks(_Chunks):
     _field = b"delta"
     _no_output = b"{}"
 
+    def __init__(self, envelope: Envelope, body: ChatCompletionBody) -> None:
+        super().__init__(envelope, body, logprobs=bool(body.logprobs))
+
     def _first_output(self, call: int) -> bytes:
         return _ROLE
 
@@ -133,17 +137,9 @@ class CompletionChunks(_Chunks):
     _no_output = b'""'
 
     def __init__(
-        self,
-        envelope: Envelope,
-        *,
-        num_choices: int,
-        logprobs: bool,
-        include_usage: bool,
-        echoes: Sequence[str] = (),
+        self, envelope: Envelope, body: CompletionBody, echoes: Sequence[str] = ()
     ) -> None:
-        super().__init__(
-            envelope, num_choices=num_choices, logprobs=logprobs, include_usage=include_usage
-        )
+        super().__init__(envelope, body, logprobs=body.logprobs is not None)
         self._echoes = echoes
         self._offsets: dict[int, int] = {}
 

@@ -79,12 +79,12 @@ class _ChatChoice:
 
 
 class ChatCompletion:
-    """Collects the events of one Chat call into a chat.completion."""
+    """Collects the events of the Chat call of a body into a chat.completion."""
 
-    def __init__(self, envelope: Envelope, *, num_choices: int, logprobs: bool) -> None:
+    def __init__(self, envelope: Envelope, body: ChatCompletionBody) -> None:
         self._envelope = envelope
-        self._logprobs = logprobs
-        self._choices = [_ChatChoice() for _ in range(num_choices)]
+        self._logprobs = bool(body.logprobs)
+        self._choices = [_ChatChoice() for _ in range(body.n or 1)]
         self._done: list[generation_pb2.Done] = []
 
     def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
@@ -136,25 +136,20 @@ class _TextChoice:
 
 
 class TextCompletion:
-    """Collects the events of Generate calls, one for each prompt, into a text_completion.
+    """Collects the events of the Generate calls of a body, one for each prompt, into a
+    text_completion.
 
     Each prompt has `best_of` choices, of which the `n` most probable are returned. `echoes` are
     texts that precede the answers, one for each prompt, or none.
     """
 
     def __init__(
-        self,
-        envelope: Envelope,
-        *,
-        num_prompts: int,
-        best_of: int,
-        n: int,
-        logprobs: bool,
-        echoes: Sequence[str] = (),
+        self, envelope: Envelope, body: CompletionBody, echoes: Sequence[str] = ()
     ) -> None:
         self._envelope = envelope
-        self._n = n
-        self._logprobs = logprobs
+        self._n = body.n or 1
+        self._logprobs = body.logprobs is not None
+        num_prompts, best_of = len(split_prompts(body.prompt)), body.best_of or self._n
         self._echoes = list(echoes) or [""] * num_prompts
         self._choices = [[_TextChoice() for _ in range(best_of)] for _ in range(num_prompts)]
         self._done: list[generation_pb2.Done] = []
@@ -317,23 +312,3 @@ async def render_echoes(
         with prompt_names(number, len(prompts)):
             echoes.append(prompt if isinstance(prompt, str) else await detokenize(prompt))
     return echoes
-
-
-def new_chat_completion(body: ChatCompletionBody, envelope: Envelope) -> ChatCompletion:
-    """A collector for the Chat call of a body."""
-    return ChatCompletion(envelope, num_choices=body.n or 1, logprobs=bool(body.logprobs))
-
-
-def new_text_completion(
-    body: CompletionBody, envelope: Envelope, echoes: Sequence[str]
-) -> TextCompletion:
-    """A collector for the Generate calls of a body."""
-    n = body.n or 1
-    return TextCompletion(
-        envelope,
-        num_prompts=len(split_prompts(body.prompt)),
-        best_of=body.best_of or n,
-        n=n,
-        logprobs=body.logprobs is not None,
-        echoes=echoes,
-    )

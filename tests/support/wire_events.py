@@ -1,9 +1,12 @@
 """Builders of stream events of the inference service."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 
+from openai_wire.chat.chat_request import ChatCompletionBody, parse_chat
+from openai_wire.chat.completion_request import CompletionBody, parse_completion
 from openai_wire.envelope import Envelope
 
 ChatEvent = inference_service_pb2.ChatResponse
@@ -13,6 +16,17 @@ TextEvent = inference_service_pb2.GenerateResponse
 def make_envelope(object_id: str = "chatcmpl-1") -> Envelope:
     """The identity of a response."""
     return Envelope(id=object_id, created=1700000000, model="asked", system_fingerprint="fp")
+
+
+def chat_body(**fields: Any) -> ChatCompletionBody:
+    """A request for a chat completion with these fields."""
+    messages = [{"role": "user", "content": "hi"}]
+    return parse_chat({"model": "asked", "messages": messages, **fields})
+
+
+def completion_body(**fields: Any) -> CompletionBody:
+    """A request for a text completion with these fields."""
+    return parse_completion({"model": "asked", "prompt": "p", **fields})
 
 
 def accepted(model: str = "m") -> generation_pb2.Accepted:

@@ -15,7 +15,9 @@ from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
     chat_accepted,
+    chat_body,
     chat_delta,
+    completion_body,
     done,
     event_data,
     finished,
@@ -65,8 +67,9 @@ def test_the_chunks_of_a_chat_accumulate_to_its_object(deltas: list[ChatEvent]) 
     """For all deltas."""
     ends = [ChatEvent(finished=finished(index)) for index in range(NUM_CHOICES)]
     events = [chat_accepted(), *deltas, *ends, ChatEvent(done=done())]
-    whole = ChatCompletion(make_envelope(), num_choices=NUM_CHOICES, logprobs=True)
-    chunks = ChatChunks(make_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=True)
+    usage = {"include_usage": True}
+    body = chat_body(n=NUM_CHOICES, logprobs=True, stream=True, stream_options=usage)
+    whole, chunks = ChatCompletion(make_envelope(), body), ChatChunks(make_envelope(), body)
     frames: list[bytes] = []
     for event in events:
         whole.add(event)
@@ -95,12 +98,8 @@ def test_the_chunks_of_a_completion_accumulate_to_its_object(
         for index in range(NUM_CHOICES)
     ]
     events = [(0, text_accepted()), (1, text_accepted()), *deltas, *ends]
-    whole = TextCompletion(
-        make_envelope(), num_prompts=2, best_of=NUM_CHOICES, n=NUM_CHOICES, logprobs=True
-    )
-    chunks = CompletionChunks(
-        make_envelope(), num_choices=NUM_CHOICES, logprobs=True, include_usage=False
-    )
+    body = completion_body(prompt=["p", "q"], n=NUM_CHOICES, logprobs=0)
+    whole, chunks = TextCompletion(make_envelope(), body), CompletionChunks(make_envelope(), body)
     frames: list[bytes] = []
     for call, event in events:
         whole.add(event, call)

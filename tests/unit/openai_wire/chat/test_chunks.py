@@ -13,7 +13,9 @@ from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
     chat_accepted,
+    chat_body,
     chat_delta,
+    completion_body,
     done,
     event_data,
     finished,
@@ -32,9 +34,9 @@ def chat_chunks(
     include_usage: bool = False,
 ) -> list[Any]:
     """The decoded chunks of a chat; [DONE] as text."""
-    chunks = ChatChunks(
-        make_envelope(), num_choices=num_choices, logprobs=logprobs, include_usage=include_usage
-    )
+    usage = {"include_usage": include_usage}
+    body = chat_body(n=num_choices, logprobs=logprobs, stream=True, stream_options=usage)
+    chunks = ChatChunks(make_envelope(), body)
     frames = [frame for event in events for frame in chunks.frames(event)]
     return decode([*frames, *chunks.final_frames()])
 
@@ -48,13 +50,11 @@ def text_chunks(
     echoes: tuple[str, ...] = (),
 ) -> list[Any]:
     """The decoded chunks of a text completion; [DONE] as text."""
-    chunks = CompletionChunks(
-        make_envelope("cmpl-1"),
-        num_choices=num_choices,
-        logprobs=logprobs,
-        include_usage=include_usage,
-        echoes=echoes,
+    usage = {"include_usage": include_usage}
+    body = completion_body(
+        n=num_choices, logprobs=0 if logprobs else None, stream=True, stream_options=usage
     )
+    chunks = CompletionChunks(make_envelope("cmpl-1"), body, echoes)
     frames = [frame for call, event in events for frame in chunks.frames(event, call)]
     return decode([*frames, *chunks.final_frames()])
 
@@ -205,7 +205,7 @@ def test_logprobs_are_sent_with_their_tokens() -> None:
 @pytest.mark.parametrize("text", ['"\\\n\t', "\u2028", "日本語 🦙", "\x00\x1f", "</script>"])
 def test_text_is_escaped(text: str) -> None:
     """The payload has no line break and decodes to the same text."""
-    chunks = ChatChunks(make_envelope(), num_choices=1, logprobs=False, include_usage=False)
+    chunks = ChatChunks(make_envelope(), chat_body())
     chunks.frames(chat_accepted())
 
     (frame,) = chunks.frames(chat_delta(text))

@@ -16,7 +16,9 @@ from tests.support.wire_events import (
     ChatEvent,
     TextEvent,
     chat_accepted,
+    chat_body,
     chat_delta,
+    completion_body,
     done,
     finished,
     make_envelope,
@@ -28,7 +30,7 @@ from tests.support.wire_events import (
 
 def chat_object(*events: ChatEvent, num_choices: int = 1, logprobs: bool = False) -> Any:
     """The chat.completion of these events."""
-    completion = ChatCompletion(make_envelope(), num_choices=num_choices, logprobs=logprobs)
+    completion = ChatCompletion(make_envelope(), chat_body(n=num_choices, logprobs=logprobs))
     for event in events:
         completion.add(event, 0)
     return completion.as_object()
@@ -153,9 +155,8 @@ def test_infinite_logprobs_are_clamped() -> None:
 
 def test_choices_are_in_the_order_of_prompts() -> None:
     """Usage is summed."""
-    completion = TextCompletion(
-        make_envelope("cmpl-1"), num_prompts=2, best_of=1, n=1, logprobs=False, echoes=["p", "q"]
-    )
+    body = completion_body(prompt=["p", "q"], echo=True)
+    completion = TextCompletion(make_envelope("cmpl-1"), body, ["p", "q"])
     events = [
         (1, text_accepted()),
         (1, text_delta("b")),
@@ -179,9 +180,7 @@ def test_choices_are_in_the_order_of_prompts() -> None:
 
 def test_best_of_returns_the_most_probable_choices() -> None:
     """By mean log probability, best first."""
-    completion = TextCompletion(
-        make_envelope("cmpl-1"), num_prompts=1, best_of=3, n=2, logprobs=False
-    )
+    completion = TextCompletion(make_envelope("cmpl-1"), completion_body(best_of=3, n=2))
     for index, (text, logprob) in enumerate([("bad", -3.0), ("best", -1.0), ("good", -2.0)]):
         completion.add(text_delta(text, index=index, logprobs=[make_token(b"x", logprob)]))
     answer: Any = completion.as_object()
@@ -194,9 +193,7 @@ def test_best_of_returns_the_most_probable_choices() -> None:
 
 def test_completion_logprobs_are_parallel_lists() -> None:
     """Invalid UTF-8 gets the `bytes:` notation."""
-    completion = TextCompletion(
-        make_envelope("cmpl-1"), num_prompts=1, best_of=1, n=1, logprobs=True
-    )
+    completion = TextCompletion(make_envelope("cmpl-1"), completion_body(logprobs=0))
     tokens = [
         make_token(b"a", -0.5, [(b"\xe2", -1.0), (b"\xe3", -2.0)]),
         make_token(b"\xe2\x82", -0.25),
