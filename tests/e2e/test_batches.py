@@ -1,7 +1,6 @@
 """Batches with the demo model: the official SDK, and kills of all processes involved."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import openai
 import pytest
@@ -114,34 +113,6 @@ def test_errors_of_an_input_file_have_line_numbers(up: Corral, client: openai.Op
         (2, "duplicate_custom_id", "custom_id"),
         (3, "invalid_url", "url"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("changed", "status", "param"),
-    [
-        ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
-        ({"completion_window": "1d"}, 400, "completion_window"),
-        ({"completion_window": "0h"}, 400, "completion_window"),
-        ({"input_file_id": "file-none"}, 404, "input_file_id"),
-        ({"metadata": {str(n): "x" for n in range(17)}}, 400, "metadata"),
-        ({"extra_body": {"unheard_of": 1}}, 400, "unheard_of"),
-        (
-            {"extra_body": {"output_expires_after": {"anchor": "created_at", "seconds": 1}}},
-            400,
-            "output_expires_after.seconds",
-        ),
-    ],
-)
-def test_invalid_batch_requests_are_refused(
-    client: openai.OpenAI, changed: dict[str, Any], status: int, param: str
-) -> None:
-    """With OpenAI's status and the field."""
-    file = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
-    request = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
-    with pytest.raises(openai.APIStatusError) as refused:
-        client.batches.create(**{**request, **changed})
-
-    assert (refused.value.status_code, refused.value.param) == (status, param)
 
 
 def test_a_batch_can_be_cancelled(up: Corral, client: openai.OpenAI) -> None:

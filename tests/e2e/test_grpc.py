@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 import pytest
-from corral.inference.v1 import chat_pb2, generation_pb2
 from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.duration_pb2 import Duration
@@ -69,16 +69,6 @@ async def test_a_long_answer_is_streamed_in_many_deltas(rpc: Rpc) -> None:
     answer = await rpc.chat(story)
 
     assert answer.kinds.count("delta") > 2
-
-
-async def test_chat_uses_earlier_turns(rpc: Rpc) -> None:
-    """The prompt has the whole conversation."""
-    earlier = chat_pb2.ChatMessage(
-        role=chat_pb2.ROLE_ASSISTANT, parts=[chat_pb2.ContentPart(text="Nice to meet you, Mira.")]
-    )
-    answer = await rpc.chat(make_chat(user("My name is Mira."), earlier, user("What is my name?")))
-
-    assert "Mira" in answer.text[0]
 
 
 async def test_generate_continues_text_and_token_ids_alike(rpc: Rpc) -> None:
@@ -160,41 +150,6 @@ async def test_a_resumed_stream_continues_identically(rpc: Rpc, temperature: flo
         assert tail.tokens[0] == full.tokens[0][cut:]
         assert full.text[0].endswith(tail.text[0])
         assert tail.finished[0].completion_tokens == 40
-
-
-async def test_a_tool_call_is_parsed(rpc: Rpc) -> None:
-    """Name and arguments are typed; the markup is not sent."""
-    request = make_chat(user("What is the weather in Paris?"))
-    request.conversation.tools.add(
-        name="get_weather",
-        description="Get the weather of a city",
-        parameters_json='{"type":"object","properties":{"city":{"type":"string"}},'
-        '"required":["city"]}',
-    )
-    calls: list[chat_pb2.ToolCallDelta] = []
-    content, reason = "", generation_pb2.FINISH_REASON_UNSPECIFIED
-    async for response in rpc.inference.Chat(request):
-        calls.extend(response.delta.tool_calls)
-        content += response.delta.content
-        reason = response.finished.reason or reason
-
-    assert calls[0].name == "get_weather"
-    assert calls[0].id
-    assert "".join(call.arguments_json for call in calls) == '{"city": "Paris"}'
-    assert "<tool_call>" not in content
-    assert reason == generation_pb2.FINISH_REASON_TOOL_CALLS
-
-
-async def test_thinking_is_sent_as_reasoning(rpc: Rpc) -> None:
-    """Separate from the content, with a token count."""
-    request = make_chat(user("What is 3 plus 4?"))
-    request.conversation.template.enable_thinking = True
-    answer = await rpc.chat(request)
-
-    assert answer.reasoning[0]
-    assert answer.text[0]
-    assert "<think>" not in answer.text[0] + answer.reasoning[0]
-    assert 0 < answer.done.usage.reasoning_tokens < answer.done.usage.completion_tokens
 
 
 # --- tokens and prompts ---------------------------------------------------------------------------

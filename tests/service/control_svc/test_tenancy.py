@@ -69,6 +69,10 @@ class Tenant:
             owners |= dict.fromkeys(created, service)
         return cls(client, ids, owners)
 
+    def ids_of_all_kinds(self) -> list[str]:
+        """One id with each prefix."""
+        return list({each[:-32]: each for each in sorted(self.ids.values())}.values())
+
     async def observe(self) -> list[object]:
         """Read all of its objects."""
         return [await each.observe(self.client, self.ids) for each in RESOURCES.values()]
@@ -78,6 +82,12 @@ class Tenant:
 async def mine(shared_control: RunningControl) -> Tenant:
     """The project whose objects others try to access, with an object of each kind."""
     return await Tenant.make(shared_control, MINE)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def objects(mine: Tenant) -> list[object]:
+    """The objects of `mine`, which no call of another project changes."""
+    return await mine.observe()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -127,21 +137,24 @@ def test_all_rpcs_are_registered() -> None:
 @on_one_loop
 @pytest.mark.parametrize("method", CALLERS, ids=rpc_path)
 async def test_a_foreign_id_is_treated_as_unknown(
-    mine: Tenant, other: Tenant, method: MethodDescriptor, shared_database_url: str | None
+    mine: Tenant,
+    objects: list[object],
+    other: Tenant,
+    method: MethodDescriptor,
+    shared_database_url: str | None,
 ) -> None:
-    """Every foreign id in fields with ids, and one in each other text: NOT_FOUND if the field names
-    an object, the same response as for an unknown id in all cases, and no change. On PostgreSQL,
-    whose queries are the same, one foreign id in each field."""
-    before = await mine.observe()
+    """Foreign ids of all kinds in fields with ids, and one in each other text: NOT_FOUND if the
+    field names an object, the same response as for an unknown id in all cases, and no change. On
+    PostgreSQL, whose queries are the same, one foreign id in each field."""
     refusals = RESOURCES[method.containing_service.full_name].refusals
     valid = build_call(method, other.ids, {})
-    foreign_ids = sorted(mine.ids.values())
+    foreign_ids = mine.ids_of_all_kinds()
     for number, place in enumerate(text_fields(valid)):
         of_kind = [mine.ids[kind] for kind, own in other.ids.items() if own in place.read(valid)]
         may_name_one = of_kind or place.field.endswith(("id", "ids"))
         tries_all = may_name_one and shared_database_url is None
         one_id = of_kind or [foreign_ids[number % len(foreign_ids)]]
-        for foreign in foreign_ids if tries_all else one_id:
+        for foreign in {*foreign_ids, *of_kind} if tries_all else one_id:
             response = await call_method(
                 other.client, method, build_call(method, other.ids, {place: foreign})
             )
@@ -155,7 +168,7 @@ async def test_a_foreign_id_is_treated_as_unknown(
             if of_kind:
                 expected_error = refusals.get(place.field, "NotFound")
                 assert expected_error in response, f"{place}: {foreign}"
-    assert await mine.observe() == before
+    assert await mine.observe() == objects
 
 
 @on_one_loop
@@ -176,10 +189,9 @@ async def test_a_valid_call_succeeds(other: Tenant, method: MethodDescriptor) ->
 )
 @given(data=st.data())
 async def test_no_combination_of_foreign_ids_has_an_effect(
-    mine: Tenant, rival: Tenant, data: Any
+    mine: Tenant, objects: list[object], rival: Tenant, data: Any
 ) -> None:
     """In several texts of a call at once."""
-    before = await mine.observe()
     method = data.draw(
         st.sampled_from([each for each in CALLERS if text_fields(build_call(each, rival.ids, {}))])
     )
@@ -196,7 +208,7 @@ async def test_no_combination_of_foreign_ids_has_an_effect(
         response = response.replace(text, make_unknown_id(text))
     assert response == expected
     assert make_canary(MINE) not in response
-    assert await mine.observe() == before
+    assert await mine.observe() == objects
 
 
 @on_one_loop

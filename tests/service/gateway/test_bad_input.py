@@ -75,14 +75,6 @@ async def test_invalid_json_is_rejected(client: AsyncClient, subtests: pytest.Su
             assert answer.json()["error"]["message"].startswith(UNPARSED)
 
 
-async def test_an_empty_body_is_an_empty_object(client: AsyncClient) -> None:
-    """Clients send no body if they have no arguments."""
-    answer = await client.post(CHAT, content=b"", headers=JSON)
-
-    assert answer.status_code == 400
-    assert_envelope(answer.json(), code="missing_required_parameter", param="model")
-
-
 async def test_only_json_is_accepted(client: AsyncClient) -> None:
     """Other types get 415, since browsers send them to any site."""
     text = await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})

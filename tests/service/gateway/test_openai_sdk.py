@@ -1,8 +1,6 @@
 """The official OpenAI client, unmodified, in front of the gateway."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -42,43 +40,6 @@ def make_async_client(gateway: Loopback, max_retries: int = 0) -> Client:
     )
 
 
-@contextmanager
-def make_sync_client(gateway: Loopback) -> Iterator[openai.OpenAI]:
-    """The synchronous client."""
-    http = openai.DefaultHttpxClient(trust_env=False)
-    url = f"{gateway.url}/v1"
-    with openai.OpenAI(http_client=http, api_key="any", max_retries=0, base_url=url) as client:
-        yield client
-
-
-async def test_a_chat_completion(client: Client) -> None:
-    """With usage and request id."""
-    answer = await client.chat.completions.create(model="fake", messages=[USER])
-
-    (choice,) = answer.choices
-    assert (choice.message.content, choice.finish_reason) == ("Hello world", "stop")
-    assert answer.id.startswith("chatcmpl-")
-    assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 3)
-    assert answer._request_id is not None
-    assert answer._request_id.startswith("req_")
-
-
-async def test_a_streamed_chat_completion(client: Client) -> None:
-    """The last chunk has the usage."""
-    stream = await client.chat.completions.create(
-        model="fake", messages=[USER], stream=True, stream_options={"include_usage": True}
-    )
-    chunks = [chunk async for chunk in stream]
-
-    assert [chunk.choices[0].delta.content for chunk in chunks[:-1]] == [
-        "", "Hello", " ", "world", None
-    ]  # fmt: skip
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.total_tokens == 6
-    assert len({chunk.id for chunk in chunks}) == 1
-
-
 async def test_the_stream_helper_accepts_the_chunks() -> None:
     """It builds the whole message with tool calls."""
     fake = FakeInference()
@@ -107,59 +68,6 @@ async def test_the_stream_helper_accepts_the_chunks() -> None:
     assert getattr(choice.message, "reasoning_content", None) == "hm"
 
 
-async def test_the_synchronous_client_works() -> None:
-    """With and without streaming."""
-    async with run_gateway() as gateway:
-
-        def use() -> tuple[str | None, str]:
-            with make_sync_client(gateway) as client:
-                completion = client.chat.completions.create(model="fake", messages=[USER])
-                stream = client.chat.completions.create(model="fake", messages=[USER], stream=True)
-                text = "".join(
-                    chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices
-                )
-                return completion.choices[0].message.content, text
-
-        assert await asyncio.to_thread(use) == ("Hello world", "Hello world")
-
-
-async def test_several_choices_have_indexes(client: Client) -> None:
-    """With and without streaming."""
-    completion = await client.chat.completions.create(model="fake", messages=[USER], n=2)
-    stream = await client.chat.completions.create(model="fake", messages=[USER], n=2, stream=True)
-    indexes = [chunk.choices[0].index async for chunk in stream if chunk.choices[0].finish_reason]
-
-    assert [choice.message.content for choice in completion.choices] == ["Hello world"] * 2
-    assert indexes == [0, 1]
-
-
-async def test_logprobs_are_parsed_by_the_client(client: Client) -> None:
-    """With alternatives."""
-    answer = await client.chat.completions.create(
-        model="fake", messages=[USER], logprobs=True, top_logprobs=1
-    )
-
-    logprobs = answer.choices[0].logprobs
-    assert logprobs is not None
-    assert logprobs.content is not None
-    assert [entry.token for entry in logprobs.content] == ["Hello", " ", "world"]
-    assert logprobs.content[0].top_logprobs[0].logprob == -0.5
-
-
-async def test_a_text_completion_of_several_prompts(client: Client) -> None:
-    """Echoed token ids are text; choices are in the order of prompts."""
-    answer = await client.completions.create(
-        model="fake", prompt=[[104, 105], [111]], echo=True, n=2
-    )
-
-    assert [choice.text for choice in answer.choices] == [
-        "hiHello world", "hiHello world", "oHello world", "oHello world"
-    ]  # fmt: skip
-    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == 6
-
-
 async def test_a_streamed_text_completion_of_several_prompts(client: Client) -> None:
     """Usage is summed."""
     stream = await client.completions.create(
@@ -185,23 +93,6 @@ async def test_best_of_returns_the_most_probable(fake: FakeInference, client: Cl
     assert fake.calls.requests[0].options.num_choices == 3
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 9
-
-
-async def test_models_are_listed_and_retrieved(client: Client) -> None:
-    """Names may contain slashes and colons."""
-    names = [model.id async for model in client.models.list()]
-    model = await client.models.retrieve("org/other:1b")
-
-    assert names == ["fake", "org/other:1b"]
-    assert model.id == "org/other:1b"
-
-
-async def test_an_unknown_model_is_not_found(client: Client) -> None:
-    """The client raises NotFoundError."""
-    with pytest.raises(openai.NotFoundError) as caught:
-        await client.chat.completions.create(model="nope", messages=[USER], stream=True)
-
-    assert caught.value.code == "model_not_found"
 
 
 async def test_long_prompts_are_rejected(fake: FakeInference, client: Client) -> None:

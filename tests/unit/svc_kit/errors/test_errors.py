@@ -1,6 +1,5 @@
 """Domain errors: classes, messages, metadata and limits."""
 
-import pickle
 import re
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from corral.error.v1 import error_reason_pb2
 
 from svc_kit import errors
-from svc_kit.errors import ERROR_CLASSES, MAX_MESSAGE_BYTES, MAX_VALUE_BYTES, kind_of
+from svc_kit.errors import ERROR_CLASSES, MAX_MESSAGE_BYTES, MAX_VALUE_BYTES
 
 PROTO = Path(__file__).resolve().parents[4] / "protos/corral/error/v1/error_reason.proto"
 
@@ -167,26 +166,6 @@ def test_wrong_arguments_raise_type_error(values: dict[str, str]) -> None:
     """Missing and misspelled keys."""
     with pytest.raises(TypeError, match=r"ModelNotFound\(\)"):
         errors.ModelNotFound(**values)
-
-
-def test_errors_can_be_pickled() -> None:
-    """For the pipe between engine and frontend."""
-    error = errors.ModelTooLarge(model="m", needed_bytes=9, available_bytes=5)
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
-
-    assert copy == error
-    assert (copy.message, copy.needed_bytes) == (error.message, 9)
-
-
-def test_errors_with_unknown_reasons_can_be_pickled() -> None:
-    """With kind, reason and message."""
-    error = errors.NotFound.with_reason(
-        reason="RUN_NOT_FOUND", message="No run.", metadata={"run": "r"}
-    )
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
-
-    assert copy == error
-    assert (copy.reason, str(copy), kind_of(copy)) == ("RUN_NOT_FOUND", "No run.", errors.NotFound)
 
 
 def test_repr_is_one_line() -> None:
