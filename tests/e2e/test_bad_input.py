@@ -135,18 +135,6 @@ async def test_unknown_tokens_in_an_echoed_prompt_are_refused(http: httpx.AsyncC
     assert [error["param"] for error in errors] == ["prompt", "prompt[1]"]
 
 
-async def test_the_error_for_a_long_conversation_names_the_field(http: httpx.AsyncClient) -> None:
-    """Like that for a text prompt."""
-    text = "x" * 9_000_000
-    chat = error_of(
-        await http.post(CHAT, json=chat_body(messages=[{"role": "user", "content": text}]))
-    )
-    completion = error_of(await http.post(COMPLETIONS, json={"model": MODEL, "prompt": text}))
-
-    assert [error["param"] for error in (chat, completion)] == ["messages", "prompt"]
-    assert chat["message"] == completion["message"].replace("'prompt'", "'messages'")
-
-
 # --- sampling and stopping ------------------------------------------------------------------------
 
 FLOATS = [

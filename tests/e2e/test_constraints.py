@@ -302,19 +302,6 @@ async def test_the_error_for_an_invalid_schema_has_a_pointer(
     assert error.metadata["pointer"] == "#/properties/a"
 
 
-async def test_the_error_for_an_invalid_tool_schema_names_the_tool(
-    aclient: openai.AsyncOpenAI,
-) -> None:
-    """With the field of OpenAI's request."""
-    tools = [*TOOLS, a_tool("broken", x={"type": "wat"})]
-    with pytest.raises(openai.BadRequestError) as caught:
-        await aclient.chat.completions.create(
-            model=MODEL, messages=QUESTION, tools=tools, tool_choice="required"
-        )
-
-    assert caught.value.param == "tools[2].function.parameters"
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_an_expensive_schema_is_refused_and_blocks_no_stream(rpc: Rpc, name: str) -> None:
     """Within seconds, before the engine gets it, while another stream runs."""

@@ -353,16 +353,6 @@ async def test_flushing_clears_the_prefix_cache(rpc: Rpc) -> None:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_method_is_refused_with_details(rpc: Rpc) -> None:
-    """With ErrorInfo."""
-    call: Any = rpc.channel.unary_unary("/corral.inference.v1.InferenceService/Guess")
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await call(b"")
-
-    error = parse_error(failure.value)
-    assert (error.code, error.reason) == (grpc.StatusCode.UNIMPLEMENTED, "FEATURE_UNSUPPORTED")
-
-
 FAILING: Mapping[str, tuple[pb.ChatRequest, grpc.StatusCode, str]] = {
     "unknown model": (
         pb.ChatRequest(model="gpt-9", conversation=make_chat().conversation),
@@ -370,31 +360,11 @@ FAILING: Mapping[str, tuple[pb.ChatRequest, grpc.StatusCode, str]] = {
         "MODEL_NOT_FOUND",
     ),
     "no messages": (pb.ChatRequest(), grpc.StatusCode.INVALID_ARGUMENT, "MISSING_FIELD"),
-    "a grammar": (
-        make_chat(constraint=generation_pb2.Constraint(regex="a(")),
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "GRAMMAR_INVALID",
-    ),
-    "a schema": (
-        make_chat(constraint=generation_pb2.Constraint(json_schema='{"items": {"type": "wat"}}')),
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "SCHEMA_INVALID",
-    ),
-    "no choices": (
-        make_chat(constraint=generation_pb2.Constraint(choices=generation_pb2.TextChoices())),
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "MISSING_FIELD",
-    ),
     "label": (make_chat(label="x" * 257), grpc.StatusCode.INVALID_ARGUMENT, "TOO_LONG"),
     "priority": (
         make_chat(scheduling=generation_pb2.SchedulingOptions(priority=9)),  # type: ignore[arg-type]
         grpc.StatusCode.INVALID_ARGUMENT,
         "OUT_OF_RANGE",
-    ),
-    "resume without seed": (
-        make_chat(resume=[generation_pb2.ResumedChoice(output_token_ids=[5])]),
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "MISSING_FIELD",
     ),
 }
 

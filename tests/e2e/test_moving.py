@@ -125,23 +125,6 @@ def test_an_import_without_its_map_creates_no_duplicates(
     assert read_id_map(export) == ids
 
 
-def test_a_map_of_other_objects_is_refused(up: Corral, client: openai.OpenAI, export: Path) -> None:
-    """It belongs to another project or server; nothing would be imported, without an error."""
-    arguments = ("import", "assistants", export, "--model", "demo-chat", "--no-search")
-    assert corral(up, *arguments).returncode == 0
-    ids = read_id_map(export)
-    client.beta.threads.delete(ids["thread_old"])
-    with_one_match = corral(up, *arguments)
-    client.beta.assistants.delete(ids["asst_old"])
-    without_match = corral(up, *arguments)
-    with_new_map = corral(up, *arguments, "--id-map", export.with_name("other.ids"))
-
-    assert with_one_match.returncode == 0, with_one_match.stderr
-    assert without_match.returncode == 1
-    assert "--id-map" in without_match.stderr
-    assert with_new_map.stdout.startswith("imported 1 assistants, 1 threads, 3 messages, 1 files, ")
-
-
 def test_large_messages_are_imported_singly(
     up: Corral, client: openai.OpenAI, tmp_path: Path
 ) -> None:

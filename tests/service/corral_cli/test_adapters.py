@@ -105,11 +105,3 @@ def test_an_adapter_is_unloaded_by_name(target: str) -> None:
     assert run(target, "unload", "voice").output == LINE
     assert unknown.exit_code == 1
     assert unknown.output == "Error: no such adapter\n"
-
-
-def test_an_unreachable_server_is_reported_with_a_remedy() -> None:
-    """In one line."""
-    result = run("127.0.0.1:1", "list")
-
-    assert result.exit_code == 1
-    assert "no server answers at 127.0.0.1:1" in result.output

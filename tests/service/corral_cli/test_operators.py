@@ -161,11 +161,3 @@ def test_an_error_is_one_line_with_a_remedy(
     assert result.output.startswith("Error: ")
     assert remedy in result.output
     assert len(result.output.splitlines()) == 1
-
-
-def test_an_unreachable_control_service_is_reported() -> None:
-    """In one line."""
-    result = CliRunner().invoke(cli, ["usage", "--target", "127.0.0.1:1"])
-
-    assert result.exit_code == 1
-    assert "no server answers at 127.0.0.1:1" in result.output

@@ -82,11 +82,3 @@ async def test_a_problem_of_a_server_is_printed_with_its_address(
     assert "not a GGUF file" in refused.output
     assert "for the first model, failed, rank 8, scale 1" in added.output
     assert added.output.endswith("\n    host:1: it does not fit\n")
-
-
-def test_an_unreachable_service_is_reported_with_a_remedy() -> None:
-    """In one line."""
-    result = CliRunner().invoke(adapters, ["list", "--control", "127.0.0.1:1"])
-
-    assert result.exit_code == 1
-    assert "no server answers at 127.0.0.1:1" in result.output
