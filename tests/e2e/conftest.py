@@ -55,10 +55,39 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         yield corral
 
 
+@pytest.fixture(scope="session")
+def server(up: Corral) -> Corral:
+    """The server of `rpc`, `http` and the SDK's clients; a module may have its own."""
+    return up
+
+
 @pytest.fixture
-async def rpc(up: Corral) -> AsyncIterator[Rpc]:
-    """A plain gRPC client of the shared server."""
-    async with connect(up.target) as connected:
+async def rpc(server: Corral) -> AsyncIterator[Rpc]:
+    """A plain gRPC client."""
+    async with connect(server.target) as connected:
+        yield connected
+
+
+@pytest.fixture
+def client(server: Corral) -> Iterator[openai.OpenAI]:
+    """The synchronous client of the SDK without retries. A keyless server accepts any key."""
+    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=0) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def aclient(server: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The asynchronous client of the SDK without retries."""
+    async with openai.AsyncOpenAI(
+        base_url=server.api, api_key="unused", max_retries=0
+    ) as connected:
+        yield connected
+
+
+@pytest.fixture
+def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
+    """The SDK with enough retries for a server whose processes are killed."""
+    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=8) as connected:
         yield connected
 
 
@@ -88,9 +117,9 @@ async def small_rpc(small: Corral) -> AsyncIterator[Rpc]:
 
 
 @pytest.fixture
-async def http(up: Corral) -> AsyncIterator[httpx.AsyncClient]:
-    """A plain HTTP client of the shared server."""
-    async with plain_client(up) as client:
+async def http(server: Corral) -> AsyncIterator[httpx.AsyncClient]:
+    """A plain HTTP client."""
+    async with plain_client(server) as client:
         yield client
 
 

@@ -336,46 +336,28 @@ async def test_files_that_cannot_be_loaded_are_refused(rpc: Rpc, adapted: Adapte
     """For another model, with another digest, outside the folders, or under a name in use."""
     shutil.copy(FOREIGN, adapted.folder / "foreign.gguf")
     (adapted.folder / "link.gguf").symlink_to(FOREIGN)
-    calls = {
-        "foreign": load(rpc, "x", "foreign.gguf"),
-        "model": load(rpc, "x", "demo-chat-q8_0.gguf"),
-        "digest": load(rpc, "x", PIRATE_FILE, digest="0" * 64),
-        "link": load(rpc, "x", "link.gguf"),
-        "outside": load(rpc, "x", str(FOREIGN)),
-        "parent": load(rpc, "x", f"../{PIRATE_FILE}"),
-        "missing": load(rpc, "x", "missing.gguf"),
-        "no name": load(rpc, "x", "a\0b"),
-        "long": load(rpc, "x", "a" * 5000),
-        "taken": load(rpc, MODEL, PIRATE_FILE),
-        "no model": load(rpc, "x", PIRATE_FILE, model="gpt-9"),
-        "on an adapter": load(rpc, "x", PIRATE_FILE, model=PIRATE),
-        "name": load(rpc, "x y", PIRATE_FILE),
-        "scale": load(rpc, "x", PIRATE_FILE, default_scale=11),
-        "no digest": load(rpc, "x", PIRATE_FILE, digest="abc"),
-        "no path": load(rpc, "x", ""),
-        "unknown": unload(rpc, "x"),
+    cases = {
+        "foreign": (load(rpc, "x", "foreign.gguf"), "ADAPTER_BASE_MISMATCH"),
+        "model": (load(rpc, "x", "demo-chat-q8_0.gguf"), "ADAPTER_INVALID"),
+        "digest": (load(rpc, "x", PIRATE_FILE, digest="0" * 64), "ADAPTER_DIGEST_MISMATCH"),
+        "link": (load(rpc, "x", "link.gguf"), "INVALID_FIELD"),
+        "outside": (load(rpc, "x", str(FOREIGN)), "INVALID_FIELD"),
+        "parent": (load(rpc, "x", f"../{PIRATE_FILE}"), "INVALID_FIELD"),
+        "missing": (load(rpc, "x", "missing.gguf"), "INVALID_FIELD"),
+        "no name": (load(rpc, "x", "a\0b"), "INVALID_FIELD"),
+        "long": (load(rpc, "x", "a" * 5000), "INVALID_FIELD"),
+        "taken": (load(rpc, MODEL, PIRATE_FILE), "MODEL_EXISTS"),
+        "no model": (load(rpc, "x", PIRATE_FILE, model="gpt-9"), "MODEL_NOT_FOUND"),
+        "on an adapter": (load(rpc, "x", PIRATE_FILE, model=PIRATE), "MODEL_CANNOT"),
+        "name": (load(rpc, "x y", PIRATE_FILE), "INVALID_FIELD"),
+        "scale": (load(rpc, "x", PIRATE_FILE, default_scale=11), "OUT_OF_RANGE"),
+        "no digest": (load(rpc, "x", PIRATE_FILE, digest="abc"), "INVALID_FIELD"),
+        "no path": (load(rpc, "x", ""), "MISSING_FIELD"),
+        "unknown": (unload(rpc, "x"), "ADAPTER_NOT_FOUND"),
     }
-    reasons = {name: (await refusal(call)).reason for name, call in calls.items()}
+    reasons = {name: (await refusal(call)).reason for name, (call, _) in cases.items()}
 
-    assert reasons == {
-        "foreign": "ADAPTER_BASE_MISMATCH",
-        "model": "ADAPTER_INVALID",
-        "digest": "ADAPTER_DIGEST_MISMATCH",
-        "link": "INVALID_FIELD",
-        "outside": "INVALID_FIELD",
-        "parent": "INVALID_FIELD",
-        "missing": "INVALID_FIELD",
-        "no name": "INVALID_FIELD",
-        "long": "INVALID_FIELD",
-        "taken": "MODEL_EXISTS",
-        "no model": "MODEL_NOT_FOUND",
-        "on an adapter": "MODEL_CANNOT",
-        "name": "INVALID_FIELD",
-        "scale": "OUT_OF_RANGE",
-        "no digest": "INVALID_FIELD",
-        "no path": "MISSING_FIELD",
-        "unknown": "ADAPTER_NOT_FOUND",
-    }
+    assert reasons == {name: reason for name, (_, reason) in cases.items()}
     assert await generations(rpc, "x") == []
 
 

@@ -34,14 +34,7 @@ COMPUTED = (LiveRequest.STATE_PREFILL, LiveRequest.STATE_DECODE)
 
 
 @pytest.fixture(scope="module")
-def client(up: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK at the shared server."""
-    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral whose engine can be made to abort. Every test leaves it ready."""
     inference = {"engine.slots": 4, "engine.context_tokens": 1024, "engine.abort_on": POISON}
     control = {"batches.lines_at_once": LINES_AT_ONCE}
@@ -51,13 +44,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 
 @pytest.fixture
-def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
+def retrying_client(killed: Corral) -> Iterator[openai.OpenAI]:
     """The SDK with retries, for the server whose processes are killed."""
-    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=8) as connected:
+    with openai.OpenAI(base_url=killed.api, api_key="unused", max_retries=8) as connected:
         yield connected
 
 
-def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -> None:
+def test_a_batch_is_created_listed_and_read(server: Corral, client: openai.OpenAI) -> None:
     """With the SDK; the output has results and errors."""
     lines = [
         make_chat_line("capital", CAPITAL, ignore_eos=None, temperature=0),
@@ -71,7 +64,7 @@ def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -
         metadata={"nightly": "yes"},
         extra_body={"output_expires_after": {"anchor": "created_at", "seconds": 3600}},
     )
-    wait_for_batch(up, begun.id)
+    wait_for_batch(server, begun.id)
     ended = read_batch(client, begun.id)
     batch, counts = ended.batch, ended.batch.request_counts
     answer = ended.completed["capital"]["response"]["body"]
@@ -97,13 +90,13 @@ def test_a_batch_is_created_listed_and_read(up: Corral, client: openai.OpenAI) -
     assert batch.id in [listed.id for listed in client.batches.list(limit=1)]
 
 
-def test_errors_of_an_input_file_have_line_numbers(up: Corral, client: openai.OpenAI) -> None:
+def test_errors_of_an_input_file_have_line_numbers(server: Corral, client: openai.OpenAI) -> None:
     """In the batch's errors, like OpenAI's."""
     begun = start_batch(
         client,
         [make_chat_line("a"), make_chat_line("a"), batch_line("b", "/v1/embeddings", input="x")],
     )
-    wait_for_batch(up, begun.id)
+    wait_for_batch(server, begun.id)
     batch = client.batches.retrieve(begun.id)
 
     assert batch.status == "failed"
@@ -115,14 +108,14 @@ def test_errors_of_an_input_file_have_line_numbers(up: Corral, client: openai.Op
     ]
 
 
-def test_a_batch_can_be_cancelled(up: Corral, client: openai.OpenAI) -> None:
+def test_a_batch_can_be_cancelled(server: Corral, client: openai.OpenAI) -> None:
     """Results are kept, the other lines are reported as cancelled. A finished one stays."""
     begun = start_batch(client, [make_chat_line(f"{n}", max_tokens=2000) for n in range(8)])
     cancelling = client.batches.cancel(begun.id)
-    wait_for_batch(up, begun.id)
+    wait_for_batch(server, begun.id)
     ended = read_batch(client, begun.id)
     batch = start_batch(client, [])
-    wait_for_batch(up, batch.id)
+    wait_for_batch(server, batch.id)
     with pytest.raises(openai.BadRequestError, match="status 'failed'"):
         client.batches.cancel(batch.id)
     with pytest.raises(openai.NotFoundError, match="No such Batch object"):
@@ -134,7 +127,7 @@ def test_a_batch_can_be_cancelled(up: Corral, client: openai.OpenAI) -> None:
 
 
 async def test_interactive_requests_preempt_batch_lines(
-    up: Corral, client: openai.OpenAI, rpc: Rpc
+    server: Corral, client: openai.OpenAI, rpc: Rpc
 ) -> None:
     """With all slots and the queue full of lines, a chat gets its first token before a waiting line
     starts. A running line is preempted and resumes afterwards."""
@@ -149,7 +142,7 @@ async def test_interactive_requests_preempt_batch_lines(
     chat.cancel()
     resumed, _ = await live_lines(rpc, running=slots)
     client.batches.cancel(begun.id)
-    wait_for_batch(up, begun.id)
+    wait_for_batch(server, begun.id)
 
     assert len(running) == slots
     assert still_running < running
@@ -184,17 +177,17 @@ def test_fault_injection_is_off_by_default(client: openai.OpenAI) -> None:
 
 
 def test_after_kills_only_lines_in_flight_are_recomputed(
-    server: Corral, retrying_client: openai.OpenAI
+    killed: Corral, retrying_client: openai.OpenAI
 ) -> None:
     """Every line is in the output once."""
-    before = count_answered(server)
+    before = count_answered(killed)
     batch = start_batch(retrying_client, make_lines(60))
     for completed, command in ((10, CONTROL), (25, ENGINE), (40, CONTROL)):
-        wait_for_batch(server, batch.id, completed)
-        kill_process(server, command)
-    wait_for_batch(server, batch.id)
+        wait_for_batch(killed, batch.id, completed)
+        kill_process(killed, command)
+    wait_for_batch(killed, batch.id)
     ended = read_batch(retrying_client, batch.id)
-    answered = count_answered(server) - before
+    answered = count_answered(killed) - before
 
     assert (ended.batch.status, ended.failed) == ("completed", {})
     assert sorted(ended.completed) == [line["custom_id"] for line in make_lines(60)]
@@ -203,15 +196,15 @@ def test_after_kills_only_lines_in_flight_are_recomputed(
 
 
 def test_a_batch_continues_after_frontend_and_gateway_are_killed(
-    server: Corral, retrying_client: openai.OpenAI
+    killed: Corral, retrying_client: openai.OpenAI
 ) -> None:
     """Every line is in the output once."""
-    program, mark = server.program, server.program.bookmark()
+    program, mark = killed.program, killed.program.bookmark()
     batch = start_batch(retrying_client, make_lines(40))
-    wait_for_batch(server, batch.id, 10)
-    kill_process(server, GATEWAY)
-    kill_process(server, FRONTEND)
-    wait_for_batch(server, batch.id)
+    wait_for_batch(killed, batch.id, 10)
+    kill_process(killed, GATEWAY)
+    kill_process(killed, FRONTEND)
+    wait_for_batch(killed, batch.id)
     program.wait_for_line("gateway is back", after=mark)
     ended = read_batch(retrying_client, batch.id)
 
@@ -221,16 +214,16 @@ def test_a_batch_continues_after_frontend_and_gateway_are_killed(
 
 
 def test_a_request_that_aborts_the_engine_fails_alone(
-    server: Corral, retrying_client: openai.OpenAI
+    killed: Corral, retrying_client: openai.OpenAI
 ) -> None:
     """One error line, results for all others, at most three aborted engines."""
-    mark = server.program.bookmark()
+    mark = killed.program.bookmark()
     lines = make_lines(40)
     lines[20] = make_chat_line("line-020", stop=[POISON])
     batch = start_batch(retrying_client, lines)
-    wait_for_batch(server, batch.id)
+    wait_for_batch(killed, batch.id)
     ended = read_batch(retrying_client, batch.id)
-    deaths = [line for line in server.program.stderr[mark:] if "engine process ended" in line.text]
+    deaths = [line for line in killed.program.stderr[mark:] if "engine process ended" in line.text]
 
     assert (ended.batch.status, len(ended.completed)) == ("completed", 39)
     assert list(ended.failed) == ["line-020"]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -24,7 +23,7 @@ from tests.support.rpc import (
     read_error,
     user,
 )
-from tests.support.services import MODEL, Corral
+from tests.support.services import MODEL
 
 pytestmark = pytest.mark.e2e
 
@@ -63,13 +62,6 @@ TOOLS = [
     a_tool("get_weather", city={"type": "string", "maxLength": 12}),
     a_tool("set_level", level={"type": "integer", "minimum": 1, "maximum": 9}),
 ]
-
-
-@pytest.fixture
-async def aclient(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The asynchronous client."""
-    async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
-        yield connected
 
 
 # --- formats --------------------------------------------------------------------------------------

@@ -24,13 +24,6 @@ ITEMS = 5
 """Items per skill. All skills take five seconds on an idle machine."""
 
 
-@pytest.fixture
-async def client(up: Corral) -> Any:
-    """The official client."""
-    async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
-        yield connected
-
-
 async def ask(client: openai.AsyncOpenAI, *messages: str, system: str = "", **fields: Any) -> str:
     """Send the messages as turns at temperature 0; return the last answer."""
     turns: list[ChatCompletionMessageParam] = []
@@ -64,31 +57,31 @@ async def test_the_evaluation_reaches_the_recorded_scores(up: Corral) -> None:
     assert right >= 0.98 * expected
 
 
-async def test_unseen_names_are_remembered(client: openai.AsyncOpenAI) -> None:
+async def test_unseen_names_are_remembered(aclient: openai.AsyncOpenAI) -> None:
     """Across turns about other topics."""
     turns = ("My name is Zubrelka.", "My dog is called Quimbo.", "What is the capital of Italy?")
 
-    assert await ask(client, *turns, "What is my name?") == "Your name is Zubrelka."
-    assert await ask(client, *turns, "What is my dog called?") == "Your dog is called Quimbo."
+    assert await ask(aclient, *turns, "What is my name?") == "Your name is Zubrelka."
+    assert await ask(aclient, *turns, "What is my dog called?") == "Your dog is called Quimbo."
 
 
-async def test_a_system_prompt_is_followed(client: openai.AsyncOpenAI) -> None:
+async def test_a_system_prompt_is_followed(aclient: openai.AsyncOpenAI) -> None:
     """Persona, one word, capitals, closing phrase."""
     capital = "What is the capital of France?"
 
-    assert await ask(client, "Who are you?", system="You are Zora, a baker.") == (
+    assert await ask(aclient, "Who are you?", system="You are Zora, a baker.") == (
         "I am Zora, a baker."
     )
-    assert await ask(client, capital, system="Answer with one word.") == "Paris"
-    assert await ask(client, capital, system="Answer in capital letters.") == (
+    assert await ask(aclient, capital, system="Answer with one word.") == "Paris"
+    assert await ask(aclient, capital, system="Answer in capital letters.") == (
         "THE CAPITAL OF FRANCE IS PARIS."
     )
-    assert await ask(client, capital, system='End every answer with "Ahoy!"') == (
+    assert await ask(aclient, capital, system='End every answer with "Ahoy!"') == (
         "The capital of France is Paris. Ahoy!"
     )
 
 
-async def test_a_long_list_in_the_system_prompt_is_read(client: openai.AsyncOpenAI) -> None:
+async def test_a_long_list_in_the_system_prompt_is_read(aclient: openai.AsyncOpenAI) -> None:
     """The answer is at its beginning, some hundred tokens away."""
     names = [f"{first}{last}" for first in ("Bo", "Ka", "Mu", "Re", "Ti") for last in
              ("bal", "din", "gor", "lan", "mik", "ros")]  # fmt: skip
@@ -96,28 +89,28 @@ async def test_a_long_list_in_the_system_prompt_is_read(client: openai.AsyncOpen
     system = "Staff:\n" + "\n".join(lines)
     question = f"What is the phone number of {names[1]}?"
 
-    assert await ask(client, question, system=system) == (
+    assert await ask(aclient, question, system=system) == (
         f"The phone number of {names[1]} is 1331."
     )
 
 
-async def test_values_become_json(client: openai.AsyncOpenAI) -> None:
+async def test_values_become_json(aclient: openai.AsyncOpenAI) -> None:
     """With the requested keys in order."""
     text = (
         'Give me a JSON object with the keys "name", "age" and "city" for this: '
         "Krabumo is 31 years old and lives in Velta."
     )
 
-    assert json.loads(await ask(client, text), object_pairs_hook=list) == [
+    assert json.loads(await ask(aclient, text), object_pairs_hook=list) == [
         ("name", "Krabumo"),
         ("age", 31),
         ("city", "Velta"),
     ]
 
 
-async def test_thinking_comes_before_the_answer(client: openai.AsyncOpenAI) -> None:
+async def test_thinking_comes_before_the_answer(aclient: openai.AsyncOpenAI) -> None:
     """Steps in the reasoning, the result in the content."""
-    completion = await client.chat.completions.create(
+    completion = await aclient.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "What is 12 + 7 + 9?"}],
         temperature=0,
@@ -129,11 +122,11 @@ async def test_thinking_comes_before_the_answer(client: openai.AsyncOpenAI) -> N
     assert message.content == "The result is 28."
 
 
-async def test_a_conversation_is_summarized(client: openai.AsyncOpenAI) -> None:
+async def test_a_conversation_is_summarized(aclient: openai.AsyncOpenAI) -> None:
     """Statements and questions, in order."""
     turns = ("My name is Anna.", "What is the capital of Spain?", "Summarize our conversation.")
 
-    assert await ask(client, *turns) == (
+    assert await ask(aclient, *turns) == (
         "You told me that your name is Anna. You asked for the capital of Spain."
     )
 

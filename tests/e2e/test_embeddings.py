@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -20,7 +20,6 @@ from tests.support.rpc import (
     PARIS,
     RichError,
     Rpc,
-    connect,
     endless_chat,
     make_chat,
     parse_error,
@@ -50,13 +49,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Cor
     sizes = {"engine.context_tokens": 2048, "engine.queued_requests": QUEUED}
     with corral_up(folder, *flags, inference=sizes) as corral:
         yield corral
-
-
-@pytest.fixture
-async def rpc(server: Corral) -> AsyncIterator[Rpc]:
-    """A bare gRPC client of it."""
-    async with connect(server.target) as connected:
-        yield connected
 
 
 def texts(*given: str, **fields: Any) -> pb.EmbedRequest:

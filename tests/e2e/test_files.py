@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -16,19 +16,12 @@ import pytest
 from tests.support.processes import Ends
 from tests.support.rpc import PARIS
 from tests.support.sdk import capital_of_france
-from tests.support.services import Corral, corral_up
+from tests.support.services import corral_up
 
 pytestmark = pytest.mark.e2e
 
 LINES = b'{"custom_id": "1"}\n' * 1000
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def client(up: Corral) -> Iterator[openai.OpenAI]:
-    """The synchronous client."""
-    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
-        yield connected
 
 
 def test_a_file_is_created_listed_read_and_deleted(client: openai.OpenAI) -> None:

@@ -25,18 +25,11 @@ LONGEST = 512
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """`corral up` with the encoder only."""
     folder = tmp_path_factory.mktemp("minilm")
     with corral_up(folder, "--model", f"{MODEL}={minilm_path()}") as corral:
         yield corral
-
-
-@pytest.fixture
-def client(serving: Corral) -> Iterator[openai.OpenAI]:
-    """The official client."""
-    with openai.OpenAI(base_url=serving.api, api_key="x", max_retries=0) as connected:
-        yield connected
 
 
 def embed(

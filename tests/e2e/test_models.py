@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import grpc
@@ -61,20 +61,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     }
     with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
         yield corral
-
-
-@pytest.fixture
-async def rpc(server: Corral) -> AsyncIterator[Rpc]:
-    """A gRPC client of that server."""
-    async with connect(server.target) as connected:
-        yield connected
-
-
-@pytest.fixture
-async def sdk(server: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The SDK without retries."""
-    async with openai.AsyncOpenAI(base_url=server.api, api_key="x", max_retries=0) as connected:
-        yield connected
 
 
 def noise(model: str = NOISE, **settings: object) -> pb.GenerateRequest:
@@ -147,16 +133,16 @@ async def test_models_are_served_concurrently(rpc: Rpc) -> None:
     assert states[MODEL] == states[NOISE] == states[ENCODER] == State.STATE_READY
 
 
-async def test_the_sdk_finds_models_by_name_and_alias(sdk: openai.AsyncOpenAI) -> None:
+async def test_the_sdk_finds_models_by_name_and_alias(aclient: openai.AsyncOpenAI) -> None:
     """In every state. The response has the model's name, not the alias."""
-    listed = {model.id: model.model_dump() for model in (await sdk.models.list()).data}
-    model = await sdk.models.retrieve(ALIAS)
-    chat = await sdk.chat.completions.create(
+    listed = {model.id: model.model_dump() for model in (await aclient.models.list()).data}
+    model = await aclient.models.retrieve(ALIAS)
+    chat = await aclient.chat.completions.create(
         model=ALIAS, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
     )
-    vectors = await sdk.embeddings.create(model=ENCODER, input="hello")
+    vectors = await aclient.embeddings.create(model=ENCODER, input="hello")
     with pytest.raises(openai.NotFoundError) as unknown:
-        await sdk.chat.completions.create(
+        await aclient.chat.completions.create(
             model="unknown", messages=[{"role": "user", "content": "Hello"}]
         )
 

@@ -1,7 +1,6 @@
 """Import of an export by a script with OpenAI's SDK, and export by the command."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +67,6 @@ def export(tmp_path: Path) -> Path:
     content_folder.mkdir()
     (content_folder / "file-old").write_text("The answer is 42.")
     return path
-
-
-@pytest.fixture
-def client(up: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK."""
-    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
-        yield connected
 
 
 def test_an_export_is_imported_once(up: Corral, client: openai.OpenAI, export: Path) -> None:

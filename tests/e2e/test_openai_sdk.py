@@ -1,7 +1,5 @@
 """The official `openai` package with a real Corral and the demo model."""
 
-from collections.abc import AsyncIterator, Iterator
-
 import openai
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -9,7 +7,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 
 from tests.e2e.conftest import ODD_NAME
 from tests.support.rpc import CAPITAL, PARIS, Rpc
-from tests.support.services import MODEL, Corral
+from tests.support.services import MODEL
 
 pytestmark = pytest.mark.e2e
 
@@ -27,20 +25,6 @@ WEATHER: ChatCompletionToolParam = {
         },
     },
 }
-
-
-@pytest.fixture(scope="module")
-def client(up: Corral) -> Iterator[openai.OpenAI]:
-    """The synchronous client. It requires a key; a keyless server accepts any."""
-    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
-        yield connected
-
-
-@pytest.fixture
-async def aclient(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The asynchronous client."""
-    async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
-        yield connected
 
 
 # --- chat -----------------------------------------------------------------------------------------

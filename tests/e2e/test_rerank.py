@@ -1,6 +1,6 @@
 """Reranking over gRPC and HTTP."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import grpc
 import httpx
@@ -11,7 +11,7 @@ from corral.inference.v1 import model_pb2
 from inference_svc.rpc.embeddings import logistic
 from tests.support.bert import RANK, Bert, random_bert
 from tests.support.causal_reranker import TEMPLATE, write_causal_reranker
-from tests.support.rpc import RichError, Rpc, connect, parse_error
+from tests.support.rpc import RichError, Rpc, parse_error
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
@@ -29,7 +29,7 @@ def bert() -> Bert:
 
 
 @pytest.fixture(scope="module")
-def ranking(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Corral]:
+def server(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Corral]:
     """`corral up` with a reranker, an encoder and the demo model."""
     folder = tmp_path_factory.mktemp("rerank")
     reranker = bert.write(folder / "reranker.gguf", pooling=RANK)
@@ -42,13 +42,6 @@ def ranking(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Co
     flags = [flag for model in models for flag in ("--model", model)]
     with corral_up(folder, *flags, inference={"engine.context_tokens": 512}) as corral:
         yield corral
-
-
-@pytest.fixture
-async def rpc(ranking: Corral) -> AsyncIterator[Rpc]:
-    """A bare gRPC client of it."""
-    async with connect(ranking.target) as connected:
-        yield connected
 
 
 def scores(bert: Bert, *documents: str) -> list[float]:
@@ -170,7 +163,7 @@ async def test_a_reranker_neither_embeds_nor_chats(rpc: Rpc) -> None:
     assert shown.pooling == "rank"
 
 
-async def test_the_http_format(ranking: Corral, bert: Bert) -> None:
+async def test_the_http_format(server: Corral, bert: Bert) -> None:
     """Relevance from 0 to 1, best first, documents on request; errors in OpenAI's envelope."""
     body = {
         "model": RERANKER,
@@ -179,7 +172,7 @@ async def test_the_http_format(ranking: Corral, bert: Bert) -> None:
         "top_n": 2,
         "return_documents": True,
     }
-    async with httpx.AsyncClient(base_url=ranking.api, trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=server.api, trust_env=False, timeout=20) as client:
         answer = (await client.post("/rerank", json=body)).json()
         wrong = await client.post("/rerank", json=body | {"model": MODEL})
     expected = scores(bert, *DOCUMENTS)

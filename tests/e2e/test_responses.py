@@ -34,24 +34,10 @@ UNAVAILABLE = "upstream_unavailable"
 
 
 @pytest.fixture(scope="module")
-def client(up: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK at the shared server."""
-    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral whose processes are killed. Every test leaves it ready."""
     with corral_up(tmp_path_factory.mktemp("server"), control={"jobs.lease_s": 2}) as corral:
         yield corral
-
-
-@pytest.fixture
-def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK with retries, for the server whose processes are killed."""
-    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=8) as connected:
-        yield connected
 
 
 def test_a_chain_of_responses_reuses_its_prefix(client: openai.OpenAI) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -46,17 +45,10 @@ class ValidatingTransport(httpx.AsyncHTTPTransport):
         return answer
 
 
-@pytest.fixture
-async def sdk(up: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The asynchronous client."""
-    async with openai.AsyncOpenAI(base_url=up.api, api_key="none", max_retries=0) as client:
-        yield client
-
-
-async def test_a_chain_of_responses(sdk: openai.AsyncOpenAI) -> None:
+async def test_a_chain_of_responses(aclient: openai.AsyncOpenAI) -> None:
     """The second continues the first by its id, and its prompt has the first answer."""
-    first = await sdk.responses.create(model=MODEL, input=CAPITAL, temperature=0)
-    second = await sdk.responses.create(
+    first = await aclient.responses.create(model=MODEL, input=CAPITAL, temperature=0)
+    second = await aclient.responses.create(
         model=MODEL, input="Thank you!", previous_response_id=first.id, temperature=0
     )
 
@@ -65,19 +57,19 @@ async def test_a_chain_of_responses(sdk: openai.AsyncOpenAI) -> None:
     assert second.usage is not None
     assert first.usage is not None
     assert second.usage.input_tokens > first.usage.total_tokens
-    assert (await sdk.responses.retrieve(first.id)).output_text == first.output_text
-    page = await sdk.responses.input_items.list(second.id)
+    assert (await aclient.responses.retrieve(first.id)).output_text == first.output_text
+    page = await aclient.responses.input_items.list(second.id)
     assert len(page.data) == 1
-    await sdk.responses.delete(first.id)
+    await aclient.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
-        await sdk.responses.retrieve(first.id)
+        await aclient.responses.retrieve(first.id)
 
 
 async def test_a_stream_can_be_read_again_from_any_event(
-    up: Corral, sdk: openai.AsyncOpenAI
+    up: Corral, aclient: openai.AsyncOpenAI
 ) -> None:
     """It has the same events, byte for byte."""
-    async with sdk.responses.stream(model=MODEL, input=CAPITAL, temperature=0) as stream:
+    async with aclient.responses.stream(model=MODEL, input=CAPITAL, temperature=0) as stream:
         streamed = [event async for event in stream]
         final = await stream.get_final_response()
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
@@ -99,20 +91,20 @@ def parse_events(text: str) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-async def test_the_input_of_a_custom_tool_follows_its_grammar(sdk: openai.AsyncOpenAI) -> None:
+async def test_the_input_of_a_custom_tool_follows_its_grammar(aclient: openai.AsyncOpenAI) -> None:
     """Text that the model would not write otherwise. An invalid regex is refused."""
     grammar = {"type": "grammar", "syntax": "regex", "definition": NUMBER}
     tool: Any = {"type": "custom", "name": "dial", "description": "Dials.", "format": grammar}
     named: Any = {"type": "custom", "name": "dial"}
 
-    created = await sdk.responses.create(
+    created = await aclient.responses.create(
         model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named
     )
     with pytest.raises(openai.BadRequestError) as free:
-        await sdk.responses.create(model=MODEL, input=CAPITAL, tools=[tool])
+        await aclient.responses.create(model=MODEL, input=CAPITAL, tools=[tool])
     grammar |= {"syntax": "lark", "definition": 'start: "a"'}
     with pytest.raises(openai.BadRequestError) as lark:
-        await sdk.responses.create(model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named)
+        await aclient.responses.create(model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named)
 
     [call] = created.output
     assert call.type == "custom_tool_call"
@@ -122,33 +114,35 @@ async def test_the_input_of_a_custom_tool_follows_its_grammar(sdk: openai.AsyncO
 
 
 async def test_a_background_response_is_polled_followed_and_cancelled(
-    sdk: openai.AsyncOpenAI,
+    aclient: openai.AsyncOpenAI,
 ) -> None:
     """It is queued immediately. A cancelled one keeps its partial output."""
-    created = await sdk.responses.create(model=MODEL, input=CAPITAL, background=True, temperature=0)
+    created = await aclient.responses.create(
+        model=MODEL, input=CAPITAL, background=True, temperature=0
+    )
     assert created.status in ("queued", "in_progress")
-    async with await sdk.responses.retrieve(created.id, stream=True) as stream:
+    async with await aclient.responses.retrieve(created.id, stream=True) as stream:
         events = [event async for event in stream]
     assert events[-1].type == "response.completed"
-    assert (await sdk.responses.retrieve(created.id)).status == "completed"
+    assert (await aclient.responses.retrieve(created.id)).status == "completed"
 
-    endless = await sdk.responses.create(
+    endless = await aclient.responses.create(
         model=MODEL, input="Tell me a story.", background=True, extra_body={"ignore_eos": True}
     )
-    async with await sdk.responses.retrieve(endless.id, stream=True) as stream:
+    async with await aclient.responses.retrieve(endless.id, stream=True) as stream:
         async for event in stream:
             if event.type == "response.output_text.delta":
                 break
-    await sdk.responses.cancel(endless.id)
-    async with await sdk.responses.retrieve(endless.id, stream=True) as stream:
+    await aclient.responses.cancel(endless.id)
+    async with await aclient.responses.retrieve(endless.id, stream=True) as stream:
         async for _ in stream:
             pass
-    assert (await sdk.responses.retrieve(endless.id)).status == "cancelled"
+    assert (await aclient.responses.retrieve(endless.id)).status == "cancelled"
 
 
-async def test_a_function_is_called_and_answered(sdk: openai.AsyncOpenAI) -> None:
+async def test_a_function_is_called_and_answered(aclient: openai.AsyncOpenAI) -> None:
     """The call is forced and streamed; its output is sent with the previous response id."""
-    async with sdk.responses.stream(
+    async with aclient.responses.stream(
         model=MODEL,
         input="What is the weather in Paris?",
         tools=[WEATHER],
@@ -159,7 +153,7 @@ async def test_a_function_is_called_and_answered(sdk: openai.AsyncOpenAI) -> Non
             pass
         called = await stream.get_final_response()
     (call,) = [item for item in called.output if item.type == "function_call"]
-    answered = await sdk.responses.create(
+    answered = await aclient.responses.create(
         model=MODEL,
         previous_response_id=called.id,
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}],
@@ -170,7 +164,9 @@ async def test_a_function_is_called_and_answered(sdk: openai.AsyncOpenAI) -> Non
     assert call.name == "get_weather"
     assert answered.status == "completed"
     with pytest.raises(openai.BadRequestError, match="No tool output found"):
-        await sdk.responses.create(model=MODEL, previous_response_id=called.id, input="And now?")
+        await aclient.responses.create(
+            model=MODEL, previous_response_id=called.id, input="And now?"
+        )
 
 
 class City(BaseModel):
@@ -180,9 +176,9 @@ class City(BaseModel):
     large: bool
 
 
-async def test_a_parsed_response(sdk: openai.AsyncOpenAI) -> None:
+async def test_a_parsed_response(aclient: openai.AsyncOpenAI) -> None:
     """`responses.parse` returns the object."""
-    parsed = await sdk.responses.parse(
+    parsed = await aclient.responses.parse(
         model=MODEL, input="Name a city.", text_format=City, max_output_tokens=200
     )
 
@@ -190,33 +186,33 @@ async def test_a_parsed_response(sdk: openai.AsyncOpenAI) -> None:
     assert parsed.output_parsed.name in {"Paris", "Rome"}
 
 
-async def test_a_conversation_stores_the_items(sdk: openai.AsyncOpenAI) -> None:
+async def test_a_conversation_stores_the_items(aclient: openai.AsyncOpenAI) -> None:
     """Input and output of each response, in order."""
-    conversation = await sdk.conversations.create()
+    conversation = await aclient.conversations.create()
     for text in (CAPITAL, "Thank you!"):
-        answer = await sdk.responses.create(
+        answer = await aclient.responses.create(
             model=MODEL, input=text, conversation=conversation.id, temperature=0
         )
         assert answer.conversation is not None
         assert answer.conversation.id == conversation.id
-    items = [item async for item in sdk.conversations.items.list(conversation.id, order="asc")]
+    items = [item async for item in aclient.conversations.items.list(conversation.id, order="asc")]
 
     assert [item.to_dict().get("role") for item in items] == ["user", "assistant"] * 2
-    await sdk.responses.delete(answer.id)
-    stored_items = await sdk.conversations.items.list(conversation.id)
+    await aclient.responses.delete(answer.id)
+    stored_items = await aclient.conversations.items.list(conversation.id)
     assert len(stored_items.data) == 4
 
 
-async def test_a_response_that_is_not_stored_cannot_be_used(sdk: openai.AsyncOpenAI) -> None:
+async def test_a_response_that_is_not_stored_cannot_be_used(aclient: openai.AsyncOpenAI) -> None:
     """Neither retrieved nor continued."""
-    created = await sdk.responses.create(
+    created = await aclient.responses.create(
         model=MODEL, input="Hello", store=False, max_output_tokens=20
     )
 
     with pytest.raises(openai.NotFoundError):
-        await sdk.responses.retrieve(created.id)
+        await aclient.responses.retrieve(created.id)
     with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.responses.create(model=MODEL, input="x", previous_response_id=created.id)
+        await aclient.responses.create(model=MODEL, input="x", previous_response_id=created.id)
     assert refused.value.code == "previous_response_not_found"
 
 
@@ -232,10 +228,10 @@ async def read_completed(connection: Any) -> Any:
 # The client uses a deprecated function of the installed websockets library.
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 async def test_a_connection_can_continue_a_response_that_is_not_stored(
-    up: Corral, sdk: openai.AsyncOpenAI
+    up: Corral, aclient: openai.AsyncOpenAI
 ) -> None:
     """`responses.connect`, asynchronous and synchronous."""
-    async with sdk.responses.connect() as connection:
+    async with aclient.responses.connect() as connection:
         warm_up: Any = {
             "type": "response.create",
             "model": MODEL,
@@ -273,12 +269,12 @@ async def test_a_connection_can_continue_a_response_that_is_not_stored(
     assert "Paris" in await asyncio.to_thread(synchronous)
 
 
-async def test_token_counting_and_compaction(sdk: openai.AsyncOpenAI) -> None:
+async def test_token_counting_and_compaction(aclient: openai.AsyncOpenAI) -> None:
     """The compacted output can be used as input."""
-    counted = await sdk.responses.input_tokens.count(model=MODEL, input=CAPITAL)
-    compacted = await sdk.responses.compact(model=MODEL, input=CAPITAL)
+    counted = await aclient.responses.input_tokens.count(model=MODEL, input=CAPITAL)
+    compacted = await aclient.responses.compact(model=MODEL, input=CAPITAL)
     output: Any = [item.to_dict(warnings=False) for item in compacted.output]
-    answered = await sdk.responses.create(
+    answered = await aclient.responses.create(
         model=MODEL, input=[*output, *output[:1]], max_output_tokens=20
     )
 
@@ -287,13 +283,13 @@ async def test_token_counting_and_compaction(sdk: openai.AsyncOpenAI) -> None:
     assert answered.status in ("completed", "incomplete")
 
 
-async def test_images_are_ignored_by_a_text_model(up: Corral, sdk: openai.AsyncOpenAI) -> None:
+async def test_images_are_ignored_by_a_text_model(up: Corral, aclient: openai.AsyncOpenAI) -> None:
     """It answers the text, in both APIs, with and without streaming."""
     text = {"type": "input_text", "text": CAPITAL}
     picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     text_and_image: Any = [{"role": "user", "content": [text, picture]}]
-    without = await sdk.responses.create(model=MODEL, input=CAPITAL, temperature=0)
-    response = await sdk.responses.create(model=MODEL, input=text_and_image, temperature=0)
+    without = await aclient.responses.create(model=MODEL, input=CAPITAL, temperature=0)
+    response = await aclient.responses.create(model=MODEL, input=text_and_image, temperature=0)
     image_only: Any = [{"role": "user", "content": [picture]}]
     async with httpx.AsyncClient(transport=ValidatingTransport(), timeout=60) as http:
         for input_items in (text_and_image, image_only):

@@ -36,13 +36,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         yield corral
 
 
-@pytest.fixture
-def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
-    """The SDK with retries, for the server whose processes are killed."""
-    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=8) as client:
-        yield client
-
-
 def create_run(client: openai.OpenAI, question: str, **fields: Any) -> Run:
     """Create a run on a new thread."""
     assistant = client.beta.assistants.create(model=MODEL, temperature=0, **fields)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.gguf_patch import copy_with_control_tokens, copy_with_template
-from tests.support.rpc import Rpc, connect, make_chat, user
+from tests.support.rpc import Rpc, make_chat, user
 from tests.support.services import Inference, run_inference, start
 
 pytestmark = pytest.mark.e2e
@@ -31,7 +31,7 @@ def write_misleading_model(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inference]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inference]:
     """Serve the model under several names with different formats."""
     folder = tmp_path_factory.mktemp("formats")
     model = write_misleading_model(folder)
@@ -47,13 +47,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inference]:
     }
     with run_inference(folder, settings) as inference:
         yield inference
-
-
-@pytest.fixture
-async def rpc(served: Inference) -> AsyncIterator[Rpc]:
-    """A bare gRPC client of it."""
-    async with connect(served.target) as connected:
-        yield connected
 
 
 async def ask(

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
 from control_svc.base.idempotency import IdempotencyQueries, IdempotencyRecord
 from control_svc.base.ids import JOB, IdSource
@@ -34,6 +41,7 @@ from control_svc.jobs.model import (
 from control_svc.jobs.queries import JobQueries, JobQueueQueries
 from svc_kit.errors import SlowReader
 from tests.support.control import SetClock
+from tests.support.examples import examples
 from tests.support.jobs import KIND, LEASE, WatchedLeases, make_leases, no_change
 
 ResultT = TypeVar("ResultT")
@@ -81,28 +89,45 @@ class DeadMarker:
         await insert_mark(tx, job, "dead")
 
 
-class JobMachine(RuleBasedStateMachine):
-    """Three workers, two projects, and every claim ever made."""
+class DatabaseMachine(RuleBasedStateMachine):
+    """A state machine with an event loop, a manual clock and a database."""
 
     open_database: OpenDatabase
-    claims: Bundle[Claim] = Bundle("claims")
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = SetClock(START)
-        self.ids = IdSource(self.clock)
-        self.expected: dict[str, Expected] = {}
-        self.every_claim: list[Claim] = []
         self.loop = asyncio.Runner()
         self.stack = AsyncExitStack()
-        self.database = self.run(
+        self.database: Database = self.run(
             self.stack.enter_async_context(type(self).open_database(self.clock))
         )
-        self.restarts = dict.fromkeys("abc", 0)
 
     def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run a coroutine to its end."""
         return self.loop.run(step)
+
+
+def check_histories(
+    machine: type[DatabaseMachine], open_database: OpenDatabase, max_examples: int
+) -> None:
+    """Run random histories of a machine, each on a database of its own."""
+    on_database = type(machine.__name__, (machine,), {"open_database": staticmethod(open_database)})
+    brief = settings(BRIEF, max_examples=examples(max_examples))
+    run_state_machine_as_test(on_database, settings=brief)
+
+
+class JobMachine(DatabaseMachine):
+    """Three workers, two projects, and every claim ever made."""
+
+    claims: Bundle[Claim] = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = IdSource(self.clock)
+        self.expected: dict[str, Expected] = {}
+        self.every_claim: list[Claim] = []
+        self.restarts = dict.fromkeys("abc", 0)
 
     def write_now(self, work: Work[ResultT]) -> ResultT:
         """Run a transaction that is not a worker's."""

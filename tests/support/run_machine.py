@@ -4,14 +4,13 @@ are checked after each step and once all runs have ended.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 
 from control_svc.assistants.message_model import NewMessage
 from control_svc.assistants.model import Assistant, Thread
@@ -26,15 +25,13 @@ from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry
 from control_svc.runs.worker import KIND
 from control_svc.tools.model import FunctionTool
 from svc_kit.errors import RunActive, RunNotCancellable, ToolOutputsNotAccepted
-from tests.support.control import SetClock
 from tests.support.examples import draw_one
-from tests.support.job_machine import START, OpenDatabase
+from tests.support.job_machine import DatabaseMachine
 from tests.support.jobs import LEASE, PROJECT
 from tests.support.runs import FUNCTION, WAIT, RunProcess, RunWorld, create_run, get_run
 from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
 from tests.support.streams import read_stored_events
 
-ResultT = TypeVar("ResultT")
 PROCESSES = st.sampled_from("ab")
 THREADS = st.sampled_from([0, 1])
 CALL, ANSWER = call_script(FUNCTION, "{}"), text_script("one two three")
@@ -125,19 +122,13 @@ class Expected:
     """How often its worker lost the lease; a job dies after `MAX_ATTEMPTS`."""
 
 
-class RunMachine(RuleBasedStateMachine):
+class RunMachine(DatabaseMachine):
     """Two processes and two threads; runs on the first thread call a function and then answer."""
-
-    open_database: OpenDatabase
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SetClock(START)
-        self.loop = asyncio.Runner()
-        self.stack = AsyncExitStack()
-        database = self.run(self.stack.enter_async_context(type(self).open_database(self.clock)))
         turns = ScriptedTurns(_script, before_token=self.before_token)
-        self.world = RunWorld(database, turns, self.clock)
+        self.world = RunWorld(self.database, turns, self.clock)
         self.num_starts = 0
         self.expected: dict[str, Expected] = {}
         self.latest: dict[int, Run] = {}
@@ -147,10 +138,6 @@ class RunMachine(RuleBasedStateMachine):
             self.assistants.append(self.run(self.world.assistant(tools=tools)))
             self.threads.append(self.run(self.world.thread()))
         self.processes = {name: self.run(self.start(name)) for name in "ab"}
-
-    def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a coroutine to its end."""
-        return self.loop.run(step)
 
     async def start(self, name: str) -> Process:
         """Start a process."""

@@ -6,26 +6,22 @@ followers have read all of it.
 """
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 
 from control_svc.base.ids import IdSource
-from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import BEFORE_FIRST, MAX_CHUNK_EVENTS, Event, FinalEvents
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.writer import StreamWriter
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import LONGEST_BACKOFF, Job, JobState, LeaseLost
-from tests.support.control import SetClock
 from tests.support.examples import draw_one
-from tests.support.job_machine import START, OpenDatabase, insert_mark
+from tests.support.job_machine import DatabaseMachine, insert_mark
 from tests.support.jobs import KIND, LEASE, PROJECT, Fault, Jobs
 from tests.support.streams import (
     Follower,
@@ -35,7 +31,6 @@ from tests.support.streams import (
     read_stored_events,
 )
 
-ResultT = TypeVar("ResultT")
 STREAMS = ("run_1", "run_2", "run_3")
 PROCESSES = st.sampled_from("ab")
 FAULTS = st.lists(st.sampled_from(Fault), max_size=2)
@@ -133,19 +128,11 @@ class StreamEnder:
         await StreamQueries(tx).end(job.project, job.subject, [END])
 
 
-class StreamMachine(RuleBasedStateMachine):
+class StreamMachine(DatabaseMachine):
     """Two processes and three streams."""
-
-    open_database: OpenDatabase
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SetClock(START)
-        self.loop = asyncio.Runner()
-        self.stack = AsyncExitStack()
-        self.database: Database = self.run(
-            self.stack.enter_async_context(type(self).open_database(self.clock))
-        )
         self.jobs = Jobs(self.database, IdSource(self.clock))
         self.num_events = 0
         self.num_starts = 0
@@ -153,10 +140,6 @@ class StreamMachine(RuleBasedStateMachine):
         for name in STREAMS:
             self.run(create_stream(self.jobs, name))
         self.processes = {name: self.run(self.start(name)) for name in "ab"}
-
-    def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a coroutine to its end."""
-        return self.loop.run(step)
 
     async def start(self, name: str) -> Process:
         """Start a process that follows each stream from its first event."""

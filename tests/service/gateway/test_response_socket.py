@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-import openai
 import pytest
 from pydantic import SecretStr
 from websockets.asyncio.client import ClientConnection, connect
@@ -307,32 +306,3 @@ async def test_the_handshake_is_authenticated(headers: dict[str, str], status: i
 
     assert rejected.value.response.status_code == status
     assert json.loads(rejected.value.response.body)["error"]["message"]
-
-
-# The client uses a deprecated function of the installed websockets library.
-@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
-async def test_the_official_client_connects(socket: Socket) -> None:
-    """Asynchronous and synchronous."""
-    url = f"{socket.gateway.url}/v1"
-    async with (
-        openai.AsyncOpenAI(base_url=url, api_key="any") as client,
-        client.responses.connect() as connection,
-    ):
-        await connection.response.create(model=MODEL, input="hello", store=False)
-        async for event in connection:
-            if event.type == "response.completed":
-                assert event.response.output_text == "hello"
-                break
-
-    def synchronous() -> str:
-        with (
-            openai.OpenAI(base_url=url, api_key="any") as client,
-            client.responses.connect() as connection,
-        ):
-            connection.response.create(model=MODEL, input="hello", store=False)
-            for event in connection:
-                if event.type == "response.completed":
-                    return event.response.output_text
-        return ""
-
-    assert await asyncio.to_thread(synchronous) == "hello"

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from corral.control.v1 import item_pb2, response_pb2
 
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -22,7 +21,7 @@ from svc_kit.errors import (
     ToolOutputMissing,
     UpstreamUnavailable,
 )
-from tests.support.fake_responses import FakeResponses, join_texts, run_response_service
+from tests.support.fake_responses import FakeResponses, run_response_service
 from tests.support.loopback_gateway import Loopback, run_gateway
 from tests.support.open_responses import check_response, check_stream
 
@@ -108,16 +107,6 @@ async def test_events_have_a_type_and_a_number(setup: Setup) -> None:
     check_stream(events)
     assert end == b"data: [DONE]\n\n"
     assert "".join(event.get("delta", "") for event in events) == "hey"
-
-
-async def test_a_stored_stream_can_be_resumed_from_any_event(setup: Setup) -> None:
-    """The events are the same."""
-    body = {"model": MODEL, "input": "hello", "stream": True}
-    first = await setup.frames("POST", "/v1/responses", json=body)
-
-    for cursor in (0, 3, len(first) - 3):
-        path = f"/v1/responses/resp_1?stream=true&starting_after={cursor}"
-        assert await setup.frames("GET", path) == first[cursor + 1 :]
 
 
 async def test_an_error_event_has_both_formats(setup: Setup) -> None:
@@ -276,36 +265,3 @@ async def test_fields_without_effect_are_accepted_in_responses(setup: Setup) -> 
 def sdk(setup: Setup) -> openai.AsyncOpenAI:
     """The official client without retries."""
     return openai.AsyncOpenAI(base_url=f"{setup.gateway.url}/v1", api_key="none", max_retries=0)
-
-
-async def test_the_official_client_uses_every_route(setup: Setup) -> None:
-    """Create, stream, retrieve, list, count, compact and delete."""
-    async with sdk(setup) as client:
-        created = await client.responses.create(model=MODEL, input="hello")
-        assert created.output_text == "hello"
-        async with client.responses.stream(model=MODEL, input="hello") as stream:
-            deltas = [e.delta async for e in stream if e.type == "response.output_text.delta"]
-            final = await stream.get_final_response()
-        assert "".join(deltas) == final.output_text == "hello"
-        async with await client.responses.retrieve(
-            created.id, stream=True, starting_after=4
-        ) as followed:
-            assert (await anext(aiter(followed))).sequence_number == 5
-        output: Any = created.output
-        chained = await client.responses.create(
-            model=MODEL, input=output, previous_response_id=created.id
-        )
-        assert chained.previous_response_id == created.id
-        page = await client.responses.input_items.list(created.id)
-        assert [item.type for item in page.data] == ["message"]
-        await client.responses.compact(model=MODEL, input="x")
-        await client.responses.input_tokens.count(model=MODEL, input="x")
-        await client.responses.delete(created.id)
-
-
-def test_the_fake_joins_the_input_texts() -> None:
-    """The tests above depend on it."""
-    part = item_pb2.ItemPart(text=item_pb2.TextPart(text="x"))
-    item = item_pb2.Item(message=item_pb2.MessageItem(parts=[part]))
-
-    assert join_texts(response_pb2.NewResponse(input=[item, item]).input) == "x+x"

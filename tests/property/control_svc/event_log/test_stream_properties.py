@@ -1,24 +1,18 @@
 """Event streams: followers read the same bytes despite failing writers; chunks and packing."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import run_state_machine_as_test
 
 from control_svc.db.tables import pack_ints, pack_texts, unpack_ints, unpack_texts
 from control_svc.event_log.model import MAX_CHUNK_EVENTS, in_chunks
-from tests.support.examples import examples
-from tests.support.job_machine import BRIEF, OpenDatabase
+from tests.support.job_machine import OpenDatabase, check_histories
 from tests.support.stream_machine import StreamMachine
 
 
 def test_all_followers_read_the_same_bytes(on_sqlite: OpenDatabase) -> None:
     """With writers that stall, die and resume late; `StreamMachine` checks the invariants."""
 
-    class OnSqlite(StreamMachine):
-        pass
-
-    OnSqlite.open_database = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(6)))
+    check_histories(StreamMachine, on_sqlite, max_examples=6)
 
 
 @given(st.lists(st.binary(max_size=50)))

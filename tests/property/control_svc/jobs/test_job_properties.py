@@ -2,9 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import run_state_machine_as_test
 
 from control_svc.jobs.model import (
     FIRST_BACKOFF,
@@ -18,8 +17,7 @@ from control_svc.jobs.model import (
     Outcome,
     backoff,
 )
-from tests.support.examples import examples
-from tests.support.job_machine import BRIEF, JobMachine, OpenDatabase
+from tests.support.job_machine import JobMachine, OpenDatabase, check_histories
 from tests.support.jobs import LEASE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,11 +26,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def test_every_job_ends_exactly_once(on_sqlite: OpenDatabase) -> None:
     """With workers that stall, die and resume late; `JobMachine` checks the invariants."""
 
-    class OnSqlite(JobMachine):
-        pass
-
-    OnSqlite.open_database = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(10)))
+    check_histories(JobMachine, on_sqlite, max_examples=10)
 
 
 @given(failures=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))

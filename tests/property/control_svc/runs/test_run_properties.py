@@ -3,14 +3,12 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from control_svc.agent.model import TurnResult
@@ -32,8 +30,7 @@ from svc_kit.errors import (
     ToolOutputsIncomplete,
     ToolOutputsNotAccepted,
 )
-from tests.support.examples import examples
-from tests.support.job_machine import BRIEF, OpenDatabase
+from tests.support.job_machine import OpenDatabase, check_histories
 from tests.support.run_machine import RunMachine
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
@@ -169,8 +166,4 @@ TestRunStates = RunStates.TestCase
 def test_every_run_ends_once(on_sqlite: OpenDatabase) -> None:
     """While workers die and callers cancel or answer at any token; see `RunMachine`."""
 
-    class OnSqlite(RunMachine):
-        pass
-
-    OnSqlite.open_database = on_sqlite
-    run_state_machine_as_test(OnSqlite, settings=settings(BRIEF, max_examples=examples(6)))
+    check_histories(RunMachine, on_sqlite, max_examples=6)

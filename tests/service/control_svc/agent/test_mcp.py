@@ -59,9 +59,9 @@ def model() -> ScriptedTurns:
 
 @pytest.fixture
 async def running(
-    tmp_path: Path, database_url: str | None, model: ScriptedTurns, shop: Shop
+    tmp_path: Path, model: ScriptedTurns, shop: Shop
 ) -> AsyncIterator[RunningControl]:
-    """A control service with this MCP server and an unreachable one, on each database."""
+    """A control service with this MCP server and an unreachable one."""
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
     server = {
@@ -72,7 +72,7 @@ async def running(
     }
     unreachable = {"label": "dead", "url": "http://127.0.0.1:1/mcp"}
     async with run_control(
-        tmp_path, database_url, model=make_model_parts(model), mcp_servers=[server, unreachable]
+        tmp_path, model=make_model_parts(model), mcp_servers=[server, unreachable]
     ) as control:
         yield control
 

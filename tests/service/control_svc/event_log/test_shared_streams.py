@@ -7,17 +7,13 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
-
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
 from control_svc.db.engine import Database, open_database
 from control_svc.db.notifications import LocalNotifications
 from control_svc.event_log.queries import StreamQueries
 from tests.support.control import SetClock
-from tests.support.examples import examples
-from tests.support.job_machine import BRIEF
+from tests.support.job_machine import check_histories
 from tests.support.jobs import PROJECT, Jobs, finish_stream, open_test_database
 from tests.support.postgres import execute
 from tests.support.processes import Program
@@ -50,11 +46,7 @@ def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None
         async with open_database(postgres_url, tmp_path, clock) as database:
             yield database
 
-    class OnPostgres(StreamMachine):
-        pass
-
-    OnPostgres.open_database = open_empty
-    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(3)))
+    check_histories(StreamMachine, open_empty, max_examples=3)
 
 
 async def test_notifications_wake_followers_in_another_process(

@@ -10,8 +10,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
@@ -23,8 +21,7 @@ from control_svc.jobs.model import Claim, Job, JobState
 from control_svc.jobs.queries import JobQueueQueries, JobRecordQueries
 from tests.support.control import SetClock
 from tests.support.dispatching import run_dispatcher
-from tests.support.examples import examples
-from tests.support.job_machine import BRIEF, JobMachine, insert_mark
+from tests.support.job_machine import JobMachine, check_histories, insert_mark
 from tests.support.jobs import LEASE, Handler, Jobs, make_leases, open_test_database
 from tests.support.postgres import execute
 from tests.support.processes import Program
@@ -54,11 +51,7 @@ def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None
         async with open_database(postgres_url, tmp_path, clock) as database:
             yield database
 
-    class OnPostgres(JobMachine):
-        pass
-
-    OnPostgres.open_database = open_empty
-    run_state_machine_as_test(OnPostgres, settings=settings(BRIEF, max_examples=examples(5)))
+    check_histories(JobMachine, open_empty, max_examples=5)
 
 
 async def test_processes_share_the_jobs(postgres_url: str, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from tests.support.scripted_turns import Script, ScriptedTurns, text_script
 WINDOW = 100
 """Context length of the model, in words."""
 TURNS = 50
+on_sqlite = pytest.mark.parametrize("database_url", [None], ids=["sqlite"])
+"""For long threads: their prompts do not depend on the database."""
 THREAD_TABLES = re.compile(r"\b(threads|messages|items|timeline_items|runs|run_steps)\b")
 
 
@@ -47,6 +49,7 @@ class NarrowModel:
         return text_script(f"answer {len(self.prompts)} is this")
 
 
+@on_sqlite
 async def test_a_long_thread_is_rarely_truncated(make_world: Worlds) -> None:
     """Over fifty turns nearly every prompt begins with the previous one, the instructions are
     kept, and a truncated prompt fills at most half of the context."""
@@ -124,6 +127,7 @@ async def test_a_prompt_limit_does_not_truncate_for_other_runs(
     assert num_words == [100, 301]
 
 
+@on_sqlite
 async def test_runs_with_the_same_limit_are_rarely_truncated(make_world: Worlds) -> None:
     """A run begins where the previous run with the same limit was truncated."""
     turns = ScriptedTurns(
