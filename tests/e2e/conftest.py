@@ -26,8 +26,6 @@ ENDLESS_TEMPLATE = (
 )
 PIRATE, ROBOT = "demo-lora-pirate", "demo-lora-robot"
 PIRATE_FILE, ROBOT_FILE = f"{PIRATE}-f16.gguf", f"{ROBOT}-f16.gguf"
-BODY_LIMIT = 64 * 1024
-MESSAGE_LIMIT = 128 * 1024
 PATIENCE_S = 1.5
 UNREAD_LIMIT_S = 3
 
@@ -93,7 +91,7 @@ def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with one slot, a queue of one request, small limits and a hostile model."""
+    """`corral up` with one slot, a queue of one request and a hostile model."""
     folder = tmp_path_factory.mktemp("small")
     model = copy_with_template(BUNDLED_PATH, folder / "hostile.gguf", ENDLESS_TEMPLATE)
     flags = ("--model", "bundled", "--model", f"{HOSTILE}={model}")
@@ -101,17 +99,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         "engine.slots": 1,
         "engine.queued_requests": 1,
         "limits.caller_templates": True,
-        "limits.messages": 100,
-        "server.max_message_bytes": MESSAGE_LIMIT,
     }
-    gateway = {"body_limit_bytes": BODY_LIMIT}
-    with corral_up(folder, *flags, inference=inference, gateway=gateway) as corral:
+    with corral_up(folder, *flags, inference=inference) as corral:
         yield corral
 
 
 @pytest.fixture
 async def small_rpc(small: Corral) -> AsyncIterator[Rpc]:
-    """A plain gRPC client of the server with small limits."""
+    """A plain gRPC client of the server with one slot."""
     async with connect(small.target) as connected:
         yield connected
 
@@ -125,7 +120,7 @@ async def http(server: Corral) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def small_http(small: Corral) -> AsyncIterator[httpx.AsyncClient]:
-    """A plain HTTP client of the server with small limits."""
+    """A plain HTTP client of the server with one slot."""
     async with plain_client(small) as client:
         yield client
 

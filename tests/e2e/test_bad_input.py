@@ -21,8 +21,6 @@ from tests.support.rpc import (
     make_chat,
     make_completion,
     options,
-    parse_error,
-    read_error,
     user,
 )
 from tests.support.services import MODEL
@@ -60,22 +58,6 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
         f"This model's maximum context length is {CONTEXT} tokens. However, your messages resulted "
         f"in {counted.prompt_tokens} tokens. Please reduce the length of the messages."
     )
-
-
-async def test_a_raw_prompt_over_the_context_is_refused_too(
-    rpc: Rpc, http: httpx.AsyncClient
-) -> None:
-    """As token ids, which need no tokenizer."""
-    ids = [5] * CONTEXT
-    request = make_completion("")
-    request.token_ids.ids.extend(ids)
-    error = await expect_refusal(rpc, request)
-    body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
-    response = await http.post(COMPLETIONS, json=body)
-
-    assert (error.metadata["prompt_tokens"], error.metadata["field"]) == (str(CONTEXT), "prompt")
-    assert error_of(response)["code"] == "context_length_exceeded"
-    assert error_of(response)["param"] == "prompt"
 
 
 async def test_empty_prompts_are_refused(rpc: Rpc, http: httpx.AsyncClient) -> None:
@@ -196,25 +178,3 @@ async def test_values_out_of_range_are_refused_with_the_limit(
     assert response.status_code == 400
     assert error_of(response)["param"] == param
     assert any(limit in error_of(response)["message"] for limit in limits if limit)
-
-
-# --- texts ----------------------------------------------------------------------------------------
-
-
-async def test_text_that_is_not_utf8_is_refused(rpc: Rpc) -> None:
-    """In a protobuf string."""
-    good = pb.GenerateRequest(text="????").SerializeToString()
-    call: Any = rpc.channel.unary_stream("/corral.inference.v1.InferenceService/Generate")
-    for broken in (b"\xff\xfe\xfd\xfc", b"\xed\xa0\xbd\x21", b"\xf0\x9f\x90\x00"):
-        error = await read_error(call(good.replace(b"????", broken)))
-
-        assert (error.code, error.reason) == (INVALID, "INVALID_FIELD")
-
-
-async def test_an_invalid_protobuf_message_is_refused(rpc: Rpc) -> None:
-    """With error details."""
-    call: Any = rpc.channel.unary_unary("/corral.inference.v1.InferenceService/GetModel")
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await call(b"\x0a\xff\xff\xff\xff")
-
-    assert parse_error(failure.value).reason == "INVALID_FIELD"

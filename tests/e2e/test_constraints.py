@@ -129,19 +129,6 @@ async def test_grammar_extensions_shape_completions(
     assert answer.choices[0].finish_reason == "stop"
 
 
-async def test_the_token_limit_applies_to_structured_output(aclient: openai.AsyncOpenAI) -> None:
-    """With finish_reason length."""
-    answer = await aclient.chat.completions.create(
-        model=MODEL,
-        messages=QUESTION,
-        max_tokens=4,
-        response_format={"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}},
-    )
-
-    assert answer.choices[0].finish_reason == "length"
-    assert (answer.choices[0].message.content or "").startswith('{"name"')
-
-
 async def test_the_constraint_applies_after_the_reasoning(aclient: openai.AsyncOpenAI) -> None:
     """With thinking enabled the content has only the format."""
     answer = await aclient.chat.completions.create(

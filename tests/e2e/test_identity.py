@@ -364,20 +364,6 @@ def test_the_service_token_is_readable_by_its_owner_only(guarded: Guarded, tmp_p
     assert "chmod 600" in lines[0]
 
 
-# --- keyless --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("service", ["inference", "gateway"])
-def test_without_keys_no_service_listens_beyond_this_machine(tmp_path: Path, service: str) -> None:
-    """It exits with one line before loading a model."""
-    with start(tmp_path, "serve", service, **{service: {"listen": "0.0.0.0:0"}}) as program:
-        lines = startup_error(program)
-
-    assert len(lines) == 1
-    assert "no API key is configured" in lines[0]
-    assert "corral keys create" in lines[0]
-
-
 def startup_error(program: Program) -> list[str]:
     """Return the lines that a failed service prints besides its log."""
     assert program.wait() == 1

@@ -138,16 +138,6 @@ def test_thinking_is_a_separate_field(client: openai.OpenAI) -> None:
     assert (answer.usage.completion_tokens_details.reasoning_tokens or 0) > 0
 
 
-def test_reasoning_effort_none_disables_thinking(client: openai.OpenAI) -> None:
-    """OpenAI's field for it."""
-    answer = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, temperature=0, reasoning_effort="none"
-    )
-
-    assert answer.choices[0].message.content == PARIS
-    assert "reasoning_content" not in (answer.choices[0].message.model_extra or {})
-
-
 def test_stop_strings_end_the_answer(client: openai.OpenAI) -> None:
     """A string or a list. The match is not sent."""
     for stop in (" is Par", ["nowhere", " is Par"]):
@@ -237,16 +227,6 @@ async def test_a_tool_call_streams(aclient: openai.AsyncOpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
-def test_tool_choice_none_prevents_calls(client: openai.OpenAI) -> None:
-    """The prompt does not have the tools."""
-    answer = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, tools=[WEATHER], tool_choice="none", temperature=0
-    )
-
-    assert answer.choices[0].message.tool_calls is None
-    assert answer.choices[0].message.content == PARIS
-
-
 # --- completions ----------------------------------------------------------------------------------
 
 
@@ -257,16 +237,6 @@ def test_a_text_is_continued(client: openai.OpenAI) -> None:
     assert answer.object == "text_completion"
     assert answer.choices[0].text == PARIS
     assert answer.choices[0].finish_reason == "stop"
-
-
-def test_the_default_limit_of_a_completion_is_sixteen_tokens(client: openai.OpenAI) -> None:
-    """Like OpenAI's default."""
-    answer = client.completions.create(
-        model=MODEL, prompt="Once upon a time", temperature=0, extra_body={"ignore_eos": True}
-    )
-
-    assert answer.usage is not None
-    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (16, "length")
 
 
 def test_several_prompts_are_continued_in_one_request(client: openai.OpenAI) -> None:

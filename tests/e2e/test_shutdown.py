@@ -168,21 +168,6 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     assert lines[0].startswith(f"corral: {address} is in use")
 
 
-@pytest.mark.parametrize("service", ["inference", "gateway"])
-def test_a_single_service_reports_a_port_in_use(tmp_path: Path, service: str) -> None:
-    """Also without the supervisor."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        settings = {"listen": address}
-        with start(tmp_path, "serve", service, **{service: settings}) as program:
-            code = program.wait()
-            lines = [line.text for line in program.stderr if not line.fields]
-
-    assert code == 1
-    assert len(lines) == 1, lines
-    assert address in lines[0]
-
-
 def test_a_misspelled_setting_is_reported(tmp_path: Path) -> None:
     """All problems at once, with the name in the file and a suggestion."""
     config = tmp_path / "corral.toml"

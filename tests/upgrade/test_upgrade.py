@@ -2,9 +2,7 @@
 release on its data folder and its database, SQLite and PostgreSQL.
 """
 
-import asyncio
 import json
-import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
 
 from tests.support.earlier_release import read_client_state, unpack
-from tests.support.postgres import create_database, execute, run_test_postgres
+from tests.support.postgres import create_database, run_test_postgres
 from tests.support.processes import PATIENCE_S
 from tests.support.sdk_batches import wait_for_batch
 from tests.support.services import MODEL, Corral, corral_up, start
@@ -132,34 +130,6 @@ def upgraded(
         connect(corral) as api,
     ):
         yield Upgraded(corral, read_client_state(RELEASE, database), api, folder / "data")
-
-
-def test_a_database_of_a_later_release_is_refused(
-    request: pytest.FixtureRequest, database: str, tmp_path: Path
-) -> None:
-    """The service exits with a message that says so and does not change the schema."""
-    control = unpack_installation(database, request, tmp_path)
-    execute_sql(tmp_path, control, "UPDATE alembic_version SET version_num = '9999'")
-    with start(tmp_path, "serve", "control", control=control) as service:
-        message = service.wait_for_line("made by a later one")
-        code = service.wait()
-    execute_sql(tmp_path, control, "UPDATE alembic_version SET version_num = '0013'")
-    with start(tmp_path, "db", "upgrade", control=control) as command:
-        upgraded = command.wait()
-
-    assert message
-    assert code != 0
-    assert upgraded == 0
-
-
-def execute_sql(folder: Path, control: dict[str, Any], statement: str) -> None:
-    """Run a statement on the database without the service."""
-    if control:
-        asyncio.run(execute(control["database_url"], statement))
-        return
-    with sqlite3.connect(folder / "data" / "control" / "control.sqlite3") as connection:
-        connection.execute(statement)
-    connection.close()
 
 
 def parse_events(text: str) -> list[tuple[str, Any]]:

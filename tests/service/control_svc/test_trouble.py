@@ -94,16 +94,6 @@ async def test_concurrent_writers_succeed(running: RunningControl) -> None:
     assert {file.id for file in remaining} == {file.id for file in files[1::2]}
 
 
-async def test_a_data_folder_is_used_by_one_process(tmp_path: Path) -> None:
-    """A second one does not start."""
-    async with run_control(tmp_path):
-        with pytest.raises(StartupError, match="another control process uses the data folder"):
-            async with run_control(tmp_path):
-                pass
-    async with run_control(tmp_path):
-        pass
-
-
 async def test_processes_share_a_postgres_database(tmp_path: Path, postgres_url: str) -> None:
     """Files and page tokens of one are valid in the other."""
     async with (

@@ -7,37 +7,18 @@ from openai_wire.errors import (
     COMPLETION_PARAMS,
     RESPONSE_PARAMS,
     ParamNames,
-    error_body,
     openai_name,
     with_openai_names,
     with_prompt_number,
 )
 from svc_kit.errors import (
     ContextLengthExceeded,
-    DomainError,
     InvalidArgument,
-    InvalidJson,
     MissingField,
     ModelNotFound,
     OutOfRange,
     TooShort,
 )
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        InvalidJson(field=None, problem="x"),
-        ModelNotFound(model="m"),
-        OutOfRange(field="n", value=0, minimum=1),
-    ],
-)
-def test_the_envelope_always_has_four_keys(error: DomainError) -> None:
-    """message, type, param and code."""
-    body = error_body(error)
-
-    assert body.keys() == {"error"}
-    assert body["error"].keys() == {"message", "type", "param", "code"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
