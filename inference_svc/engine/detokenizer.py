@@ -41,7 +41,7 @@ class Detokenizer:
             start, self.stop = match
             self._held = ""
             return buffer[: start + len(self.stop) if self._include_stop else start]
-        end = len(buffer) - max(partial_marker(buffer, stop) for stop in self._stops)
+        end = len(buffer) - partial_marker(buffer, self._stops)
         self._held = buffer[end:]
         return buffer[:end]
 
@@ -53,9 +53,12 @@ class Detokenizer:
         return min(matches)[1:] if matches else None
 
 
-def partial_marker(text: str, marker: str) -> int:
-    """Return the length of the longest suffix of `text` that is a proper prefix of `marker`."""
-    for length in range(min(len(marker) - 1, len(text)), 0, -1):
-        if text.endswith(marker[:length]):
+def partial_marker(text: str, markers: Sequence[str]) -> int:
+    """Return the length of the longest suffix of `text` that is the beginning of a marker. The text
+    has no whole marker."""
+    max_length = max(map(len, markers), default=0)
+    for length in range(min(len(text), max_length - 1), 0, -1):
+        tail = text[-length:]
+        if any(marker.startswith(tail) for marker in markers):
             return length
     return 0

@@ -87,7 +87,7 @@ class ReasoningSplitter:
             self._state = _State.REST if self._verbatim else _State.AFTER
             self._pending = after
         else:
-            size = len(text) - partial_marker(text, end)
+            size = len(text) - partial_marker(text, (end,))
             text, self._pending = text[:size], text[size:]
         self._add_reasoning(text, marker)
 

@@ -145,9 +145,7 @@ class Source:
                 self._at += 0 if stay else len(match[1])
                 return match[1]
             rest = self._text[self._at :]
-            held_back = max((partial_marker(rest, marker) for marker in markers), default=0)
-            if self._has_ended:
-                held_back = 0
+            held_back = 0 if self._has_ended else partial_marker(rest, markers)
             self._advance(len(self._text) - held_back, sink)
             if not (yield from self.more()):
                 return ""
