@@ -21,13 +21,13 @@ from svc_kit.errors import DomainError
 class EngineConfig:
     """The first message to an engine process: the model to load, and how to serve it.
 
-    `cores` and `threads` are those of the machine and the configured compute threads. `warm_up` are
-    the measurements of an earlier process, so that a restart does not measure again. `saved_bytes`
-    is the memory for prefixes without a slot. A model that does not generate has an embedding
-    context only. `stamps` identify its files as they were described; `digest` is the SHA-256 of the
-    files, or empty if it is not computed yet. `stream_interval_s` is that of the output batcher;
-    None is its default. `abort_on` injects a fault for tests: a request with this stop text aborts
-    the process.
+    `threads` are the configured compute threads; None is chosen from the `cores`. `warm_up` are the
+    measurements of an earlier process, so that a restart does not measure again. `saved_bytes` is
+    the memory for prefixes without a slot. A model that does not generate has an embedding context
+    only. `stamps` identify its files as they were described; `digest` is the SHA-256 of the files,
+    or empty if it is not computed yet. `stream_interval_s` is that of the output batcher; None is
+    its default. `abort_on` injects a fault for tests: a request with this stop text aborts the
+    process.
     """
 
     name: str
