@@ -5,7 +5,6 @@ since no row refers to them.
 """
 
 from collections.abc import AsyncIterator
-from datetime import datetime
 
 from control_svc.base.ids import FILE, IdSource
 from control_svc.batches.lines import EndedLine, output_line
@@ -13,7 +12,7 @@ from control_svc.batches.model import Batch
 from control_svc.batches.queries import READ_LIMIT, BatchLineQueries, BatchQueries
 from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.files.model import File, FilePurpose, expiry_time
+from control_svc.files.model import FilePurpose, new_file
 from control_svc.files.queries import FileQueries
 from control_svc.jobs.handler import JobContext
 
@@ -40,9 +39,10 @@ class BatchWriter:
             locked = await BatchQueries(tx).lock(project, batch.id)
             ids: dict[str, str] = {}
             for name, blob in blobs.items():
-                file = self._new_file(batch, blob, name, now)
+                ids[name] = self._ids.new(FILE)
+                filename, purpose = f"{batch.id}_{name}.jsonl", FilePurpose.BATCH_OUTPUT
+                file = new_file(ids[name], filename, purpose, blob, batch.output_ttl, now)
                 await FileQueries(tx).add(project, file)
-                ids[name] = file.id
             finished = locked.finish(ids.get("output"), ids.get("error"), now)
             await BatchQueries(tx).update(project, finished)
             tx.announce(batch.id)
@@ -72,15 +72,3 @@ class BatchWriter:
             for line in lines:
                 yield output_line(batch_id, line) + b"\n"
             after = lines[-1].number
-
-    def _new_file(self, batch: Batch, blob: Blob, name: str, now: datetime) -> File:
-        return File(
-            id=self._ids.new(FILE),
-            filename=f"{batch.id}_{name}.jsonl",
-            purpose=FilePurpose.BATCH_OUTPUT,
-            size_bytes=blob.size_bytes,
-            sha256=blob.sha256,
-            blob_key=blob.key,
-            created_at=now,
-            expires_at=expiry_time(FilePurpose.BATCH_OUTPUT, batch.output_ttl, now),
-        )

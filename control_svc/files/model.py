@@ -16,6 +16,7 @@ from control_svc.base.validation import (
     check_text,
     check_ttl,
 )
+from control_svc.blobs.store import Blob
 from svc_kit.errors import (
     ChecksumMismatch,
     InvalidField,
@@ -71,6 +72,27 @@ class File:
     def is_expired(self, now: datetime) -> bool:
         """Whether the file is treated as deleted."""
         return self.expires_at is not None and self.expires_at <= now
+
+
+def new_file(
+    file_id: str,
+    filename: str,
+    purpose: FilePurpose,
+    blob: Blob,
+    ttl: timedelta | None,
+    now: datetime,
+) -> File:
+    """Build the file of a stored blob. `ttl` None means the default of its purpose."""
+    return File(
+        id=file_id,
+        filename=filename,
+        purpose=purpose,
+        size_bytes=blob.size_bytes,
+        sha256=blob.sha256,
+        blob_key=blob.key,
+        created_at=now,
+        expires_at=expiry_time(purpose, ttl, now),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from control_svc.files.model import (
     NewFile,
     check_file_size,
     check_purpose,
-    expiry_time,
+    new_file,
 )
 from control_svc.files.queries import FileQueries
 from svc_kit.errors import (
@@ -68,7 +68,8 @@ class Files:
             header = await self._receive(pieces, sink)
             header.check_bytes(sink.size_bytes, await sink.sha256())
             blob = await sink.commit()
-        file = self._new_file(header, blob)
+        purpose, now = check_purpose(header.purpose), self.clock()
+        file = new_file(self.ids.new(FILE), header.filename, purpose, blob, header.ttl, now)
         request = IdempotencyRecord.of(
             CREATE,
             header.request_id,
@@ -168,19 +169,6 @@ class Files:
         if header is None:
             raise MissingField(field="header")
         return header
-
-    def _new_file(self, header: NewFile, blob: Blob) -> File:
-        purpose, now = check_purpose(header.purpose), self.clock()
-        return File(
-            id=self.ids.new(FILE),
-            filename=header.filename,
-            purpose=purpose,
-            size_bytes=blob.size_bytes,
-            sha256=blob.sha256,
-            blob_key=blob.key,
-            created_at=now,
-            expires_at=expiry_time(purpose, header.ttl, now),
-        )
 
 
 REJECTIONS = (

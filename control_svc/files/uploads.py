@@ -29,8 +29,8 @@ from control_svc.files.model import (
     UploadState,
     check_file_size,
     check_purpose,
-    expiry_time,
     max_part_bytes,
+    new_file,
 )
 from control_svc.files.queries import FileQueries, UploadQueries
 from control_svc.files.service import delete_if_rejected
@@ -173,7 +173,8 @@ class Uploads:
         upload, stored = await self.transactions.read(read)
         upload.check_pending(self.clock())
         blob = await self._concatenate(completion.select(upload, stored), completion.md5.lower())
-        file = self._new_file(upload, blob)
+        file_id, now = self.ids.new(FILE), self.clock()
+        file = new_file(file_id, upload.filename, upload.purpose, blob, upload.ttl, now)
 
         async def finish(tx: Transaction) -> tuple[UploadWithFile, list[str]]:
             queries = UploadQueries(tx)
@@ -225,17 +226,4 @@ class Uploads:
             state=UploadState.PENDING,
             created_at=now,
             expires_at=now + UPLOAD_TTL,
-        )
-
-    def _new_file(self, upload: Upload, blob: Blob) -> File:
-        now = self.clock()
-        return File(
-            id=self.ids.new(FILE),
-            filename=upload.filename,
-            purpose=upload.purpose,
-            size_bytes=blob.size_bytes,
-            sha256=blob.sha256,
-            blob_key=blob.key,
-            created_at=now,
-            expires_at=expiry_time(upload.purpose, upload.ttl, now),
         )

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import KEY, IdSource, is_id
-from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
+from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
 from control_svc.base.validation import (
     SHA256_DIGITS,
     check_digest,
@@ -162,14 +162,13 @@ class KeyQueries(Queries):
 
     async def page(self, window: Window, project: str, *, with_revoked: bool) -> list[ApiKey]:
         """List the keys of a window, newest first; of all projects if `project` is empty."""
-        query = select(ApiKeyRow).order_by(ApiKeyRow.id.desc())
-        if window.after:
-            query = query.where(ApiKeyRow.id < window.after)
+        query = select(ApiKeyRow)
         if project:
             query = query.where(ApiKeyRow.project == project)
         if not with_revoked:
             query = query.where(ApiKeyRow.revoked_at.is_(None))
-        return [_key(row) for row in await self._session.scalars(query.limit(window.limit))]
+        rows = await self._session.scalars(apply_window(query, ApiKeyRow.id, window))
+        return [_key(row) for row in rows]
 
     async def revoke(self, key_id: str, now: datetime) -> ApiKey:
         """Revoke a key; a revoked one is unchanged. Raises ApiKeyNotFound."""

@@ -7,7 +7,7 @@ from sqlalchemy import Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
-from control_svc.base.pagination import Page, PageRequest, PageTokens, Window
+from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
 from control_svc.base.validation import (
     PROJECT_ID_PATTERN,
     check_project_id,
@@ -113,12 +113,11 @@ class ProjectQueries(Queries):
 
     async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
         """List the projects of a window, by id."""
-        query = select(ProjectRow).where(ProjectRow.id > window.after).order_by(ProjectRow.id)
+        query = select(ProjectRow)
         if not with_archived:
             query = query.where(ProjectRow.archived_at.is_(None))
-        return [
-            read_row(Project, row) for row in await self._session.scalars(query.limit(window.limit))
-        ]
+        rows = await self._session.scalars(apply_window(query, ProjectRow.id, window))
+        return [read_row(Project, row) for row in rows]
 
     async def update(self, project: Project) -> None:
         """Update `archived_at` of a locked project."""
