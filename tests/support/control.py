@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -15,12 +14,11 @@ from corral.control.v1 import file_service_pb2 as file_pb
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
 
-from control_svc.app import Control, build, upgrade_database
+from control_svc.app import Control, build
 from control_svc.batches.lines import LineRunner
 from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.store import Blob, BlobSink
 from control_svc.config import ControlSettings
-from control_svc.db.engine import FILE_NAME
 from control_svc.deps import ModelParts, data_folder
 from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import ServiceToken, principal_metadata
@@ -28,6 +26,7 @@ from svc_kit.auth.principal import Principal
 from svc_kit.errors import StorageFailed
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.sandbox.jobs import JobRunner
+from tests.support.jobs import create_sqlite_database
 from tests.support.sandbox_jobs import InlineJobs
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
@@ -273,23 +272,6 @@ def write_service_token(folder: Path) -> Path:
     return token_file
 
 
-_migrated: list[bytes] = []
-"""The contents of a new SQLite database, once the first has been created."""
-
-
-async def _create_database(settings: ControlSettings) -> None:
-    """Create the SQLite database unless it exists. Copying is much faster than migrating."""
-    path = data_folder(settings) / FILE_NAME
-    if not _migrated:
-        with TemporaryDirectory() as folder:
-            template = settings.model_copy(update={"data_dir": Path(folder)})
-            await upgrade_database(template)
-            _migrated.append((data_folder(template) / FILE_NAME).read_bytes())
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.write_bytes(_migrated[0])
-
-
 @asynccontextmanager
 async def run_control(
     folder: Path,
@@ -318,7 +300,7 @@ async def run_control(
     blobs.prepare()
     control_settings = ControlSettings(**values)
     if database_url is None:
-        await _create_database(control_settings)
+        await create_sqlite_database(data_folder(control_settings))
     async with (
         asyncio.timeout(patience_s),
         build(

@@ -1,15 +1,13 @@
 """Databases for Hypothesis state machines."""
 
-import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from control_svc.db.engine import Database, open_database
+from control_svc.db.engine import Database
 from tests.support.control import SetClock
 from tests.support.examples import timeout
 from tests.support.job_machine import OpenDatabase
@@ -26,22 +24,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(timeout(HISTORIES_S))
 
 
-@pytest.fixture(scope="package")
-def on_sqlite() -> Iterator[OpenDatabase]:
-    """Opens copies of an empty database, since migrations take longer than an example."""
+@pytest.fixture
+def on_sqlite() -> OpenDatabase:
+    """Opens empty databases."""
 
-    async def create(folder: Path) -> None:
-        async with open_test_database(folder):
-            pass
+    @asynccontextmanager
+    async def open_empty(clock: SetClock) -> AsyncIterator[Database]:
+        with TemporaryDirectory() as folder:
+            async with open_test_database(Path(folder), clock=clock) as database:
+                yield database
 
-    with tempfile.TemporaryDirectory() as template:
-        asyncio.run(create(Path(template)))
-
-        @asynccontextmanager
-        async def open_copy(clock: SetClock) -> AsyncIterator[Database]:
-            with tempfile.TemporaryDirectory() as folder:
-                shutil.copytree(template, folder, dirs_exist_ok=True)
-                async with open_database(None, Path(folder), clock) as database:
-                    yield database
-
-        yield open_copy
+    return open_empty
