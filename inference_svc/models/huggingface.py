@@ -22,17 +22,13 @@ from svc_kit.lifecycle import StartupError
 
 
 class HuggingFaceDownloads:
-    """Downloads files into `folder`. `token` is for private and gated repositories; `client` is
-    `hf_hub_download` or a test double."""
+    """Downloads files into `folder`. `client` is `hf_hub_download` or a test double.
 
-    def __init__(
-        self,
-        folder: Path,
-        token: str | None = None,
-        client: Callable[..., str] = hf_hub_download,
-    ) -> None:
+    The client reads HF_TOKEN, for private and gated repositories, and HF_ENDPOINT, for a mirror.
+    """
+
+    def __init__(self, folder: Path, client: Callable[..., str] = hf_hub_download) -> None:
         self._folder = folder
-        self._token = token
         self._client = client
 
     def __call__(self, remote: RemoteFile) -> Path:
@@ -48,7 +44,6 @@ class HuggingFaceDownloads:
                     remote.file,
                     revision=remote.revision,
                     cache_dir=self._folder,
-                    token=self._token or False,
                 )
             )
         except (HFValidationError, HfHubHTTPError, EntryNotFoundError, OSError) as error:

@@ -1,6 +1,12 @@
 """Downloads from Hugging Face, and the messages of failed ones."""
 
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import httpx2
 import pytest
@@ -37,15 +43,51 @@ def response(status: int) -> httpx2.Response:
     return httpx2.Response(status, request=httpx2.Request("GET", "https://hub.test/x"))
 
 
-def test_a_file_is_downloaded_with_folder_and_token(tmp_path: Path) -> None:
-    """To a cache in the data folder, with the token of the settings."""
+def test_a_file_is_downloaded_to_the_folder(tmp_path: Path) -> None:
+    """To a cache in the data folder, in the revision that was asked for."""
     hub = FakeHub(str(tmp_path / "downloaded.gguf"))
 
-    path = HuggingFaceDownloads(tmp_path, "secret", hub)(RemoteFile("o/r", "f.gguf", "v1"))
+    path = HuggingFaceDownloads(tmp_path, hub)(RemoteFile("o/r", "f.gguf", "v1"))
 
     assert path == tmp_path / "downloaded.gguf"
-    options = {"revision": "v1", "cache_dir": tmp_path, "token": "secret"}
-    assert hub.call == ("o/r", "f.gguf", options)
+    assert hub.call == ("o/r", "f.gguf", {"revision": "v1", "cache_dir": tmp_path})
+
+
+class GatedHub(BaseHTTPRequestHandler):
+    """A hub whose repositories are all gated. It keeps the tokens that it gets."""
+
+    tokens: ClassVar[list[str | None]] = []
+
+    def do_HEAD(self) -> None:
+        """Refuse access to a file."""
+        self.tokens.append(self.headers["authorization"])
+        self.send_response(403)
+        self.send_header("X-Error-Code", "GatedRepo")
+        self.end_headers()
+
+
+def test_the_token_of_the_environment_is_sent(tmp_path: Path) -> None:
+    """By the real client, whose refusal is explained."""
+    download = (
+        "import sys; from pathlib import Path\n"
+        "from inference_svc.models.huggingface import HuggingFaceDownloads, RemoteFile\n"
+        "HuggingFaceDownloads(Path(sys.argv[1]))(RemoteFile('o/r', 'f.gguf', None))"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), GatedHub) as hub:
+        threading.Thread(target=hub.serve_forever).start()
+        endpoint = f"http://127.0.0.1:{hub.server_port}"
+        environment = {"HF_TOKEN": "secret", "HF_ENDPOINT": endpoint, "NO_PROXY": "127.0.0.1"}
+        result = subprocess.run(
+            [sys.executable, "-c", download, str(tmp_path)],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        hub.shutdown()
+
+    assert GatedHub.tokens == ["Bearer secret"]
+    assert "the repository is gated: accept its terms there" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -65,7 +107,7 @@ def test_a_failed_download_is_a_startup_error(
     tmp_path: Path, error: Exception, expected: str
 ) -> None:
     """With the model reference and what to do."""
-    download = HuggingFaceDownloads(tmp_path, None, FakeHub(error))
+    download = HuggingFaceDownloads(tmp_path, FakeHub(error))
     with pytest.raises(StartupError) as raised:
         download(RemoteFile("owner/repo", "model.gguf", None))
 
