@@ -24,7 +24,6 @@ from control_svc.db.transaction import (
 from control_svc.files.queries import FileQueries
 from control_svc.items.model import ITEM_PREFIXES, Message
 from control_svc.tools.file_search_resources import ToolStores
-from svc_kit.errors import FileNotFound
 
 CREATE: Final = "CreateMessage"
 MAX_PAGE: Final = 100
@@ -220,7 +219,4 @@ class MessageAdder:
         for field, file_id in uses:
             first_uses.setdefault(file_id, field)
         for file_id, field in first_uses.items():
-            try:
-                await FileQueries(tx).get(project, file_id, self._clock())
-            except FileNotFound:
-                raise FileNotFound(file=file_id, field=field) from None
+            await FileQueries(tx).get(project, file_id, self._clock(), field)

@@ -21,7 +21,6 @@ from control_svc.db.transaction import (
 from control_svc.files.queries import FileQueries
 from control_svc.jobs.model import JOBS_TOPIC, JobPriority, JobState, NewJob
 from control_svc.jobs.queries import JobQueries, JobQueueQueries
-from svc_kit.errors import FileNotFound
 
 CREATE: Final = "CreateBatch"
 KIND: Final = "batch"
@@ -61,11 +60,8 @@ class Batches:
         recorded_id = await record_request(tx, project, record)
         if recorded_id != batch.id:
             return await BatchQueries(tx).get(project, recorded_id)
-        try:
-            file = await FileQueries(tx).get(project, batch.input_file_id, batch.created_at)
-        except FileNotFound as error:
-            raise FileNotFound(file=error.file, field="input_file_id") from None
-        check_input(file)
+        file_id, now = batch.input_file_id, batch.created_at
+        check_input(await FileQueries(tx).get(project, file_id, now, "input_file_id"))
         await BatchQueries(tx).add(project, batch)
         await JobQueries(tx).add(project, new_job(batch.id, self.ids))
         return batch

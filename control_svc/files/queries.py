@@ -25,12 +25,16 @@ class FileQueries(Queries):
         """Insert a file."""
         await self._session.execute(insert(FileRow).values(project=project, **asdict(file)))
 
-    async def get(self, project: str, file_id: str, now: datetime) -> File:
-        """Return a file. Raises FileNotFound if it does not exist or has expired."""
-        _check_form(file_id)
-        row = await self._session.get(FileRow, (project, file_id))
+    async def get(self, project: str, file_id: str, now: datetime, field: str = "id") -> File:
+        """Return a file. Raises FileNotFound if it does not exist or has expired.
+
+        `field` is the field of the request that has the id.
+        """
+        row = None
+        if is_id(file_id, FILE):  # databases reject some characters of malformed ids
+            row = await self._session.get(FileRow, (project, file_id))
         if row is None or _file(row).is_expired(now):
-            raise FileNotFound(file=file_id)
+            raise FileNotFound(file=file_id, field=field)
         return _file(row)
 
     async def page(
@@ -48,21 +52,16 @@ class FileQueries(Queries):
 
         The caller deletes the blob.
         """
-        _check_form(file_id)
-        row = await self._session.scalar(
-            delete(FileRow)
-            .where(FileRow.project == project, FileRow.id == file_id, _is_unexpired(now))
-            .returning(FileRow)
-        )
+        row = None
+        if is_id(file_id, FILE):
+            row = await self._session.scalar(
+                delete(FileRow)
+                .where(FileRow.project == project, FileRow.id == file_id, _is_unexpired(now))
+                .returning(FileRow)
+            )
         if row is None:
             raise FileNotFound(file=file_id)
         return _file(row)
-
-
-def _check_form(file_id: str) -> None:
-    """Raise FileNotFound for a malformed id: a database may reject its characters."""
-    if not is_id(file_id, FILE):
-        raise FileNotFound(file=file_id)
 
 
 def _is_unexpired(now: datetime) -> ColumnElement[bool]:

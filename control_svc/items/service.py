@@ -11,7 +11,7 @@ from control_svc.files.queries import FileQueries
 from control_svc.items.input_items import InputItem, referenced_files
 from control_svc.items.model import Item, McpApprovalRequest, rename_approval_requests
 from control_svc.items.queries import TimelineQueries
-from svc_kit.errors import FileNotFound, InvalidField, ItemNotFound
+from svc_kit.errors import InvalidField, ItemNotFound
 
 
 async def resolve_items(
@@ -95,10 +95,7 @@ async def _check_files(
     field: str,
 ) -> None:
     for index, file_id in referenced_files(inputs):
-        try:
-            await FileQueries(tx).get(project, file_id, now)
-        except FileNotFound:
-            raise FileNotFound(file=file_id, field=f"{field}[{index}].content") from None
+        await FileQueries(tx).get(project, file_id, now, f"{field}[{index}].content")
 
 
 async def _assign_ids(

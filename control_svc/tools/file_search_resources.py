@@ -12,7 +12,7 @@ from control_svc.tools.model import FileSearchTool, Tool, ToolResources
 from control_svc.vector_stores.membership import FileAdder
 from control_svc.vector_stores.model import NewStoreFile, NewVectorStore, StoreState
 from control_svc.vector_stores.queries import VectorStoreQueries
-from svc_kit.errors import FileNotFound, VectorStoreNotFound
+from svc_kit.errors import VectorStoreNotFound
 
 THREAD_STORE_LIFE_DAYS: Final = 7
 """Days after its last use when the store of a thread expires, as in OpenAI's API."""
@@ -82,11 +82,8 @@ class ToolStores:
         await VectorStoreQueries(tx).add(project, store)
         if new.files:
             self._adder.check_model()
-            try:
-                await self._adder.add(tx, project, store.id, new.files)
-            except FileNotFound as error:
-                field = f"{path}{_SEARCH}.vector_stores[0].file_ids"
-                raise FileNotFound(file=error.file, field=field) from None
+            field = f"{path}{_SEARCH}.vector_stores[0].file_ids"
+            await self._adder.add(tx, project, store.id, new.files, field=field)
         return store.id
 
 

@@ -19,7 +19,7 @@ from control_svc.vector_stores.model import (
 )
 from control_svc.vector_stores.queries import StoreFileQueries, VectorStoreQueries
 from control_svc.vector_stores.search.chunk_queries import ChunkQueries
-from svc_kit.errors import EmbeddingModelMissing, FileNotFound, JobNotRetriable, VectorStoreNotFound
+from svc_kit.errors import EmbeddingModelMissing, JobNotRetriable, VectorStoreNotFound
 
 KIND: Final = "vector-file"
 ADD_MODEL: Final = "corral up --embedding-model FILE.gguf"
@@ -49,9 +49,10 @@ class FileAdder:
         store_id: str,
         files: Sequence[NewStoreFile],
         batch_id: str | None = None,
+        field: str = "file_id",
     ) -> list[StoreFile]:
         """Add files to a store. Files that it already contains with the same parameters are kept
-        and join the batch, unless they failed or were cancelled.
+        and join the batch, unless they failed or were cancelled. `field` has the ids of the files.
 
         Raises VectorStoreNotFound, VectorStoreExpired or FileNotFound.
         """
@@ -63,10 +64,7 @@ class FileAdder:
         rows = await StoreFileQueries(tx).find(project, store_id, file_ids)
         added = []
         for file in files:
-            try:
-                await FileQueries(tx).get(project, file.file_id, now)
-            except FileNotFound as error:
-                raise FileNotFound(file=error.file, field="file_id") from None
+            await FileQueries(tx).get(project, file.file_id, now, field)
             row = rows.get(file.file_id)
             if row is not None and _can_keep(row, file):
                 if batch_id is not None:
