@@ -107,7 +107,7 @@ class AssistantQueries(ObjectQueries[AssistantRow, Assistant]):
 
     def _object(self, row: AssistantRow) -> Assistant:
         settings = _ASSISTANT_SETTINGS.validate_json(row.document)
-        options = GenerationOptions(row.options)
+        options = GenerationOptions.from_bytes(row.options)
         return read_row(Assistant, row, settings=replace(settings, options=options))
 
 

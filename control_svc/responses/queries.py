@@ -178,8 +178,8 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         return read_row(
             Response,
             row,
-            settings=replace(settings, options=GenerationOptions(row.options)),
-            options=GenerationOptions(row.effective_options),
+            settings=replace(settings, options=GenerationOptions.from_bytes(row.options)),
+            options=GenerationOptions.from_bytes(row.effective_options),
             state=ResponseState(row.state),
             work=_WORK.validate_json(row.work),
             result=_ENDING.validate_json(row.ending),

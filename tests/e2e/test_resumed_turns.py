@@ -115,7 +115,7 @@ def make_turn(
     if stop:
         options.stopping.stop.append(stop)
     message = TurnMessage(TurnRole.USER, (TextPart(text),))
-    stored = GenerationOptions(options.SerializeToString())
+    stored = GenerationOptions.from_bytes(options.SerializeToString())
     defaults = {"project": "p", "model": "", "seed": 7, "options": stored}
     return TurnRequest(**{**defaults, "messages": (message,), **fields})
 

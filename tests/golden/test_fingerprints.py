@@ -11,7 +11,6 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, SupportsBytes, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from corral.inference.v1 import generation_pb2 as pb
 
 from control_svc.adapters.model import NewAdapter
 from control_svc.assistants.message_model import (
@@ -25,7 +24,7 @@ from control_svc.base.idempotency import STORED_AS, IdempotencyRecord, fingerpri
 from control_svc.batches.model import NewBatch
 from control_svc.conversations.model import NewConversation, NewItems
 from control_svc.files.model import FilePurpose, NewUpload
-from control_svc.inference.generation_options import OPTIONS, GenerationOptions
+from control_svc.inference.generation_options import GenerationOptions
 from control_svc.items.input_items import InputItem
 from control_svc.items.model import McpApprovalResponse, Message, Role, Text
 from control_svc.projects.projects import NewProject
@@ -50,7 +49,7 @@ ITEMS: Final = (
 )
 TOOLS: Final = (FunctionTool(name="f"), FileSearchTool(vector_store_ids=("vs_1",)))
 THREAD: Final = NewThread(messages=(MESSAGE,))
-RUN: Final = NewRun(assistant_id="asst_1", options=GenerationOptions(b"\x01"))
+RUN: Final = NewRun(assistant_id="asst_1", options=GenerationOptions.from_bytes(b"\x01"))
 FILE: Final = NewStoreFile(
     file_id="file-a",
     chunking=Chunking(max_tokens=200, overlap_tokens=50),
@@ -209,9 +208,10 @@ def test_a_renamed_class_or_field_has_the_fingerprint_of_its_stored_name() -> No
 
 def test_generation_options_have_the_fingerprint_of_their_bytes() -> None:
     """Earlier releases kept them as bytes."""
-    options = OPTIONS.from_message(pb.GenerationOptions(deterministic=True))
+    options = GenerationOptions(deterministic=True)
 
     assert fingerprint_of(options) == fingerprint_of(b"\x58\x01")
+    assert GenerationOptions.from_bytes(b"\x58\x01") == options
 
 
 def record(fingerprint: str) -> IdempotencyRecord:

@@ -12,14 +12,14 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 import pytest
 from corral.control.v1.item_pb2 import FileCitation
-from corral.inference.v1 import generation_pb2
 from google.protobuf.message import Message
 
 from control_svc.assistants.message_model import NewMessage, ThreadMessage
 from control_svc.assistants.model import Assistant, AssistantSettings, NewThread
 from control_svc.files.uploads import UploadWithFile
-from control_svc.inference.generation_options import OPTIONS, GenerationOptions
+from control_svc.inference.generation_options import Constraint, StoppingParams
 from control_svc.items.model import Text
+from control_svc.responses.model import Response, ResponseSettings
 from control_svc.runs.model import NewRun, Run
 from control_svc.runs.steps import RunStep
 from control_svc.tools.model import McpTool
@@ -28,12 +28,7 @@ from control_svc.vector_stores.model import FileState
 from svc_kit.rpc.message_mapper import MessageMapper, OneofMapper
 from tests.architecture.test_house_rules import ROOT
 
-_OPTIONS_MESSAGE: Final = generation_pb2.GenerationOptions(
-    output=generation_pb2.OutputOptions(top_logprobs=7),
-    cache=generation_pb2.CacheOptions(affinity="text"),
-)
 VALUES: Final[dict[Any, Any]] = {
-    GenerationOptions: OPTIONS.from_message(_OPTIONS_MESSAGE),
     str: "text",
     int: 7,
     float: 0.5,
@@ -52,6 +47,8 @@ UNSET: Final[dict[type, dict[type, set[str]]]] = {
     NewMessage: SERVER_SET,
     NewRun: SERVER_SET,
     NewThread: SERVER_SET,
+    ResponseSettings: {StoppingParams: {"max_tokens"}},
+    Response: {StoppingParams: {"max_tokens"}},
 }
 """Fields that a request for the type must not set, or that are dropped."""
 HINTS: Final[dict[type, dict[str, type]]] = {Assistant: {"settings": AssistantSettings}}
@@ -111,6 +108,8 @@ def build(kind: Any, variant: int, root: Root, depth: int = 0) -> Any:
     """An object without default values, except in the fields that mappings leave out."""
     hints, parameters = get_type_hints(kind) | HINTS.get(kind, {}), signature(kind).parameters
     names = list(parameters)
+    if kind is Constraint:  # its fields exclude each other
+        names = [names[variant % len(names)]]
     unset = LEFT_OUT[kind] if depth else root.only_domain
     unset = unset | UNSET.get(root.domain, {}).get(kind, set())
     return kind(

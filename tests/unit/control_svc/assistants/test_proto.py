@@ -19,7 +19,7 @@ def _unreadable_options() -> GenerationOptions:
     sampling = sampling_pb2.SamplingParams()
     sampling.samplers.append(_UNKNOWN_SAMPLER)  # type: ignore[arg-type]
     stored = generation_pb2.GenerationOptions(sampling=sampling).SerializeToString()
-    return GenerationOptions(stored)
+    return GenerationOptions.from_bytes(stored)
 
 
 def test_other_fields_can_be_changed() -> None:
@@ -35,10 +35,9 @@ def test_other_fields_can_be_changed() -> None:
 
 def test_options_of_a_run_are_merged() -> None:
     """Those that can be read are kept beside those that cannot."""
-    changes = OPTIONS.from_message(generation_pb2.GenerationOptions(deterministic=True))
-    merged = _unreadable_options().merge(changes)
+    merged = _unreadable_options().merge(GenerationOptions(deterministic=True))
 
-    message = OPTIONS.to_message(merged)
+    message = generation_pb2.GenerationOptions.FromString(bytes(merged))
     assert message.deterministic
     assert list(message.sampling.samplers) == [_UNKNOWN_SAMPLER]
 
