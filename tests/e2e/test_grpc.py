@@ -90,15 +90,6 @@ async def test_a_stop_string_ends_the_choice_and_is_not_sent(rpc: Rpc) -> None:
     assert answer.finished[0].stop_text == "tal of Fr"
 
 
-async def test_max_tokens_ends_with_length(rpc: Rpc) -> None:
-    """After exactly that number of tokens."""
-    answer = await rpc.chat(make_chat(stopping={"max_tokens": 4}, output={"token_ids": True}))
-
-    assert answer.finished[0].reason == generation_pb2.FINISH_REASON_LENGTH
-    assert (len(answer.tokens[0]), answer.done.usage.completion_tokens) == (4, 4)
-    assert PARIS.startswith(answer.text[0])
-
-
 async def test_choices_of_a_seeded_request_are_reproducible(rpc: Rpc) -> None:
     """They differ from one another."""
     request = make_chat(
@@ -361,11 +352,6 @@ FAILING: Mapping[str, tuple[pb.ChatRequest, grpc.StatusCode, str]] = {
     ),
     "no messages": (pb.ChatRequest(), grpc.StatusCode.INVALID_ARGUMENT, "MISSING_FIELD"),
     "label": (make_chat(label="x" * 257), grpc.StatusCode.INVALID_ARGUMENT, "TOO_LONG"),
-    "priority": (
-        make_chat(scheduling=generation_pb2.SchedulingOptions(priority=9)),  # type: ignore[arg-type]
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "OUT_OF_RANGE",
-    ),
 }
 
 

@@ -280,34 +280,6 @@ async def test_an_adapter_is_loaded_with_its_model(rpc: Rpc) -> None:
     assert (await get(rpc, MODEL)).resolved_limits.layout == model_pb2.KV_LAYOUT_STREAMS
 
 
-async def test_a_model_that_does_not_fit_is_refused_with_its_size(tmp_path: Path) -> None:
-    """Immediately, and no other model is unloaded. One context must fit."""
-    path = write_model_of_kind("window", tmp_path / "model.gguf")
-    settings = {
-        "models": [f"a={path}", f"b={path}"],
-        "per_model": {"b": ON_DEMAND},
-        "pool.memory_mib": 1024,
-    }
-    limits = model_pb2.ModelLimits(slots=256, context_tokens=2**24)
-    with run_inference(tmp_path, settings) as service:
-        async with connect(service.target) as client:
-            failure = await refusal(
-                client.engine.LoadModel(engine_pb.LoadModelRequest(model="b", limits=limits))
-            )
-            unknown = await refusal(
-                client.engine.LoadModel(engine_pb.LoadModelRequest(model="unknown"))
-            )
-            loaded = await get(client, "a")
-
-    assert (failure.code, failure.reason) == (
-        grpc.StatusCode.FAILED_PRECONDITION,
-        "MODEL_TOO_LARGE",
-    )
-    assert int(failure.metadata["needed_bytes"]) > int(failure.metadata["available_bytes"])
-    assert loaded.state == State.STATE_READY
-    assert unknown.reason == "MODEL_NOT_FOUND"
-
-
 async def test_the_least_recently_used_model_is_evicted(rpc: Rpc, tmp_path: Path) -> None:
     """By measured memory. It is loaded again on the next request."""
     await unload(rpc, NOISE)

@@ -69,17 +69,6 @@ def test_a_chat_streams(client: openai.OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-async def test_a_chat_streams_asynchronously(aclient: openai.AsyncOpenAI) -> None:
-    """Without `include_usage` no chunk has usage."""
-    stream = await aclient.chat.completions.create(
-        model=MODEL, messages=QUESTION, temperature=0, stream=True
-    )
-    chunks = [chunk async for chunk in stream]
-
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == PARIS
-    assert all(chunk.usage is None for chunk in chunks)
-
-
 async def test_the_stream_helper_accumulates_the_message(
     aclient: openai.AsyncOpenAI,
 ) -> None:

@@ -83,18 +83,6 @@ async def test_a_streamed_text_completion_of_several_prompts(client: Client) -> 
     assert chunks[-1].usage.prompt_tokens == 6
 
 
-async def test_best_of_returns_the_most_probable(fake: FakeInference, client: Client) -> None:
-    """Without log probabilities."""
-    fake.script = Script(logprobs=(-2.0, -1.0, -3.0))
-    answer = await client.completions.create(model="fake", prompt="a", best_of=3)
-
-    (choice,) = answer.choices
-    assert (choice.index, choice.text, choice.logprobs) == (0, "Hello world", None)
-    assert fake.calls.requests[0].options.num_choices == 3
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 9
-
-
 async def test_long_prompts_are_rejected(fake: FakeInference, client: Client) -> None:
     """Agents parse this message."""
     fake.script = Script(
