@@ -53,7 +53,8 @@ class Placeholders:
 
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts
-        self._secret = "".join(secrets.choice("0123456789") for _ in range(_PLACEHOLDER_DIGITS))
+        number = secrets.randbelow(10**_PLACEHOLDER_DIGITS)
+        self._secret = f"{number:0{_PLACEHOLDER_DIGITS}}"
         self._pattern = re.compile(self._secret + rf"(\d{{{_INDEX_DIGITS}}})")
 
     def write(self, number: int) -> str:

@@ -2,10 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
 from json import dumps
-from typing import Any
+from typing import Any, NamedTuple
 
 from inference_svc.sandbox_jobs import COMPILE_GRAMMAR
 from inference_svc.structured_output.spec import OutputFormatKind, OutputSpec
@@ -15,8 +15,7 @@ from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 _MAX_CACHED_GRAMMARS = 128
 
 
-@dataclass(frozen=True, slots=True)
-class GrammarVocabulary:
+class GrammarVocabulary(NamedTuple):
     """The part of a vocabulary that grammars use: size, control tokens by text, end tokens."""
 
     size: int
@@ -41,7 +40,7 @@ class GrammarCompiler:
             QueueFull: Too many grammars are queued.
         """
         spec.check_sizes()
-        payload = {"asked": asdict(spec), "vocabulary": asdict(vocabulary)}
+        payload = {"asked": asdict(spec), "vocabulary": vocabulary._asdict()}
         key = blake2b(dumps(payload).encode(), digest_size=16).digest()
         grammar = self._cache.get(key)
         if grammar is None:

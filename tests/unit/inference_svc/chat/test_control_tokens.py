@@ -1,5 +1,7 @@
 """Control tokens in the texts of callers."""
 
+import json
+
 import pytest
 
 from inference_svc.chat.control_tokens import ControlTexts, PromptSpan
@@ -9,7 +11,7 @@ TEXTS = ControlTexts(["<|im_end|>", "<|im_start|>", "<|im_end|>x", "[INST]", "</
 
 def occur_in(texts: ControlTexts, value: object) -> bool:
     """Whether any control text is replaced."""
-    return bool(texts.protect(value)[0] != value)
+    return json.dumps(texts.protect(value)[0]) != json.dumps(value)
 
 
 @pytest.mark.parametrize(

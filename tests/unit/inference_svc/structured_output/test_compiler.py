@@ -216,7 +216,7 @@ async def test_compiled_grammars_are_cached() -> None:
 
     assert await compiler.compile(DIGITS, VOCABULARY) == first
     assert jobs.count == 1
-    await compiler.compile(DIGITS, replace(VOCABULARY, size=500))
+    await compiler.compile(DIGITS, VOCABULARY._replace(size=500))
     assert jobs.count == 2
 
 
