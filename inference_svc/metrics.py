@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from inference_svc.engine.events import (
-    AdapterLoaded,
+    AdapterLoadDone,
     Cancelled,
     Delta,
     DiskCacheLoad,
@@ -47,7 +47,7 @@ class EngineObserver:
             case Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
                 self._metrics.embedding_inputs.labels(event.model).inc()
-            case ModelLoad() | DiskCacheLoad() | Flushed() | AdapterLoaded():
+            case ModelLoad() | DiskCacheLoad() | Flushed() | AdapterLoadDone():
                 pass
             case _:
                 live = self._live.get(event.sequence_id)

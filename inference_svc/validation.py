@@ -19,8 +19,9 @@ def check_tokens(field: str, tokens: Sequence[int], vocabulary_size: int) -> Non
 
 
 def check_bytes(field: str, text: str, limit: int) -> None:
-    """Raise `TooLong` if a text has more than `limit` bytes in UTF-8."""
-    size = len(text.encode())
+    """Raise `TooLong` if a text has more than `limit` bytes in UTF-8, `InvalidField` for a lone
+    surrogate."""
+    size = count_bytes(field, text)
     if size > limit:
         raise TooLong(field=field, length=size, limit=limit, unit="bytes")
 

@@ -161,8 +161,8 @@ class Flushed(NamedTuple):
     num_tokens: int
 
 
-class AdapterLoaded(NamedTuple):
-    """An adapter was loaded, or could not be loaded because of a problem."""
+class AdapterLoadDone(NamedTuple):
+    """The result of `LoadAdapter`; `problem` is None if the adapter is loaded."""
 
     digest: str
     problem: str | None = None
@@ -237,7 +237,7 @@ Event = (
     | Failed
     | Cancelled
     | Flushed
-    | AdapterLoaded
+    | AdapterLoadDone
     | ModelLoad
     | DiskCacheLoad
     | Embedded

@@ -39,7 +39,7 @@ def adapter_stack(applied: Iterable[AppliedAdapter]) -> AdapterStack:
 
 
 class LoadAdapter(NamedTuple):
-    """Load a validated adapter file. The result is `AdapterLoaded`."""
+    """Load a validated adapter file. The result is `AdapterLoadDone`."""
 
     digest: str
     path: Path

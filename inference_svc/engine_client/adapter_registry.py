@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from inference_svc.engine.events import AdapterLoaded
+from inference_svc.engine.events import AdapterLoadDone
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import AdapterCrashedEngine, AdapterInvalid, AdapterNotFound, DomainError
@@ -196,7 +196,7 @@ class AdapterRegistry:
 
     # --- the engine -------------------------------------------------------------------------------
 
-    def deliver(self, event: AdapterLoaded) -> None:
+    def deliver(self, event: AdapterLoadDone) -> None:
         """Process the answer to the oldest pending load."""
         adapter, loaded = self._pending.popleft()
         self.load_marker.end(adapter.digest)

@@ -13,7 +13,7 @@ from itertools import count
 
 from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
-    AdapterLoaded,
+    AdapterLoadDone,
     DiskCacheLoad,
     Embedded,
     Event,
@@ -305,7 +305,7 @@ class EngineClient:
                 self.snapshots.deliver(SnapshotDone(job_id, num_tokens, None))
             case Embedded():
                 self.embeddings.deliver(event)
-            case AdapterLoaded():
+            case AdapterLoadDone():
                 self.adapters.deliver(event)
             case Failed():  # the id belongs to one of them; the other ignores it
                 self.embeddings.deliver(event)

@@ -93,9 +93,9 @@ class StepLoop:
         self._turns: FairTurns[Stepper] = FairTurns()
         self._inbox: SimpleQueue[_ReceivedCommand] = SimpleQueue()
         self._outbox = OutputBatcher(stream_interval_s)
-        functions = self._enqueue, self._outbox.put
-        self._snapshot_io = make_snapshot_io(*functions) if make_snapshot_io else None
-        self._offloader = make_offloader(*functions) if make_offloader else None
+        callbacks = self._enqueue, self._outbox.put
+        self._snapshot_io = make_snapshot_io(*callbacks) if make_snapshot_io else None
+        self._offloader = make_offloader(*callbacks) if make_offloader else None
         self._report_disk_cache()
         self._step = 0
 

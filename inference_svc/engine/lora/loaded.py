@@ -4,7 +4,7 @@ from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
 from inference_svc.engine.backend import AdapterLoadError, Backend
-from inference_svc.engine.events import AdapterLoaded
+from inference_svc.engine.events import AdapterLoadDone
 from inference_svc.engine.lora.schedule import AdapterSchedule
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.engine.sequence import Sequence
@@ -24,7 +24,7 @@ class Adapters:
         """Whether an adapter is loaded. Thread-safe."""
         return digest in self._loaded
 
-    def load(self, digest: str, path: Path) -> AdapterLoaded:
+    def load(self, digest: str, path: Path) -> AdapterLoadDone:
         """Load an adapter from its file, unless it is loaded already.
 
         Must run on the step thread: llama.cpp iterates over the adapters of a model when it
@@ -34,9 +34,9 @@ class Adapters:
             try:
                 self._backend.load_adapter(digest, path)
             except AdapterLoadError as error:
-                return AdapterLoaded(digest, str(error))
+                return AdapterLoadDone(digest, str(error))
             self._loaded.add(digest)
-        return AdapterLoaded(digest)
+        return AdapterLoadDone(digest)
 
     def unload(self, digest: str) -> None:
         """Free an adapter that no sequence uses."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_svc.engine.events import AdapterLoaded
+from inference_svc.engine.events import AdapterLoadDone
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
 from inference_svc.engine_client.adapter_registry import (
     Adapter,
@@ -56,7 +56,7 @@ class RegistryHarness:
 
     def answer(self, adapter: Adapter) -> None:
         """Answer a load with success."""
-        self.registry.deliver(AdapterLoaded(adapter.digest))
+        self.registry.deliver(AdapterLoadDone(adapter.digest))
 
     def restart(self) -> None:
         """Crash the engine and start a new one."""
@@ -145,7 +145,7 @@ async def test_a_failed_load_changes_nothing(harness: RegistryHarness) -> None:
     old = await harness.load()
     new = harness.make_adapter(content="two")
     answer = harness.registry.load(new)
-    harness.registry.deliver(AdapterLoaded(new.digest, "no memory"))
+    harness.registry.deliver(AdapterLoadDone(new.digest, "no memory"))
     with pytest.raises(AdapterInvalid, match="no memory"):
         await answer
 

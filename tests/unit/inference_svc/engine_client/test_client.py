@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from inference_svc.engine.events import AdapterLoaded
+from inference_svc.engine.events import AdapterLoadDone
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.messages import (
@@ -110,7 +110,7 @@ async def test_a_closed_client_ignores_messages(tmp_path: Path) -> None:
     )
     adapter = Adapter("voice", "m", PrivateFile.copy_of(source, tmp_path), description, 1.0)
     loaded = engine.adapters.load(adapter)  # by the successor
-    process.emit([AdapterLoaded(adapter.digest)])
+    process.emit([AdapterLoadDone(adapter.digest)])
 
     assert not loaded.done()
     adapter.file.close()

@@ -26,8 +26,13 @@ class BarrierJobs:
         """Return the metadata of an adapter."""
         await self._both.wait()
         self.are_examined.set()
-        sizes = {"rank": 8, "size_bytes": 100}
-        return {"architecture": "llama", "base_model": "", "title": "", **sizes}
+        return {
+            "architecture": "llama",
+            "base_model": "",
+            "rank": 8,
+            "size_bytes": 100,
+            "title": "",
+        }
 
 
 class SlowEngine:

@@ -73,12 +73,10 @@ def test_each_adapter_stack_has_its_own_cache_key() -> None:
         *((AppliedAdapter(digest, scale),) for digest in "ab" for scale in (0.5, 1.0)),
         (AppliedAdapter("a", 1.0), AppliedAdapter("b", 1.0)),
     ]
-    requests = [
-        to_requests(_options(), Prompt((1, 2), "prompt"), replace(TARGET, adapters=stack), CALLER)[
-            0
-        ]
-        for stack in stacks
-    ]
+    requests: list[SequenceRequest] = []
+    for stack in stacks:
+        target = replace(TARGET, adapters=stack)
+        requests += to_requests(_options(), Prompt((1, 2), "prompt"), target, CALLER)
 
     assert [request.adapters for request in requests] == stacks
     assert len({request.cache_key for request in requests}) == len(stacks)

@@ -3,13 +3,7 @@
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
-from inference_svc.rpc.request_options import Target, from_sampling, to_sampling
-from svc_kit.auth.principal import Principal, Priority
-
-TARGET = Target("demo", vocabulary_size=100, slot_tokens=64, default_sampling=Sampling(top_k=7))
-CALLER = Principal(
-    project="p", scopes=frozenset({"inference"}), priority=Priority.NORMAL, key_id="k"
-)
+from inference_svc.rpc.request_options import from_sampling, to_sampling
 
 
 def test_sampling_survives_the_wire() -> None:

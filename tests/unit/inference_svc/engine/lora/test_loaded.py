@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from inference_svc.engine.batch import NativeLimits
-from inference_svc.engine.events import AdapterLoaded
+from inference_svc.engine.events import AdapterLoadDone
 from inference_svc.engine.kv_cache.origin import prefix_origin
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter, adapter_stack
 from svc_kit.auth.principal import Priority
@@ -25,7 +25,7 @@ def make_bench(max_wait_s: float, *, slots: int = 4) -> EngineBench:
         adapter_wait_s=max_wait_s,
     )
     for digest in "ab":
-        assert bench.engine.adapters.load(digest, FILE) == AdapterLoaded(digest)
+        assert bench.engine.adapters.load(digest, FILE) == AdapterLoadDone(digest)
     return bench
 
 
@@ -204,14 +204,14 @@ def test_a_loaded_adapter_is_not_loaded_again() -> None:
     """The result is the same whatever the path."""
     bench = make_bench(1.0)
 
-    assert bench.engine.adapters.load("a", FAILING_ADAPTER) == AdapterLoaded("a")
+    assert bench.engine.adapters.load("a", FAILING_ADAPTER) == AdapterLoadDone("a")
 
 
 def test_a_file_that_cannot_be_loaded_is_reported() -> None:
     """With the error of the backend."""
     bench = make_bench(1.0)
 
-    assert bench.engine.adapters.load("c", FAILING_ADAPTER) == AdapterLoaded("c", "asked to")
+    assert bench.engine.adapters.load("c", FAILING_ADAPTER) == AdapterLoadDone("c", "asked to")
 
 
 def test_a_snapshot_records_the_adapters_of_its_cells() -> None:
