@@ -207,3 +207,28 @@ def test_the_load_counts_preemptions() -> None:
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
 
     assert (loads[-1].num_preempted, loads[-1].num_preemptions) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("running", "preempted"),
+    [
+        ([(2, 30), (1, 10), (2, 20)], [1]),
+        ([(1, 10), (2, 30)], [0]),
+        ([(2, 10), (2, 30), (2, 20)], [1]),
+        ([(3, 10), (3, 20)], [1]),
+        ([(1, 30)], []),
+    ],
+)
+def test_a_lack_of_cells_preempts_the_lowest_priority_with_most_cells(
+    running: list[tuple[int, int]], preempted: list[int]
+) -> None:
+    """Of any priority, but never the only one: its cells always fit."""
+    bench = _bench(3)
+    for i, (priority, length) in enumerate(running):
+        bench.submit(make_request(i, [65 + i] * length, priority=priority, max_tokens=50))
+        while not bench.tokens(i):
+            bench.step()
+
+    assert bench.engine._admission.free_cells() is bool(preempted)
+    bench.step()
+    assert _preempted(bench) == preempted

@@ -179,6 +179,32 @@ def test_equal_prompts_are_completed_one_after_the_other() -> None:
     assert fair_chunks([PendingPrompt(64, 1)] * 9, 512) == [64, 64, 64, 64, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("budget", "chunk"), [(63, 63), (127, 127), (128, 128), (129, 128), (191, 128), (192, 192)]
+)
+def test_a_part_of_a_prompt_has_whole_blocks(budget: int, chunk: int) -> None:
+    """Less than two blocks are not cut."""
+    assert fair_chunks([LONG], budget) == [chunk]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "budget", "chunks"),
+    [
+        ([70] * 5, 280, [70, 70, 70, 70, 0]),
+        ([70] * 5, 279, [70, 70, 0, 0, 0]),
+        ([70] * 9, 560, [70] * 4 + [0] * 5),
+        ([100, 100, 101], 200, [100, 100, 0]),
+        ([100] * 3, 199, [100, 0, 0]),
+        ([100, 101, 101], 200, [100, 0, 0]),
+    ],
+)
+def test_two_or_four_prompts_share_a_step_if_all_of_them_end(
+    tokens: list[int], budget: int, chunks: list[int]
+) -> None:
+    """Each gets an equal part of the budget, which must hold the longest."""
+    assert fair_chunks([PendingPrompt(count, 1) for count in tokens], budget) == chunks
+
+
 def test_tiny_prompts_are_computed_together() -> None:
     """Also if there are more prompts than tokens."""
     assert fair_chunks([PendingPrompt(1, 1)] * 200, 128) == [1] * 128 + [0] * 72
