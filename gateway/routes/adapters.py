@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.calls import UploadCall
-from gateway.context import Context, Control, JsonObject, idempotency_key, read_json_text
+from gateway.context import Context, Control, JsonObject, idempotency_key
 from gateway.http.docs import either_body, form_body, json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
@@ -51,7 +51,7 @@ async def create_adapter(control: Control, request: Request, context: Context) -
                 idle_timeout_s = context.settings.receive_timeout_s
                 adapter = await _send_form(request, upload, idle_timeout_s)
         else:
-            body = parse_object(await read_json_text(request, context))
+            body = parse_object(await context.read_body(request))
             header = header_from_json(body, await idempotency_key(request))
             adapter = await register_adapter(control, header)
     return json_response(adapter_object(adapter))

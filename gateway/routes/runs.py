@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.calls import StreamCall
-from gateway.context import Context, Control, IdempotencyKey, Include, JsonObject
+from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
+from gateway.rpc import ControlClient
 from openai_wire.assistants.run_objects import (
     DONE,
     error_frame,
@@ -41,9 +42,7 @@ from openai_wire.assistants.run_requests import (
 from openai_wire.assistants.thread_requests import MetadataBody
 from openai_wire.errors import ASSISTANT_PARAMS, openai_names
 from openai_wire.shared.objects import list_object
-from openai_wire.shared.pagination import (
-    parse_page_fields,
-)
+from openai_wire.shared.pagination import parse_page_fields
 from svc_kit.errors import DomainError
 
 
@@ -121,9 +120,9 @@ class StartedRun:
 
 
 class RunResponder:
-    """FastAPI dependency that responds with a run, or with its events."""
+    """Responds with a run, or with its events."""
 
-    def __init__(self, control: Control, include: Include, context: Context) -> None:
+    def __init__(self, control: ControlClient, include: list[str], context: AppContext) -> None:
         self._control = control
         self._include = include
         self._context = context
@@ -137,7 +136,11 @@ class RunResponder:
         return self._context.stream_response(start, RunFrames(self._include), ASSISTANT_PARAMS)
 
 
-Responder = Annotated[RunResponder, Depends()]
+async def _responder(control: Control, include: Include, context: Context) -> RunResponder:
+    return RunResponder(control, include, context)
+
+
+Responder = Annotated[RunResponder, Depends(_responder)]
 
 
 def _run_response(run: run_pb2.Run) -> Response:
