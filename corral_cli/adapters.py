@@ -54,10 +54,18 @@ def list_adapters(target: str | None, control: str, api_key: str | None) -> None
 @click.option("--scale", type=float, help="Factor for the adapter's effect. Default: 1.")
 @server_options
 def load(
-    name: str, file: str, scale: float | None, target: str, api_key: str | None, **fields: Any
+    name: str,
+    file: str,
+    model: str,
+    digest: str,
+    scale: float | None,
+    target: str,
+    api_key: str | None,
 ) -> None:
     """Load FILE as NAME. The file must be in a folder that the server allows."""
-    request = pb.LoadAdapterRequest(name=name, path=file, default_scale=scale, **fields)
+    request = pb.LoadAdapterRequest(
+        name=name, model=model, path=file, digest=digest, default_scale=scale
+    )
     reply = Connection(target, api_key).call(
         lambda channel: EngineServiceStub(channel).LoadAdapter, request, _LOAD_TIMEOUT_S
     )

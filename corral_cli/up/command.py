@@ -77,8 +77,12 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 @click.option(
     "--slots", type=click.IntRange(1, 256), help="Concurrent sequences. Default: by memory."
 )
-@click.option("--context", "context_tokens", type=click.IntRange(min=256), help="Tokens per"
-              " sequence. Default: by memory.")  # fmt: skip
+@click.option(
+    "--context",
+    "context_tokens",
+    type=click.IntRange(min=256),
+    help="Tokens per sequence. Default: by memory.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Compute threads. Default: by CPU.")
 @click.option("--require-keys", is_flag=True, help="Refuse requests without an API key.")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")

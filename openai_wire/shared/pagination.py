@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
+from corral.control.v1 import listing_pb2
 from pydantic import Field
 
 from openai_wire.shared.fields import WireModel, parse_integer, validate
@@ -38,13 +39,17 @@ def parse_page_query(model: type[QueryT], query: Mapping[str, str]) -> QueryT:
 
 def page_fields(query: ListQuery) -> Json:
     """Convert a query to fields of a list request; newest first unless `order` is "asc"."""
-    first = "OLDEST" if query.order == "asc" else "NEWEST"
-    fields = {
+    is_oldest_first = query.order == "asc"
+    fields: Json = {
         "page_size": query.limit or 0,
         "after": query.after or "",
-        "order": f"LIST_ORDER_{first}_FIRST",
+        "order": listing_pb2.LIST_ORDER_OLDEST_FIRST
+        if is_oldest_first
+        else listing_pb2.LIST_ORDER_NEWEST_FIRST,
     }
-    return fields | ({"before": query.before or ""} if isinstance(query, PageQuery) else {})
+    if isinstance(query, PageQuery):
+        fields["before"] = query.before or ""
+    return fields
 
 
 def parse_page_fields(query: Mapping[str, str], model: type[ListQuery] = PageQuery) -> Json:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from corral.control.v1.listing_pb2 import LIST_ORDER_OLDEST_FIRST
 
 from openai_wire.chat.chat_request import parse_chat
 from openai_wire.resources.adapters import (
@@ -100,7 +101,7 @@ def test_queries_are_parsed() -> None:
     query = {"limit": "1000", "order": "asc", "after": "adapter_1"}
     fields = parse_page_fields(query, AdapterListQuery)
 
-    assert fields == {"page_size": 1000, "order": "LIST_ORDER_OLDEST_FIRST", "after": "adapter_1"}
+    assert fields == {"page_size": 1000, "order": LIST_ORDER_OLDEST_FIRST, "after": "adapter_1"}
     assert parse_wait({}) is None
     assert parse_wait({"wait": "5"}).seconds == 5  # type: ignore[union-attr]  # it is there
     for text in ("-1", "61", "x", "1.5"):
