@@ -69,6 +69,27 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
         yield opened
 
 
+async def test_the_official_client_manages_a_conversation(setup: Setup) -> None:
+    """Create, update, list, remove an item, delete."""
+    conversations = setup.sdk.conversations
+    new = await conversations.create(
+        metadata={"a": "b"}, items=[{"role": "user", "content": str(n)} for n in range(5)]
+    )
+    changed = await conversations.update(new.id, metadata={"c": "d"})
+    items = [item async for item in conversations.items.list(new.id, limit=2, order="asc")]
+    after_removal = await conversations.items.delete(items[0].id or "", conversation_id=new.id)
+    retrieved = await conversations.retrieve(new.id)
+    deleted = await conversations.delete(new.id)
+
+    texts = [item.to_dict()["content"][0]["text"] for item in items]  # type: ignore[index]
+    assert texts == list("01234")
+    assert (new.object, changed.metadata) == ("conversation", {"c": "d"})
+    assert after_removal == retrieved == changed
+    assert (deleted.id, deleted.object, deleted.deleted) == (new.id, "conversation.deleted", True)
+    with pytest.raises(openai.NotFoundError, match=f"Conversation with id '{new.id}' not found"):
+        await conversations.retrieve(new.id)
+
+
 async def test_items_of_every_type_are_returned_as_sent(setup: Setup) -> None:
     """They can be sent again."""
     created = (await setup.http.post("/v1/conversations", json={})).json()

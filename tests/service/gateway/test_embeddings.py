@@ -1,5 +1,6 @@
 """POST /v1/embeddings in front of a fake service."""
 
+import asyncio
 from typing import Any
 
 import openai
@@ -7,7 +8,8 @@ from httpx import AsyncClient
 
 from svc_kit.errors import ContextLengthExceeded, ModelCannot
 from tests.support.fake_inference import FakeInference, Script
-from tests.support.loopback_gateway import Loopback, run_gateway
+from tests.support.loopback_gateway import Loopback, run_gateway, run_gateway_until
+from tests.support.raw_http import RawConnection
 
 PATH = "/v1/embeddings"
 BODY: dict[str, Any] = {"model": "fake", "input": "hi"}
@@ -54,3 +56,32 @@ async def test_errors_have_the_callers_field(fake: FakeInference, client: AsyncC
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "model_cannot")
     assert (empty.status_code, empty.json()["error"]["param"]) == (400, "input")
     assert len(fake.calls.requests) == 2
+
+
+async def test_a_disconnect_cancels(fake: FakeInference, connection: RawConnection) -> None:
+    """The service stops computing, as in streams: Embed is a unary call."""
+    fake.script = Script(gate=asyncio.Event(), gate_at=0)
+    await connection.post(PATH, BODY)
+    await fake.calls.arrived.wait()
+    connection.leave()
+    await fake.calls.ended.wait()
+
+    assert fake.calls.num_cancelled == 1
+
+
+async def test_a_drain_cancels_the_call_after_the_grace_period() -> None:
+    """The client gets 503."""
+    fake = FakeInference()
+    fake.script = Script(gate=asyncio.Event(), gate_at=0)
+    stop = asyncio.Event()
+    async with (
+        run_gateway_until(stop, fake, drain_grace_s=0.2) as gateway,
+        gateway.client() as client,
+    ):
+        request = asyncio.create_task(client.post(PATH, json=BODY))
+        await fake.calls.arrived.wait()
+        stop.set()
+        answer = await request
+
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "draining"

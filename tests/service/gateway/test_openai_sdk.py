@@ -83,6 +83,15 @@ async def test_a_streamed_text_completion_of_several_prompts(client: Client) -> 
     assert chunks[-1].usage.prompt_tokens == 6
 
 
+async def test_models_are_listed_and_retrieved(client: Client) -> None:
+    """From several pages. Names may contain slashes and colons."""
+    names = [model.id async for model in client.models.list()]
+    model = await client.models.retrieve("org/other:1b")
+
+    assert names == ["fake", "org/other:1b"]
+    assert model.id == "org/other:1b"
+
+
 async def test_long_prompts_are_rejected(fake: FakeInference, client: Client) -> None:
     """Agents parse this message."""
     fake.script = Script(
