@@ -13,12 +13,7 @@ from control_svc.base.ids import MAX_KEY_CHARACTERS
 from control_svc.base.validation import SHA256_DIGITS, check_digest, check_text
 from control_svc.blobs.store import BlobMissing, BlobStore
 from control_svc.db.notifications import Notifications, wait_for_notification
-from control_svc.db.transaction import (
-    Transaction,
-    Transactions,
-    read_transaction,
-    write_transaction,
-)
+from control_svc.db.transaction import Transaction, Transactions, read_transaction
 from svc_kit.errors import AdapterNotFound
 
 _POLL_S: Final = 2.0
@@ -49,13 +44,12 @@ class AdapterSync:
                     yield state.diff(sent)
                     sent = state
 
-    @write_transaction
-    async def report(
-        self, tx: Transaction, frontend: str, reports: Sequence[AdapterReport]
-    ) -> None:
+    async def report(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
         """Replace the reports of a frontend. Raises MissingField, TooLong or InvalidField."""
         check_text("frontend", frontend, MAX_KEY_CHARACTERS)
-        await AdapterSyncQueries(tx).replace_reports(frontend, reports)
+        await self.transactions.write(
+            lambda tx: AdapterSyncQueries(tx).replace_reports(frontend, reports)
+        )
 
     async def download(self, sha256: str) -> AsyncIterator[bytes]:
         """Yield the bytes of a registered adapter. Raises InvalidField or AdapterNotFound."""

@@ -90,22 +90,25 @@ class Conversations:
         await ConversationQueries(tx).delete(project, conversation_id)
         await self.prefix_cleanup.enqueue(tx, project, conversation_id)
 
-    @write_transaction
-    async def add_items(self, tx: Transaction, project: str, new: NewItems) -> Sequence[Item]:
+    async def add_items(self, project: str, new: NewItems) -> Sequence[Item]:
         """Append items.
 
         Raises ConversationNotFound, ConversationLocked, and the errors of `create`.
         """
         new.check()
         now = self.clock()
-        await _lock_for_change(tx, project, new.conversation_id)
-        items = await resolve_items(tx, project, new.items, self.ids, now, "items")
-        request = IdempotencyRecord.of(ADD, new.request_id, items[0].id, now, new)
-        earlier = await find_or_record(tx, project, request)
-        if earlier is not None:
-            return await _items_of_request(tx, project, new, earlier.resource_id)
-        await append_items(tx, project, new.conversation_id, new.items, items, "items")
-        return items
+
+        async def add(tx: Transaction) -> Sequence[Item]:
+            await _lock_for_change(tx, project, new.conversation_id)
+            items = await resolve_items(tx, project, new.items, self.ids, now, "items")
+            request = IdempotencyRecord.of(ADD, new.request_id, items[0].id, now, new)
+            earlier = await find_or_record(tx, project, request)
+            if earlier is not None:
+                return await _items_of_request(tx, project, new, earlier.resource_id)
+            await append_items(tx, project, new.conversation_id, new.items, items, "items")
+            return items
+
+        return await self.transactions.write(add)
 
     @read_transaction
     async def get_item(

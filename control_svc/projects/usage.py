@@ -20,7 +20,6 @@ from control_svc.db.transaction import (
     Transaction,
     Transactions,
     read_transaction,
-    write_transaction,
 )
 from svc_kit.errors import InvalidField, MissingField
 
@@ -233,14 +232,14 @@ class Usage:
     tokens: PageTokens
     clock: Clock
 
-    @write_transaction
-    async def add(self, tx: Transaction, report: UsageReport) -> None:
+    async def add(self, report: UsageReport) -> None:
         """Add a report; repetitions change nothing.
 
         Raises MissingField, TooLong, InvalidField or OutOfRange.
         """
         now = self.clock()
-        await UsageQueries(tx).add(report.check(now), now)
+        report.check(now)
+        await self.transactions.write(lambda tx: UsageQueries(tx).add(report, now))
 
     @read_transaction
     async def page(

@@ -245,7 +245,6 @@ class Runs:
         Raises RunNotFound, RunNotCancellable, or StaleGeneration if the run changed in every
         attempt.
         """
-
         for _ in range(_CANCEL_ATTEMPTS):
             run = await self._try_cancel(project, thread_id, run_id)
             if run is not None:
@@ -271,10 +270,8 @@ class Runs:
         await StreamQueries(tx).end(project, run_id, encode_events(events))
         return await RunQueries(tx).get_in_thread(project, thread_id, run_id)
 
-    @write_transaction
     async def submit(
         self,
-        tx: Transaction,
         project: str,
         thread_id: str,
         run_id: str,
@@ -288,19 +285,23 @@ class Runs:
         """
         check_request_id(request_id)
         check_outputs(outputs)
-        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
-        run = await RunQueries(tx).lock(project, run_id)
-        last_event = await _last_event(tx, project, run_id)
-        # A repeated request returns the number of the event that preceded its outputs.
-        request = IdempotencyRecord.of(
-            SUBMIT, request_id, str(last_event), self.clock(), run_id, tuple(outputs)
-        )
-        earlier = await find_or_record(tx, project, request)
-        if earlier is not None:
-            return SubmitResult(run, int(earlier.resource_id))
-        run = run.submit_outputs(outputs)
-        await self._resume(tx, project, run, outputs)
-        return SubmitResult(run, last_event)
+
+        async def submit(tx: Transaction) -> SubmitResult:
+            await RunQueries(tx).get_in_thread(project, thread_id, run_id)
+            run = await RunQueries(tx).lock(project, run_id)
+            last_event = await _last_event(tx, project, run_id)
+            # A repeated request returns the number of the event that preceded its outputs.
+            request = IdempotencyRecord.of(
+                SUBMIT, request_id, str(last_event), self.clock(), run_id, tuple(outputs)
+            )
+            earlier = await find_or_record(tx, project, request)
+            if earlier is not None:
+                return SubmitResult(run, int(earlier.resource_id))
+            run = run.submit_outputs(outputs)
+            await self._resume(tx, project, run, outputs)
+            return SubmitResult(run, last_event)
+
+        return await self.transactions.write(submit)
 
     async def _resume(
         self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]

@@ -87,7 +87,7 @@ class RunWorker(LoopWorker[RunRecorder]):
         """Read the run and what earlier attempts committed."""
         project, run_id = key
         queries = RunQueries(tx)
-        run = await (queries.lock if locked else queries.get)(project, run_id)
+        run = await (queries.lock(*key) if locked else queries.get(*key))
         if not run.state.needs_worker:
             return None
         open_turn = await read_open_turn(tx, key, run.num_turns, restore_drafts)
