@@ -31,12 +31,12 @@ AREAS: Final = {
         ("tests/unit/inference_svc/engine", "tests/property/inference_svc/engine"),
     ),
     "jobs": Area(
-        90,
+        96,
         ("control_svc/jobs/*",),
         ("tests/service/control_svc/jobs", "tests/property/control_svc/jobs"),
     ),
     "event log": Area(
-        93,
+        94,
         ("control_svc/event_log/*",),
         (
             "tests/unit/control_svc/event_log",
@@ -45,17 +45,18 @@ AREAS: Final = {
         ),
     ),
     "error mapping": Area(
-        91,
+        97,
         ("svc_kit/errors/*", "svc_kit/rpc/interceptors.py", "openai_wire/errors.py"),
         (
             "tests/unit/svc_kit/errors",
             "tests/unit/svc_kit/rpc",
             "tests/unit/openai_wire/test_errors.py",
             "tests/property/svc_kit",
+            "tests/service/svc_kit/rpc",
         ),
     ),
     "tenancy": Area(
-        89,
+        94,
         ("control_svc/projects/*", "control_svc/base/*", "svc_kit/auth/*"),
         (
             "tests/unit/svc_kit/auth",
