@@ -76,7 +76,7 @@ soak: dev ## Send 10,000 mixed requests and fail where memory grows (ARGS=--quic
 chaos: dev ## Kill processes at random while clients work, and check every promise (ARGS="--rounds 50 --seed 7")
 	$(BIN)/pytest tests/chaos -m slow --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)
 
-properties: dev ## Try many times as many examples and histories as `make test` does (TIMES=20, a quarter of an hour)
+properties: dev ## Try many times as many examples and histories as `make test` does (TIMES=20, some half an hour)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
 		tests/property $(addprefix tests/service/control_svc/,jobs/test_shared_jobs.py event_log/test_shared_streams.py test_tenancy.py assistants/test_threads.py projects/test_usage.py) $(ARGS)
 
