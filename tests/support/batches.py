@@ -89,8 +89,7 @@ class BatchClient:
     async def call(self, method: str, **fields: Any) -> Any:
         """Call a unary method."""
         request = getattr(pb, f"{method}Request")(**fields)
-        with translate_errors():
-            return await getattr(self.stub, method)(request, metadata=self.client.metadata)
+        return await self.client.call(getattr(self.stub, method), request)
 
     async def create_from_file(self, file_id: str, **fields: Any) -> batch_pb2.Batch:
         """Create a batch."""

@@ -1,12 +1,12 @@
 """A control service on a free port, with a real database, a blob folder and a manual clock."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 from corral.control.v1 import file_pb2, upload_service_pb2
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
     from corral.control.v1.upload_service_pb2_grpc import UploadServiceAsyncStub
 
+AnswerT = TypeVar("AnswerT")
 USER_DATA = file_pb2.FILE_PURPOSE_USER_DATA
 BATCH = file_pb2.FILE_PURPOSE_BATCH
 BATCH_OUTPUT = file_pb2.FILE_PURPOSE_BATCH_OUTPUT
@@ -57,11 +58,20 @@ class SetClock:
 
 
 @dataclass(frozen=True)
-class Client:
-    """A client of the file and upload services of one project. Errors are raised as DomainError."""
+class GrpcClient:
+    """A channel with call metadata. Errors are raised as DomainError."""
 
     channel: grpc.aio.Channel = field(repr=False)
     metadata: tuple[tuple[str, str], ...] = ()
+
+    async def call(self, method: Callable[..., Awaitable[AnswerT]], request: Any) -> AnswerT:
+        """Call a method of a stub without a stream of responses."""
+        with translate_errors():
+            return await method(request, metadata=self.metadata)
+
+
+class Client(GrpcClient):
+    """A client of the file and upload services of one project."""
 
     @property
     def files(self) -> "FileServiceAsyncStub":
@@ -94,28 +104,20 @@ class Client:
             else file_pb.CreateFileRequest(header=part)
             for part in parts
         ]
-        with translate_errors():
-            response = await self.files.CreateFile(iter(requests), metadata=self.metadata)
-        return response.file
+        return (await self.call(self.files.CreateFile, iter(requests))).file
 
     async def get(self, file_id: str) -> file_pb2.File:
         """Get a file."""
-        with translate_errors():
-            request = file_pb.GetFileRequest(file_id=file_id)
-            return (await self.files.GetFile(request, metadata=self.metadata)).file
+        request = file_pb.GetFileRequest(file_id=file_id)
+        return (await self.call(self.files.GetFile, request)).file
 
     async def page(self, **request: Any) -> file_pb.ListFilesResponse:
         """List a page of files."""
-        with translate_errors():
-            return await self.files.ListFiles(
-                file_pb.ListFilesRequest(**request), metadata=self.metadata
-            )
+        return await self.call(self.files.ListFiles, file_pb.ListFilesRequest(**request))
 
     async def delete(self, file_id: str) -> None:
         """Delete a file."""
-        with translate_errors():
-            request = file_pb.DeleteFileRequest(file_id=file_id)
-            await self.files.DeleteFile(request, metadata=self.metadata)
+        await self.call(self.files.DeleteFile, file_pb.DeleteFileRequest(file_id=file_id))
 
     async def read(self, file_id: str, **byte_range: int) -> bytes:
         """Download a file."""
@@ -130,28 +132,22 @@ class Client:
             "filename": "a.txt",
             "purpose": USER_DATA,
             "mime_type": "text/plain",
+            "size_bytes": size_bytes,
             **request,
         }
-        with translate_errors():
-            response = await self.uploads.CreateUpload(
-                upload_service_pb2.CreateUploadRequest(size_bytes=size_bytes, **fields),
-                metadata=self.metadata,
-            )
-        return response.upload
+        new_upload = upload_service_pb2.CreateUploadRequest(**fields)
+        return (await self.call(self.uploads.CreateUpload, new_upload)).upload
 
     async def get_upload(self, upload_id: str) -> upload_service_pb2.Upload:
         """Get an upload."""
-        with translate_errors():
-            request = upload_service_pb2.GetUploadRequest(upload_id=upload_id)
-            return (await self.uploads.GetUpload(request, metadata=self.metadata)).upload
+        request = upload_service_pb2.GetUploadRequest(upload_id=upload_id)
+        return (await self.call(self.uploads.GetUpload, request)).upload
 
     async def add_part(self, upload_id: str, *chunks: bytes) -> str:
         """Add a part and return its id."""
         request = upload_service_pb2.AddUploadPartRequest
         requests = [request(upload_id=upload_id), *(request(chunk=chunk) for chunk in chunks)]
-        with translate_errors():
-            response = await self.uploads.AddUploadPart(iter(requests), metadata=self.metadata)
-        return response.part.id
+        return (await self.call(self.uploads.AddUploadPart, iter(requests))).part.id
 
     async def complete(
         self, upload_id: str, *part_ids: str, md5: str = ""
@@ -160,14 +156,12 @@ class Client:
         request = upload_service_pb2.CompleteUploadRequest(
             upload_id=upload_id, part_ids=part_ids, md5=md5
         )
-        with translate_errors():
-            return (await self.uploads.CompleteUpload(request, metadata=self.metadata)).upload
+        return (await self.call(self.uploads.CompleteUpload, request)).upload
 
     async def cancel(self, upload_id: str) -> upload_service_pb2.Upload:
         """Cancel an upload."""
         request = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
-        with translate_errors():
-            return (await self.uploads.CancelUpload(request, metadata=self.metadata)).upload
+        return (await self.call(self.uploads.CancelUpload, request)).upload
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,16 @@
 """A client of ConversationService."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from corral.control.v1 import conversation_pb2, item_pb2
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
 
-from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceAsyncStub
-
-ResponseT = TypeVar("ResponseT")
 
 
 def make_message(
@@ -43,31 +39,27 @@ class ConversationClient:
         """The gRPC stub."""
         return ConversationServiceStub(self.client.channel)
 
-    async def _call(self, method: Callable[..., Awaitable[ResponseT]], request: Any) -> ResponseT:
-        with translate_errors():
-            return await method(request, metadata=self.client.metadata)
-
     async def create(self, *items: item_pb2.Item, **fields: Any) -> conversation_pb2.Conversation:
         """Create a conversation with items."""
         request = pb.CreateConversationRequest(items=items, **fields)
-        return (await self._call(self.stub.CreateConversation, request)).conversation
+        return (await self.client.call(self.stub.CreateConversation, request)).conversation
 
     async def get(self, conversation_id: str) -> conversation_pb2.Conversation:
         """Return a conversation."""
         request = pb.GetConversationRequest(conversation_id=conversation_id)
-        return (await self._call(self.stub.GetConversation, request)).conversation
+        return (await self.client.call(self.stub.GetConversation, request)).conversation
 
     async def update(
         self, conversation_id: str, metadata: dict[str, str]
     ) -> conversation_pb2.Conversation:
         """Replace the metadata."""
         request = pb.UpdateConversationRequest(conversation_id=conversation_id, metadata=metadata)
-        return (await self._call(self.stub.UpdateConversation, request)).conversation
+        return (await self.client.call(self.stub.UpdateConversation, request)).conversation
 
     async def delete(self, conversation_id: str) -> None:
         """Delete a conversation."""
         request = pb.DeleteConversationRequest(conversation_id=conversation_id)
-        await self._call(self.stub.DeleteConversation, request)
+        await self.client.call(self.stub.DeleteConversation, request)
 
     async def add(
         self, conversation_id: str, *items: item_pb2.Item, **fields: Any
@@ -76,19 +68,19 @@ class ConversationClient:
         request = pb.CreateConversationItemsRequest(
             conversation_id=conversation_id, items=items, **fields
         )
-        return list((await self._call(self.stub.CreateConversationItems, request)).items)
+        return list((await self.client.call(self.stub.CreateConversationItems, request)).items)
 
     async def item(self, conversation_id: str, item_id: str, **fields: Any) -> item_pb2.Item:
         """Return an item."""
         request = pb.GetConversationItemRequest(
             conversation_id=conversation_id, item_id=item_id, **fields
         )
-        return (await self._call(self.stub.GetConversationItem, request)).item
+        return (await self.client.call(self.stub.GetConversationItem, request)).item
 
     async def page(self, conversation_id: str, **fields: Any) -> pb.ListConversationItemsResponse:
         """Return a page of items."""
         request = pb.ListConversationItemsRequest(conversation_id=conversation_id, **fields)
-        return await self._call(self.stub.ListConversationItems, request)
+        return await self.client.call(self.stub.ListConversationItems, request)
 
     async def items(self, conversation_id: str, **fields: Any) -> list[item_pb2.Item]:
         """Return the items of a page."""
@@ -97,4 +89,4 @@ class ConversationClient:
     async def remove(self, conversation_id: str, item_id: str) -> conversation_pb2.Conversation:
         """Remove an item."""
         request = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
-        return (await self._call(self.stub.DeleteConversationItem, request)).conversation
+        return (await self.client.call(self.stub.DeleteConversationItem, request)).conversation

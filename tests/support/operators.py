@@ -1,10 +1,8 @@
 """A client of the services for operators: jobs, projects, keys and usage."""
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 from corral.control.v1 import (
     job_service_pb2,
     key_service_pb2,
@@ -18,8 +16,7 @@ from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from svc_kit.auth.keys import hash_key
-from svc_kit.rpc.client import translate_errors
-from tests.support.control import RunningControl
+from tests.support.control import GrpcClient, RunningControl
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.job_service_pb2_grpc import JobServiceAsyncStub
@@ -39,12 +36,8 @@ def make_timestamp(time: datetime) -> Timestamp:
     return timestamp
 
 
-@dataclass(frozen=True)
-class Operator:
-    """A client with a credential. Errors are raised as DomainError."""
-
-    channel: grpc.aio.Channel = field(repr=False)
-    metadata: tuple[tuple[str, str], ...] = ()
+class Operator(GrpcClient):
+    """A client with a credential."""
 
     @classmethod
     def of(cls, running: RunningControl, credential: str | None = None) -> "Operator":
@@ -75,78 +68,58 @@ class Operator:
     async def get_job(self, job_id: str) -> JobPb:
         """Get a job."""
         request = job_service_pb2.GetJobRequest(job_id=job_id)
-        with translate_errors():
-            return (await self.jobs.GetJob(request, metadata=self.metadata)).job
+        return (await self.call(self.jobs.GetJob, request)).job
 
     async def list_jobs(self, **request: Any) -> job_service_pb2.ListJobsResponse:
         """List a page of jobs."""
-        with translate_errors():
-            return await self.jobs.ListJobs(
-                job_service_pb2.ListJobsRequest(**request), metadata=self.metadata
-            )
+        return await self.call(self.jobs.ListJobs, job_service_pb2.ListJobsRequest(**request))
 
     async def retry_job(self, job_id: str) -> JobPb:
         """Retry a dead job."""
         request = job_service_pb2.RetryJobRequest(job_id=job_id)
-        with translate_errors():
-            return (await self.jobs.RetryJob(request, metadata=self.metadata)).job
+        return (await self.call(self.jobs.RetryJob, request)).job
 
     async def create_project(self, project_id: str, **request: Any) -> project_service_pb2.Project:
         """Create a project."""
-        with translate_errors():
-            response = await self.projects.CreateProject(
-                project_service_pb2.CreateProjectRequest(project_id=project_id, **request),
-                metadata=self.metadata,
-            )
-        return response.project
+        project = project_service_pb2.CreateProjectRequest(project_id=project_id, **request)
+        return (await self.call(self.projects.CreateProject, project)).project
 
     async def archive(self, project_id: str) -> project_service_pb2.Project:
         """Archive a project."""
         request = project_service_pb2.ArchiveProjectRequest(project_id=project_id)
-        with translate_errors():
-            return (await self.projects.ArchiveProject(request, metadata=self.metadata)).project
+        return (await self.call(self.projects.ArchiveProject, request)).project
 
     async def list_projects(self, **request: Any) -> project_service_pb2.ListProjectsResponse:
         """List a page of projects."""
-        with translate_errors():
-            return await self.projects.ListProjects(
-                project_service_pb2.ListProjectsRequest(**request), metadata=self.metadata
-            )
+        return await self.call(
+            self.projects.ListProjects, project_service_pb2.ListProjectsRequest(**request)
+        )
 
     async def create_key(
         self, project_id: str = "", *, name: str = "ci", **request: Any
     ) -> key_service_pb2.CreateKeyResponse:
         """Create a key."""
-        with translate_errors():
-            return await self.keys.CreateKey(
-                key_service_pb2.CreateKeyRequest(project_id=project_id, name=name, **request),
-                metadata=self.metadata,
-            )
+        key = key_service_pb2.CreateKeyRequest(project_id=project_id, name=name, **request)
+        return await self.call(self.keys.CreateKey, key)
 
     async def get_key(self, key_id: str) -> key_service_pb2.ApiKey:
         """Get a key."""
         request = key_service_pb2.GetKeyRequest(key_id=key_id)
-        with translate_errors():
-            return (await self.keys.GetKey(request, metadata=self.metadata)).key
+        return (await self.call(self.keys.GetKey, request)).key
 
     async def list_keys(self, **request: Any) -> key_service_pb2.ListKeysResponse:
         """List a page of keys."""
-        with translate_errors():
-            return await self.keys.ListKeys(
-                key_service_pb2.ListKeysRequest(**request), metadata=self.metadata
-            )
+        return await self.call(self.keys.ListKeys, key_service_pb2.ListKeysRequest(**request))
 
     async def revoke(self, key_id: str) -> key_service_pb2.ApiKey:
         """Revoke a key."""
         request = key_service_pb2.RevokeKeyRequest(key_id=key_id)
-        with translate_errors():
-            return (await self.keys.RevokeKey(request, metadata=self.metadata)).key
+        return (await self.call(self.keys.RevokeKey, request)).key
 
     async def verify(self, key: str) -> key_service_pb2.VerifyKeyResponse:
         """Verify a key."""
         request = key_service_pb2.VerifyKeyRequest(sha256=hash_key(key))
-        with translate_errors():
-            return await self.keys.VerifyKey(request, metadata=self.metadata)
+        return await self.call(self.keys.VerifyKey, request)
 
     async def verdict(self, key: str) -> str:
         """Verify a key and return the name of the verdict."""
@@ -155,15 +128,11 @@ class Operator:
     async def report(self, report_id: str, *deltas: usage_service_pb2.UsageDelta) -> None:
         """Report usage."""
         request = usage_service_pb2.ReportUsageRequest(report_id=report_id, deltas=deltas)
-        with translate_errors():
-            await self.usage.ReportUsage(request, metadata=self.metadata)
+        await self.call(self.usage.ReportUsage, request)
 
     async def list_usage(self, **request: Any) -> usage_service_pb2.ListUsageResponse:
         """List a page of sums."""
-        with translate_errors():
-            return await self.usage.ListUsage(
-                usage_service_pb2.ListUsageRequest(**request), metadata=self.metadata
-            )
+        return await self.call(self.usage.ListUsage, usage_service_pb2.ListUsageRequest(**request))
 
 
 def make_usage_delta(

@@ -99,9 +99,7 @@ class ResponseClient:
         request = pb.CreateResponseRequest(
             new_response=new_response_message(*items, **fields), request_id=request_id
         )
-        with translate_errors():
-            answer = await self.stub.CreateResponse(request, metadata=self.client.metadata)
-        return answer.response
+        return (await self.client.call(self.stub.CreateResponse, request)).response
 
     async def stream(
         self, *items: item_pb2.Item | str, **fields: Any
@@ -128,45 +126,34 @@ class ResponseClient:
     ) -> response_pb2.Response:
         """Get a response."""
         request = pb.GetResponseRequest(response_id=response_id, include=include)
-        with translate_errors():
-            answer = await self.stub.GetResponse(request, metadata=self.client.metadata)
-        return answer.response
+        return (await self.client.call(self.stub.GetResponse, request)).response
 
     async def delete(self, response_id: str) -> None:
         """Delete a response."""
-        with translate_errors():
-            await self.stub.DeleteResponse(
-                pb.DeleteResponseRequest(response_id=response_id), metadata=self.client.metadata
-            )
+        request = pb.DeleteResponseRequest(response_id=response_id)
+        await self.client.call(self.stub.DeleteResponse, request)
 
     async def cancel(self, response_id: str) -> response_pb2.Response:
         """Cancel a response."""
-        with translate_errors():
-            answer = await self.stub.CancelResponse(
-                pb.CancelResponseRequest(response_id=response_id), metadata=self.client.metadata
-            )
-        return answer.response
+        request = pb.CancelResponseRequest(response_id=response_id)
+        return (await self.client.call(self.stub.CancelResponse, request)).response
 
     async def input_items(self, response_id: str, **page: Any) -> pb.ListInputItemsResponse:
         """List input items."""
         request = pb.ListInputItemsRequest(response_id=response_id, **page)
-        with translate_errors():
-            return await self.stub.ListInputItems(request, metadata=self.client.metadata)
+        return await self.client.call(self.stub.ListInputItems, request)
 
     async def count(self, *items: item_pb2.Item | str, **fields: Any) -> int:
         """Count the tokens of a prompt."""
         request = pb.CountInputTokensRequest(new_response=new_response_message(*items, **fields))
-        with translate_errors():
-            answer = await self.stub.CountInputTokens(request, metadata=self.client.metadata)
-        return answer.input_tokens
+        return (await self.client.call(self.stub.CountInputTokens, request)).input_tokens
 
     async def prepare(
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> pb.PrepareResponseResponse:
         """Compute a prompt into the prefix cache."""
         request = pb.PrepareResponseRequest(new_response=new_response_message(*items, **fields))
-        with translate_errors():
-            return await self.stub.PrepareResponse(request, metadata=self.client.metadata)
+        return await self.client.call(self.stub.PrepareResponse, request)
 
     async def compact(
         self, *items: item_pb2.Item | str, **fields: Any
@@ -174,8 +161,7 @@ class ResponseClient:
         """Compact items."""
         input_items = [make_message(item) if isinstance(item, str) else item for item in items]
         request = pb.CompactResponseRequest(input=input_items, **fields)
-        with translate_errors():
-            return await self.stub.CompactResponse(request, metadata=self.client.metadata)
+        return await self.client.call(self.stub.CompactResponse, request)
 
 
 def function_output(call_id: str, text: str) -> item_pb2.Item:

@@ -1,15 +1,14 @@
 """Responses in the test of tenant isolation."""
 
-from collections.abc import Callable, Mapping, Sequence
-
-from corral.control.v1 import response_pb2
-from corral.control.v1 import response_service_pb2 as pb
-from google.protobuf.message import Message
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests.support.control import Client
-from tests.support.response_client import ResponseClient, new_response_message
+from tests.support.conversation_client import make_message
+from tests.support.response_client import ResponseClient
 
 Ids = Mapping[str, str]
+Calls = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 async def create_response(client: Client, canary: str) -> Ids:
@@ -29,26 +28,22 @@ async def observe_response(client: Client, ids: Ids) -> object:
     return await responses.get(made), await responses.input_items(made), events
 
 
-def response_calls() -> Mapping[str, Callable[[Ids], Sequence[Message]]]:
-    """Return valid requests of each RPC."""
-    return {
-        "CreateResponse": lambda ids: [pb.CreateResponseRequest(new_response=_continuation(ids))],
-        "StreamResponse": lambda ids: [pb.StreamResponseRequest(new_response=_continuation(ids))],
-        "WatchResponse": lambda ids: [pb.WatchResponseRequest(response_id=ids["response"])],
-        "GetResponse": lambda ids: [pb.GetResponseRequest(response_id=ids["response"])],
-        "DeleteResponse": lambda ids: [pb.DeleteResponseRequest(response_id=ids["response"])],
-        "CancelResponse": lambda ids: [pb.CancelResponseRequest(response_id=ids["response"])],
-        "ListInputItems": lambda ids: [pb.ListInputItemsRequest(response_id=ids["response"])],
-        "CountInputTokens": lambda ids: [
-            pb.CountInputTokensRequest(new_response=_continuation(ids))
-        ],
-        "PrepareResponse": lambda ids: [pb.PrepareResponseRequest(new_response=_continuation(ids))],
-        "CompactResponse": lambda ids: [
-            pb.CompactResponseRequest(previous_response_id=ids["response"])
-        ],
-    }
+# It is not stored, since jobs would change the answers that are compared.
+_CONTINUATION = {
+    "previous_response_id": "{response}",
+    "settings": {"store": False},
+    "input": [make_message("x")],
+}
 
-
-def _continuation(ids: Ids) -> response_pb2.NewResponse:
-    """Build an unstored continuation, since jobs would change the answers that are compared."""
-    return new_response_message("x", previous_response_id=ids["response"], store=False)
+RESPONSE_CALLS: Calls = {
+    "CreateResponse": [{"new_response": _CONTINUATION}],
+    "StreamResponse": [{"new_response": _CONTINUATION}],
+    "WatchResponse": [{"response_id": "{response}"}],
+    "GetResponse": [{"response_id": "{response}"}],
+    "DeleteResponse": [{"response_id": "{response}"}],
+    "CancelResponse": [{"response_id": "{response}"}],
+    "ListInputItems": [{"response_id": "{response}"}],
+    "CountInputTokens": [{"new_response": _CONTINUATION}],
+    "PrepareResponse": [{"new_response": _CONTINUATION}],
+    "CompactResponse": [{"previous_response_id": "{response}"}],
+}

@@ -14,16 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import corral.control.v1
-from corral.control.v1 import (
-    adapter_pb2,
-    adapter_service_pb2,
-    file_pb2,
-    file_service_pb2,
-    item_pb2,
-    upload_service_pb2,
-)
-from corral.control.v1 import batch_service_pb2 as batch_pb
-from corral.control.v1 import conversation_service_pb2 as conversation_pb
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -32,29 +22,30 @@ from svc_kit.auth.scopes import METHOD_SCOPES, Scope
 from svc_kit.errors import DomainError
 from svc_kit.rpc.client import translate_errors
 from tests.support.batches import CHAT, BatchClient, chat_line, jsonl
-from tests.support.control import BATCH, Client
+from tests.support.control import BATCH, USER_DATA, Client
 from tests.support.conversation_client import ConversationClient, make_message
 from tests.support.registry import Registry, adapter_bytes
-from tests.support.response_tenancy import create_response, observe_response, response_calls
-from tests.support.run_tenancy import RUN_ANSWERS, create_run, observe_run, run_calls
+from tests.support.response_tenancy import RESPONSE_CALLS, create_response, observe_response
+from tests.support.run_tenancy import RUN_ANSWERS, RUN_CALLS, create_run, observe_run
 from tests.support.thread_tenancy import (
-    assistant_calls,
+    ASSISTANT_CALLS,
+    MESSAGE_CALLS,
+    THREAD_CALLS,
     create_assistant,
     create_thread,
-    message_calls,
     observe_assistant,
     observe_thread,
-    thread_calls,
 )
 from tests.support.vector_tenancy import (
+    STORE_CALLS,
+    STORE_FILE_CALLS,
     create_vector_store,
     observe_vector_store,
-    store_calls,
-    store_file_calls,
 )
 
 Ids = Mapping[str, str]
 """Ids of objects by kind."""
+Calls = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -65,8 +56,8 @@ class Resource:
     """Creates objects whose texts contain the canary, which other projects must not see."""
     observe: Callable[[Client, Ids], Awaitable[object]]
     """Reads everything that the owner can see of the objects, to detect changes."""
-    calls: Mapping[str, Callable[[Ids], Sequence[Message]]]
-    """By RPC: the messages of a valid call with the caller's own ids."""
+    calls: Calls
+    """By RPC: the fields of each message of a valid call. `{file}` is the caller's own id."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """By field: the error reason for a foreign id, if it is not NOT_FOUND."""
     answers: Mapping[str, str] = field(default_factory=dict)
@@ -144,48 +135,37 @@ async def create_nothing(client: Client, canary: str) -> Ids:
     return {}
 
 
-_HEADER = file_pb2.FileHeader(filename="x", purpose=file_pb2.FILE_PURPOSE_USER_DATA)
-
 RESOURCES: Mapping[str, Resource] = {
     "corral.control.v1.FileService": Resource(
         create_file,
         observe_file,
         {
-            "CreateFile": lambda ids: [
-                file_service_pb2.CreateFileRequest(header=_HEADER),
-                file_service_pb2.CreateFileRequest(chunk=b"x"),
+            "CreateFile": [
+                {"header": {"filename": "x", "purpose": USER_DATA}},
+                {"chunk": b"x"},
             ],
-            "GetFile": lambda ids: [file_service_pb2.GetFileRequest(file_id=ids["file"])],
-            "ListFiles": lambda ids: [file_service_pb2.ListFilesRequest()],
-            "DeleteFile": lambda ids: [file_service_pb2.DeleteFileRequest(file_id=ids["file"])],
-            "DownloadFile": lambda ids: [file_service_pb2.DownloadFileRequest(file_id=ids["file"])],
+            "GetFile": [{"file_id": "{file}"}],
+            "ListFiles": [{}],
+            "DeleteFile": [{"file_id": "{file}"}],
+            "DownloadFile": [{"file_id": "{file}"}],
         },
     ),
     "corral.control.v1.UploadService": Resource(
         create_upload,
         observe_upload,
         {
-            "CreateUpload": lambda ids: [
-                upload_service_pb2.CreateUploadRequest(
-                    filename="x",
-                    purpose=file_pb2.FILE_PURPOSE_USER_DATA,
-                    size_bytes=1,
-                    mime_type="text/plain",
-                )
+            "CreateUpload": [
+                {
+                    "filename": "x",
+                    "purpose": USER_DATA,
+                    "size_bytes": 1,
+                    "mime_type": "text/plain",
+                }
             ],
-            "GetUpload": lambda ids: [upload_service_pb2.GetUploadRequest(upload_id=ids["upload"])],
-            "AddUploadPart": lambda ids: [
-                upload_service_pb2.AddUploadPartRequest(upload_id=ids["upload"]),
-                upload_service_pb2.AddUploadPartRequest(chunk=b"x"),
-            ],
-            "CompleteUpload": lambda ids: [
-                upload_service_pb2.CompleteUploadRequest(
-                    upload_id=ids["upload"], part_ids=[ids["part"]]
-                )
-            ],
-            "CancelUpload": lambda ids: [
-                upload_service_pb2.CancelUploadRequest(upload_id=ids["upload"])
-            ],
+            "GetUpload": [{"upload_id": "{upload}"}],
+            "AddUploadPart": [{"upload_id": "{upload}"}, {"chunk": b"x"}],
+            "CompleteUpload": [{"upload_id": "{upload}", "part_ids": ["{part}"]}],
+            "CancelUpload": [{"upload_id": "{upload}"}],
         },
         refusals={"part_ids": "INVALID_FIELD"},
     ),
@@ -193,97 +173,82 @@ RESOURCES: Mapping[str, Resource] = {
         create_adapter,
         observe_adapter,
         {
-            "CreateAdapter": lambda ids: [
-                adapter_service_pb2.CreateAdapterRequest(
-                    header=adapter_pb2.AdapterHeader(name="voice", replace=True)
-                ),
-                adapter_service_pb2.CreateAdapterRequest(chunk=adapter_bytes()),
+            "CreateAdapter": [
+                {"header": {"name": "voice", "replace": True}},
+                {"chunk": adapter_bytes()},
             ],
-            "GetAdapter": lambda ids: [
-                adapter_service_pb2.GetAdapterRequest(adapter=ids["adapter"])
-            ],
-            "ListAdapters": lambda ids: [adapter_service_pb2.ListAdaptersRequest()],
-            "UpdateAdapter": lambda ids: [
-                adapter_service_pb2.UpdateAdapterRequest(adapter=ids["adapter"], description="x")
-            ],
-            "DeleteAdapter": lambda ids: [
-                adapter_service_pb2.DeleteAdapterRequest(adapter=ids["adapter"])
-            ],
-            "RetryAdapter": lambda ids: [
-                adapter_service_pb2.RetryAdapterRequest(adapter=ids["adapter"])
-            ],
+            "GetAdapter": [{"adapter": "{adapter}"}],
+            "ListAdapters": [{}],
+            "UpdateAdapter": [{"adapter": "{adapter}", "description": "x"}],
+            "DeleteAdapter": [{"adapter": "{adapter}"}],
+            "RetryAdapter": [{"adapter": "{adapter}"}],
         },
     ),
     "corral.control.v1.BatchService": Resource(
         create_batch,
         observe_batch,
         {
-            "CreateBatch": lambda ids: [
-                batch_pb.CreateBatchRequest(input_file_id=ids["input"], endpoint=CHAT)
-            ],
-            "GetBatch": lambda ids: [batch_pb.GetBatchRequest(batch_id=ids["batch"])],
-            "ListBatches": lambda ids: [batch_pb.ListBatchesRequest()],
-            "CancelBatch": lambda ids: [batch_pb.CancelBatchRequest(batch_id=ids["batch"])],
-            "WatchBatch": lambda ids: [batch_pb.WatchBatchRequest(batch_id=ids["batch"])],
+            "CreateBatch": [{"input_file_id": "{input}", "endpoint": CHAT}],
+            "GetBatch": [{"batch_id": "{batch}"}],
+            "ListBatches": [{}],
+            "CancelBatch": [{"batch_id": "{batch}"}],
+            "WatchBatch": [{"batch_id": "{batch}"}],
         },
     ),
     "corral.control.v1.ConversationService": Resource(
         create_conversation,
         observe_conversation,
         {
-            "CreateConversation": lambda ids: [
-                conversation_pb.CreateConversationRequest(items=[item_pb2.Item(id=ids["item"])])
+            "CreateConversation": [{"items": [{"id": "{item}"}]}],
+            "GetConversation": [{"conversation_id": "{conversation}"}],
+            "UpdateConversation": [{"conversation_id": "{conversation}"}],
+            "DeleteConversation": [{"conversation_id": "{conversation}"}],
+            "CreateConversationItems": [
+                {"conversation_id": "{conversation}", "items": [make_message("x")]}
             ],
-            "GetConversation": lambda ids: [
-                conversation_pb.GetConversationRequest(conversation_id=ids["conversation"])
-            ],
-            "UpdateConversation": lambda ids: [
-                conversation_pb.UpdateConversationRequest(conversation_id=ids["conversation"])
-            ],
-            "DeleteConversation": lambda ids: [
-                conversation_pb.DeleteConversationRequest(conversation_id=ids["conversation"])
-            ],
-            "CreateConversationItems": lambda ids: [
-                conversation_pb.CreateConversationItemsRequest(
-                    conversation_id=ids["conversation"], items=[make_message("x")]
-                )
-            ],
-            "GetConversationItem": lambda ids: [
-                conversation_pb.GetConversationItemRequest(
-                    conversation_id=ids["conversation"], item_id=ids["item"]
-                )
-            ],
-            "ListConversationItems": lambda ids: [
-                conversation_pb.ListConversationItemsRequest(conversation_id=ids["conversation"])
-            ],
-            "DeleteConversationItem": lambda ids: [
-                conversation_pb.DeleteConversationItemRequest(
-                    conversation_id=ids["conversation"], item_id=ids["item"]
-                )
-            ],
+            "GetConversationItem": [{"conversation_id": "{conversation}", "item_id": "{item}"}],
+            "ListConversationItems": [{"conversation_id": "{conversation}"}],
+            "DeleteConversationItem": [{"conversation_id": "{conversation}", "item_id": "{item}"}],
         },
     ),
     "corral.control.v1.AssistantService": Resource(
-        create_assistant, observe_assistant, assistant_calls()
+        create_assistant, observe_assistant, ASSISTANT_CALLS
     ),
     "corral.control.v1.ResponseService": Resource(
         create_response,
         observe_response,
-        response_calls(),
+        RESPONSE_CALLS,
         refusals={"previous_response_id": "PREVIOUS_RESPONSE_NOT_FOUND"},
     ),
     "corral.control.v1.RunService": Resource(
-        create_run, observe_run, run_calls(), answers=RUN_ANSWERS
+        create_run, observe_run, RUN_CALLS, answers=RUN_ANSWERS
     ),
-    "corral.control.v1.ThreadService": Resource(create_thread, observe_thread, thread_calls()),
-    "corral.control.v1.MessageService": Resource(create_nothing, observe_thread, message_calls()),
+    "corral.control.v1.ThreadService": Resource(create_thread, observe_thread, THREAD_CALLS),
+    "corral.control.v1.MessageService": Resource(create_nothing, observe_thread, MESSAGE_CALLS),
     "corral.control.v1.VectorStoreService": Resource(
-        create_vector_store, observe_vector_store, store_calls()
+        create_vector_store, observe_vector_store, STORE_CALLS
     ),
     "corral.control.v1.VectorStoreFileService": Resource(
-        create_nothing, observe_vector_store, store_file_calls()
+        create_nothing, observe_vector_store, STORE_FILE_CALLS
     ),
 }
+
+
+def make_messages(method: MethodDescriptor, ids: Ids) -> list[Any]:
+    """The messages of a valid call with these ids."""
+    message = GetMessageClass(method.input_type)
+    calls = RESOURCES[method.containing_service.full_name].calls
+    return [message(**_insert_ids(fields, ids)) for fields in calls[method.name]]
+
+
+def _insert_ids(value: Any, ids: Ids) -> Any:
+    if isinstance(value, str):
+        return value.format_map(ids)
+    if isinstance(value, dict):
+        return {name: _insert_ids(each, ids) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_insert_ids(each, ids) for each in value]
+    return value
 
 
 # ---- registered RPCs

@@ -1,22 +1,15 @@
 """Assistants, threads and messages for the tenancy test."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from corral.control.v1 import (
-    assistant_pb2,
-    assistant_service_pb2,
-    message_pb2,
-    message_service_pb2,
-    thread_pb2,
-    thread_service_pb2,
-)
-from google.protobuf.message import Message
+from corral.control.v1 import assistant_service_pb2, message_pb2, thread_service_pb2
 
 from tests.support.control import Client
-from tests.support.threads import ThreadClient, make_new_message
+from tests.support.threads import ThreadClient
 
 Ids = Mapping[str, str]
-Call = Callable[[Ids], Sequence[Message]]
+Calls = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 async def create_assistant(client: Client, canary: str) -> Ids:
@@ -51,62 +44,34 @@ async def observe_thread(client: Client, ids: Ids) -> object:
     return await threads.get_thread(ids["thread"]), await threads.page(ids["thread"]), listed
 
 
-def assistant_calls() -> dict[str, Call]:
-    """A valid request for each RPC of AssistantService."""
-    pb = assistant_service_pb2
-    return {
-        "CreateAssistant": lambda ids: [
-            pb.CreateAssistantRequest(assistant=assistant_pb2.Assistant(model="demo"))
-        ],
-        "GetAssistant": lambda ids: [pb.GetAssistantRequest(assistant_id=ids["assistant"])],
-        "ListAssistants": lambda ids: [pb.ListAssistantsRequest()],
-        "UpdateAssistant": lambda ids: [
-            pb.UpdateAssistantRequest(
-                assistant=assistant_pb2.Assistant(id=ids["assistant"], name="x")
-            )
-        ],
-        "DeleteAssistant": lambda ids: [pb.DeleteAssistantRequest(assistant_id=ids["assistant"])],
-    }
+_WITH_FILE = {
+    "role": "ITEM_ROLE_USER",
+    "parts": [{"text": {"text": "x"}}],
+    "attachments": [{"file_id": "{attached}"}],
+}
+_MESSAGE = {"thread_id": "{thread}", "message_id": "{message}"}
 
-
-def thread_calls() -> dict[str, Call]:
-    """A valid request for each RPC of ThreadService."""
-    pb = thread_service_pb2
-    return {
-        "CreateThread": lambda ids: [pb.CreateThreadRequest(messages=[_with_file(ids)])],
-        "GetThread": lambda ids: [pb.GetThreadRequest(thread_id=ids["thread"])],
-        "ListThreads": lambda ids: [pb.ListThreadsRequest()],
-        "UpdateThread": lambda ids: [
-            pb.UpdateThreadRequest(thread=thread_pb2.Thread(id=ids["thread"], metadata={"x": "y"}))
-        ],
-        "MigrateThread": lambda ids: [pb.MigrateThreadRequest(thread_id=ids["thread"])],
-        "DeleteThread": lambda ids: [pb.DeleteThreadRequest(thread_id=ids["thread"])],
-    }
-
-
-def message_calls() -> dict[str, Call]:
-    """A valid request for each RPC of MessageService."""
-    pb = message_service_pb2
-    return {
-        "CreateMessage": lambda ids: [
-            pb.CreateMessageRequest(thread_id=ids["thread"], message=_with_file(ids))
-        ],
-        "GetMessage": lambda ids: [
-            pb.GetMessageRequest(thread_id=ids["thread"], message_id=ids["message"])
-        ],
-        "ListMessages": lambda ids: [pb.ListMessagesRequest(thread_id=ids["thread"])],
-        "UpdateMessage": lambda ids: [
-            pb.UpdateMessageRequest(
-                message=message_pb2.Message(
-                    id=ids["message"], thread_id=ids["thread"], metadata={"x": "y"}
-                )
-            )
-        ],
-        "DeleteMessage": lambda ids: [
-            pb.DeleteMessageRequest(thread_id=ids["thread"], message_id=ids["message"])
-        ],
-    }
-
-
-def _with_file(ids: Ids) -> message_pb2.NewMessage:
-    return make_new_message("x", attachments=[message_pb2.Attachment(file_id=ids["attached"])])
+ASSISTANT_CALLS: Calls = {
+    "CreateAssistant": [{"assistant": {"model": "demo"}}],
+    "GetAssistant": [{"assistant_id": "{assistant}"}],
+    "ListAssistants": [{}],
+    "UpdateAssistant": [{"assistant": {"id": "{assistant}", "name": "x"}}],
+    "DeleteAssistant": [{"assistant_id": "{assistant}"}],
+}
+THREAD_CALLS: Calls = {
+    "CreateThread": [{"messages": [_WITH_FILE]}],
+    "GetThread": [{"thread_id": "{thread}"}],
+    "ListThreads": [{}],
+    "UpdateThread": [{"thread": {"id": "{thread}", "metadata": {"x": "y"}}}],
+    "MigrateThread": [{"thread_id": "{thread}"}],
+    "DeleteThread": [{"thread_id": "{thread}"}],
+}
+MESSAGE_CALLS: Calls = {
+    "CreateMessage": [{"thread_id": "{thread}", "message": _WITH_FILE}],
+    "GetMessage": [_MESSAGE],
+    "ListMessages": [{"thread_id": "{thread}"}],
+    "UpdateMessage": [
+        {"message": {"id": "{message}", "thread_id": "{thread}", "metadata": {"x": "y"}}}
+    ],
+    "DeleteMessage": [_MESSAGE],
+}

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from corral.control.v1 import (
     assistant_pb2,
@@ -17,15 +17,12 @@ from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
 from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
 from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
 
-from svc_kit.rpc.client import translate_errors
-from tests.support.control import Client
+from tests.support.control import AnswerT, Client
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
     from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceAsyncStub
     from corral.control.v1.message_service_pb2_grpc import MessageServiceAsyncStub
     from corral.control.v1.thread_service_pb2_grpc import ThreadServiceAsyncStub
-
-AnswerT = TypeVar("AnswerT")
 
 
 def make_new_message(text: str, **fields: Any) -> message_pb2.NewMessage:
@@ -62,8 +59,7 @@ class ThreadClient:
 
     async def call(self, method: Callable[..., Awaitable[AnswerT]], request: Any) -> AnswerT:
         """Call any method."""
-        with translate_errors():
-            return await method(request, metadata=self.client.metadata)
+        return await self.client.call(method, request)
 
     async def create_assistant(
         self, request_id: str = "", **fields: Any

@@ -1,16 +1,13 @@
 """Objects and calls of vector stores for the tenancy test."""
 
-from collections.abc import Callable, Mapping, Sequence
-
-from corral.control.v1 import vector_store_file_service_pb2 as files_pb
-from corral.control.v1 import vector_store_service_pb2 as pb
-from google.protobuf.message import Message
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests.support.control import Client
 from tests.support.vectors import VectorClient, attributes
 
 Ids = Mapping[str, str]
-Call = Callable[[Ids], Sequence[Message]]
+Calls = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 async def create_vector_store(client: Client, canary: str) -> Ids:
@@ -41,48 +38,28 @@ async def observe_vector_store(client: Client, ids: Ids) -> object:
     ]
 
 
-def store_calls() -> dict[str, Call]:
-    """A valid call of each RPC of VectorStoreService."""
-    return {
-        "CreateVectorStore": lambda ids: [pb.CreateVectorStoreRequest(file_ids=[ids["stored"]])],
-        "GetVectorStore": lambda ids: [pb.GetVectorStoreRequest(vector_store_id=ids["store"])],
-        "ListVectorStores": lambda ids: [pb.ListVectorStoresRequest()],
-        "UpdateVectorStore": lambda ids: [
-            pb.UpdateVectorStoreRequest(vector_store_id=ids["store"], name="x")
-        ],
-        "DeleteVectorStore": lambda ids: [
-            pb.DeleteVectorStoreRequest(vector_store_id=ids["store"])
-        ],
-        "SearchVectorStore": lambda ids: [
-            pb.SearchVectorStoreRequest(vector_store_id=ids["store"], queries=["x"])
-        ],
-        "WatchVectorStore": lambda ids: [pb.WatchVectorStoreRequest(vector_store_id=ids["store"])],
-    }
+_FILE = {"vector_store_id": "{store}", "file_id": "{stored}"}
+_BATCH = {"vector_store_id": "{store}", "batch_id": "{store_batch}"}
 
-
-def store_file_calls() -> dict[str, Call]:
-    """A valid call of each RPC of VectorStoreFileService."""
-    return {
-        "CreateVectorStoreFile": _file_call(files_pb.CreateVectorStoreFileRequest),
-        "GetVectorStoreFile": _file_call(files_pb.GetVectorStoreFileRequest),
-        "UpdateVectorStoreFile": _file_call(files_pb.UpdateVectorStoreFileRequest),
-        "DeleteVectorStoreFile": _file_call(files_pb.DeleteVectorStoreFileRequest),
-        "ListVectorStoreFileContents": _file_call(files_pb.ListVectorStoreFileContentsRequest),
-        "ListVectorStoreFiles": _batch_call(files_pb.ListVectorStoreFilesRequest),
-        "GetVectorStoreFileBatch": _batch_call(files_pb.GetVectorStoreFileBatchRequest),
-        "CancelVectorStoreFileBatch": _batch_call(files_pb.CancelVectorStoreFileBatchRequest),
-        "CreateVectorStoreFileBatch": lambda ids: [
-            files_pb.CreateVectorStoreFileBatchRequest(
-                vector_store_id=ids["store"],
-                files=[files_pb.NewVectorStoreFile(file_id=ids["stored"])],
-            )
-        ],
-    }
-
-
-def _file_call(request: Callable[..., Message]) -> Call:
-    return lambda ids: [request(vector_store_id=ids["store"], file_id=ids["stored"])]
-
-
-def _batch_call(request: Callable[..., Message]) -> Call:
-    return lambda ids: [request(vector_store_id=ids["store"], batch_id=ids["store_batch"])]
+STORE_CALLS: Calls = {
+    "CreateVectorStore": [{"file_ids": ["{stored}"]}],
+    "GetVectorStore": [{"vector_store_id": "{store}"}],
+    "ListVectorStores": [{}],
+    "UpdateVectorStore": [{"vector_store_id": "{store}", "name": "x"}],
+    "DeleteVectorStore": [{"vector_store_id": "{store}"}],
+    "SearchVectorStore": [{"vector_store_id": "{store}", "queries": ["x"]}],
+    "WatchVectorStore": [{"vector_store_id": "{store}"}],
+}
+STORE_FILE_CALLS: Calls = {
+    "CreateVectorStoreFile": [_FILE],
+    "GetVectorStoreFile": [_FILE],
+    "UpdateVectorStoreFile": [_FILE],
+    "DeleteVectorStoreFile": [_FILE],
+    "ListVectorStoreFileContents": [_FILE],
+    "ListVectorStoreFiles": [_BATCH],
+    "GetVectorStoreFileBatch": [_BATCH],
+    "CancelVectorStoreFileBatch": [_BATCH],
+    "CreateVectorStoreFileBatch": [
+        {"vector_store_id": "{store}", "files": [{"file_id": "{stored}"}]}
+    ],
+}

@@ -168,8 +168,7 @@ class VectorClient:
         stub: Any = self.files if hasattr(self.files, method) else self.stores
         module: Any = files_pb if hasattr(files_pb, f"{method}Request") else pb
         request = getattr(module, f"{method}Request")(**fields)
-        with translate_errors():
-            return await getattr(stub, method)(request, metadata=self.client.metadata)
+        return await self.client.call(getattr(stub, method), request)
 
     async def create(self, **fields: Any) -> vector_store_pb2.VectorStore:
         """Create a store."""

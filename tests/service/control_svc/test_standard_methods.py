@@ -14,7 +14,13 @@ from svc_kit.errors import InvalidField, OutOfRange
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl
 from tests.support.response_client import make_small_control
-from tests.support.tenancy import RESOURCES, is_for_callers, list_services, rpc_path
+from tests.support.tenancy import (
+    RESOURCES,
+    is_for_callers,
+    list_services,
+    make_messages,
+    rpc_path,
+)
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
 METHODS = [method for service in list_services() for method in service.methods]
@@ -64,8 +70,7 @@ class Caller:
         """A valid request."""
         if not is_for_callers(method):
             return GetMessageClass(method.input_type)()
-        calls = RESOURCES[method.containing_service.full_name].calls
-        return calls[method.name](self._ids)[0]
+        return make_messages(method, self._ids)[0]
 
     async def call(self, method: MethodDescriptor, request: Message) -> Any:
         """Call a method. Raises DomainError."""

@@ -26,6 +26,7 @@ from tests.support.tenancy import (
     call_method,
     is_for_callers,
     list_services,
+    make_messages,
     make_unknown_id,
     rpc_path,
     text_fields,
@@ -114,7 +115,7 @@ class _RecordingIds(dict[str, str]):
 def required_kinds(method: MethodDescriptor) -> Collection[str]:
     """The kinds of objects that a valid call contains."""
     ids = _RecordingIds()
-    build_call(method, ids, {})
+    make_messages(method, ids)
     return ids
 
 
@@ -122,8 +123,7 @@ def build_call(
     method: MethodDescriptor, ids: Ids, texts: Mapping[TextField, str]
 ) -> Sequence[Message]:
     """Build a valid call, then replace these texts."""
-    calls = RESOURCES[method.containing_service.full_name].calls
-    messages = calls[method.name](ids)
+    messages = make_messages(method, ids)
     for place, text in texts.items():
         place.write(messages, text)
     return messages
