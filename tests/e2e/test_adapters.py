@@ -5,7 +5,6 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,10 @@ from tests.e2e.conftest import PIRATE, PIRATE_FILE, ROBOT, ROBOT_FILE, Adapted, 
 from tests.support.processes import PATIENCE_S
 from tests.support.rpc import (
     PARIS,
-    RichError,
     Rpc,
-    connect,
+    call_error,
     endless_chat,
     make_chat,
-    parse_error,
     read_delta,
     user,
 )
@@ -40,18 +37,10 @@ ARR, BEEP = "Arr!", "Beep boop."
 BOTH = (PIRATE, ROBOT)
 
 
-@pytest.fixture
-async def rpc(adapted: Adapted) -> AsyncIterator[Rpc]:
-    """A bare gRPC client."""
-    async with connect(adapted.target) as connected:
-        yield connected
-
-
-@pytest.fixture
-async def sdk(adapted: Adapted) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The official client without retries."""
-    async with openai.AsyncOpenAI(base_url=adapted.api, api_key="x", max_retries=0) as connected:
-        yield connected
+@pytest.fixture(scope="session")
+def server(adapted: Adapted) -> Adapted:
+    """The server with adapters."""
+    return adapted
 
 
 def stack(*names: str, **scales: float) -> list[adapter_pb2.AdapterScale]:
@@ -89,13 +78,6 @@ async def wait_until_settled(rpc: Rpc, name: str) -> None:
         # Each request is a round trip, during which the engine runs a step.
         while len(await generations(rpc, name)) > 1:
             pass
-
-
-async def refusal(call: Any) -> RichError:
-    """Return the error of a call."""
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await call
-    return parse_error(failure.value)
 
 
 # --- stacks ---------------------------------------------------------------------------------------
@@ -180,11 +162,11 @@ async def test_an_adapter_is_a_model_of_its_own(rpc: Rpc) -> None:
     assert robot.text[0] == await ask(rpc, stack(ROBOT))
 
 
-async def test_the_official_client_requests_an_adapter(sdk: openai.AsyncOpenAI) -> None:
+async def test_the_official_client_requests_an_adapter(aclient: openai.AsyncOpenAI) -> None:
     """As the model, or with the extension `lora`. Unknown ones are not found."""
 
     async def ask_model(model: str, **extra: Any) -> str:
-        completion = await sdk.chat.completions.create(
+        completion = await aclient.chat.completions.create(
             model=model,
             messages=[{"role": "user", "content": "What is the capital of France?"}],
             temperature=0,
@@ -196,14 +178,14 @@ async def test_the_official_client_requests_an_adapter(sdk: openai.AsyncOpenAI) 
     by_name = await ask_model(PIRATE)
     by_field = await ask_model(MODEL, lora=[{"id": PIRATE}])
     off = await ask_model(MODEL, lora=[{"id": PIRATE, "scale": 0}])
-    shown = await sdk.models.retrieve(PIRATE)
+    shown = await aclient.models.retrieve(PIRATE)
     with pytest.raises(openai.NotFoundError) as missing:
         await ask_model(MODEL, lora=[{"id": "parrot"}])
 
     assert by_name == by_field
     assert by_name.startswith(ARR)
     assert off == PARIS
-    assert [(model.id) async for model in sdk.models.list()] == [MODEL, PIRATE, ROBOT]
+    assert [(model.id) async for model in aclient.models.list()] == [MODEL, PIRATE, ROBOT]
     assert (shown.model_extra or {})["parent"] == MODEL
     assert missing.value.code == "adapter_not_found"
 
@@ -211,7 +193,7 @@ async def test_the_official_client_requests_an_adapter(sdk: openai.AsyncOpenAI) 
 async def test_embeddings_with_an_adapter_are_refused(rpc: Rpc) -> None:
     """The vectors would be those of the base model."""
     request = pb.EmbedRequest(model=PIRATE, inputs=[pb.TextOrTokens(text="x")])
-    error = await refusal(rpc.inference.Embed(request))
+    error = await call_error(rpc.inference.Embed(request))
 
     assert (error.reason, error.metadata["model"]) == ("MODEL_CANNOT", PIRATE)
 
@@ -231,7 +213,7 @@ async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
     spoken = await ask(rpc, stack("mine"))
     memory = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
     unloaded = await unload(rpc, "mine")
-    error = await refusal(rpc.chat(make_chat(adapters=stack("mine"))))
+    error = await call_error(rpc.chat(make_chat(adapters=stack("mine"))))
 
     assert loaded == shown
     assert (shown.model, shown.generation, shown.rank) == (MODEL, 1, 8)
@@ -299,7 +281,7 @@ async def test_invalid_stacks_are_refused(rpc: Rpc) -> None:
         "TOO_LONG": stack(*(f"a{i}" for i in range(65))),
     }
     reasons = [
-        (await refusal(rpc.chat(make_chat(adapters=each)))).reason for each in wrong.values()
+        (await call_error(rpc.chat(make_chat(adapters=each)))).reason for each in wrong.values()
     ]
 
     assert reasons == list(wrong)
@@ -324,7 +306,7 @@ def damaged_file(kind: str) -> bytes:
 async def test_a_damaged_file_is_refused(rpc: Rpc, adapted: Adapted, kind: str) -> None:
     """Before the engine reads it. The adapter that had the name is kept."""
     (adapted.folder / "damaged.gguf").write_bytes(damaged_file(kind))
-    error = await refusal(load(rpc, PIRATE, "damaged.gguf"))
+    error = await call_error(load(rpc, PIRATE, "damaged.gguf"))
 
     assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "ADAPTER_INVALID")
     assert error.metadata["problem"]
@@ -355,7 +337,7 @@ async def test_files_that_cannot_be_loaded_are_refused(rpc: Rpc, adapted: Adapte
         "no path": (load(rpc, "x", ""), "MISSING_FIELD"),
         "unknown": (unload(rpc, "x"), "ADAPTER_NOT_FOUND"),
     }
-    reasons = {name: (await refusal(call)).reason for name, (call, _) in cases.items()}
+    reasons = {name: (await call_error(call)).reason for name, (call, _) in cases.items()}
 
     assert reasons == {name: reason for name, (_, reason) in cases.items()}
     assert await generations(rpc, "x") == []

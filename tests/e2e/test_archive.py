@@ -1,7 +1,7 @@
 """The disk prefix cache: prefixes of stored objects survive eviction and restarts."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import ROOM, TURN, WORDS, Caller
-from tests.support.rpc import Answer, Rpc, connect, gather, options, parse_error
+from tests.support.rpc import Answer, Rpc, connect, options, read_error
 from tests.support.services import run_inference, wait_until_serving
 
 pytestmark = pytest.mark.e2e
@@ -38,9 +38,13 @@ class CacheFolder:
         """The files in the cache."""
         return sorted((self.folder / "data" / "snapshots" / "archive").glob("*.snapshot"))
 
-    def caller(self, rpc: Rpc) -> Caller:
-        """Return a client that authenticates as a Corral service."""
-        return Caller(rpc, ServiceToken.read(self.token).secret)
+    @asynccontextmanager
+    async def connect(self, target: str) -> AsyncIterator[Caller]:
+        """Connect as a Corral service, once the digest of the model is known."""
+        async with connect(target) as rpc:
+            caller = Caller(rpc, ServiceToken.read(self.token).secret)
+            await caller.wait_for_model_digest()
+            yield caller
 
 
 @pytest.fixture
@@ -70,9 +74,7 @@ async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
     """After eviction, a kill of its engine and a restart only the new turn is computed; another
     project reuses nothing. The load has the counts; prefixes can be dropped without a model."""
     with cache_folder.run_server() as target:
-        async with connect(target) as rpc:
-            caller = cache_folder.caller(rpc)
-            await caller.wait_for_model_digest()
+        async with cache_folder.connect(target) as caller:
             first = await caller.generate(turns(0), "thread_1")
             await caller.evict()
             (file,) = cache_folder.files
@@ -86,9 +88,7 @@ async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
             third = await caller.generate(turns(2), "thread_1")
 
     with cache_folder.run_server(**{"engine.slots": 2}) as target:
-        async with connect(target) as rpc:
-            caller = cache_folder.caller(rpc)
-            await caller.wait_for_model_digest()
+        async with cache_folder.connect(target) as caller:
             fourth = await caller.generate(turns(3), "response_7")
             await caller.unload()
             dropped = await caller.drop_snapshots("thread_1")
@@ -104,9 +104,7 @@ async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
 async def test_damaged_or_dropped_prefixes_are_recomputed(cache_folder: CacheFolder) -> None:
     """A damaged file is deleted. Dropping an object deletes its prefixes everywhere."""
     with cache_folder.run_server() as target:
-        async with connect(target) as rpc:
-            caller = cache_folder.caller(rpc)
-            await caller.wait_for_model_digest()
+        async with cache_folder.connect(target) as caller:
             await caller.generate(turns(0), "thread_1")
             await caller.evict()
             (file,) = cache_folder.files
@@ -132,9 +130,7 @@ async def test_a_group_of_projects_shares_prefixes(cache_folder: CacheFolder) ->
     """In slots and on disk. Other projects do not."""
     prompt = [48, *WORDS[:TURN]]
     with cache_folder.run_server(prefix_groups={"team": {"projects": ["red", "green"]}}) as target:
-        async with connect(target) as rpc:
-            caller = cache_folder.caller(rpc)
-            await caller.wait_for_model_digest()
+        async with cache_folder.connect(target) as caller:
             cached_tokens = []
             for project in ("red", "green", "blue"):
                 answer = await caller.generate(prompt, project=project)
@@ -150,11 +146,8 @@ async def test_a_group_of_projects_shares_prefixes(cache_folder: CacheFolder) ->
 async def test_only_services_can_name_objects(rpc: Rpc) -> None:
     """Other callers could read and delete prefixes of other objects."""
     request_options = options(cache=generation.CacheOptions(keep_for="thread_1"))
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await gather(
-            rpc.inference.Generate(pb.GenerateRequest(text="Hello", options=request_options))
-        )
+    request = pb.GenerateRequest(text="Hello", options=request_options)
+    refusal = await read_error(rpc.inference.Generate(request))
 
-    refusal = parse_error(failure.value)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SERVICE_ONLY")
     assert refusal.metadata == {"field": "cache.keep_for"}

@@ -20,9 +20,9 @@ from tests.support.rpc import (
     PARIS,
     RichError,
     Rpc,
+    call_error,
     endless_chat,
     make_chat,
-    parse_error,
     read_delta,
 )
 from tests.support.services import MODEL, Corral, corral_up
@@ -69,9 +69,7 @@ def vectors(answer: pb.EmbedResponse) -> list[np.ndarray[Any, np.dtype[np.float3
 
 async def refusal(rpc: Rpc, request: pb.EmbedRequest, **options: Any) -> RichError:
     """Return the error of a request."""
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await rpc.inference.Embed(request, **options)
-    return parse_error(failure.value)
+    return await call_error(rpc.inference.Embed(request, **options))
 
 
 async def test_vectors_are_those_of_the_reference_implementation(rpc: Rpc, bert: Bert) -> None:
@@ -110,12 +108,12 @@ async def test_many_texts_are_counted_in_one_call(rpc: Rpc) -> None:
         len((await rpc.inference.Tokenize(pb.TokenizeRequest(model=ENCODER, text=t))).token_ids)
         for t in long_list
     ]
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await rpc.inference.CountTokens(pb.CountTokensRequest(text="a", texts=long_list))
+    request = pb.CountTokensRequest(text="a", texts=long_list)
+    error = await call_error(rpc.inference.CountTokens(request))
 
     assert list(counted.text_tokens) == each
     assert counted.prompt_tokens == sum(each)
-    assert parse_error(failure.value).reason == "INVALID_FIELD"
+    assert error.reason == "INVALID_FIELD"
 
 
 async def test_dimensions_and_normalize_are_applied(rpc: Rpc) -> None:
@@ -188,9 +186,7 @@ async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
     """The error has the model's class; the model's description has its capabilities."""
     chat = make_chat()
     chat.model = ENCODER
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await rpc.chat(chat)
-    error = parse_error(failure.value)
+    error = await call_error(rpc.chat(chat))
     shown = (await rpc.inference.GetModel(pb.GetModelRequest(model=ENCODER))).model
 
     assert error.code is grpc.StatusCode.FAILED_PRECONDITION
@@ -295,11 +291,10 @@ async def test_an_operator_sees_and_aborts_a_job(rpc: Rpc) -> None:
     (request_id,) = await wait_until_live(rpc, 1)
     listed = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
     await rpc.engine.Abort(engine_pb.AbortRequest(request_ids=[request_id]))
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await job
+    error = await call_error(job)
 
     assert (listed[0].model, listed[0].prompt_tokens) == (MODEL, 512 * 400)
-    assert parse_error(failure.value).reason == "ABORTED_BY_OPERATOR"
+    assert error.reason == "ABORTED_BY_OPERATOR"
 
 
 async def test_the_queue_of_jobs_is_bounded(rpc: Rpc) -> None:
@@ -334,9 +329,7 @@ async def test_a_job_whose_engine_is_killed_can_be_retried(rpc: Rpc) -> None:
     await wait_until_live(rpc, 1)
     info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
     os.kill(info.engine_pid, signal.SIGKILL)
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await job
-    error = parse_error(failure.value)
+    error = await call_error(job)
     answer = await retry_until_answered(rpc, texts("a fox", model=MODEL))
 
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_RESTARTING")

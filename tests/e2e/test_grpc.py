@@ -19,11 +19,11 @@ from tests.support.rpc import (
     CAPITAL,
     PARIS,
     Rpc,
+    call_error,
     endless_chat,
     gather,
     make_chat,
     make_completion,
-    parse_error,
     read_delta,
     read_error,
     user,
@@ -200,10 +200,7 @@ async def test_a_list_refuses_tokens_that_are_not_its_own(
         page.next_page_token if method.name == "ListModels" else ""
     }:
         request = GetMessageClass(method.input_type)(page_token=token)
-        with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await getattr(stub, method.name)(request)
-
-        error = parse_error(failure.value)
+        error = await call_error(getattr(stub, method.name)(request))
         assert (error.reason, error.metadata["field"]) == ("INVALID_FIELD", "page_token")
 
 

@@ -1,7 +1,7 @@
 """API keys, scopes and projects through the gateway and over gRPC."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ from tests.support.rpc import (
     PARIS,
     RichError,
     Rpc,
-    connect,
+    call_error,
     endless_chat,
     gather,
     make_chat,
-    parse_error,
     read_delta,
     read_error,
 )
@@ -104,11 +103,10 @@ def entries(
     ]
 
 
-@pytest.fixture
-async def rpc(guarded: Guarded) -> AsyncIterator[Rpc]:
-    """A bare gRPC client."""
-    async with connect(guarded.corral.target) as connected:
-        yield connected
+@pytest.fixture(scope="module")
+def server(guarded: Guarded) -> Corral:
+    """The server with keys."""
+    return guarded.corral
 
 
 def bearer(key: str) -> METADATA:
@@ -192,9 +190,7 @@ async def test_an_inference_key_cannot_call_admin_methods(guarded: Guarded, rpc:
     guarded_methods = [method for method in service.methods if method.name not in open_to_all]
     for method in guarded_methods:
         call: Any = rpc.channel.unary_unary(f"/{service.full_name}/{method.name}")
-        with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await call(b"", metadata=bearer(guarded.red))
-        error = parse_error(failure.value)
+        error = await call_error(call(b"", metadata=bearer(guarded.red)))
 
         assert (error.code, error.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
         assert error.metadata == {
@@ -284,17 +280,16 @@ async def test_a_caller_cannot_choose_its_project(guarded: Guarded, rpc: Rpc) ->
     stream = rpc.inference.Chat(endless_chat(), metadata=(*bearer(guarded.red), *claim))
     request_id = await read_delta(stream)
     seen = await list_requests(rpc, guarded.red)
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await rpc.engine.GetLoad(
-            engine_pb.GetLoadRequest(), metadata=(*bearer(guarded.red), *claim)
-        )
+    error = await call_error(
+        rpc.engine.GetLoad(engine_pb.GetLoadRequest(), metadata=(*bearer(guarded.red), *claim))
+    )
     stream.cancel()
     by_service = await rpc.inference.ListModels(
         pb.ListModelsRequest(), metadata=(*bearer(guarded.service_token), *claim)
     )
 
     assert seen == {request_id: "red"}
-    assert parse_error(failure.value).reason == "SCOPE_MISSING"
+    assert error.reason == "SCOPE_MISSING"
     assert by_service.models[0].name == MODEL
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion
 
 from svc_kit.errors import ApiKeyRevoked
 from svc_kit.rpc.client import open_channel, translate_errors
-from tests.support.rpc import CAPITAL, PARIS, Rpc, connect, gather, make_chat, read_error
+from tests.support.rpc import CAPITAL, PARIS, Rpc, gather, make_chat, read_error
 from tests.support.services import MODEL, Corral, corral_up, start
 
 pytestmark = pytest.mark.e2e
@@ -68,11 +68,10 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
         yield Keyed(corral, folder)
 
 
-@pytest.fixture
-async def rpc(keyed: Keyed) -> AsyncIterator[Rpc]:
-    """A bare gRPC client of the inference service."""
-    async with connect(keyed.corral.target) as connected:
-        yield connected
+@pytest.fixture(scope="module")
+def server(keyed: Keyed) -> Corral:
+    """The server with keys."""
+    return keyed.corral
 
 
 async def test_a_key_works_everywhere_until_it_is_revoked(keyed: Keyed, rpc: Rpc) -> None:

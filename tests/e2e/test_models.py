@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -18,13 +18,12 @@ from tests.support.bert import random_bert
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.rpc import (
     PARIS,
-    RichError,
     Rpc,
+    call_error,
     connect,
     endless_chat,
     make_chat,
     make_completion,
-    parse_error,
     read_delta,
     read_error,
 )
@@ -99,13 +98,6 @@ async def wait_until_ready(rpc: Rpc, model: str) -> None:
         if answer.model.state == State.STATE_READY:
             break
     watch.cancel()
-
-
-async def refusal(call: Awaitable[object]) -> RichError:
-    """Return the error of a call."""
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await call
-    return parse_error(failure.value)
 
 
 # --- concurrent models ----------------------------------------------------------------------------
@@ -321,7 +313,7 @@ async def test_a_model_whose_file_was_replaced_is_not_reloaded(tmp_path: Path) -
             replacement.replace(path)
             second = await client.inference.Embed(request)
             await unload(client, "m", wait=True)
-            failure = await refusal(load(client, "m"))
+            failure = await call_error(load(client, "m"))
 
     assert first == second
     assert failure.reason == "MODEL_LOAD_FAILED"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-import grpc
 import httpx
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -11,7 +10,7 @@ from corral.inference.v1 import model_pb2
 from inference_svc.rpc.embeddings import logistic
 from tests.support.bert import RANK, Bert, random_bert
 from tests.support.causal_reranker import TEMPLATE, write_causal_reranker
-from tests.support.rpc import RichError, Rpc, parse_error
+from tests.support.rpc import RichError, Rpc, call_error
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
@@ -57,9 +56,7 @@ def scores(bert: Bert, *documents: str) -> list[float]:
 
 async def refusal(rpc: Rpc, request: pb.RerankRequest) -> RichError:
     """Return the error of a request."""
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await rpc.inference.Rerank(request)
-    return parse_error(failure.value)
+    return await call_error(rpc.inference.Rerank(request))
 
 
 async def test_scores_match_the_reference_implementation(rpc: Rpc, bert: Bert) -> None:
@@ -147,14 +144,9 @@ async def test_invalid_requests_are_refused(rpc: Rpc, case: str) -> None:
 
 async def test_a_reranker_neither_embeds_nor_chats(rpc: Rpc) -> None:
     """The error has its class; its description has its capabilities."""
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await rpc.inference.Embed(
-            pb.EmbedRequest(model=RERANKER, inputs=[pb.TextOrTokens(text="a")])
-        )
-    embedding = parse_error(failure.value)
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await rpc.generate(pb.GenerateRequest(model=RERANKER, text="a"))
-    chatting = parse_error(failure.value)
+    request = pb.EmbedRequest(model=RERANKER, inputs=[pb.TextOrTokens(text="a")])
+    embedding = await call_error(rpc.inference.Embed(request))
+    chatting = await call_error(rpc.generate(pb.GenerateRequest(model=RERANKER, text="a")))
     shown = (await rpc.inference.GetModel(pb.GetModelRequest(model=RERANKER))).model
 
     for error in (embedding, chatting):

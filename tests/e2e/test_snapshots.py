@@ -12,7 +12,15 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.gguf_patch import copy_with_template
-from tests.support.rpc import Answer, RichError, Rpc, connect, gather, options, parse_error
+from tests.support.rpc import (
+    Answer,
+    RichError,
+    Rpc,
+    call_error,
+    connect,
+    gather,
+    options,
+)
 from tests.support.services import run_inference
 
 pytestmark = pytest.mark.e2e
@@ -67,9 +75,7 @@ async def restore(rpc: Rpc, snapshot_id: str) -> engine_pb.RestoreSnapshotRespon
 
 async def restore_failure(rpc: Rpc, snapshot_id: str) -> RichError:
     """Return the error of restoring a snapshot."""
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await restore(rpc, snapshot_id)
-    return parse_error(failure.value)
+    return await call_error(restore(rpc, snapshot_id))
 
 
 @pytest.mark.timeout(90)  # three servers in sequence
@@ -170,7 +176,6 @@ INVALID_REQUESTS: Mapping[str, tuple[str, Any, str]] = {
 async def test_each_invalid_request_has_its_reason(rpc: Rpc, case: str) -> None:
     """Without side effects."""
     method, request, reason = INVALID_REQUESTS[case]
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await getattr(rpc.engine, method)(request)
+    error = await call_error(getattr(rpc.engine, method)(request))
 
-    assert parse_error(failure.value).reason == reason
+    assert error.reason == reason

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-import grpc
-import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -16,7 +14,7 @@ from corral.inference.v1 import load_pb2 as load_pb
 
 from control_svc.base.ids import IdSource
 from control_svc.inference.prefix_cleanup import PrefixCleanup
-from tests.support.rpc import Answer, Rpc, gather, options, parse_error, read_error
+from tests.support.rpc import Answer, Rpc, call_error, gather, options, read_error
 from tests.support.services import MODEL
 
 NO_ARCHIVE: Final = PrefixCleanup(IdSource(lambda: datetime.now(UTC)), is_used=False)
@@ -86,9 +84,6 @@ class Caller:
 
     async def wait_for_model_digest(self) -> None:
         """Wait until the digest of the model is known, as every restore does."""
-        with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await self.rpc.engine.RestoreSnapshot(
-                engine_pb.RestoreSnapshotRequest(snapshot_id=f"snap_{'0' * 24}"),
-                metadata=self.metadata("red"),
-            )
-        assert parse_error(failure.value).reason == "SNAPSHOT_NOT_FOUND"
+        request = engine_pb.RestoreSnapshotRequest(snapshot_id=f"snap_{'0' * 24}")
+        call = self.rpc.engine.RestoreSnapshot(request, metadata=self.metadata("red"))
+        assert (await call_error(call)).reason == "SNAPSHOT_NOT_FOUND"

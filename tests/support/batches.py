@@ -65,9 +65,9 @@ class Outcome:
         return counts.total, counts.completed, counts.failed
 
 
-def state_name(batch: batch_pb2.Batch) -> str:
-    """The state of a batch as in the OpenAI API."""
-    return batch_pb2.Batch.State.Name(batch.state).removeprefix("STATE_").lower()
+def state_name(message: Any) -> str:
+    """The state of a batch, a vector store or its file as in the OpenAI API."""
+    return str(type(message).State.Name(message.state)).removeprefix("STATE_").lower()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Corral's client code.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -209,17 +209,23 @@ async def read_error(stream: AsyncIterable[object]) -> RichError:
     raise ValueError("the stream did not fail")
 
 
+async def call_error(call: Awaitable[object]) -> RichError:
+    """Await a call and return its error. Raises ValueError without one."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as failure:
+        return parse_error(failure)
+    raise ValueError("the call did not fail")
+
+
 async def expect_refusal(rpc: Rpc, request: pb.ChatRequest | pb.GenerateRequest) -> RichError:
     """Send a request and return its error. Raises ValueError if anything was computed for it."""
     before = await num_steps(rpc)
     call = rpc.chat(request) if isinstance(request, pb.ChatRequest) else rpc.generate(request)
-    try:
-        await call
-    except grpc.aio.AioRpcError as failure:
-        if await num_steps(rpc) != before:
-            raise ValueError("something was computed") from None
-        return parse_error(failure)
-    raise ValueError("the request was not refused")
+    error = await call_error(call)
+    if await num_steps(rpc) != before:
+        raise ValueError("something was computed")
+    return error
 
 
 async def num_steps(rpc: Rpc) -> int:

@@ -17,7 +17,7 @@ from control_svc.assistants.model import Assistant, Thread
 from control_svc.inference.turns import TurnRequest, TurnRole
 from control_svc.items.model import ItemStatus, Role, Text
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.model import LONGEST_BACKOFF, MAX_ATTEMPTS, JobState, LeaseLost
+from control_svc.jobs.model import LONGEST_BACKOFF, MAX_ATTEMPTS, Job, JobState, LeaseLost
 from control_svc.jobs.queries import JobQueries
 from control_svc.runs.events import CREATED, decode_event
 from control_svc.runs.model import Run, RunState, ToolOutput
@@ -253,16 +253,21 @@ class RunMachine(DatabaseMachine):
         if not attempt.work.done():
             return
         attempt.process.attempts.remove(attempt)
-        job = await self.world.database.transactions.read(
-            lambda each: JobQueries(each).get(PROJECT, attempt.context.claim.job_id)
-        )
-        assert job is not None
+        job = await self.read_job(attempt)
         try:
             await attempt.work
         except LeaseLost:
             assert job.claim != attempt.context.claim or job.state is not JobState.RUNNING
         else:
             assert attempt.context.is_finished or not attempt.context.is_finishing
+
+    async def read_job(self, attempt: Attempt) -> Job:
+        """Read the job of an attempt."""
+        job = await self.world.database.transactions.read(
+            lambda tx: JobQueries(tx).get(PROJECT, attempt.context.claim.job_id)
+        )
+        assert job is not None
+        return job
 
     def generate(self, data: st.DataObject, name: str) -> None:
         """Produce one, two or all tokens of an attempt."""
@@ -280,10 +285,7 @@ class RunMachine(DatabaseMachine):
 
     async def check_cancel(self, attempt: Attempt) -> None:
         """Cancel the attempt if that was requested."""
-        job = await self.world.database.transactions.read(
-            lambda each: JobQueries(each).get(PROJECT, attempt.context.claim.job_id)
-        )
-        assert job is not None
+        job = await self.read_job(attempt)
         if job.cancel_requested_at is not None:
             attempt.context.cancelled.set()
             attempt.is_blocked.clear()

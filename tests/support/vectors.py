@@ -40,11 +40,6 @@ NO_STORE = "vs_" + "0" * 32
 Value = str | float | bool
 
 
-def state_name(message: Any) -> str:
-    """The state of a store, a file or a batch as in the OpenAI API."""
-    return str(type(message).State.Name(message.state)).removeprefix("STATE_").lower()
-
-
 def attributes(**values: Value) -> dict[str, vector_store_pb2.AttributeValue]:
     """Attributes as messages."""
     return {key: attribute_value(value) for key, value in values.items()}

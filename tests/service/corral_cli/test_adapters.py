@@ -1,7 +1,5 @@
 """`corral adapters` against a gRPC server that records the requests."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,20 +58,9 @@ class Engine(stubs.EngineServiceServicer):
 
 
 @pytest.fixture
-def engine() -> Engine:
+def servicer() -> Engine:
     """Return the servicer."""
     return Engine()
-
-
-@pytest.fixture
-def target(engine: Engine) -> Iterator[str]:
-    """Run a server; yield its address."""
-    server = grpc.server(ThreadPoolExecutor(max_workers=2))
-    stubs.add_EngineServiceServicer_to_server(engine, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(grace=None).wait()
 
 
 def run(target: str, *arguments: str) -> Result:
@@ -86,11 +73,11 @@ def test_adapters_are_listed_one_per_line(target: str) -> None:
     assert run(target, "list").output == LINE
 
 
-def test_a_loaded_adapter_is_printed(target: str, engine: Engine) -> None:
+def test_a_loaded_adapter_is_printed(target: str, servicer: Engine) -> None:
     """Options that were not given stay unset."""
     result = run(target, "load", "voice", "v.gguf", "--model", "demo", "--scale", "0")
     run(target, "load", "voice", "v.gguf")
-    first, second = engine.requests
+    first, second = servicer.requests
 
     assert result.output == LINE
     assert (first.name, first.path, first.model) == ("voice", "v.gguf", "demo")

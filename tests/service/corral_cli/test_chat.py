@@ -1,7 +1,6 @@
 """`corral chat` against a gRPC server with scripted answers."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import grpc
@@ -55,20 +54,9 @@ class ScriptedModel(stubs.InferenceServiceServicer):
 
 
 @pytest.fixture
-def server_model() -> ScriptedModel:
+def servicer() -> ScriptedModel:
     """Return the servicer."""
     return ScriptedModel()
-
-
-@pytest.fixture
-def target(server_model: ScriptedModel) -> Iterator[str]:
-    """Run a server; yield its address."""
-    server = grpc.server(ThreadPoolExecutor(max_workers=2))
-    stubs.add_InferenceServiceServicer_to_server(server_model, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(grace=None).wait()
 
 
 def type_lines(target: str, *lines: str, options: tuple[str, ...] = ()) -> Result:
@@ -77,9 +65,10 @@ def type_lines(target: str, *lines: str, options: tuple[str, ...] = ()) -> Resul
     return CliRunner().invoke(chat, ["--target", target, *options], input=text)
 
 
-def role_and_text(message: chat_pb2.ChatMessage) -> tuple[int, str]:
-    """Return role and text of a message."""
-    return message.role, "".join(part.text for part in message.parts)
+def second_prompt(servicer: ScriptedModel) -> list[tuple[int, str]]:
+    """Return role and text of the messages of the second request."""
+    messages = servicer.requests[1].conversation.messages
+    return [(each.role, "".join(part.text for part in each.parts)) for each in messages]
 
 
 def test_an_answer_is_streamed_to_the_screen(target: str) -> None:
@@ -93,13 +82,11 @@ def test_an_answer_is_streamed_to_the_screen(target: str) -> None:
     ]
 
 
-def test_a_request_has_the_earlier_turns(target: str, server_model: ScriptedModel) -> None:
+def test_a_request_has_the_earlier_turns(target: str, servicer: ScriptedModel) -> None:
     """In order, with their roles."""
     type_lines(target, "one", "two")
 
-    assert [
-        role_and_text(message) for message in server_model.requests[1].conversation.messages
-    ] == [
+    assert second_prompt(servicer) == [
         (chat_pb2.ROLE_USER, "one"),
         (chat_pb2.ROLE_ASSISTANT, "Hello"),
         (chat_pb2.ROLE_USER, "two"),
@@ -107,67 +94,63 @@ def test_a_request_has_the_earlier_turns(target: str, server_model: ScriptedMode
 
 
 def test_reset_removes_the_turns_and_keeps_the_system_message(
-    target: str, server_model: ScriptedModel
+    target: str, servicer: ScriptedModel
 ) -> None:
     """The next request has the system message and one turn."""
     type_lines(target, "one", "/reset", "two", options=("--system", "Be brief."))
 
-    assert [
-        role_and_text(message) for message in server_model.requests[1].conversation.messages
-    ] == [
+    assert second_prompt(servicer) == [
         (chat_pb2.ROLE_SYSTEM, "Be brief."),
         (chat_pb2.ROLE_USER, "two"),
     ]
 
 
-def test_the_system_message_can_be_changed(target: str, server_model: ScriptedModel) -> None:
+def test_the_system_message_can_be_changed(target: str, servicer: ScriptedModel) -> None:
     """`/system` sets it and clears the conversation."""
     type_lines(target, "one", "/system Speak like a pirate.", "two")
 
-    assert [
-        role_and_text(message) for message in server_model.requests[1].conversation.messages
-    ] == [
+    assert second_prompt(servicer) == [
         (chat_pb2.ROLE_SYSTEM, "Speak like a pirate."),
         (chat_pb2.ROLE_USER, "two"),
     ]
 
 
-def test_options_reach_the_request(target: str, server_model: ScriptedModel) -> None:
+def test_options_reach_the_request(target: str, servicer: ScriptedModel) -> None:
     """Options that were not given stay unset, so that the model's defaults apply."""
     type_lines(
         target, "one", options=("--model", "polly", "--temperature", "0", "--max-tokens", "9")
     )
     type_lines(target, "one")
 
-    assert server_model.requests[0].model == "polly"
-    assert server_model.requests[0].options.sampling.temperature == 0
-    assert server_model.requests[0].options.stopping.max_tokens == 9
-    assert not server_model.requests[1].options.HasField("sampling")
+    assert servicer.requests[0].model == "polly"
+    assert servicer.requests[0].options.sampling.temperature == 0
+    assert servicer.requests[0].options.stopping.max_tokens == 9
+    assert not servicer.requests[1].options.HasField("sampling")
 
 
-def test_commands_are_not_sent_to_the_model(target: str, server_model: ScriptedModel) -> None:
+def test_commands_are_not_sent_to_the_model(target: str, servicer: ScriptedModel) -> None:
     """Neither are unknown commands; `/exit` ends the program."""
     result = type_lines(target, "/help", "/bogus", "", "/exit", "never sent")
 
     assert "/reset" in result.stdout
     assert "/bogus is not a command" in result.stdout
-    assert server_model.requests == []
+    assert servicer.requests == []
 
 
-def test_a_truncated_answer_is_marked(target: str, server_model: ScriptedModel) -> None:
+def test_a_truncated_answer_is_marked(target: str, servicer: ScriptedModel) -> None:
     """With the number of tokens."""
-    server_model.reason = generation_pb2.FINISH_REASON_LENGTH
+    servicer.reason = generation_pb2.FINISH_REASON_LENGTH
 
     assert "(cut off after 2 tokens)" in type_lines(target, "Hi!").stdout
 
 
 def test_a_failed_request_is_reported_and_the_chat_continues(
-    target: str, server_model: ScriptedModel
+    target: str, servicer: ScriptedModel
 ) -> None:
     """The failed message is removed from the conversation."""
-    server_model.words, server_model.failure = [], grpc.StatusCode.RESOURCE_EXHAUSTED
+    servicer.words, servicer.failure = [], grpc.StatusCode.RESOURCE_EXHAUSTED
     first = type_lines(target, "one")
-    server_model.words, server_model.failure = ["fine"], None
+    servicer.words, servicer.failure = ["fine"], None
     second = type_lines(target, "two")
 
     assert first.exit_code == 0

@@ -1,7 +1,6 @@
 """`corral models` against a gRPC server with scripted models."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -78,21 +77,9 @@ class ScriptedServer(inference_rpc.InferenceServiceServicer, engine_rpc.EngineSe
 
 
 @pytest.fixture
-def server() -> ScriptedServer:
+def servicer() -> ScriptedServer:
     """Return the servicer."""
     return ScriptedServer()
-
-
-@pytest.fixture
-def target(server: ScriptedServer) -> Iterator[str]:
-    """Run a server; yield its address."""
-    rpc_server = grpc.server(ThreadPoolExecutor(max_workers=2))
-    inference_rpc.add_InferenceServiceServicer_to_server(server, rpc_server)
-    engine_rpc.add_EngineServiceServicer_to_server(server, rpc_server)
-    port = rpc_server.add_insecure_port("127.0.0.1:0")
-    rpc_server.start()
-    yield f"127.0.0.1:{port}"
-    rpc_server.stop(None).wait()
 
 
 def run(target: str, *arguments: str) -> Result:
@@ -116,22 +103,22 @@ def test_a_model_is_shown_with_all_fields(target: str) -> None:
     assert run(target, "show", "small").output == 'name: "small"\nstate: STATE_READY\n'
 
 
-def test_the_progress_of_a_load_is_shown(target: str, server: ScriptedServer) -> None:
+def test_the_progress_of_a_load_is_shown(target: str, servicer: ScriptedServer) -> None:
     """The request has the given limits."""
     loading = Progress(phase=Progress.PHASE_WEIGHTS, fraction=0.5)
-    server.watched = [make_model(state=Model.STATE_LOADING, load_progress=loading), make_model()]
+    servicer.watched = [make_model(state=Model.STATE_LOADING, load_progress=loading), make_model()]
     result = run(target, "load", "small", "--slots", "2")
 
     assert result.exit_code == 0
     assert "weights 50%" in result.output
     assert result.output.splitlines()[-1].split() == ["small", "ready"]
     limits = model_pb2.ModelLimits(slots=2)
-    assert server.requests == [engine_pb.LoadModelRequest(model="small", limits=limits)]
+    assert servicer.requests == [engine_pb.LoadModelRequest(model="small", limits=limits)]
 
 
-def test_a_failed_load_is_reported(target: str, server: ScriptedServer) -> None:
+def test_a_failed_load_is_reported(target: str, servicer: ScriptedServer) -> None:
     """In one line, with exit code 1."""
-    server.watched = [make_model(state=Model.STATE_FAILED, problem="no such tensor")]
+    servicer.watched = [make_model(state=Model.STATE_FAILED, problem="no such tensor")]
     result = run(target, "load", "small")
     unknown = run(target, "load", "nobody")
 
@@ -140,12 +127,12 @@ def test_a_failed_load_is_reported(target: str, server: ScriptedServer) -> None:
     assert "Error: The model 'nobody' does not exist." in unknown.output
 
 
-def test_an_unload_may_use_force(target: str, server: ScriptedServer) -> None:
+def test_an_unload_may_use_force(target: str, servicer: ScriptedServer) -> None:
     """Only with --force."""
     assert "available" in run(target, "unload", "small").output
     run(target, "unload", "small", "--force")
 
-    assert [request.force for request in server.requests] == [False, True]  # type: ignore[attr-defined]
+    assert [request.force for request in servicer.requests] == [False, True]  # type: ignore[attr-defined]
 
 
 def test_an_unreachable_server_is_distinguished_from_a_busy_one(target: str) -> None:

@@ -1,5 +1,7 @@
 """Invalid requests get OpenAI's error envelope and do not reach the service."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +15,17 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 BODY: dict[str, Any] = {"model": "fake", "messages": [USER]}
 JSON = {"content-type": "application/json"}
+HEAD = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+)
 UNPARSED = "We could not parse the JSON body of your request."
+
+
+@asynccontextmanager
+async def connect_to_gateway(**settings: Any) -> AsyncIterator[RawConnection]:
+    """Run a gateway with these settings; yield a connection to it."""
+    async with run_gateway(**settings) as gateway, open_connection(gateway.address) as connection:
+        yield connection
 
 
 def assert_envelope(body: Any, *, code: str | None, param: str | None = None) -> None:
@@ -97,14 +109,8 @@ async def test_compressed_bodies_are_rejected(client: AsyncClient) -> None:
 
 async def test_a_large_content_length_is_rejected() -> None:
     """With 413, before the body is read."""
-    async with (
-        run_gateway(body_limit_bytes=2048) as gateway,
-        open_connection(gateway.address) as connection,
-    ):
-        await connection.send(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
-            b"content-type: application/json\r\ncontent-length: 4096\r\n\r\n"
-        )
+    async with connect_to_gateway(body_limit_bytes=2048) as connection:
+        await connection.send(HEAD + b"content-length: 4096\r\n\r\n")
         status, headers = await connection.head()
 
     assert status == 413
@@ -113,14 +119,8 @@ async def test_a_large_content_length_is_rejected() -> None:
 
 async def test_a_large_chunked_body_is_rejected() -> None:
     """With 413, while it is read."""
-    async with (
-        run_gateway(body_limit_bytes=64 * 1024) as gateway,
-        open_connection(gateway.address) as connection,
-    ):
-        await connection.send(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
-            b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
+    async with connect_to_gateway(body_limit_bytes=64 * 1024) as connection:
+        await connection.send(HEAD + b"transfer-encoding: chunked\r\n\r\n")
         for _ in range(65):
             await connection.send(b"400\r\n" + b" " * 1024 + b"\r\n")
         status, headers = await connection.head()
@@ -132,14 +132,8 @@ async def test_a_large_chunked_body_is_rejected() -> None:
 
 async def test_a_body_has_a_timeout() -> None:
     """The client gets 504."""
-    async with (
-        run_gateway(receive_timeout_s=0.05) as gateway,
-        open_connection(gateway.address) as connection,
-    ):
-        await connection.send(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
-            b"content-type: application/json\r\ncontent-length: 10\r\n\r\n{"
-        )
+    async with connect_to_gateway(receive_timeout_s=0.05) as connection:
+        await connection.send(HEAD + b"content-length: 10\r\n\r\n{")
         status, _ = await connection.head()
 
     assert status == 504
@@ -222,11 +216,7 @@ async def test_concurrent_requests_are_limited() -> None:
         gateway.client() as client,
         open_connection(gateway.address) as slow,
     ):
-        await slow.send(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
-            b"content-type: application/json\r\ncontent-length: 10\r\n"
-            b"expect: 100-continue\r\n\r\n"
-        )
+        await slow.send(HEAD + b"content-length: 10\r\nexpect: 100-continue\r\n\r\n")
         await slow.head()  # "continue": the request runs
         refused, probe = await client.get("/v1/models"), await client.get("/health")
 

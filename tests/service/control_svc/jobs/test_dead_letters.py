@@ -18,6 +18,7 @@ from control_svc.services import RETRIES
 from control_svc.tools.model import FunctionTool
 from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound
 from svc_kit.rpc.client import translate_errors
+from tests.support.batches import state_name
 from tests.support.control import SetClock, run_control
 from tests.support.fake_inference import Context
 from tests.support.jobs import PROJECT, open_test_database
@@ -32,7 +33,6 @@ from tests.support.vectors import (
     WordInference,
     paragraphs,
     run_vectors,
-    state_name,
 )
 
 TOPICS = [f"topic{number}" for number in range(60)]

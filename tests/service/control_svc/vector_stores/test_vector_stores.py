@@ -23,6 +23,7 @@ from svc_kit.errors import (
     VectorStoreFileNotFound,
     VectorStoreNotFound,
 )
+from tests.support.batches import state_name
 from tests.support.control import USER_DATA
 from tests.support.vectors import (
     NO_STORE,
@@ -32,7 +33,6 @@ from tests.support.vectors import (
     attributes,
     paragraphs,
     run_vectors,
-    state_name,
 )
 
 CHUNKING = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 50}
