@@ -76,9 +76,7 @@ def client(server: Corral) -> Iterator[openai.OpenAI]:
 @pytest.fixture
 async def aclient(server: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
     """The asynchronous client of the SDK without retries."""
-    async with openai.AsyncOpenAI(
-        base_url=server.api, api_key="unused", max_retries=0
-    ) as connected:
+    async with server.sdk() as connected:
         yield connected
 
 
@@ -153,7 +151,7 @@ async def killable_rpc(killable: KillableCorral) -> AsyncIterator[Rpc]:
 @pytest.fixture
 async def sdk(killable: KillableCorral) -> AsyncIterator[openai.AsyncOpenAI]:
     """The SDK without retries, for the server that tests may kill."""
-    async with openai.AsyncOpenAI(base_url=killable.api, api_key="x", max_retries=0) as connected:
+    async with killable.sdk() as connected:
         yield connected
 
 

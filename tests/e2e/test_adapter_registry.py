@@ -54,7 +54,7 @@ class Client:
     """The official client of one project, with methods for the adapter paths."""
 
     def __init__(self, corral: Corral, key: str) -> None:
-        self.sdk = openai.AsyncOpenAI(base_url=corral.api, api_key=key, max_retries=0)
+        self.sdk = corral.sdk(key)
         self.url = corral.url
 
     async def send(self, method: str, path: str, **request: Any) -> Any:

@@ -204,7 +204,7 @@ async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, server: Corra
             pb.TokenizeRequest(model=ENCODER, text="the quick fox", add_special=True)
         )
     ).token_ids
-    async with openai.AsyncOpenAI(base_url=server.api, api_key="x", max_retries=0) as client:
+    async with server.sdk() as client:
         packed = await client.embeddings.create(model=ENCODER, input="the quick fox")
         plain = await client.embeddings.create(
             model=ENCODER, input=["the quick fox", "a cat"], encoding_format="float"

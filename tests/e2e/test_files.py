@@ -231,7 +231,7 @@ async def test_inference_continues_without_the_control_service(tmp_path: Path) -
     lock = os.open(folder / "control.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     with corral_up(tmp_path) as corral:
-        async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as sdk:
+        async with corral.sdk() as sdk:
             answer = await capital_of_france(sdk)
             with pytest.raises(openai.InternalServerError) as refused:
                 await sdk.files.list()
@@ -249,7 +249,7 @@ async def test_a_killed_control_service_leaves_complete_files_only(tmp_path: Pat
     """SIGKILL during an upload: the client gets an error, stored files are there after the restart,
     and the incomplete file is not."""
     with corral_up(tmp_path) as corral:
-        async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as sdk:
+        async with corral.sdk() as sdk:
             stored = await sdk.files.create(file=b"kept", purpose="user_data")
             upload = await sdk.uploads.create(
                 bytes=8, filename="a", mime_type="text/plain", purpose="user_data"

@@ -141,9 +141,7 @@ async def test_grpc_requires_a_valid_key(guarded: Guarded, rpc: Rpc) -> None:
 async def test_http_requires_a_valid_key(guarded: Guarded) -> None:
     """401 for every route under /v1."""
     for key, code in (("sk-wrong", "invalid_api_key"), (guarded.expired, "api_key_expired")):
-        async with openai.AsyncOpenAI(
-            base_url=guarded.corral.api, api_key=key, max_retries=0
-        ) as client:
+        async with guarded.corral.sdk(key) as client:
             with pytest.raises(openai.AuthenticationError) as failure:
                 await client.chat.completions.create(
                     model=MODEL, messages=[{"role": "user", "content": CAPITAL}]
@@ -163,9 +161,7 @@ async def test_http_requires_a_valid_key(guarded: Guarded) -> None:
 
 async def test_a_key_created_offline_is_accepted(guarded: Guarded) -> None:
     """With the settings that the command prints."""
-    async with openai.AsyncOpenAI(
-        base_url=guarded.corral.api, api_key=guarded.blue, max_retries=0
-    ) as client:
+    async with guarded.corral.sdk(guarded.blue) as client:
         answer = await client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0
         )
@@ -206,9 +202,7 @@ async def test_an_admin_key_cannot_run_inference(guarded: Guarded, rpc: Rpc) -> 
         engine_pb.GetServerInfoRequest(), metadata=bearer(guarded.watcher)
     )
     error = await refusal(rpc, bearer(guarded.watcher))
-    async with openai.AsyncOpenAI(
-        base_url=guarded.corral.api, api_key=guarded.watcher, max_retries=0
-    ) as client:
+    async with guarded.corral.sdk(guarded.watcher) as client:
         with pytest.raises(openai.PermissionDeniedError) as failure:
             await client.models.list()
 
@@ -250,9 +244,7 @@ async def list_requests(rpc: Rpc, key: str) -> dict[str, str]:
 
 async def test_the_gateway_calls_in_the_project_of_its_caller(guarded: Guarded, rpc: Rpc) -> None:
     """With the service token, and the caller's project and label in metadata."""
-    async with openai.AsyncOpenAI(
-        base_url=guarded.corral.api, api_key=guarded.red, max_retries=0
-    ) as client:
+    async with guarded.corral.sdk(guarded.red) as client:
         stream = await client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "Tell me a story."}],

@@ -49,9 +49,7 @@ class Keyed:
 
     async def chat(self, key: str) -> ChatCompletion:
         """Send a chat over HTTP."""
-        async with openai.AsyncOpenAI(
-            base_url=self.corral.api, api_key=key, max_retries=0
-        ) as client:
+        async with self.corral.sdk(key) as client:
             return await client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": CAPITAL}], temperature=0
             )

@@ -26,26 +26,19 @@ def shop() -> Iterator[Shop]:
 
 
 @pytest.fixture(scope="module")
-def corral(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+def server(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral with the server configured, whose processes may be killed."""
     settings = {"jobs.lease_s": 2, "mcp_servers": [{"label": LABEL, "url": shop.url}]}
     with corral_up(tmp_path_factory.mktemp("mcp"), control=settings) as running:
         yield running
 
 
-@pytest.fixture
-def sdk(corral: Corral) -> Iterator[openai.OpenAI]:
-    """The official client."""
-    with openai.OpenAI(base_url=corral.api, api_key="none", max_retries=8) as client:
-        yield client
-
-
 def test_the_sdk_calls_a_remote_tool_with_and_without_approval(
-    sdk: openai.OpenAI, shop: Shop
+    retrying_client: openai.OpenAI, shop: Shop
 ) -> None:
     """Every item has the type of the SDK."""
     only = {"allowed_tools": ["order"]}
-    made = sdk.responses.create(
+    made = retrying_client.responses.create(
         model=MODEL,
         input="Order tea.",
         tools=[TOOL_WITHOUT_APPROVAL | only],
@@ -60,7 +53,7 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_approval(
     assert (call.output, call.error) == (f"Ordered: {shop.ordered[-1]}", None)
 
     asking: Any = {"type": "mcp", "server_label": LABEL} | only
-    waiting = sdk.responses.create(
+    waiting = retrying_client.responses.create(
         model=MODEL,
         input="More.",
         tools=[asking],
@@ -71,7 +64,7 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_approval(
     num_ordered = len(shop.ordered)
     [request] = waiting.output
     assert request.type == "mcp_approval_request"
-    approved = sdk.responses.create(
+    approved = retrying_client.responses.create(
         model=MODEL,
         input=[
             {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
@@ -88,11 +81,11 @@ def test_the_sdk_calls_a_remote_tool_with_and_without_approval(
 
 
 def test_an_interrupted_call_is_not_repeated(
-    corral: Corral, sdk: openai.OpenAI, shop: Shop
+    server: Corral, retrying_client: openai.OpenAI, shop: Shop
 ) -> None:
     """The control service is killed before the result: the call fails, the response continues."""
     before = len(shop.ordered)
-    made = sdk.responses.create(
+    made = retrying_client.responses.create(
         model=MODEL,
         input="Order tea.",
         tools=[TOOL_WITHOUT_APPROVAL | {"allowed_tools": ["wait"]}],
@@ -102,10 +95,10 @@ def test_an_interrupted_call_is_not_repeated(
         **SHORT_ANSWER,
     )
     assert shop.began.wait(60)
-    kill_process(corral, CONTROL)
-    ended = sdk.responses.retrieve(made.id)
+    kill_process(server, CONTROL)
+    ended = retrying_client.responses.retrieve(made.id)
     while ended.status in ("queued", "in_progress"):
-        ended = sdk.responses.retrieve(made.id)
+        ended = retrying_client.responses.retrieve(made.id)
 
     call = next(item for item in ended.output if item.type == "mcp_call")
     assert call.output is None
@@ -113,7 +106,7 @@ def test_an_interrupted_call_is_not_repeated(
     assert len(shop.ordered) == before + 1
 
 
-def test_other_servers_are_refused(sdk: openai.OpenAI) -> None:
+def test_other_servers_are_refused(retrying_client: openai.OpenAI) -> None:
     """By label and by URL."""
     elsewhere: Any = {"type": "mcp", "server_label": "else"}
     for tool, param in (
@@ -121,5 +114,5 @@ def test_other_servers_are_refused(sdk: openai.OpenAI) -> None:
         (NAMED | {"server_url": "http://example.com/mcp"}, "tools[0].server_url"),
     ):
         with pytest.raises(openai.BadRequestError) as error:
-            sdk.responses.create(model=MODEL, input="Hi", tools=[tool])
+            retrying_client.responses.create(model=MODEL, input="Hi", tools=[tool])
         assert error.value.param == param

@@ -3,28 +3,17 @@
 import openai
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.e2e.conftest import ODD_NAME
 from tests.support.rpc import CAPITAL, PARIS, Rpc
+from tests.support.sdk import WEATHER
 from tests.support.services import MODEL
 
 pytestmark = pytest.mark.e2e
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": CAPITAL}]
 TURN = f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n"
-WEATHER: ChatCompletionToolParam = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 # --- chat -----------------------------------------------------------------------------------------

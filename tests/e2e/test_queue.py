@@ -60,7 +60,7 @@ async def test_a_full_queue_refuses_over_grpc(small_rpc: Rpc, full: list[ChatStr
 
 async def test_a_full_queue_refuses_over_http(small: Corral, full: list[ChatStream]) -> None:
     """The SDK's RateLimitError, with Retry-After."""
-    async with openai.AsyncOpenAI(base_url=small.api, api_key="x", max_retries=0) as client:
+    async with small.sdk() as client:
         for stream in (False, True):
             with pytest.raises(openai.RateLimitError) as failure:
                 await client.post(

@@ -45,7 +45,7 @@ async def test_a_joining_stream_needs_no_additional_steps(rpc: Rpc) -> None:
 async def test_streams_over_http_share_steps_too(up: Corral, rpc: Rpc) -> None:
     """Four concurrent streams need about as many steps as one."""
     tokens_before, steps_before = await counts(rpc)
-    async with openai.AsyncOpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
+    async with up.sdk() as client:
         streams = [
             await client.chat.completions.create(
                 model=MODEL,

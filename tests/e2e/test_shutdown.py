@@ -32,7 +32,7 @@ async def test_running_streams_finish_when_corral_is_stopped(tmp_path: Path) -> 
     """By Ctrl-C. New requests are refused; the exit code is 0 and no process is left."""
     with corral_up(tmp_path) as corral:
         program = corral.program
-        async with openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=0) as client:
+        async with corral.sdk() as client:
             streams = [await start_stream(client) for _ in range(2)]
             for stream in streams:
                 await anext(aiter(stream))

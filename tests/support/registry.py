@@ -1,16 +1,15 @@
 """Adapter files, and a client of AdapterService."""
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 from corral.control.v1 import adapter_pb2
 from corral.control.v1 import adapter_service_pb2 as pb
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 
 from svc_kit.rpc.client import translate_errors
-from tests.support.control import Client
+from tests.support.control import GrpcClient
 from tests.support.gguf_files import F32Tensor, gguf_bytes
 
 if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
@@ -48,19 +47,18 @@ class Registry:
     RPCs for inference frontends are called with the metadata `service`.
     """
 
-    channel: grpc.aio.Channel = field(repr=False)
-    metadata: tuple[tuple[str, str], ...] = ()
+    client: GrpcClient
     service: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, client: Client, service: tuple[tuple[str, str], ...] = ()) -> "Registry":
+    def of(cls, client: GrpcClient, service: tuple[tuple[str, str], ...] = ()) -> "Registry":
         """Return a registry for the same caller."""
-        return cls(client.channel, client.metadata, service or client.metadata)
+        return cls(client, service or client.metadata)
 
     @property
     def stub(self) -> "AdapterServiceAsyncStub":
         """The stub."""
-        return AdapterServiceStub(self.channel)
+        return AdapterServiceStub(self.client.channel)
 
     async def send(self, pieces: Sequence[adapter_pb2.AdapterHeader | bytes]) -> Any:
         """Register an adapter by these messages."""
@@ -70,9 +68,7 @@ class Registry:
             else pb.CreateAdapterRequest(header=piece)
             for piece in pieces
         ]
-        with translate_errors():
-            answer = await self.stub.CreateAdapter(iter(requests), metadata=self.metadata)
-        return answer.adapter
+        return (await self.client.call(self.stub.CreateAdapter, iter(requests))).adapter
 
     async def create(self, content: bytes | None = None, name: str = "voice", **header: Any) -> Any:
         """Register an adapter from two chunks, or from the source in the header."""
@@ -91,9 +87,10 @@ class Registry:
     async def call(self, method: str, **request: Any) -> Any:
         """Call a unary method."""
         message = getattr(pb, f"{method}Request")(**request)
-        with translate_errors():
-            metadata = self.service if method == "ReportAdapters" else self.metadata
-            return await getattr(self.stub, method)(message, metadata=metadata)
+        metadata = self.service if method == "ReportAdapters" else self.client.metadata
+        return await replace(self.client, metadata=metadata).call(
+            getattr(self.stub, method), message
+        )
 
     async def watch(self, revision: str = "") -> AsyncGenerator[pb.WatchDesiredResponse, None]:
         """Yield the desired state and its changes."""

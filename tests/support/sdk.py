@@ -8,7 +8,7 @@ from openai.types.chat import ChatCompletionChunk
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL
 
-WEATHER: Final[dict[str, Any]] = {
+WEATHER: Final[Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
@@ -12,6 +12,8 @@ from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
 from tests.support.fake_backend import END_TOKEN, FakeBackend, next_token
+
+EventT = TypeVar("EventT", Delta, Started, Finished)
 
 
 def make_request(
@@ -130,29 +132,21 @@ class EngineBench:
 
     def deltas(self, sequence_id: int) -> list[Delta]:
         """All deltas of a sequence."""
-        return [
-            event
-            for event in self.events
-            if isinstance(event, Delta) and event.sequence_id == sequence_id
-        ]
+        return self._of_sequence(Delta, sequence_id)
 
     def started(self, sequence_id: int) -> Started:
         """The start event of a sequence."""
-        (event,) = [
-            event
-            for event in self.events
-            if isinstance(event, Started) and event.sequence_id == sequence_id
-        ]
+        (event,) = self._of_sequence(Started, sequence_id)
         return event
 
     def finished(self, sequence_id: int) -> Finished:
         """The end event of a sequence."""
-        (event,) = [
-            event
-            for event in self.events
-            if isinstance(event, Finished) and event.sequence_id == sequence_id
-        ]
+        (event,) = self._of_sequence(Finished, sequence_id)
         return event
+
+    def _of_sequence(self, kind: type[EventT], sequence_id: int) -> list[EventT]:
+        of_kind = (event for event in self.events if isinstance(event, kind))
+        return [event for event in of_kind if event.sequence_id == sequence_id]
 
     def failures(self) -> dict[int, Failed]:
         """The failures by sequence id."""

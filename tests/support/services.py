@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import openai
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from tests.support.processes import PATIENCE_S, Program
@@ -44,6 +45,10 @@ class Corral:
     def api(self) -> str:
         """The base URL for SDKs."""
         return f"{self.url}/v1"
+
+    def sdk(self, api_key: str = "unused") -> openai.AsyncOpenAI:
+        """The asynchronous client of the SDK without retries."""
+        return openai.AsyncOpenAI(base_url=self.api, api_key=api_key, max_retries=0)
 
 
 @dataclass(frozen=True)

@@ -150,8 +150,7 @@ async def create_run(
         messages=[make_new_message("Hi")], run=options
     )
     try:
-        with translate_errors():
-            response = await stub.CreateThreadAndRun(request, metadata=client.metadata)
+        response = await client.call(stub.CreateThreadAndRun, request)
     except DomainError as error:
         return error
     run: run_pb2.Run = response.run

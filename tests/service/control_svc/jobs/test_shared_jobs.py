@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
+import pytest
 
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
@@ -20,7 +21,7 @@ from control_svc.jobs.heartbeat import BEATS_PER_LEASE, renew_leases
 from control_svc.jobs.model import Claim, Job, JobState
 from control_svc.jobs.queries import JobQueueQueries, JobRecordQueries
 from tests.support.control import SetClock
-from tests.support.dispatching import run_dispatcher
+from tests.support.dispatching import NEVER_S, run_dispatcher
 from tests.support.job_machine import JobMachine, check_histories, insert_mark
 from tests.support.jobs import LEASE, Handler, Jobs, make_leases, open_test_database
 from tests.support.postgres import execute
@@ -192,32 +193,28 @@ async def until_renewed(url: str, lease_expires_at: datetime | None) -> None:
         await connection.close()
 
 
-async def test_jobs_of_a_killed_process_are_taken_over(postgres_url: str, tmp_path: Path) -> None:
-    """When the lease has expired, as a second attempt."""
+@pytest.mark.parametrize(
+    ("number", "lease_s", "attempt"),
+    [
+        pytest.param(signal.SIGKILL, 1, 2, id="killed, when the lease has expired"),
+        pytest.param(signal.SIGTERM, 3600, 1, id="stopped, at once"),
+    ],
+)
+async def test_jobs_of_a_process_that_ended_run_in_another(
+    postgres_url: str, tmp_path: Path, number: signal.Signals, lease_s: float, attempt: int
+) -> None:
+    """The attempt of a killed process counts; a stopped process releases its jobs."""
     handler = Handler()
+    poll_s = 0.1 if number is signal.SIGKILL else NEVER_S
     async with open_test_database(tmp_path, postgres_url) as database:
-        with endless_worker(tmp_path, postgres_url, lease_s=1) as program:
+        with endless_worker(tmp_path, postgres_url, lease_s) as program:
             added = await Jobs(database, IdSource(utc_now)).add()
             await program.line(f"attempt 1 of {added.id}")
-            async with run_dispatcher(database, handler, poll_s=0.1) as work:
-                program.signal(signal.SIGKILL)
+            async with run_dispatcher(database, handler, poll_s=poll_s) as work:
+                program.signal(number)
                 ended = await work.ended.get()
 
-    assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 2)
-
-
-async def test_a_stopped_process_releases_its_jobs(postgres_url: str, tmp_path: Path) -> None:
-    """Another process claims them at once, and the attempt does not count."""
-    handler = Handler()
-    async with open_test_database(tmp_path, postgres_url) as database:
-        with endless_worker(tmp_path, postgres_url, lease_s=3600) as program:
-            added = await Jobs(database, IdSource(utc_now)).add()
-            await program.line(f"attempt 1 of {added.id}")
-            async with run_dispatcher(database, handler) as work:
-                program.signal(signal.SIGTERM)
-                ended = await work.ended.get()
-
-    assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 1)
+    assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, attempt)
 
 
 async def test_a_killed_process_on_sqlite_resumes_when_restarted(tmp_path: Path) -> None:

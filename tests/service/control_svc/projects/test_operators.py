@@ -25,7 +25,6 @@ from svc_kit.errors import (
     ScopeMissing,
     TooLong,
 )
-from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl, run_control
 from tests.support.operators import ADMIN, INFERENCE, Operator, make_timestamp
 
@@ -312,8 +311,8 @@ async def test_a_malformed_hash_is_refused(operator: Operator) -> None:
     """The error names the field."""
     for sha256, error in (("", MissingField), ("x", InvalidField), ("\x00" * 64, InvalidField)):
         request = key_service_pb2.VerifyKeyRequest(sha256=sha256)
-        with pytest.raises(error, match="sha256"), translate_errors():
-            await operator.keys.VerifyKey(request, metadata=operator.metadata)
+        with pytest.raises(error, match="sha256"):
+            await operator.call(operator.keys.VerifyKey, request)
 
 
 async def test_a_new_key_reports_that_keyless_callers_are_served(tmp_path: Path) -> None:

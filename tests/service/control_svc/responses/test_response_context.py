@@ -16,6 +16,8 @@ from tests.support.response_client import ResponseClient, count_words, event_nam
 from tests.support.scripted_turns import call_script, text_script
 from tests.support.small_window import SmallWindow
 
+FUNCTION = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
+SUMMARY = "Summary of the conversation so far:\n\n"
 AUTO = response_pb2.ResponseSettings.TRUNCATION_AUTO
 
 
@@ -119,19 +121,18 @@ async def test_a_history_above_the_compact_threshold_is_summarized(
         "output_item_done",
         "output_item_added",
     ]
-    summary = "Summary of the conversation so far:\n\nMany times a"
     assert [item.WhichOneof("content") for item in response.output] == ["compaction", "message"]
-    assert model.prompt_text == f"{summary} | b"
+    assert model.prompt_text == f"{SUMMARY}Many times a | b"
     assert response.usage.input_tokens == 20
     model.script = text_script("Fine")
     await client.create("c", previous_response_id=response.id, compact_threshold=1000)
-    assert model.prompt_text == f"{summary} | b | Many times a | c"
+    assert model.prompt_text == f"{SUMMARY}Many times a | b | Many times a | c"
     await client.delete(first.id)
     await client.create("d", previous_response_id=response.id)
-    assert model.prompt_text == f"{summary} | b | Many times a | d"
+    assert model.prompt_text == f"{SUMMARY}Many times a | b | Many times a | d"
     # A client that does not use stored responses sends all items back.
     await client.create("a " * 1100, "b", *response.output, "e", store=False)
-    assert model.prompt_text == f"{summary} | b | Many times a | e"
+    assert model.prompt_text == f"{SUMMARY}Many times a | b | Many times a | e"
 
 
 async def test_input_items_above_the_compact_threshold_are_summarized(
@@ -142,12 +143,11 @@ async def test_input_items_above_the_compact_threshold_are_summarized(
     model.script = text_script("Many times a")
     stream = client.stream("a " * 1100, "b", "c", store=False, compact_threshold=1000)
     response = [event async for event in stream][-1].completed
-    summary = "Summary of the conversation so far:\n\nMany times a"
 
     assert [item.WhichOneof("content") for item in response.output] == ["compaction", "message"]
-    assert model.prompt_text == f"{summary} | c"
+    assert model.prompt_text == f"{SUMMARY}Many times a | c"
     await client.create("a " * 1100, "b", "c", *response.output, "d", store=False)
-    assert model.prompt_text == f"{summary} | c | Many times a | d"
+    assert model.prompt_text == f"{SUMMARY}Many times a | c | Many times a | d"
     num_calls = len(model.requests)
     await client.create("a " * 1100, store=False, compact_threshold=1000)
     assert len(model.requests) == num_calls + 1, "a single question is not summarized"
@@ -162,8 +162,7 @@ async def test_a_tool_output_is_summarized_together_with_its_call(
     """The prompt after the summary has no output without a call."""
     model.window = 10_000
     model.script = call_script("f", "{}")
-    function = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
-    first = await client.create("a " * 1100, "b", tools=[function])
+    first = await client.create("a " * 1100, "b", tools=[FUNCTION])
     model.script = text_script("It is warm")
     await client.create(
         function_output("call_1", "warm"), previous_response_id=first.id, compact_threshold=1000
@@ -171,7 +170,7 @@ async def test_a_tool_output_is_summarized_together_with_its_call(
     summarized = model.requests[-2].messages
 
     assert summarized[-2].call_id == "call_1"
-    assert model.prompt_text == "Summary of the conversation so far:\n\nIt is warm | b"
+    assert model.prompt_text == f"{SUMMARY}It is warm | b"
 
 
 async def test_an_empty_summary_is_discarded(client: ResponseClient, model: SmallWindow) -> None:
@@ -192,13 +191,12 @@ async def test_a_summary_does_not_count_as_the_last_question(
     model.window = 10_000
     compacted = (await client.compact("b")).output
     model.script = call_script("f", "{}")
-    function = tool_pb2.Tool(function=tool_pb2.FunctionTool(name="f", parameters_json="{}"))
-    first = await client.create(*compacted, tools=[function])
+    first = await client.create(*compacted, tools=[FUNCTION])
     model.script = text_script("It is warm")
     warm = function_output("call_1", "warm " * 1100)
     await client.create(warm, previous_response_id=first.id, compact_threshold=1000)
 
-    assert model.prompt_text == "Summary of the conversation so far:\n\nIt is warm | b"
+    assert model.prompt_text == f"{SUMMARY}It is warm | b"
 
 
 async def test_a_history_too_long_to_summarize_is_truncated(
@@ -227,8 +225,7 @@ async def test_a_compaction_item_in_the_input_is_kept_by_later_compaction(
     response = await client.create(
         summary_item, "b", previous_response_id=first.id, compact_threshold=1000
     )
-    summaries = "Summary of the conversation so far:\n\n"
-    prompt_text = f"{summaries}Many times a | {summaries}They agreed | b"
+    prompt_text = f"{SUMMARY}Many times a | {SUMMARY}They agreed | b"
     assert model.prompt_text == prompt_text
     await client.create("c", previous_response_id=response.id)
     assert model.prompt_text == f"{prompt_text} | Many times a | c"

@@ -2,27 +2,30 @@
 and hybrid. The models are small, with random weights, and run in llama.cpp."""
 
 import random
-import time
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import (
     CacheSource,
-    Delta,
     Event,
-    Finished,
     Preempted,
     Started,
 )
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
-from inference_svc.llama import library
-from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from inference_svc.llama.backend import LlamaBackend
+from tests.support.llama_engines import (
+    finished_event,
+    make_engine,
+    open_backend,
+    output_tokens,
+    run_engine,
+    select_events,
+)
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import make_request
 
@@ -39,36 +42,20 @@ def backend(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LlamaBackend]:
     """A model of each kind, with three slots."""
-    library.start()
-    path: Path = tmp_path_factory.mktemp("models") / "model.gguf"
-    backend = LlamaBackend(
-        BackendSettings(
-            write_model_of_kind(request.param[0], path),
-            slots=SLOTS,
-            context_tokens=256,
-            batch_tokens=256,
-            ubatch_tokens=128,
-            threads=1,
-            sampling_threads=1,
-            draft_tokens=15,
-            shared_cells=request.param[1],
-        )
-    )
-    yield backend
-    backend.close()
+    kind, shared_cells = request.param
+    path = write_model_of_kind(kind, tmp_path_factory.mktemp("models") / "model.gguf")
+    sizes: Any = {
+        "context_tokens": 256,
+        "batch_tokens": 256,
+        "ubatch_tokens": 128,
+        "draft_tokens": 15,
+    }
+    with open_backend(path, slots=SLOTS, shared_cells=shared_cells, **sizes) as backend:
+        yield backend
 
 
 def _engine(backend: LlamaBackend) -> Engine:
-    for slot in range(SLOTS):
-        backend.trim(slot, 0)
-    return Engine(
-        "small",
-        backend,
-        layout=BatchLayout({}, SLOTS),
-        chunk_cap=256,
-        clock=time.monotonic,
-        saved_bytes=64 << 20,
-    )
+    return make_engine(backend, chunk_cap=256, saved_bytes=64 << 20)
 
 
 def _request(i: int, prompt: list[int], **changes: object) -> SequenceRequest:
@@ -76,30 +63,13 @@ def _request(i: int, prompt: list[int], **changes: object) -> SequenceRequest:
     return make_request(i, prompt, **options)
 
 
-def _run(engine: Engine, steps: int = 10**6) -> list[Event]:
-    events: list[Event] = []
-    while engine.has_work and steps:
-        events += engine.step()
-        engine.check_integrity()
-        steps -= 1
-    return events
-
-
-def _tokens(events: list[Event], sequence_id: int) -> list[int]:
-    deltas = [event for event in events if isinstance(event, Delta)]
-    return [t for delta in deltas if delta.sequence_id == sequence_id for t in delta.tokens]
-
-
 def _tokens_alone(backend: LlamaBackend, prompt: list[int], count: int = 12) -> list[int]:
     engine = _engine(backend)
-    engine.submit(_request(0, prompt, reuse=False, max_tokens=count))
-    return _tokens(_run(engine), 0)
+    return output_tokens(run_engine(engine, _request(0, prompt, reuse=False, max_tokens=count)))
 
 
 def _started_event(events: list[Event], sequence_id: int) -> Started:
-    (event,) = [
-        event for event in events if isinstance(event, Started) and event.sequence_id == sequence_id
-    ]
+    (event,) = [e for e in select_events(events, Started) if e.sequence_id == sequence_id]
     return event._replace(queue_s=0.0)  # depends on the real clock
 
 
@@ -117,14 +87,12 @@ def test_the_models_have_their_kind_and_their_output_depends_on_the_prompt(
 def test_a_follow_up_continues_its_slot(backend: LlamaBackend) -> None:
     """All computed tokens are reused with every kind of memory."""
     engine = _engine(backend)
-    engine.submit(_request(0, SYSTEM))
-    output = _tokens(_run(engine), 0)
+    output = output_tokens(run_engine(engine, _request(0, SYSTEM)))
     prompt = [*SYSTEM, *output, 7, 8, 9]
-    engine.submit(_request(1, prompt))
-    events = _run(engine)
+    events = run_engine(engine, _request(1, prompt))
 
     assert _started_event(events, 1) == Started(1, 0, len(SYSTEM) + 11, CacheSource.SLOT)
-    assert _tokens(events, 1) == _tokens_alone(backend, prompt)
+    assert output_tokens(events, 1) == _tokens_alone(backend, prompt)
 
 
 def test_a_partly_matching_prompt_reuses_its_prefix_only_if_the_memory_can_be_trimmed(
@@ -132,71 +100,60 @@ def test_a_partly_matching_prompt_reuses_its_prefix_only_if_the_memory_can_be_tr
 ) -> None:
     """A recurrent state is computed again. The output is the same as without reuse."""
     engine = _engine(backend)
-    engine.submit(_request(0, SYSTEM))
-    _run(engine)
+    run_engine(engine, _request(0, SYSTEM))
     prompt = [*SYSTEM[:60], 7, 8, 9]
-    engine.submit(_request(1, prompt))
-    events = _run(engine)
+    events = run_engine(engine, _request(1, prompt))
 
     assert _started_event(events, 1).cached_tokens == (60 if backend.can_trim else 0)
-    assert _tokens(events, 1) == _tokens_alone(backend, prompt)
+    assert output_tokens(events, 1) == _tokens_alone(backend, prompt)
 
 
 def test_the_state_of_a_running_sequence_is_reused(backend: LlamaBackend) -> None:
     """With all computed tokens; the output of the running sequence does not change."""
     engine = _engine(backend)
-    engine.submit(_request(0, SYSTEM, max_tokens=30))
-    events = _run(engine, steps=5)
-    prompt = [*SYSTEM, *_tokens(events, 0), 7, 8]
-    engine.submit(_request(1, prompt))
-    events += _run(engine)
+    events = run_engine(engine, _request(0, SYSTEM, max_tokens=30), steps=5)
+    prompt = [*SYSTEM, *output_tokens(events), 7, 8]
+    events += run_engine(engine, _request(1, prompt))
 
     assert _started_event(events, 1) == Started(1, 1, len(SYSTEM) + 4, CacheSource.LIVE)
-    assert _tokens(events, 1) == _tokens_alone(backend, prompt)
-    assert _tokens(events, 0) == _tokens_alone(backend, SYSTEM, 30)
+    assert output_tokens(events, 1) == _tokens_alone(backend, prompt)
+    assert output_tokens(events) == _tokens_alone(backend, SYSTEM, 30)
 
 
 def test_a_prefix_is_restored_from_memory(backend: LlamaBackend) -> None:
     """Other sequences have used every slot since it was computed."""
     engine = _engine(backend)
-    engine.submit(_request(0, SYSTEM))
-    output = _tokens(_run(engine), 0)
-    for i in range(1, SLOTS + 1):
-        engine.submit(_request(i, [9 + i, *SYSTEM]))
-    _run(engine)
+    output = output_tokens(run_engine(engine, _request(0, SYSTEM)))
+    run_engine(engine, *(_request(i, [9 + i, *SYSTEM]) for i in range(1, SLOTS + 1)))
     prompt = [*SYSTEM, *output, 7]
-    engine.submit(_request(9, prompt))
-    events = _run(engine)
+    events = run_engine(engine, _request(9, prompt))
 
     assert _started_event(events, 9).source is CacheSource.MEMORY
-    assert _tokens(events, 9) == _tokens_alone(backend, prompt)
+    assert output_tokens(events, 9) == _tokens_alone(backend, prompt)
 
 
 def test_a_preempted_sequence_resumes_with_the_same_output(backend: LlamaBackend) -> None:
     """One of three batch sequences is preempted; each has the tokens that it has alone."""
     prompts = {i: [9 + i, *SYSTEM] for i in range(SLOTS)}
     engine = _engine(backend)
-    for i, prompt in prompts.items():
-        engine.submit(_request(i, prompt, priority=1))
-    events = _run(engine, steps=4)
-    engine.submit(_request(9, [5, 6, 7], priority=3))
-    events += _run(engine)
+    requests = [_request(i, prompt, priority=1) for i, prompt in prompts.items()]
+    events = run_engine(engine, *requests, steps=4)
+    events += run_engine(engine, _request(9, [5, 6, 7], priority=3))
 
-    assert [event for event in events if isinstance(event, Preempted)] == [Preempted(SLOTS - 1)]
+    assert select_events(events, Preempted) == [Preempted(SLOTS - 1)]
     for i, prompt in prompts.items():
-        assert _tokens(events, i) == _tokens_alone(backend, prompt)
+        assert output_tokens(events, i) == _tokens_alone(backend, prompt)
 
 
 def test_drafts_are_used_only_if_the_memory_can_be_trimmed(backend: LlamaBackend) -> None:
     """The output is the same; a recurrent state could not drop rejected tokens."""
     sampling = Sampling(temperature=1.0, allowed_token_ids=(70, 71, 72))
+    options = {"sampling": sampling, "max_tokens": 80, "reuse": False}
     engine = _engine(backend)
-    engine.submit(_request(0, SYSTEM, sampling=sampling, max_tokens=80, reuse=False))
-    expected = _tokens(_run(engine), 0)
+    expected = output_tokens(run_engine(engine, _request(0, SYSTEM, **options)))
     engine = _engine(backend)
-    engine.submit(_request(0, SYSTEM, sampling=sampling, max_tokens=80, reuse=False, max_draft=31))
-    events = _run(engine)
-    (finished,) = [event for event in events if isinstance(event, Finished)]
+    events = run_engine(engine, _request(0, SYSTEM, **options, max_draft=31))
+    finished = finished_event(events)
 
-    assert _tokens(events, 0) == expected
+    assert output_tokens(events) == expected
     assert (finished.num_drafted > finished.num_accepted > 0) is backend.can_trim

@@ -66,12 +66,7 @@ class Bench:
         else:
             self.engine.submit(request)
         self.engine.run()
-        (started,) = (
-            event
-            for event in self.engine.events
-            if isinstance(event, Started) and event.sequence_id == request.sequence_id
-        )
-        return started
+        return self.engine.started(request.sequence_id)
 
     def drop(self, *object_ids: str) -> object:
         """The outcome of a command, which completes after all earlier work."""
