@@ -3,10 +3,11 @@ a manual clock. Invariants are checked in every step and at the end.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -23,7 +24,7 @@ from hypothesis.stateful import (
 
 from control_svc.base.idempotency import IdempotencyQueries, IdempotencyRecord
 from control_svc.base.ids import JOB, IdSource
-from control_svc.db.engine import Database
+from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.leases import Work
 from control_svc.jobs.model import (
@@ -43,6 +44,7 @@ from svc_kit.errors import SlowReader
 from tests.support.control import SetClock
 from tests.support.examples import examples
 from tests.support.jobs import KIND, LEASE, WatchedLeases, make_leases, no_change
+from tests.support.postgres import execute
 
 ResultT = TypeVar("ResultT")
 OpenDatabase = Callable[[SetClock], AbstractAsyncContextManager[Database]]
@@ -106,6 +108,18 @@ class DatabaseMachine(RuleBasedStateMachine):
     def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run a coroutine to its end."""
         return self.loop.run(step)
+
+
+def open_emptied(url: str, folder: Path, tables: str) -> OpenDatabase:
+    """Opens a PostgreSQL database and empties these tables."""
+
+    @asynccontextmanager
+    async def open_empty(clock: SetClock) -> AsyncIterator[Database]:
+        await execute(url, f"TRUNCATE {tables}")
+        async with open_database(url, folder, clock) as database:
+            yield database
+
+    return open_empty
 
 
 def check_histories(

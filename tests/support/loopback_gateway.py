@@ -18,6 +18,7 @@ from svc_kit.network import Address
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.settings.groups import KeySettings
 from tests.support.fake_inference import FakeInference
+from tests.support.raw_http import RawConnection, open_connection
 
 LOOPBACK = "127.0.0.1:0"
 PATIENCE_S = 20.0
@@ -93,6 +94,18 @@ async def run_gateway(
         }
         async with running(GatewaySettings(**(defaults | settings))) as endpoints:
             yield Loopback(endpoints.http, fake, inference, endpoints.management)
+
+
+@asynccontextmanager
+async def run_and_connect(
+    fake: FakeInference | None = None, *, receive_buffer: int | None = None, **settings: Any
+) -> AsyncIterator[RawConnection]:
+    """Run a gateway with these settings; yield a connection to it."""
+    async with (
+        run_gateway(fake, **settings) as gateway,
+        open_connection(gateway.address, receive_buffer=receive_buffer) as connection,
+    ):
+        yield connection
 
 
 @asynccontextmanager

@@ -26,14 +26,17 @@ from tests.support.control import BATCH, USER_DATA, Client
 from tests.support.conversation_client import ConversationClient, make_message
 from tests.support.registry import Registry, adapter_bytes
 from tests.support.response_tenancy import RESPONSE_CALLS, create_response, observe_response
-from tests.support.run_tenancy import RUN_ANSWERS, RUN_CALLS, create_run, observe_run
 from tests.support.thread_tenancy import (
     ASSISTANT_CALLS,
     MESSAGE_CALLS,
+    RUN_ANSWERS,
+    RUN_CALLS,
     THREAD_CALLS,
     create_assistant,
+    create_run,
     create_thread,
     observe_assistant,
+    observe_run,
     observe_thread,
 )
 from tests.support.vector_tenancy import (

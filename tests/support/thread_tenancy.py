@@ -1,12 +1,17 @@
-"""Assistants, threads and messages for the tenancy test."""
+"""Assistants, threads, messages and runs for the tenancy test. One run has ended, another one waits
+for tool outputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corral.control.v1 import assistant_service_pb2, message_pb2, thread_service_pb2
+from corral.control.v1 import assistant_service_pb2, message_pb2, run_pb2, thread_service_pb2
+from corral.control.v1 import run_service_pb2 as pb
+from corral.control.v1.run_service_pb2_grpc import RunServiceStub
+from corral.control.v1.tool_pb2 import FunctionTool, Tool
 
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client
-from tests.support.threads import ThreadClient
+from tests.support.threads import ThreadClient, make_new_message
 
 Ids = Mapping[str, str]
 Calls = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -74,4 +79,74 @@ MESSAGE_CALLS: Calls = {
         {"message": {"id": "{message}", "thread_id": "{thread}", "metadata": {"x": "y"}}}
     ],
     "DeleteMessage": [_MESSAGE],
+}
+
+
+# ---- runs
+
+RUN_ANSWERS = {
+    "CreateRun": "FailedPrecondition",
+    "CancelRun": "FailedPrecondition",
+    "SubmitToolOutputs": "FailedPrecondition",
+}
+"""Errors of valid requests, because the thread is busy or the run has ended."""
+
+
+async def create_run(client: Client, canary: str) -> Ids:
+    """Create a run that ends, and one that waits for the output of a function."""
+    assistant = await ThreadClient(client).create_assistant(name=canary)
+    options = pb.RunOptions(
+        assistant_id=assistant.id, instructions=canary, metadata={"canary": canary}
+    )
+    ended = await _execute(client, options, canary)
+    options.tools.tools.append(Tool(function=FunctionTool(name=canary)))
+    busy = await _execute(client, options, canary)
+    request = pb.ListRunStepsRequest(thread_id=ended.thread_id, run_id=ended.id)
+    steps = await client.call(RunServiceStub(client.channel).ListRunSteps, request)
+    return {
+        "run": ended.id,
+        "run_thread": ended.thread_id,
+        "run_step": steps.steps[0].id,
+        "run_assistant": assistant.id,
+        "busy_thread": busy.thread_id,
+    }
+
+
+async def _execute(client: Client, options: pb.RunOptions, text: str) -> run_pb2.Run:
+    """Create a run with its thread, and wait until it ends or waits for outputs."""
+    stub = RunServiceStub(client.channel)
+    request = pb.CreateThreadAndRunRequest(run=options, messages=[make_new_message(text)])
+    run = (await client.call(stub.CreateThreadAndRun, request)).run
+    watch = pb.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
+    with translate_errors():
+        async for _ in stub.WatchRun(watch, metadata=client.metadata):
+            pass
+    return run
+
+
+async def observe_run(client: Client, ids: Ids) -> object:
+    """Read the ended run, its steps and the list of runs."""
+    stub = RunServiceStub(client.channel)
+    run: Any = {"thread_id": ids["run_thread"], "run_id": ids["run"]}
+    return [
+        await client.call(stub.GetRun, pb.GetRunRequest(**run)),
+        await client.call(stub.ListRuns, pb.ListRunsRequest(thread_id=ids["run_thread"])),
+        await client.call(stub.ListRunSteps, pb.ListRunStepsRequest(**run)),
+    ]
+
+
+_RUN = {"thread_id": "{run_thread}", "run_id": "{run}"}
+_OPTIONS = {"assistant_id": "{run_assistant}"}
+
+RUN_CALLS: Calls = {
+    "CreateRun": [{"thread_id": "{busy_thread}", "run": _OPTIONS}],
+    "CreateThreadAndRun": [{"run": _OPTIONS}],
+    "GetRun": [_RUN],
+    "ListRuns": [{"thread_id": "{run_thread}"}],
+    "UpdateRun": [{**_RUN, "metadata": {"x": "y"}}],
+    "CancelRun": [_RUN],
+    "SubmitToolOutputs": [{**_RUN, "outputs": [{"call_id": "call", "output": "x"}]}],
+    "GetRunStep": [{**_RUN, "step_id": "{run_step}"}],
+    "ListRunSteps": [_RUN],
+    "WatchRun": [_RUN],
 }

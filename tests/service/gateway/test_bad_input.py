@@ -1,14 +1,12 @@
 """Invalid requests get OpenAI's error envelope and do not reach the service."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from httpx import AsyncClient
 
 from tests.support.fake_inference import FakeInference
-from tests.support.loopback_gateway import run_gateway
+from tests.support.loopback_gateway import run_and_connect, run_gateway
 from tests.support.raw_http import RawConnection, open_connection
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -19,13 +17,6 @@ HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 )
 UNPARSED = "We could not parse the JSON body of your request."
-
-
-@asynccontextmanager
-async def connect_to_gateway(**settings: Any) -> AsyncIterator[RawConnection]:
-    """Run a gateway with these settings; yield a connection to it."""
-    async with run_gateway(**settings) as gateway, open_connection(gateway.address) as connection:
-        yield connection
 
 
 def assert_envelope(body: Any, *, code: str | None, param: str | None = None) -> None:
@@ -109,7 +100,7 @@ async def test_compressed_bodies_are_rejected(client: AsyncClient) -> None:
 
 async def test_a_large_content_length_is_rejected() -> None:
     """With 413, before the body is read."""
-    async with connect_to_gateway(body_limit_bytes=2048) as connection:
+    async with run_and_connect(body_limit_bytes=2048) as connection:
         await connection.send(HEAD + b"content-length: 4096\r\n\r\n")
         status, headers = await connection.head()
 
@@ -119,7 +110,7 @@ async def test_a_large_content_length_is_rejected() -> None:
 
 async def test_a_large_chunked_body_is_rejected() -> None:
     """With 413, while it is read."""
-    async with connect_to_gateway(body_limit_bytes=64 * 1024) as connection:
+    async with run_and_connect(body_limit_bytes=64 * 1024) as connection:
         await connection.send(HEAD + b"transfer-encoding: chunked\r\n\r\n")
         for _ in range(65):
             await connection.send(b"400\r\n" + b" " * 1024 + b"\r\n")
@@ -132,7 +123,7 @@ async def test_a_large_chunked_body_is_rejected() -> None:
 
 async def test_a_body_has_a_timeout() -> None:
     """The client gets 504."""
-    async with connect_to_gateway(receive_timeout_s=0.05) as connection:
+    async with run_and_connect(receive_timeout_s=0.05) as connection:
         await connection.send(HEAD + b"content-length: 10\r\n\r\n{")
         status, _ = await connection.head()
 

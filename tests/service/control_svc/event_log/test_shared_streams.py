@@ -2,20 +2,17 @@
 
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
-from control_svc.db.engine import Database, open_database
 from control_svc.db.notifications import LocalNotifications
 from control_svc.event_log.queries import StreamQueries
-from tests.support.control import SetClock
-from tests.support.job_machine import check_histories
+from tests.support.job_machine import check_histories, open_emptied
 from tests.support.jobs import PROJECT, Jobs, finish_stream, open_test_database
-from tests.support.postgres import execute
 from tests.support.processes import Program
 from tests.support.stream_machine import StreamMachine
 from tests.support.streams import (
@@ -39,13 +36,7 @@ def talking_worker(folder: Path, url: str | None) -> Iterator[Program]:
 
 def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None:
     """The state machine of the property tests, with real row locks."""
-
-    @asynccontextmanager
-    async def open_empty(clock: SetClock) -> AsyncIterator[Database]:
-        await execute(postgres_url, "TRUNCATE jobs, requests, streams, stream_chunks")
-        async with open_database(postgres_url, tmp_path, clock) as database:
-            yield database
-
+    open_empty = open_emptied(postgres_url, tmp_path, "jobs, requests, streams, stream_chunks")
     check_histories(StreamMachine, open_empty, max_examples=3)
 
 

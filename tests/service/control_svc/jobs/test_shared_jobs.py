@@ -4,8 +4,8 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import pytest
 
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
-from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.heartbeat import BEATS_PER_LEASE, renew_leases
@@ -22,7 +21,7 @@ from control_svc.jobs.model import Claim, Job, JobState
 from control_svc.jobs.queries import JobQueueQueries, JobRecordQueries
 from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S, run_dispatcher
-from tests.support.job_machine import JobMachine, check_histories, insert_mark
+from tests.support.job_machine import JobMachine, check_histories, insert_mark, open_emptied
 from tests.support.jobs import LEASE, Handler, Jobs, make_leases, open_test_database
 from tests.support.postgres import execute
 from tests.support.processes import Program
@@ -45,13 +44,7 @@ def endless_worker(folder: Path, url: str | None, lease_s: float) -> Iterator[Pr
 
 def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None:
     """The state machine of the property tests, with real row locks."""
-
-    @asynccontextmanager
-    async def open_empty(clock: SetClock) -> AsyncIterator[Database]:
-        await execute(postgres_url, "TRUNCATE jobs, requests")
-        async with open_database(postgres_url, tmp_path, clock) as database:
-            yield database
-
+    open_empty = open_emptied(postgres_url, tmp_path, "jobs, requests")
     check_histories(JobMachine, open_empty, max_examples=5)
 
 

@@ -11,7 +11,7 @@ from gateway.http.listener import run_listener
 from svc_kit.network import Address, open_listener
 from tests.support.fake_inference import FakeInference, Script
 from tests.support.fake_responses import FakeResponses, run_response_service
-from tests.support.loopback_gateway import run_gateway
+from tests.support.loopback_gateway import run_and_connect, run_gateway
 from tests.support.raw_http import RawConnection, open_connection
 
 CHAT = "/v1/chat/completions"
@@ -93,10 +93,7 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
     """The call is cancelled."""
     fake = FakeInference()
     fake.script = Script(pieces=("x" * 8192,), endless=True)
-    async with (
-        run_gateway(fake, unread_limit_s=0.5) as gateway,
-        open_connection(gateway.address, receive_buffer=8192) as connection,
-    ):
+    async with run_and_connect(fake, receive_buffer=8192, unread_limit_s=0.5) as connection:
         await connection.post(CHAT, BODY | {"stream": True})
         await fake.calls.ended.wait()
 
@@ -175,10 +172,7 @@ async def test_a_slow_reader_gets_everything() -> None:
     """A stream continues after a pause."""
     fake = FakeInference()
     fake.script = Script(pieces=["x" * 8192] * 1000)
-    async with (
-        run_gateway(fake) as gateway,
-        open_connection(gateway.address, receive_buffer=8192) as connection,
-    ):
+    async with run_and_connect(fake, receive_buffer=8192) as connection:
         await connection.request(CHAT, BODY | {"stream": True})
         await wait_until_blocked(fake)
         assert fake.calls.num_pieces < 1000

@@ -7,8 +7,8 @@ import pytest
 
 from svc_kit.errors import DecodeFailed, ModelNotFound
 from tests.support.fake_inference import FakeInference, Script
-from tests.support.loopback_gateway import run_gateway
-from tests.support.raw_http import RawConnection, open_connection
+from tests.support.loopback_gateway import run_and_connect
+from tests.support.raw_http import RawConnection
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -94,10 +94,7 @@ async def test_an_idle_stream_gets_pings() -> None:
     """They are whole events."""
     fake, gate = FakeInference(), asyncio.Event()
     fake.script = Script(gate=gate, gate_at=0)
-    async with (
-        run_gateway(fake, ping_interval_s=0.01) as gateway,
-        open_connection(gateway.address) as connection,
-    ):
+    async with run_and_connect(fake, ping_interval_s=0.01) as connection:
         await connection.request(CHAT, BODY)
         _, *pings = [await connection.chunk() for _ in range(3)]
         gate.set()
