@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.control.v1 import batch_pb2
 from corral.control.v1 import batch_service_pb2 as pb
@@ -19,9 +19,6 @@ from svc_kit.rpc.client import translate_errors
 from tests.support.control import BATCH, Client, RunningControl, run_control, write_service_token
 from tests.support.fake_inference import Context, FakeInference
 from tests.support.loopback_gateway import run_inference_service
-
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
-    from corral.control.v1.batch_service_pb2_grpc import BatchServiceAsyncStub
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 RESPONSES = "/v1/responses"
@@ -70,16 +67,12 @@ def state_name(message: Any) -> str:
     return str(type(message).State.Name(message.state)).removeprefix("STATE_").lower()
 
 
-@dataclass(frozen=True)
 class BatchClient:
     """A client of BatchService for one project. Raises DomainErrors."""
 
-    client: Client
-
-    @property
-    def stub(self) -> "BatchServiceAsyncStub":
-        """The gRPC stub."""
-        return BatchServiceStub(self.client.channel)
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.stub = BatchServiceStub(client.channel)
 
     async def create(self, lines: Iterable[object], **fields: Any) -> batch_pb2.Batch:
         """Upload a file of lines and create a batch."""

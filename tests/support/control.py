@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import grpc.aio
 from corral.control.v1 import file_pb2, upload_service_pb2
@@ -28,10 +28,6 @@ from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.sandbox.jobs import JobRunner
 from tests.support.jobs import create_sqlite_database
 from tests.support.sandbox_jobs import InlineJobs
-
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
-    from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
-    from corral.control.v1.upload_service_pb2_grpc import UploadServiceAsyncStub
 
 AnswerT = TypeVar("AnswerT")
 USER_DATA = file_pb2.FILE_PURPOSE_USER_DATA
@@ -57,7 +53,7 @@ class SetClock:
         self.now += timedelta(**delta)
 
 
-@dataclass(frozen=True)
+@dataclass
 class GrpcClient:
     """A channel with call metadata. Errors are raised as DomainError."""
 
@@ -73,15 +69,9 @@ class GrpcClient:
 class Client(GrpcClient):
     """A client of the file and upload services of one project."""
 
-    @property
-    def files(self) -> "FileServiceAsyncStub":
-        """Stub of FileService."""
-        return FileServiceStub(self.channel)
-
-    @property
-    def uploads(self) -> "UploadServiceAsyncStub":
-        """Stub of UploadService."""
-        return UploadServiceStub(self.channel)
+    def __post_init__(self) -> None:
+        self.files = FileServiceStub(self.channel)
+        self.uploads = UploadServiceStub(self.channel)
 
     async def create(
         self,

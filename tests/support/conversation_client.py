@@ -1,16 +1,12 @@
 """A client of ConversationService."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.control.v1 import conversation_pb2, item_pb2
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
 
 from tests.support.control import Client
-
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
-    from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceAsyncStub
 
 
 def make_message(
@@ -28,16 +24,12 @@ def get_item_text(item: item_pb2.Item) -> str:
     return "".join(part.text.text for part in item.message.parts)
 
 
-@dataclass(frozen=True)
 class ConversationClient:
     """ConversationService as one project sees it; calls raise DomainError."""
 
-    client: Client
-
-    @property
-    def stub(self) -> "ConversationServiceAsyncStub":
-        """The gRPC stub."""
-        return ConversationServiceStub(self.client.channel)
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.stub = ConversationServiceStub(client.channel)
 
     async def create(self, *items: item_pb2.Item, **fields: Any) -> conversation_pb2.Conversation:
         """Create a conversation with items."""

@@ -1,7 +1,7 @@
 """A client of the services for operators: jobs, projects, keys and usage."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.control.v1 import (
     job_service_pb2,
@@ -18,12 +18,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from svc_kit.auth.keys import hash_key
 from tests.support.control import GrpcClient, RunningControl
 
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
-    from corral.control.v1.job_service_pb2_grpc import JobServiceAsyncStub
-    from corral.control.v1.key_service_pb2_grpc import KeyServiceAsyncStub
-    from corral.control.v1.project_service_pb2_grpc import ProjectServiceAsyncStub
-    from corral.control.v1.usage_service_pb2_grpc import UsageServiceAsyncStub
-
 JobPb = job_service_pb2.Job
 Verdict = key_service_pb2.VerifyKeyResponse.Verdict
 ADMIN, INFERENCE = key_service_pb2.KEY_SCOPE_ADMIN, key_service_pb2.KEY_SCOPE_INFERENCE
@@ -39,31 +33,17 @@ def make_timestamp(time: datetime) -> Timestamp:
 class Operator(GrpcClient):
     """A client with a credential."""
 
+    def __post_init__(self) -> None:
+        self.projects = ProjectServiceStub(self.channel)
+        self.keys = KeyServiceStub(self.channel)
+        self.usage = UsageServiceStub(self.channel)
+        self.jobs = JobServiceStub(self.channel)
+
     @classmethod
     def of(cls, running: RunningControl, credential: str | None = None) -> "Operator":
         """A client with an API key, by default with the service token."""
         bearer = credential or (running.folder / "token").read_text().strip()
         return cls(running.client.channel, (("authorization", f"Bearer {bearer}"),))
-
-    @property
-    def projects(self) -> "ProjectServiceAsyncStub":
-        """Stub of ProjectService."""
-        return ProjectServiceStub(self.channel)
-
-    @property
-    def keys(self) -> "KeyServiceAsyncStub":
-        """Stub of KeyService."""
-        return KeyServiceStub(self.channel)
-
-    @property
-    def usage(self) -> "UsageServiceAsyncStub":
-        """Stub of UsageService."""
-        return UsageServiceStub(self.channel)
-
-    @property
-    def jobs(self) -> "JobServiceAsyncStub":
-        """Stub of JobService."""
-        return JobServiceStub(self.channel)
 
     async def get_job(self, job_id: str) -> JobPb:
         """Get a job."""

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.control.v1 import adapter_pb2
 from corral.control.v1 import adapter_service_pb2 as pb
@@ -11,9 +11,6 @@ from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import GrpcClient
 from tests.support.gguf_files import F32Tensor, gguf_bytes
-
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
-    from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceAsyncStub
 
 TARGET = "blk.0.attn_q.weight"
 
@@ -40,7 +37,7 @@ def adapter_bytes(tensors: Sequence[F32Tensor] = (), **changes: Any) -> bytes:
     return gguf_bytes(kept, tensors or lora_pair())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Registry:
     """AdapterService for one project. Raises DomainErrors.
 
@@ -50,15 +47,13 @@ class Registry:
     client: GrpcClient
     service: tuple[tuple[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        self.stub = AdapterServiceStub(self.client.channel)
+
     @classmethod
     def of(cls, client: GrpcClient, service: tuple[tuple[str, str], ...] = ()) -> "Registry":
         """Return a registry for the same caller."""
         return cls(client, service or client.metadata)
-
-    @property
-    def stub(self) -> "AdapterServiceAsyncStub":
-        """The stub."""
-        return AdapterServiceStub(self.client.channel)
 
     async def send(self, pieces: Sequence[adapter_pb2.AdapterHeader | bytes]) -> Any:
         """Register an adapter by these messages."""

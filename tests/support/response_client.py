@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
@@ -19,9 +19,6 @@ from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl, run_control
 from tests.support.conversation_client import make_message
 from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
-
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
-    from corral.control.v1.response_service_pb2_grpc import ResponseServiceAsyncStub
 
 
 @dataclass
@@ -81,16 +78,12 @@ def new_response_message(*items: item_pb2.Item | str, **fields: Any) -> response
     )
 
 
-@dataclass(frozen=True)
 class ResponseClient:
     """ResponseService for one project. Raises DomainErrors."""
 
-    client: Client
-
-    @property
-    def stub(self) -> "ResponseServiceAsyncStub":
-        """The stub."""
-        return ResponseServiceStub(self.client.channel)
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.stub = ResponseServiceStub(client.channel)
 
     async def create(
         self, *items: item_pb2.Item | str, request_id: str = "", **fields: Any

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 from corral.inference.v1 import chat_pb2, generation_pb2, sampling_pb2
@@ -18,23 +18,19 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-if TYPE_CHECKING:
-    from corral.inference.v1.engine_service_pb2_grpc import EngineServiceAsyncStub
-    from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceAsyncStub
-
 ChatStream: TypeAlias = "grpc.aio.UnaryStreamCall[pb.ChatRequest, pb.ChatResponse]"
 
 CAPITAL = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
 
 
-@dataclass(frozen=True)
 class Rpc:
     """The stubs of one server over one channel."""
 
-    channel: grpc.aio.Channel
-    inference: "InferenceServiceAsyncStub"
-    engine: "EngineServiceAsyncStub"
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.inference = InferenceServiceStub(channel)
+        self.engine = EngineServiceStub(channel)
 
     async def chat(self, request: pb.ChatRequest) -> "Answer":
         """Send a chat and collect the answer."""
@@ -49,7 +45,7 @@ class Rpc:
 async def connect(target: str, *options: tuple[str, int]) -> AsyncIterator[Rpc]:
     """Open a channel with gRPC's defaults and these options."""
     async with grpc.aio.insecure_channel(target, options=options) as channel:
-        yield Rpc(channel, InferenceServiceStub(channel), EngineServiceStub(channel))
+        yield Rpc(channel)
 
 
 # --- requests -------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """A client of the services of assistants, threads and messages."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.control.v1 import (
     assistant_pb2,
@@ -19,11 +18,6 @@ from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
 
 from tests.support.control import AnswerT, Client
 
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
-    from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceAsyncStub
-    from corral.control.v1.message_service_pb2_grpc import MessageServiceAsyncStub
-    from corral.control.v1.thread_service_pb2_grpc import ThreadServiceAsyncStub
-
 
 def make_new_message(text: str, **fields: Any) -> message_pb2.NewMessage:
     """A user message for a request."""
@@ -36,26 +30,14 @@ def message_text(message: message_pb2.Message) -> str:
     return "".join(part.text.text for part in message.parts)
 
 
-@dataclass(frozen=True)
 class ThreadClient:
     """The three services as one project sees them; calls raise DomainError."""
 
-    client: Client
-
-    @property
-    def assistants(self) -> "AssistantServiceAsyncStub":
-        """The stub of AssistantService."""
-        return AssistantServiceStub(self.client.channel)
-
-    @property
-    def threads(self) -> "ThreadServiceAsyncStub":
-        """The stub of ThreadService."""
-        return ThreadServiceStub(self.client.channel)
-
-    @property
-    def messages(self) -> "MessageServiceAsyncStub":
-        """The stub of MessageService."""
-        return MessageServiceStub(self.client.channel)
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.assistants = AssistantServiceStub(client.channel)
+        self.threads = ThreadServiceStub(client.channel)
+        self.messages = MessageServiceStub(client.channel)
 
     async def call(self, method: Callable[..., Awaitable[AnswerT]], request: Any) -> AnswerT:
         """Call any method."""

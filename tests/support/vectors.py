@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from corral.control.v1 import vector_store_file_service_pb2 as files_pb
@@ -27,12 +27,6 @@ from tests.support.batches import MODEL
 from tests.support.control import Client, RunningControl, run_control, write_service_token
 from tests.support.fake_inference import Context, FakeInference
 from tests.support.loopback_gateway import run_inference_service
-
-if TYPE_CHECKING:  # stubs over an aio channel have names for type checkers only
-    from corral.control.v1.vector_store_file_service_pb2_grpc import (
-        VectorStoreFileServiceAsyncStub,
-    )
-    from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceAsyncStub
 
 DIMENSIONS = 64
 NO_STORE = "vs_" + "0" * 32
@@ -142,21 +136,13 @@ class WordEmbedder:
         )
 
 
-@dataclass(frozen=True)
 class VectorClient:
     """A client of both services for one project. Raises DomainErrors."""
 
-    client: Client
-
-    @property
-    def stores(self) -> "VectorStoreServiceAsyncStub":
-        """The stub of VectorStoreService."""
-        return VectorStoreServiceStub(self.client.channel)
-
-    @property
-    def files(self) -> "VectorStoreFileServiceAsyncStub":
-        """The stub of VectorStoreFileService."""
-        return VectorStoreFileServiceStub(self.client.channel)
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.stores = VectorStoreServiceStub(client.channel)
+        self.files = VectorStoreFileServiceStub(client.channel)
 
     async def call(self, method: str, **fields: Any) -> Any:
         """Call a unary method of either service."""
