@@ -66,6 +66,7 @@ class GrpcClient:
             return await method(request, metadata=self.metadata)
 
 
+@dataclass
 class Client(GrpcClient):
     """A client of the file and upload services of one project."""
 

@@ -1,5 +1,6 @@
 """A client of the services for operators: jobs, projects, keys and usage."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +31,7 @@ def make_timestamp(time: datetime) -> Timestamp:
     return timestamp
 
 
+@dataclass
 class Operator(GrpcClient):
     """A client with a credential."""
 

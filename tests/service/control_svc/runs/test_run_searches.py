@@ -15,7 +15,7 @@ from control_svc.vector_stores.filters import Filter
 from control_svc.vector_stores.search.model import Ranking, SearchHit
 from tests.support.control import SetClock
 from tests.support.jobs import open_test_database
-from tests.support.runs import RunWorld, execute_run, list_steps
+from tests.support.runs import FixedSearch, RunWorld, execute_run, list_steps
 from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
 
 SEARCHES = ScriptedTurns(
@@ -27,11 +27,8 @@ SEARCHES = ScriptedTurns(
 )
 
 
-class Library:
-    """A `Search` that finds one passage, in a file named after the query."""
-
-    def check_model(self) -> None:
-        """Do nothing: there is an embedding model."""
+class Library(FixedSearch):
+    """Finds one passage, in a file named after the query."""
 
     async def search(
         self,
