@@ -196,7 +196,9 @@ async def test_an_encoder_does_not_chat(rpc: Rpc) -> None:
     assert shown.resolved_limits.kv_bytes == 0
 
 
-async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, server: Corral) -> None:
+async def test_the_official_client_gets_the_same_vectors(
+    rpc: Rpc, aclient: openai.AsyncOpenAI
+) -> None:
     """Base64 (the default) and numbers, texts and tokens, truncated dimensions."""
     (over_grpc,) = vectors(await rpc.inference.Embed(texts("the quick fox")))
     ids = (
@@ -204,16 +206,15 @@ async def test_the_official_client_gets_the_same_vectors(rpc: Rpc, server: Corra
             pb.TokenizeRequest(model=ENCODER, text="the quick fox", add_special=True)
         )
     ).token_ids
-    async with server.sdk() as client:
-        packed = await client.embeddings.create(model=ENCODER, input="the quick fox")
-        plain = await client.embeddings.create(
-            model=ENCODER, input=["the quick fox", "a cat"], encoding_format="float"
-        )
-        from_ids = await client.embeddings.create(model=ENCODER, input=[list(ids)])
-        short = await client.embeddings.create(model=ENCODER, input="a dog", dimensions=4)
-        demo = await client.embeddings.create(model=MODEL, input="a dog")
-        with pytest.raises(openai.BadRequestError) as refusal:
-            await client.embeddings.create(model=ENCODER, input=["a", "fox " * 100])
+    packed = await aclient.embeddings.create(model=ENCODER, input="the quick fox")
+    plain = await aclient.embeddings.create(
+        model=ENCODER, input=["the quick fox", "a cat"], encoding_format="float"
+    )
+    from_ids = await aclient.embeddings.create(model=ENCODER, input=[list(ids)])
+    short = await aclient.embeddings.create(model=ENCODER, input="a dog", dimensions=4)
+    demo = await aclient.embeddings.create(model=MODEL, input="a dog")
+    with pytest.raises(openai.BadRequestError) as refusal:
+        await aclient.embeddings.create(model=ENCODER, input=["a", "fox " * 100])
 
     for answer in (packed, plain, from_ids):
         assert np.allclose(answer.data[0].embedding, over_grpc, atol=CLOSE)

@@ -14,7 +14,6 @@ from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.gguf_patch import copy_with_template
 from tests.support.rpc import (
     Answer,
-    RichError,
     Rpc,
     call_error,
     connect,
@@ -73,11 +72,6 @@ async def restore(rpc: Rpc, snapshot_id: str) -> engine_pb.RestoreSnapshotRespon
     )
 
 
-async def restore_failure(rpc: Rpc, snapshot_id: str) -> RichError:
-    """Return the error of restoring a snapshot."""
-    return await call_error(restore(rpc, snapshot_id))
-
-
 @pytest.mark.timeout(90)  # three servers in sequence
 async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
     """With other slots and the same tokens. Damaged and foreign snapshots are refused."""
@@ -99,10 +93,10 @@ async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
             resumed = await gather(rpc.inference.Generate(continuation))
             data = bytearray(file.read_bytes())
             file.write_bytes(data[:-1])
-            truncated = await restore_failure(rpc, snapshot.id)
+            truncated = await call_error(restore(rpc, snapshot.id))
             data[len(data) // 2] ^= 1
             file.write_bytes(data)
-            altered = await restore_failure(rpc, snapshot.id)
+            altered = await call_error(restore(rpc, snapshot.id))
             data[len(data) // 2] ^= 1
             file.write_bytes(data)
 
@@ -122,7 +116,7 @@ async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
     variant = copy_with_template(BUNDLED_PATH, tmp_path / "other.gguf", "{{ messages[0].content }}")
     with run_inference(tmp_path, {"models": [str(variant)]}) as service:
         async with connect(service.target) as rpc:
-            foreign = await restore_failure(rpc, snapshot.id)
+            foreign = await call_error(restore(rpc, snapshot.id))
 
     assert foreign.code == grpc.StatusCode.FAILED_PRECONDITION
     assert (foreign.reason, foreign.metadata["aspect"]) == ("SNAPSHOT_INCOMPATIBLE", "model")
@@ -138,7 +132,7 @@ async def test_a_kept_sequence_is_saved_and_dropped_later(rpc: Rpc) -> None:
     restored = await restore(rpc, snapshot.id)
     drop = engine_pb.DropSnapshotsRequest(snapshot_ids=[snapshot.id, "another"])
     dropped = await rpc.engine.DropSnapshots(drop)
-    error = await restore_failure(rpc, snapshot.id)
+    error = await call_error(restore(rpc, snapshot.id))
 
     assert snapshot.num_tokens == answer.accepted.prompt_tokens + NUM_MORE - 1
     assert list(restored.output_token_ids) == answer.tokens[0]

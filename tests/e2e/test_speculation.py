@@ -10,7 +10,7 @@ import pytest
 from corral.inference.v1 import generation_pb2
 
 from tests.support.rpc import CAPITAL, PARIS, Rpc, make_completion, read_error
-from tests.support.services import MODEL, Corral
+from tests.support.services import MODEL
 
 pytestmark = pytest.mark.e2e
 
@@ -84,38 +84,36 @@ async def test_done_has_the_timings_of_the_first_choice(rpc: Rpc) -> None:
     assert timings.tokens_per_second >= 0
 
 
-def test_openais_prediction_is_accepted(up: Corral) -> None:
+def test_openais_prediction_is_accepted(client: openai.OpenAI) -> None:
     """As a string or in parts. Accepted tokens are counted."""
-    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
-        texts = [
-            client.chat.completions.create(
-                model=MODEL,
-                messages=[{"role": "user", "content": CAPITAL}],
-                temperature=0,
-                extra_body={"prediction": {"type": "content", "content": content}},
-            )
-            .choices[0]
-            .message.content
-            for content in (PARIS, [{"type": "text", "text": PARIS}])
-        ]
+    texts = [
+        client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": CAPITAL}],
+            temperature=0,
+            extra_body={"prediction": {"type": "content", "content": content}},
+        )
+        .choices[0]
+        .message.content
+        for content in (PARIS, [{"type": "text", "text": PARIS}])
+    ]
 
     assert texts == [PARIS, PARIS]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_gateway_sends_timings_and_draft_counts(up: Corral, stream: bool) -> None:
+def test_the_gateway_sends_timings_and_draft_counts(client: openai.OpenAI, stream: bool) -> None:
     """In a response, and in the usage chunk of a stream."""
-    with openai.OpenAI(base_url=up.api, api_key="unused", max_retries=0) as client:
-        body: dict[str, Any] = {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": CAPITAL}],
-            "extra_body": {"speculation": {"enabled": False}},
-        }
-        if stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-            *_, answer = client.chat.completions.create(**body)
-        else:
-            answer = client.chat.completions.create(**body)
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": CAPITAL}],
+        "extra_body": {"speculation": {"enabled": False}},
+    }
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        *_, answer = client.chat.completions.create(**body)
+    else:
+        answer = client.chat.completions.create(**body)
 
     timings = answer.model_extra["timings"]
     assert timings["predicted_n"] == answer.usage.completion_tokens
