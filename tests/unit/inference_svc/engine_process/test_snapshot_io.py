@@ -137,7 +137,8 @@ def test_a_state_larger_than_the_memory_is_not_read(tmp_path: Path) -> None:
     snapshot = bench.save()
     restore = RestoreSnapshot(2, snapshot.snapshot_id, DIGEST)
     path = bench.store._path(snapshot.snapshot_id)
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    *intact, last = path.read_bytes()
+    path.write_bytes(bytes([*intact, last ^ 1]))
     limit = snapshot.state_bytes - 1
     error = Bench(tmp_path, saved_bytes=limit).outcome(restore)
 
