@@ -74,6 +74,9 @@ async def _no_work(_tx: Transaction) -> None:
 
 
 async def _fill(database: Database, queued: int, projects: int) -> None:
+    """Queue jobs. Those of a project are of one kind: a claim reads every pair of kind and project,
+    of which queues of all lengths must have the same number.
+    """
     ids, now = IdSource(lambda: datetime.now(UTC)), datetime.now(UTC)
 
     def row(number: int) -> dict[str, object]:
@@ -82,7 +85,7 @@ async def _fill(database: Database, queued: int, projects: int) -> None:
         return {
             "project": f"project-{number % projects}",
             "id": job_id,
-            "kind": KINDS[number % len(KINDS)],
+            "kind": KINDS[number % projects % len(KINDS)],
             "subject": job_id,
             "priority": JobPriority.NORMAL,
             "created_at": created_at,

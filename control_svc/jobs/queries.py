@@ -185,7 +185,7 @@ class JobQueueQueries(Queries):
         of the project, then by age.
         """
         now = await self._tx.now()
-        for flow in [*await self._session.execute(_next_flows(kinds, now))]:
+        for flow in [*await self._session.execute(next_flows(kinds, now))]:
             job = await _one(
                 self._session,
                 select(JobRow)
@@ -313,7 +313,7 @@ class JobRecordQueries(Queries):
         return job
 
 
-def _next_flows(kinds: Collection[str], now: datetime) -> Select[str, int, str]:
+def next_flows(kinds: Collection[str], now: datetime) -> Select[str, int, str]:
     """Select the kind, priority and project of the due jobs that are next.
 
     A loose index scan of `ix_jobs_queued`: the recursive query finds the projects of each kind and
@@ -367,8 +367,16 @@ def _next_flows(kinds: Collection[str], now: datetime) -> Select[str, int, str]:
 
 
 def _first_project(flows: CTE, *conditions: ColumnElement[bool]) -> ScalarSelect[str]:
-    query = select(func.min(JobRow.project)).where(*_queued_in(flows.c), *conditions)
-    return query.correlate(flows).scalar_subquery()
+    # The order is that of the whole index. For the smallest project alone, PostgreSQL may choose an
+    # index that begins with the project, and read all its jobs of other kinds and priorities.
+    return (
+        select(JobRow.project)
+        .where(*_queued_in(flows.c), *conditions)
+        .order_by(JobRow.project, JobRow.run_after, JobRow.id)
+        .limit(1)
+        .correlate(flows)
+        .scalar_subquery()
+    )
 
 
 def _queued_in(flow: Any) -> tuple[ColumnElement[bool], ...]:

@@ -9,11 +9,11 @@ import pytest
 
 from tests.architecture.test_house_rules import PRODUCT, ROOT, product_files
 
-MAX_LINES: Final = 69_567
+MAX_LINES: Final = 69_575
 MAX_MODULES: Final = 450
 MAX_MODULES_IN_A_FOLDER: Final = 20
 MAX_LINES_OF_A_MODULE: Final = 450
-MAX_TEST_LINES: Final = 68_244
+MAX_TEST_LINES: Final = 68_264
 FIELD_WORDS: Final = frozenset(
     {
         "batching",

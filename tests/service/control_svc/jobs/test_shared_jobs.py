@@ -11,6 +11,7 @@ from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
+from sqlalchemy import insert, select
 
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
@@ -18,11 +19,11 @@ from control_svc.db.transaction import Transaction
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.heartbeat import BEATS_PER_LEASE, renew_leases
 from control_svc.jobs.model import Claim, Job, JobState
-from control_svc.jobs.queries import JobQueueQueries, JobRecordQueries
+from control_svc.jobs.queries import JobQueueQueries, JobRecordQueries, JobRow, next_flows
 from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S, run_dispatcher
 from tests.support.job_machine import JobMachine, check_histories, insert_mark, open_emptied
-from tests.support.jobs import LEASE, Handler, Jobs, make_leases, open_test_database
+from tests.support.jobs import KIND, LEASE, Handler, Jobs, make_leases, open_test_database
 from tests.support.postgres import execute
 from tests.support.processes import Program
 
@@ -46,6 +47,25 @@ def test_random_histories_on_postgres(postgres_url: str, tmp_path: Path) -> None
     """The state machine of the property tests, with real row locks."""
     open_empty = open_emptied(postgres_url, tmp_path, "jobs, requests")
     check_histories(JobMachine, open_empty, max_examples=5)
+
+
+async def test_a_claim_reads_the_index_of_queued_jobs(postgres_url: str, tmp_path: Path) -> None:
+    """However many jobs one project has queued: another index would be read through."""
+    async with open_test_database(tmp_path, postgres_url) as database:
+        await Jobs(database, IdSource(utc_now)).add()
+        query = next_flows([KIND], utc_now()).compile(
+            dialect=database.writer.dialect, compile_kwargs={"literal_binds": True}
+        )
+        async with database.writer.begin() as connection:
+            [job] = (await connection.execute(select(JobRow.__table__))).mappings()
+            others = [{**job, "id": f"job_{n}", "subject": f"job_{n}"} for n in range(5_000)]
+            await connection.execute(insert(JobRow), others)
+            await connection.exec_driver_sql("ANALYZE jobs")
+            plan = (await connection.exec_driver_sql(f"EXPLAIN ANALYZE {query}")).scalars().all()
+
+    lookups = [line for line in plan if "on jobs jobs_" in line]
+    assert len(lookups) == 3, "\n".join(plan)
+    assert all("using ix_jobs_queued" in line for line in lookups), "\n".join(plan)
 
 
 async def test_processes_share_the_jobs(postgres_url: str, tmp_path: Path) -> None:
