@@ -65,16 +65,11 @@ def plots(records: Mapping[str, Record]) -> dict[str, str]:
 def _head(concluded: Concluded) -> str:
     results = [(part, one) for part, _, results in concluded for one in results if one.ratios]
     missed = [(part, one) for part, one in results if not one.is_met]
-    machine = concluded[0][1].machine
     lines = [
         "# Benchmarks",
         "",
         "Made by `make bench ARGS=--publish` from `bench/results/`; do not edit. How it is measured"
         " and what makes it fair: [bench/README.md](../../bench/README.md).",
-        "",
-        f"{machine['cores']} x {machine['processor']}, llama-cpp-python"
-        f" {machine['llama_cpp_python']}, model `{concluded[0][1].model}`,"
-        f" {concluded[0][1].threads} compute threads for every engine.",
         "",
         f"**{len(results) - len(missed)} of {len(results)} targets are met.**"
         + (" Not met:" if missed else ""),
@@ -96,8 +91,10 @@ def _section(part: Part, record: Record, results: Sequence[Result]) -> str:
         "",
         part.text,
         "",
-        f"Rounds: {rounds}, at {machine['date']}, commit {machine['commit']}. Load of the machine"
-        f" before: {machine['load_before']}.",
+        f"Rounds: {rounds}, at {machine['date']}, commit {machine['commit']}, on"
+        f" {machine['cores']} x {machine['processor']}, llama-cpp-python"
+        f" {machine['llama_cpp_python']}, model `{record.model}`, {record.threads} compute threads"
+        f" for every engine. Load of the machine before: {machine['load_before']}.",
         "",
         "| load | Corral | beside | ratio (lowest to highest) | target | |",
         "|---|---:|---|---:|---|---|",

@@ -139,7 +139,8 @@ PART = Part(
     title="Claims of background jobs",
     text=(
         "The time of one claim, with the commit, from queues of growing length. Half of the claimed"
-        " jobs go on running, so that the shares of the projects count. A claim from a long queue"
+        " jobs go on running, so that the shares of the projects count. A project has jobs of one"
+        " kind: a claim reads every pair of project and kind. A claim from a long queue"
         f" must take at most {MAX_GROWTH:.0f} times as long as one from {min(QUEUED):,} jobs."
     ),
     measure=measure,

@@ -74,6 +74,6 @@ def _bind_outcome(
         return partial(then, done.result())
     except DomainError as error:
         return partial(failed, error)
-    except Exception:  # whoever waits must get a result even after a bug
+    except Exception:  # the command must get a result, even after a bug
         log.exception("%s failed unexpectedly", what)
         return partial(failed, InternalError(request_id=what))
