@@ -24,33 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63orral/inference/v1/chat.proto\x12\x13\x63orral.inference.v1\"\xd1\x01\n\x0b\x43hatMessage\x12\'\n\x04role\x18\x01 \x01(\x0e\x32\x19.corral.inference.v1.Role\x12/\n\x05parts\x18\x02 \x03(\x0b\x32 .corral.inference.v1.ContentPart\x12\x31\n\ntool_calls\x18\x03 \x03(\x0b\x32\x1d.corral.inference.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\"\x92\x01\n\x0b\x43ontentPart\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x11\n\x07refusal\x18\x02 \x01(\tH\x00\x12+\n\x05image\x18\x03 \x01(\x0b\x32\x1a.corral.inference.v1.MediaH\x00\x12+\n\x05\x61udio\x18\x04 \x01(\x0b\x32\x1a.corral.inference.v1.MediaH\x00\x42\x06\n\x04part\"9\n\x05Media\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"b\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x13\n\x06strict\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_strict\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"\xca\x01\n\nToolChoice\x12\x32\n\x04mode\x18\x01 \x01(\x0e\x32$.corral.inference.v1.ToolChoice.Mode\x12\x15\n\rallowed_names\x18\x02 \x03(\t\x12\x15\n\x08parallel\x18\x03 \x01(\x08H\x00\x88\x01\x01\"M\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\r\n\tMODE_AUTO\x10\x02\x12\x11\n\rMODE_REQUIRED\x10\x03\x42\x0b\n\t_parallel\"\xaa\x01\n\x0fTemplateOptions\x12\x13\n\x0bkwargs_json\x18\x01 \x01(\t\x12\x1c\n\x0f\x65nable_thinking\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12#\n\x16\x63ontinue_final_message\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12\x10\n\x08template\x18\x04 \x01(\tB\x12\n\x10_enable_thinkingB\x19\n\x17_continue_final_message\"P\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t*s\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\x12\n\x0eROLE_DEVELOPER\x10\x02\x12\r\n\tROLE_USER\x10\x03\x12\x12\n\x0eROLE_ASSISTANT\x10\x04\x12\r\n\tROLE_TOOL\x10\x05*o\n\x0fReasoningFormat\x12 \n\x1cREASONING_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n\x19REASONING_FORMAT_SEPARATE\x10\x01\x12\x1b\n\x17REASONING_FORMAT_INLINE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63orral/inference/v1/chat.proto\x12\x13\x63orral.inference.v1\"\xd1\x01\n\x0b\x43hatMessage\x12\'\n\x04role\x18\x01 \x01(\x0e\x32\x19.corral.inference.v1.Role\x12/\n\x05parts\x18\x02 \x03(\x0b\x32 .corral.inference.v1.ContentPart\x12\x31\n\ntool_calls\x18\x03 \x03(\x0b\x32\x1d.corral.inference.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\"\xc2\x01\n\x0b\x43ontentPart\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x11\n\x07refusal\x18\x02 \x01(\tH\x00\x12+\n\x05image\x18\x03 \x01(\x0b\x32\x1a.corral.inference.v1.MediaH\x00\x12+\n\x05\x61udio\x18\x04 \x01(\x0b\x32\x1a.corral.inference.v1.MediaH\x00\x12.\n\x08\x64ocument\x18\x05 \x01(\x0b\x32\x1a.corral.inference.v1.MediaH\x00\x42\x06\n\x04part\"X\n\x05Media\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x10\n\x08\x66ilename\x18\x05 \x01(\t\"b\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x13\n\x06strict\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_strict\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"\xca\x01\n\nToolChoice\x12\x32\n\x04mode\x18\x01 \x01(\x0e\x32$.corral.inference.v1.ToolChoice.Mode\x12\x15\n\rallowed_names\x18\x02 \x03(\t\x12\x15\n\x08parallel\x18\x03 \x01(\x08H\x00\x88\x01\x01\"M\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\r\n\tMODE_AUTO\x10\x02\x12\x11\n\rMODE_REQUIRED\x10\x03\x42\x0b\n\t_parallel\"\xaa\x01\n\x0fTemplateOptions\x12\x13\n\x0bkwargs_json\x18\x01 \x01(\t\x12\x1c\n\x0f\x65nable_thinking\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12#\n\x16\x63ontinue_final_message\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12\x10\n\x08template\x18\x04 \x01(\tB\x12\n\x10_enable_thinkingB\x19\n\x17_continue_final_message\"P\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t*s\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\x12\n\x0eROLE_DEVELOPER\x10\x02\x12\r\n\tROLE_USER\x10\x03\x12\x12\n\x0eROLE_ASSISTANT\x10\x04\x12\r\n\tROLE_TOOL\x10\x05*o\n\x0fReasoningFormat\x12 \n\x1cREASONING_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n\x19REASONING_FORMAT_SEPARATE\x10\x01\x12\x1b\n\x17REASONING_FORMAT_INLINE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.inference.v1.chat_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1097
-  _globals['_ROLE']._serialized_end=1212
-  _globals['_REASONINGFORMAT']._serialized_start=1214
-  _globals['_REASONINGFORMAT']._serialized_end=1325
+  _globals['_ROLE']._serialized_start=1176
+  _globals['_ROLE']._serialized_end=1291
+  _globals['_REASONINGFORMAT']._serialized_start=1293
+  _globals['_REASONINGFORMAT']._serialized_end=1404
   _globals['_CHATMESSAGE']._serialized_start=56
   _globals['_CHATMESSAGE']._serialized_end=265
   _globals['_CONTENTPART']._serialized_start=268
-  _globals['_CONTENTPART']._serialized_end=414
-  _globals['_MEDIA']._serialized_start=416
-  _globals['_MEDIA']._serialized_end=473
-  _globals['_TOOL']._serialized_start=475
-  _globals['_TOOL']._serialized_end=573
-  _globals['_TOOLCALL']._serialized_start=575
-  _globals['_TOOLCALL']._serialized_end=635
-  _globals['_TOOLCHOICE']._serialized_start=638
-  _globals['_TOOLCHOICE']._serialized_end=840
-  _globals['_TOOLCHOICE_MODE']._serialized_start=750
-  _globals['_TOOLCHOICE_MODE']._serialized_end=827
-  _globals['_TEMPLATEOPTIONS']._serialized_start=843
-  _globals['_TEMPLATEOPTIONS']._serialized_end=1013
-  _globals['_TOOLCALLDELTA']._serialized_start=1015
-  _globals['_TOOLCALLDELTA']._serialized_end=1095
+  _globals['_CONTENTPART']._serialized_end=462
+  _globals['_MEDIA']._serialized_start=464
+  _globals['_MEDIA']._serialized_end=552
+  _globals['_TOOL']._serialized_start=554
+  _globals['_TOOL']._serialized_end=652
+  _globals['_TOOLCALL']._serialized_start=654
+  _globals['_TOOLCALL']._serialized_end=714
+  _globals['_TOOLCHOICE']._serialized_start=717
+  _globals['_TOOLCHOICE']._serialized_end=919
+  _globals['_TOOLCHOICE_MODE']._serialized_start=829
+  _globals['_TOOLCHOICE_MODE']._serialized_end=906
+  _globals['_TEMPLATEOPTIONS']._serialized_start=922
+  _globals['_TEMPLATEOPTIONS']._serialized_end=1092
+  _globals['_TOOLCALLDELTA']._serialized_start=1094
+  _globals['_TOOLCALLDELTA']._serialized_end=1174
 # @@protoc_insertion_point(module_scope)

@@ -48,26 +48,32 @@ class ChatMessage(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, str]] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., name: _Optional[str] = ..., reasoning: _Optional[str] = ...) -> None: ...
 
 class ContentPart(_message.Message):
-    __slots__ = ("text", "refusal", "image", "audio")
+    __slots__ = ("text", "refusal", "image", "audio", "document")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     AUDIO_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
     text: str
     refusal: str
     image: Media
     audio: Media
-    def __init__(self, text: _Optional[str] = ..., refusal: _Optional[str] = ..., image: _Optional[_Union[Media, _Mapping]] = ..., audio: _Optional[_Union[Media, _Mapping]] = ...) -> None: ...
+    document: Media
+    def __init__(self, text: _Optional[str] = ..., refusal: _Optional[str] = ..., image: _Optional[_Union[Media, _Mapping]] = ..., audio: _Optional[_Union[Media, _Mapping]] = ..., document: _Optional[_Union[Media, _Mapping]] = ...) -> None: ...
 
 class Media(_message.Message):
-    __slots__ = ("data", "media_type", "detail")
+    __slots__ = ("data", "media_type", "detail", "url", "filename")
     DATA_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    FILENAME_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     media_type: str
     detail: str
-    def __init__(self, data: _Optional[bytes] = ..., media_type: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+    url: str
+    filename: str
+    def __init__(self, data: _Optional[bytes] = ..., media_type: _Optional[str] = ..., detail: _Optional[str] = ..., url: _Optional[str] = ..., filename: _Optional[str] = ...) -> None: ...
 
 class Tool(_message.Message):
     __slots__ = ("name", "description", "parameters_json", "strict")
