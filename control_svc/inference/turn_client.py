@@ -18,6 +18,7 @@ from control_svc.inference.client import SERVICE, Metadata, call_metadata, strea
 from control_svc.inference.generation_options import OPTIONS
 from control_svc.inference.turns import (
     AudioPart,
+    DocumentPart,
     FinishReason,
     ImagePart,
     JsonSchema,
@@ -120,8 +121,18 @@ def _engine_deaths() -> Iterator[None]:
 _PART: Final = OneofMapper(
     TurnPart,
     chat.ContentPart,
-    fields={TextPart: "text", RefusalPart: "refusal", ImagePart: "image", AudioPart: "audio"},
-    uses=[MessageMapper(AudioPart, chat.Media, only_message=["detail"])],
+    fields={
+        TextPart: "text",
+        RefusalPart: "refusal",
+        ImagePart: "image",
+        AudioPart: "audio",
+        DocumentPart: "document",
+    },
+    uses=[
+        MessageMapper(ImagePart, chat.Media, only_message=["filename"]),
+        MessageMapper(AudioPart, chat.Media, only_message=["detail", "url", "filename"]),
+        MessageMapper(DocumentPart, chat.Media, only_message=["detail", "url"]),
+    ],
 )
 _MESSAGE: Final = MessageMapper(
     TurnMessage,

@@ -45,12 +45,13 @@ class RefusalPart(NamedTuple):
 
 
 class ImagePart(NamedTuple):
-    """An image."""
+    """An image: its bytes, or the URL from which the inference service fetches it."""
 
-    data: bytes
-    media_type: str
+    data: bytes = b""
+    media_type: str = ""
     detail: str = "auto"
     """"auto", "low" or "high"."""
+    url: str = ""
 
 
 class AudioPart(NamedTuple):
@@ -60,7 +61,15 @@ class AudioPart(NamedTuple):
     media_type: str
 
 
-TurnPart = TextPart | RefusalPart | ImagePart | AudioPart
+class DocumentPart(NamedTuple):
+    """A PDF or text file, which the inference service converts to text."""
+
+    data: bytes
+    media_type: str
+    filename: str = ""
+
+
+TurnPart = TextPart | RefusalPart | ImagePart | AudioPart | DocumentPart
 
 
 class TurnCall(NamedTuple):
