@@ -5,7 +5,7 @@ The table differs between databases, so there is no mapped class.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sqlalchemy import TextClause, text
@@ -131,23 +131,17 @@ class PostgresChunkIndex:
     _DELETE: Final = text(
         "DELETE FROM vector_chunk_index WHERE entry = :entry AND number >= :first AND number < :end"
     )
-    _SEARCH_WORDS: Final = text(
+    _SEARCH: Final = (
         "SELECT i.entry, i.number FROM vector_chunk_index AS i"
         " JOIN vector_store_files AS f ON f.project = :project AND f.entry = i.entry"
         " AND f.state = 'completed' AND f.store_id = ANY(CAST(:stores AS text[]))"
-        " WHERE i.words @@ CAST(CAST(:match AS text) AS tsquery)"
-        " AND (CAST(:entries AS text[]) IS NULL OR i.entry = ANY(CAST(:entries AS text[])))"
-        " ORDER BY ts_rank(i.words, CAST(CAST(:words AS text) AS tsquery)) DESC,"
-        " i.entry, i.number LIMIT :limit"
     )
-    _SEARCH_VECTOR: Final = text(
-        "SELECT i.entry, i.number FROM vector_chunk_index AS i"
-        " JOIN vector_store_files AS f ON f.project = :project AND f.entry = i.entry"
-        " AND f.state = 'completed' AND f.store_id = ANY(CAST(:stores AS text[]))"
-        " WHERE (CAST(:entries AS text[]) IS NULL OR i.entry = ANY(CAST(:entries AS text[])))"
-        " ORDER BY i.embedding <#> CAST(CAST(:vector AS text) AS vector),"
-        " i.entry, i.number LIMIT :limit"
-    )
+    _IN_ENTRIES: Final = "i.entry = ANY(CAST(:entries AS text[]))"
+    _WITH_WORDS: Final = "i.words @@ CAST(CAST(:match AS text) AS tsquery)"
+    _BY_WORDS: Final = "ts_rank(i.words, CAST(CAST(:words AS text) AS tsquery)) DESC"
+    _BY_VECTOR: Final = "i.embedding <#> CAST(CAST(:vector AS text) AS vector)"
+    # A plan for any parameters assumes ten entries: 500 ms instead of 50 with 1,500 of them.
+    _PLAN_FOR_PARAMETERS: Final = text("SET LOCAL plan_cache_mode = force_custom_plan")
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
@@ -181,9 +175,8 @@ class PostgresChunkIndex:
         values = {
             "match": f"({stores}) & ({any_word})",
             "words": any_word,
-            **_parameters(scope, limit),
         }
-        return [ChunkKey(*row) for row in await self._session.execute(self._SEARCH_WORDS, values)]
+        return await self._search(scope, (self._WITH_WORDS,), self._BY_WORDS, values, limit)
 
     async def search_vector(
         self, scope: SearchScope, vector: Vector, limit: int
@@ -191,20 +184,33 @@ class PostgresChunkIndex:
         """Find the chunks nearest to a vector by an exact scan; None without pgvector."""
         if not await self._is_true(HAS_VECTORS):
             return None
-        values = {"vector": encode_vector(vector), **_parameters(scope, limit)}
-        return [ChunkKey(*row) for row in await self._session.execute(self._SEARCH_VECTOR, values)]
+        values = {"vector": encode_vector(vector)}
+        return await self._search(scope, (), self._BY_VECTOR, values, limit)
+
+    async def _search(
+        self,
+        scope: SearchScope,
+        conditions: tuple[str, ...],
+        order: str,
+        values: Mapping[str, str],
+        limit: int,
+    ) -> list[ChunkKey]:
+        parameters = {
+            **values,
+            "project": scope.project,
+            "stores": list(scope.store_ids),
+            "limit": limit,
+        }
+        if scope.entries is not None:
+            await self._session.execute(self._PLAN_FOR_PARAMETERS)
+            conditions = (*conditions, self._IN_ENTRIES)
+            parameters["entries"] = list(scope.entries)
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        query = text(f"{self._SEARCH}{where} ORDER BY {order}, i.entry, i.number LIMIT :limit")
+        return [ChunkKey(*row) for row in await self._session.execute(query, parameters)]
 
     async def _is_true(self, query: TextClause) -> bool:
         return (await self._session.execute(query)).first() is not None
-
-
-def _parameters(scope: SearchScope, limit: int) -> dict[str, Any]:
-    return {
-        "project": scope.project,
-        "stores": list(scope.store_ids),
-        "entries": None if scope.entries is None else list(scope.entries),
-        "limit": limit,
-    }
 
 
 def _tsquery_any(words: Sequence[str]) -> str:
