@@ -11,7 +11,7 @@ lower-casing.
 
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -21,10 +21,12 @@ _PREFIX_CHARACTERS = 3
 
 
 class PromptSpan(NamedTuple):
-    """A part of a prompt. Control tokens are only parsed in trusted ones."""
+    """A part of a prompt. Control tokens are only parsed in trusted ones. `media` is the number of
+    the picture or sound that stands here instead of text."""
 
     text: str
     trusted: bool
+    media: int | None = None
 
 
 class ControlTexts:
@@ -73,6 +75,15 @@ class Placeholders:
             for i, piece in enumerate(pieces)
         )
         return tuple(span for span in spans if span.text)
+
+    def split_media(self, spans: Iterable[PromptSpan]) -> Iterator[PromptSpan]:
+        """Split spans at placeholders that stand for pictures and sounds, by number."""
+        for span in spans:
+            for i, piece in enumerate(self._pattern.split(span.text)):
+                if i % 2:
+                    yield PromptSpan(self._texts[int(piece)], trusted=False, media=int(piece))
+                elif piece:
+                    yield span._replace(text=piece)
 
 
 def _alternatives(texts: list[str]) -> re.Pattern[str]:

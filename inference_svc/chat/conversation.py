@@ -11,7 +11,7 @@ from typing import Any
 
 from inference_svc.chat.json_values import json_object
 from inference_svc.validation import check_count, count_bytes
-from svc_kit.errors import InvalidField, MissingField, TooLong, UnsupportedField
+from svc_kit.errors import InvalidField, MissingField, TooLong
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_TOOLS = 128
@@ -55,9 +55,15 @@ class RefusalPart:
 
 @dataclass(frozen=True, slots=True)
 class MediaPart:
-    """Media of the kind "image" or "audio", which no template can render."""
+    """A part of the kind "image", "audio" or "document": the bytes of a file, or the address to
+    fetch it from. `detail` is "", "auto", "low" or "high"; a document has a `filename`."""
 
     kind: str
+    data: bytes = b""
+    media_type: str = ""
+    detail: str = ""
+    url: str = ""
+    filename: str = ""
 
 
 Part = TextPart | RefusalPart | MediaPart
@@ -108,6 +114,17 @@ class Message:
         """The text of all parts, joined by line breaks as in llama-server."""
         return "\n".join(part.text for part in self.parts if not isinstance(part, MediaPart))
 
+    def content(self, media: Iterator[str]) -> str:
+        """The text with the next of `media` in the place of each other part. As in llama-server
+        there is no line break beside it."""
+        content, follows_text = "", False
+        for part in self.parts:
+            is_text = not isinstance(part, MediaPart)
+            content += "\n" if is_text and follows_text else ""
+            content += part.text if not isinstance(part, MediaPart) else next(media)
+            follows_text = is_text
+        return content
+
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
@@ -136,6 +153,16 @@ class Conversation:
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     options: TemplateOptions = TemplateOptions()
+
+    @property
+    def media(self) -> list[tuple[str, MediaPart]]:
+        """The pictures, sounds and documents in order, with their paths in the request."""
+        return [
+            (f"messages[{i}].content[{j}].{part.kind}", part)
+            for i, message in enumerate(self.messages)
+            for j, part in enumerate(message.parts)
+            if isinstance(part, MediaPart)
+        ]
 
     @property
     def offers_tools(self) -> bool:
@@ -222,8 +249,6 @@ def _message_texts(message: Message, field: str) -> Iterator[tuple[str, str]]:
 
 def _check_message(message: Message, field: str) -> None:
     for index, part in enumerate(message.parts):
-        if isinstance(part, MediaPart):
-            raise UnsupportedField(field=f"{field}.content[{index}].{part.kind}")
         if isinstance(part, RefusalPart) and message.role is not Role.ASSISTANT:
             raise InvalidField(
                 field=f"{field}.content[{index}].refusal",

@@ -2,7 +2,7 @@
 tool calls.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -61,6 +61,8 @@ call.function.arguments | tojson }}
 
 
 MAX_TEMPLATE_CHARACTERS = 256 * 1024
+MEDIA_TEXT = "<__media__>"
+"""Stands for a picture or a sound in the text of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,10 @@ class ChatTemplates:
                 limit=MAX_TEMPLATE_CHARACTERS,
                 unit="characters",
             )
+        num_media = len(conversation.media)
+        media = Placeholders([MEDIA_TEXT] * num_media)
         request, placeholders = template.control_texts.protect(
-            _request_variables(conversation, source)
+            _request_variables(conversation, source, map(media.write, range(num_media)))
         )
         # Marks the end of the last message, to cut off what the template appends to it.
         end_mark = ""
@@ -156,8 +160,10 @@ class ChatTemplates:
         turn_format = template.turn_format.apply(
             _detect_format(source, supports_tools=result["tools"])
         )
+        spans = tuple(media.split_media(placeholders.split(text)))
+        _check_media(spans, num_media)
         return RenderedPrompt(
-            spans=placeholders.split(text),
+            spans=spans,
             opens_in_reasoning=_opens_in_reasoning(text, turn_format, conversation),
             turn_format=turn_format,
             stop_texts=_stop_texts(source, turn_format, conversation),
@@ -193,8 +199,11 @@ class ChatTemplates:
         return result
 
 
-def _request_variables(conversation: Conversation, source: str) -> dict[str, Any]:
-    """The template variables that come from the request."""
+def _request_variables(
+    conversation: Conversation, source: str, media: Iterator[str]
+) -> dict[str, Any]:
+    """The template variables that come from the request. `media` stand for its pictures and
+    sounds."""
     names = {call.id: call.name for message in conversation.messages for call in message.tool_calls}
     has_developer_role = "'developer'" in source or '"developer"' in source
     uses_thinking = "message.thinking" in source and "reasoning_content" not in source
@@ -208,7 +217,7 @@ def _request_variables(conversation: Conversation, source: str) -> dict[str, Any
     return {
         **conversation.template_variables(),
         "messages": [
-            _message_variable(message, names, has_developer_role, reasoning_key)
+            _message_variable(message, names, has_developer_role, reasoning_key, media)
             for message in conversation.messages
         ],
         "tools": tools or None,
@@ -216,12 +225,16 @@ def _request_variables(conversation: Conversation, source: str) -> dict[str, Any
 
 
 def _message_variable(
-    message: Message, names: dict[str, str], has_developer_role: bool, reasoning_key: str
+    message: Message,
+    names: dict[str, str],
+    has_developer_role: bool,
+    reasoning_key: str,
+    media: Iterator[str],
 ) -> dict[str, Any]:
     role = message.role
     if role is Role.DEVELOPER and not has_developer_role:
         role = Role.SYSTEM
-    variable: dict[str, Any] = {"role": role.value, "content": message.text}
+    variable: dict[str, Any] = {"role": role.value, "content": message.content(media)}
     # gpt-oss's template uses the key "thinking", and refuses it together with content and calls.
     is_refused = reasoning_key == "thinking" and message.tool_calls and message.text
     if message.reasoning and not is_refused:
@@ -260,6 +273,11 @@ def _tool_variable(tool: ToolSpec) -> dict[str, Any]:
     if tool.strict:
         function["strict"] = True
     return {"type": "function", "function": function}
+
+
+def _check_media(spans: Iterable[PromptSpan], count: int) -> None:
+    if sorted(span.media for span in spans if span.media is not None) != list(range(count)):
+        raise TemplateFailed(problem="it omits or repeats a picture or sound of the messages")
 
 
 def _cut_at(text: str, mark: str) -> str:

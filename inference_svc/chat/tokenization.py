@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from inference_svc.chat.templates import RenderedPrompt
+from inference_svc.engine.media import MediaSpan, media_tokens
+from inference_svc.media.model import EncodedMedia, MediaChunk, TextChunk
 from inference_svc.sandbox_jobs import TOKENIZE
 from inference_svc.validation import count_bytes
-from svc_kit.errors import InvalidField, TooLong
+from svc_kit.errors import InvalidField, TemplateFailed, TooLong
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
 
 # Tokenizing up to INLINE_BYTES takes 1 to 2 ms; the stack of a thread suffices for THREAD_BYTES.
@@ -44,6 +46,13 @@ class TextToTokenize(NamedTuple):
     text: str
     add_special: bool = False
     parse_special: bool = False
+
+
+class PromptTokens(NamedTuple):
+    """The tokens of a prompt, and where the vectors of its pictures and sounds are among them."""
+
+    tokens: list[int]
+    media: tuple[MediaSpan, ...] = ()
 
 
 class PromptTokenizer:
@@ -84,17 +93,29 @@ class PromptTokenizer:
             size += length
         return results + await self._tokenize_all(group, size, field)
 
-    async def tokenize_prompt(self, prompt: RenderedPrompt) -> list[int]:
+    async def tokenize_prompt(
+        self, prompt: RenderedPrompt, media: Sequence[EncodedMedia] = ()
+    ) -> PromptTokens:
         """Tokenize a rendered conversation; control tokens are only parsed in trusted spans. The
-        BOS token is added if the model expects it and the template omits it. Raises as
-        `tokenize`."""
-        texts = [TextToTokenize(span.text, parse_special=span.trusted) for span in prompt.spans]
-        parts = await self._tokenize_all(texts, self._limit_bytes, "messages")
-        tokens = [token for part in parts for token in part]
+        BOS token is added if the model expects it and the template omits it. `media` are the
+        pictures and sounds of the conversation, in order. Raises as `tokenize`, or TemplateFailed
+        if the prompt ends with one of them."""
+        texts = [
+            TextToTokenize(span.text, parse_special=span.trusted)
+            for span in prompt.spans
+            if span.media is None
+        ]
+        parts = iter(await self._tokenize_all(texts, self._limit_bytes, "messages"))
+        chunks: list[MediaChunk] = []
+        for span in prompt.spans:
+            if span.media is None:
+                chunks.append(TextChunk(tuple(next(parts))))
+            else:
+                chunks += media[span.media].chunks
         bos = self._vocabulary.bos
-        if self._vocabulary.adds_bos and bos is not None and tokens[:1] != [bos]:
-            tokens.insert(0, bos)
-        return tokens
+        if self._vocabulary.adds_bos and bos is not None and not _begins_with(chunks, bos):
+            chunks.insert(0, TextChunk((bos,)))
+        return _join(chunks)
 
     async def _tokenize_all(
         self, texts: Sequence[TextToTokenize], limit_bytes: int, field: str
@@ -120,3 +141,24 @@ class PromptTokenizer:
             )
             for text, add_special, parse_special in texts
         ]
+
+
+def _begins_with(chunks: Sequence[MediaChunk], token: int) -> bool:
+    filled = (chunk for chunk in chunks if chunk.num_tokens)
+    first = next(filled, None)
+    return isinstance(first, TextChunk) and first.tokens[0] == token
+
+
+def _join(chunks: Sequence[MediaChunk]) -> PromptTokens:
+    tokens: list[int] = []
+    spans: list[MediaSpan] = []
+    for chunk in chunks:
+        if isinstance(chunk, TextChunk):
+            tokens += chunk.tokens
+            continue
+        if (span := chunk.span(len(tokens))) is not None:
+            spans.append(span)
+        tokens += media_tokens(chunk.digest, chunk.num_tokens)
+    if tokens and tokens[-1] < 0:
+        raise TemplateFailed(problem="it writes no text after the last picture or sound")
+    return PromptTokens(tokens, tuple(spans))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.embedding_request import SubmitEmbedding
+from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.sampling_params import Sampling
 
 
@@ -72,6 +73,9 @@ class SequenceRequest:
     and they are not emitted again. `snapshot_id` names a restored snapshot of exactly these tokens,
     with the sampler state that the tokens alone do not determine.
 
+    `media` are the chunks of pictures and sounds in the prompt, in order: there the prompt has the
+    `media_tokens` of their digests.
+
     `deadline` and `queue_deadline` (the time by which it must have a slot) are on the machine's
     monotonic clock. `cache_key` separates the cached prefixes of different owners; prefixes
     computed with different `adapters` are separate too. With `keep` the KV state is retained after
@@ -114,6 +118,7 @@ class SequenceRequest:
     constraint: Constraint | None = None
     deterministic: bool = False
     adapters: AdapterStack = NO_ADAPTERS
+    media: tuple[MediaSpan, ...] = ()
 
 
 class Submit(NamedTuple):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from hashlib import sha256
 
-from inference_svc.engine.media import MediaKind, VectorFile
+from inference_svc.engine.media import MediaKind, MediaSpan, VectorFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,24 @@ class VectorChunk:
     num_positions: int
     digest: bytes
     vectors: VectorFile | None = None
+    kind: MediaKind = MediaKind.IMAGE
     grid: tuple[int, int] | None = None
     is_causal: bool = True
+
+    def span(self, start: int) -> MediaSpan | None:
+        """Its place in a prompt, from the token with index `start` on; None if it was counted."""
+        if self.vectors is None:
+            return None
+        return MediaSpan(
+            start,
+            self.num_tokens,
+            self.num_positions,
+            self.digest,
+            self.vectors,
+            self.kind,
+            self.grid,
+            self.is_causal,
+        )
 
 
 MediaChunk = TextChunk | VectorChunk

@@ -19,6 +19,7 @@ from svc_kit.rpc.message_mapper import MessageMapper
 _MESSAGE: Final = MessageMapper(
     Message, pb.ChatMessage, only_domain=["parts"], only_message=["parts"]
 )
+_MEDIA: Final = MessageMapper(MediaPart, pb.Media, only_domain=["kind"])
 _CONVERSATION: Final = MessageMapper(
     Conversation,
     service_pb.Conversation,
@@ -57,4 +58,4 @@ def _part(field: str, part: pb.ContentPart) -> Part:
         case None:
             raise MissingField(field=field)
         case kind:
-            return MediaPart(kind)
+            return _MEDIA.from_message(getattr(part, kind), kind=kind)

@@ -15,7 +15,7 @@ from inference_svc.chat.conversation import Conversation, ConversationLimits
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
-from inference_svc.chat.tokenization import TextToTokenize
+from inference_svc.chat.tokenization import PromptTokens, TextToTokenize
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.request import SequenceRequest
@@ -32,7 +32,7 @@ from inference_svc.rpc.request_options import Caller, Prompt, Target, to_request
 from inference_svc.rpc.streaming import AcceptedRequest, ChatTurn, TextTurn
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
-from svc_kit.errors import MissingField, ModelNotFound
+from svc_kit.errors import MissingField, ModelNotFound, UnsupportedField
 
 
 class GenerationService:
@@ -69,14 +69,14 @@ class GenerationService:
         """Submit the next turn of a conversation. Raises like `generate`."""
         model = loaded.processor
         conversation = self.conversation(request.conversation)
-        prompt, tokens = await self.render(conversation, model)
+        prompt, (tokens, media) = await self.render(conversation, model)
         spec = chat_output_spec(request.options.constraint, conversation, prompt)
         if spec is not None:
             turn_format = constrained_format(prompt.turn_format, spec)
             prompt = replace(prompt, turn_format=turn_format)
         accepted = await self._submit(
             request,
-            Prompt(tokens, "messages"),
+            Prompt(tokens, "messages", media),
             spec,
             loaded,
             caller,
@@ -153,8 +153,10 @@ class GenerationService:
 
     async def render(
         self, conversation: Conversation, model: ModelProcessor
-    ) -> tuple[RenderedPrompt, list[int]]:
+    ) -> tuple[RenderedPrompt, PromptTokens]:
         """Render the prompt of a conversation; return it with its tokens."""
+        for field, _ in conversation.media:
+            raise UnsupportedField(field=field)
         prompt = await self._templates.render(model.template, conversation)
         return prompt, await model.tokenizer.tokenize_prompt(prompt)
 

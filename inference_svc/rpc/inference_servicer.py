@@ -109,7 +109,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         match prompt:
             case "conversation":
                 conversation = self._generating.conversation(request.conversation)
-                _, tokens = await self._generating.render(conversation, model)
+                _, (tokens, _) = await self._generating.render(conversation, model)
             case "text":
                 text = TextToTokenize(request.text, add_special=True)
                 tokens = await model.tokenizer.tokenize(text, field="text")
@@ -123,7 +123,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         """Render the prompt of a conversation."""
         model = await self._processor(request.model)
         conversation = self._generating.conversation(request.conversation)
-        prompt, tokens = await self._generating.render(conversation, model)
+        prompt, (tokens, _) = await self._generating.render(conversation, model)
         return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
 
     async def ListModels(

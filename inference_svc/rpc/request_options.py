@@ -13,6 +13,7 @@ from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
+from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.request import MAX_DRAFT, NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
 from inference_svc.rpc.prefix_policy import (
@@ -68,10 +69,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids and the request field that they come from, for errors."""
+    """Token ids and the request field that they come from, for errors. `media` are the spans of
+    pictures and sounds."""
 
     tokens: Sequence[int]
     field: str
+    media: tuple[MediaSpan, ...] = ()
 
 
 class _Resumed(NamedTuple):
@@ -105,6 +108,7 @@ def to_requests(
         sequence_id=-1,
         model=target.model,
         prompt=array("i", prompt.tokens),
+        media=prompt.media,
         sampling=sampling,
         seed=_seed(options),
         choice=0,
@@ -146,7 +150,8 @@ def _check_prompt(prompt: Prompt, target: Target) -> None:
         raise ContextLengthExceeded(
             field=prompt.field, prompt_tokens=count, context_tokens=target.slot_tokens
         )
-    check_tokens(prompt.field, prompt.tokens, target.vocabulary_size)
+    if not prompt.media:
+        check_tokens(prompt.field, prompt.tokens, target.vocabulary_size)
 
 
 def _seed(options: generation.GenerationOptions) -> int:

@@ -18,6 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.parsers.turn import TurnDelta
 from inference_svc.engine import events
+from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
 from inference_svc.usage import Counts, RecordUsage
@@ -59,11 +60,15 @@ class AcceptedRequest:
 class UsageCounts:
     """Sums over the choices, for the last event; timings are those of the first choice."""
 
-    def __init__(self, prompt_tokens: int, resumed_tokens: int) -> None:
-        """Each choice begins with `resumed_tokens` of output."""
+    def __init__(self, request: SequenceRequest) -> None:
+        """`request` is the first choice."""
         self.started = False
-        self._usage = pb.Usage(prompt_tokens=prompt_tokens)
-        self._resumed_tokens = resumed_tokens
+        self._usage = pb.Usage(
+            prompt_tokens=len(request.prompt),
+            image_tokens=_count(request, MediaKind.IMAGE),
+            audio_tokens=_count(request, MediaKind.AUDIO),
+        )
+        self._resumed_tokens = len(request.resumed)
         self._timed: events.Timings | None = None
         self._timed_tokens = 0
         # Tokens generated so far, by choice. They count as used even if the request ends early.
@@ -115,6 +120,10 @@ class UsageCounts:
             timings.between_tokens.CopyFrom(seconds(decode_s / (self._timed_tokens - 1)))
             timings.tokens_per_second = (self._timed_tokens - 1) / max(decode_s, _CLOCK_TICK_S)
         return timings
+
+
+def _count(request: SequenceRequest, kind: MediaKind) -> int:
+    return sum(span.num_tokens for span in request.media if span.kind is kind)
 
 
 class Turn(ABC, Generic[ResponseT]):
@@ -232,7 +241,7 @@ async def stream_responses(
     """
     stream, first, response_type = accepted.stream, accepted.requests[0], turns[0].response_type
     choices = {sequence_id: choice for choice, sequence_id in enumerate(stream.sequence_ids)}
-    usage = UsageCounts(len(first.prompt), len(first.resumed))
+    usage = UsageCounts(first)
     numbers = itertools.count(1)
     try:
         yield response_type(accepted=accepted.accepted())

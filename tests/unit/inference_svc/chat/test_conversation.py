@@ -24,7 +24,6 @@ from svc_kit.errors import (
     InvalidType,
     MissingField,
     TooLong,
-    UnsupportedField,
 )
 from tests.support.conversations import (
     GET_WEATHER,
@@ -108,12 +107,27 @@ def test_messages_and_their_content_are_required(messages: tuple[Message, ...], 
     assert check_error(conversation(*messages)) == MissingField(field=field)
 
 
-def test_media_parts_are_unsupported() -> None:
-    """The error has the path of the part."""
-    image = MediaPart("image")
-    with_image = conversation(Message(Role.USER, (TextPart("What is it?"), image)))
+def test_media_stand_between_the_texts_of_a_message() -> None:
+    """There are line breaks between texts only, as in llama-server."""
+    image, sound = MediaPart("image", b"png"), MediaPart("audio", b"wav")
+    parts = (TextPart("a"), TextPart("b"), image, TextPart("c"), sound, image)
 
-    assert check_error(with_image) == UnsupportedField(field="messages[0].content[1].image")
+    content = Message(Role.USER, parts).content(iter("123"))
+
+    assert content == "a\nb1c23"
+
+
+def test_media_of_a_conversation_have_paths() -> None:
+    """In the order of messages and parts."""
+    image, sound = MediaPart("image", b"png"), MediaPart("audio", b"wav")
+    turns = conversation(
+        Message(Role.USER, (TextPart("a"), image)), assistant("b"), Message(Role.USER, (sound,))
+    )
+
+    assert turns.media == [
+        ("messages[0].content[1].image", image),
+        ("messages[2].content[0].audio", sound),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from inference_svc.chat.control_tokens import ControlTexts
 from inference_svc.chat.conversation import (
     Conversation,
+    MediaPart,
     Message,
     Role,
     TextPart,
@@ -91,7 +92,7 @@ async def render(
 
 async def tokenize(vocabulary: Vocabulary, prompt: RenderedPrompt) -> list[int]:
     tokenizer = PromptTokenizer(vocabulary, InlineJobs(), BUNDLED_PATH, 10_000)
-    return await tokenizer.tokenize_prompt(prompt)
+    return (await tokenizer.tokenize_prompt(prompt)).tokens
 
 
 # --- the demo model's template -------------------------------------------------------------------
@@ -556,3 +557,35 @@ async def test_long_templates_are_refused(templates: ChatTemplates) -> None:
         await render(templates, "x" * (MAX_TEMPLATE_CHARACTERS + 1))
 
     assert raised.value.field == "chat_template"
+
+
+# --- pictures and sounds -------------------------------------------------------------------------
+
+
+async def test_media_have_spans_where_the_template_writes_them(
+    templates: ChatTemplates, demo: ModelTemplate
+) -> None:
+    """A text that looks like the placeholder stays text."""
+    image = MediaPart("image", b"png")
+    turns = Message(Role.USER, (TextPart("See <__media__>"), image, TextPart("and"), image))
+
+    prompt = await templates.render(demo, conversation(turns))
+
+    assert [span.media for span in prompt.spans] == [None, 0, None, 1, None]
+    assert prompt.spans[0].text.endswith("user\nSee <__media__>")
+    assert prompt.spans[2].text == "and"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if messages[0].content is string %}{{ messages[0].content.split('5')[0] }}{% endif %}",
+        "{{ messages[0].content }}{{ messages[0].content }}",
+    ],
+)
+async def test_templates_that_lose_media_fail(templates: ChatTemplates, source: str) -> None:
+    """They omit or repeat them."""
+    turns = conversation(Message(Role.USER, (TextPart("12345"), MediaPart("image", b"png"))))
+
+    with pytest.raises(TemplateFailed):
+        await render(templates, source, turns)

@@ -9,9 +9,11 @@ from inference_svc.chat.control_tokens import PromptSpan
 from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.chat.tokenization import PromptTokenizer, PromptVocabulary, TextToTokenize
+from inference_svc.engine.media import MediaKind, MediaSpan, VectorFile, media_tokens
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.media.model import EncodedMedia, TextChunk, VectorChunk
 from inference_svc.models.sources import BUNDLED_PATH
-from svc_kit.errors import InvalidField, TooLong
+from svc_kit.errors import InvalidField, TemplateFailed, TooLong
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed, JobRunner
 from tests.support.sandbox_jobs import InlineJobs
 
@@ -60,7 +62,7 @@ async def tokenize(tokenizer: PromptTokenizer, text: str) -> list[int]:
 async def tokenize_spans(vocabulary: CharacterVocabulary, *spans: tuple[str, bool]) -> list[int]:
     """Tokenize a prompt of texts that are trusted or not."""
     prompt = RenderedPrompt(tuple(PromptSpan(*span) for span in spans), False, TurnFormat())
-    return await make_tokenizer(vocabulary, FailingJobs()).tokenize_prompt(prompt)
+    return (await make_tokenizer(vocabulary, FailingJobs()).tokenize_prompt(prompt)).tokens
 
 
 @pytest.mark.parametrize("length", [100, 8_000, 200_000])
@@ -142,3 +144,40 @@ async def test_control_tokens_are_parsed_in_trusted_spans_only() -> None:
     tokens = await tokenize_spans(CharacterVocabulary(), ("^a", True), ("^", False), ("^", True))
 
     assert tokens == [1, 97, ord("^"), 1]
+
+
+async def test_vectors_have_places_between_the_tokens() -> None:
+    """Texts before, around and after them; a span for the vectors of each chunk."""
+    vectors = VectorFile(Path("vectors"), 0)
+    picture = EncodedMedia(
+        MediaKind.IMAGE,
+        (TextChunk((7,)), VectorChunk(3, 3, b"a", vectors), VectorChunk(2, 1, b"b", vectors)),
+    )
+    spans = (PromptSpan("x", True), PromptSpan("", False, media=0), PromptSpan("yz", True))
+    prompt = RenderedPrompt(spans, False, TurnFormat())
+
+    tokens, media = await make_tokenizer(
+        CharacterVocabulary(adds_bos=True), FailingJobs()
+    ).tokenize_prompt(prompt, [picture])
+
+    assert tokens == [
+        *(1, ord("x"), 7),
+        *media_tokens(b"a", 3),
+        *media_tokens(b"b", 2),
+        *map(ord, "yz"),
+    ]
+    assert media == (
+        MediaSpan(3, 3, 3, b"a", vectors),
+        MediaSpan(6, 2, 1, b"b", vectors),
+    )
+
+
+async def test_a_prompt_does_not_end_with_vectors() -> None:
+    """The next token is sampled from the logits of a text token."""
+    picture = EncodedMedia(MediaKind.IMAGE, (VectorChunk(3, 3, b"a"),))
+    prompt = RenderedPrompt((PromptSpan("", False, media=0),), False, TurnFormat())
+
+    with pytest.raises(TemplateFailed):
+        await make_tokenizer(CharacterVocabulary(), FailingJobs()).tokenize_prompt(
+            prompt, [picture]
+        )
