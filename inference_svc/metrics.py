@@ -60,7 +60,7 @@ class EngineObserver:
             case Delta():
                 self._on_delta(event, live)
             case Started():
-                self._metrics.prompt_tokens.labels(model).inc(len(live.request.prompt))
+                self._metrics.prompt_tokens.labels(model).inc(live.request.num_prompt_tokens)
                 self._metrics.cached_tokens.labels(model, event.source.value).inc(
                     event.cached_tokens
                 )

@@ -73,6 +73,13 @@ class SampleTask(NamedTuple):
     mask: TokenMask | None = None
 
 
+class Source(NamedTuple):
+    """What the encoder reads for the sequence of a slot."""
+
+    slot: int
+    tokens: Sequence[int]
+
+
 class Backend(Protocol):
     """A loaded model with its KV cache."""
 
@@ -118,6 +125,10 @@ class Backend(Protocol):
 
     def decode(self, batch: TokenBatch) -> None:
         """Compute a batch. After a `DecodeError`, the slots may contain part of the batch."""
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        """Compute the sources of all sequences, at most `limits.source_tokens` together, which the
+        following decodes attend to. Raises `DecodeError`."""
 
     def sample(self, tasks: Sequence[SampleTask]) -> Sequence[SampledToken | SampleFailure]:
         """Sample a token for each task, in order."""

@@ -50,6 +50,8 @@ class NativeLimits:
     """Tokens of a micro-batch; None for `batch_tokens`."""
     cells: int | None = None
     """KV cells shared by all slots in the unified layout; None if each slot has its own stream."""
+    source_tokens: int | None = None
+    """Tokens that the encoder reads at once, for all sequences; None for a decoder."""
 
     @property
     def pass_tokens(self) -> int:

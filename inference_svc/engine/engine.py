@@ -165,10 +165,17 @@ class Engine:
         self._sequences.add(sequence)
 
     def _too_long(self, sequence: Sequence) -> ContextLengthExceeded | None:
-        count, limit = len(sequence.tokens), self._backend.limits.slot_tokens
-        if count <= limit:
-            return None
-        return ContextLengthExceeded(field="prompt", prompt_tokens=count, context_tokens=limit)
+        limits = self._backend.limits
+        counts = (
+            (len(sequence.tokens), limits.slot_tokens),
+            (len(sequence.request.source), limits.source_tokens or 0),
+        )
+        for count, limit in counts:
+            if count > limit:
+                return ContextLengthExceeded(
+                    field="prompt", prompt_tokens=count, context_tokens=limit
+                )
+        return None
 
     def cancel(self, sequence_id: int, *, arrived_in_step: int, step: int) -> None:
         """Cancel a sequence before `step` begins; unknown ids are ignored.

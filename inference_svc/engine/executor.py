@@ -17,6 +17,7 @@ from inference_svc.engine.output_processor import OutputProcessor
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import Slot, SlotTable
+from inference_svc.engine.source_encoder import SourceEncoder
 from inference_svc.engine.spec_decode.drafter import accept_draft
 from svc_kit.errors import DecodeFailed
 
@@ -36,6 +37,7 @@ class Executor:
         clock: Callable[[], float],
     ) -> None:
         self.prompt_tokens = 0
+        self._sources = SourceEncoder(backend, sequences.running)
         self._backend = backend
         self._limits = backend.limits
         self._copier = copier
@@ -57,6 +59,7 @@ class Executor:
             if row.output and sequence.guide is not None:
                 sequence.guide.prepare()
         try:
+            self._sources.prepare(work)
             self._copier.decode(batch)
         except DecodeError as error:
             self._isolate(work, rows, error)

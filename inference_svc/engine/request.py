@@ -73,6 +73,9 @@ class SequenceRequest:
     and they are not emitted again. `snapshot_id` names a restored snapshot of exactly these tokens,
     with the sampler state that the tokens alone do not determine.
 
+    `source` are the tokens that the encoder of an encoder-decoder model reads; the prompt is then
+    what the decoder starts with, and no prefix is reused.
+
     `media` are the chunks of pictures and sounds in the prompt, in order: there the prompt has the
     `media_tokens` of their digests.
 
@@ -119,6 +122,12 @@ class SequenceRequest:
     deterministic: bool = False
     adapters: AdapterStack = NO_ADAPTERS
     media: tuple[MediaSpan, ...] = ()
+    source: "array[int]" = field(default_factory=lambda: array("i"))
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens that count as the prompt: those of the source, if there is one."""
+        return len(self.source) or len(self.prompt)
 
 
 class Submit(NamedTuple):

@@ -41,7 +41,7 @@ def queue_loads(live: Iterable[ActiveSequence]) -> list[QueueLoad]:
         QueueLoad(
             priority,
             len(items),
-            sum(len(item.request.prompt) for item in items),
+            sum(item.request.num_prompt_tokens for item in items),
             now - min(item.arrived_at for item in items),
         )
         for priority, items in sorted(waiting.items())

@@ -58,7 +58,8 @@ class ModelReady:
 
     `slot_tokens` may be more than requested, because llama.cpp rounds up. A model that does not
     generate has no slots. In the unified layout all slots share `shared_cells`. `device_bytes` is
-    the memory that it uses on each GPU.
+    the memory that it uses on each GPU, `source_tokens` what an encoder reads at once for all
+    sequences.
     """
 
     name: str
@@ -71,6 +72,7 @@ class ModelReady:
     pooling: str = ""
     shared_cells: int | None = None
     device_bytes: Mapping[str, int] = field(default_factory=dict)
+    source_tokens: int = 0
 
     @property
     def layout(self) -> Layout:

@@ -98,8 +98,10 @@ class RequestTracker:
         waiting = len(self.live) + len(requests) - self.slots
         if waiting <= 0:
             return  # all have slots, although `Started` may not have arrived for the last ones
-        queued = sum(len(item.request.prompt) for item in self.live.values() if item.is_waiting)
-        added = sum(len(request.prompt) for request in requests)
+        queued = sum(
+            item.request.num_prompt_tokens for item in self.live.values() if item.is_waiting
+        )
+        added = sum(request.num_prompt_tokens for request in requests)
         self._limits.check(
             requests=waiting if self.live else 0,  # a single request is always accepted
             tokens=queued + added if queued else 0,

@@ -109,6 +109,7 @@ def _load_decoder(
         embedder.limits if embedder is not None else None,
         config.embedding.pooling.value if config.embedding is not None else "",
         limits.cells,
+        source_tokens=limits.source_tokens or 0,
     )
     served = ServedEngine(config.name, engine, _fingerprint(backend), limits.slot_tokens)
     return LoadedEngine(ready, served, embedder, memory)

@@ -21,8 +21,9 @@ from inference_svc.engine.backend import (
     SampledToken,
     SampleFailure,
     SampleTask,
+    Source,
 )
-from inference_svc.engine.batch import NativeLimits, TokenBatch
+from inference_svc.engine.batch import NativeLimits, Row, TokenBatch
 from inference_svc.engine.constraint import Constraint, Guide
 from inference_svc.engine.kv_cache.copies import CellRefCounts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
@@ -150,7 +151,10 @@ class LlamaBackend:
             vocabulary_size=self._n_vocab,
             ubatch_tokens=settings.ubatch_tokens,
             cells=settings.shared_cells,
+            source_tokens=settings.ubatch_tokens if _has_source(self._model) else None,
         )
+        if self.limits.source_tokens is not None:
+            self.encode([Source(0, (0,))])  # a decode before the first encode aborts the process
         self._sizes = ModelSizes(
             self._vocab,
             self._n_vocab,
@@ -228,6 +232,23 @@ class LlamaBackend:
         if code != 0:
             raise DecodeError(code)
         llama_cpp.llama_synchronize(self._context)
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        """Compute sources in one call. Raises `DecodeError`.
+
+        Their positions must follow the cells of the slot, although those belong to the decoder.
+        Only differences between positions matter in the encoder.
+        """
+        rows = [
+            Row(source.slot, self.slot_length(source.slot), source.tokens, output=False)
+            for source in sources
+        ]
+        batch = TokenBatch.of(rows)
+        batch.outputs[:] = 1
+        self._batch.fill(batch)
+        code = llama_cpp.llama_encode(self._context, self._batch.struct)
+        if code != 0:
+            raise DecodeError(code)
 
     def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
         """Sample a token for each task."""
@@ -344,6 +365,12 @@ class LlamaBackend:
     def is_eog(self, token: int) -> bool:
         """Whether a token ends the generation."""
         return token in self.vocabulary.end_tokens
+
+
+def _has_source(model: Any) -> bool:
+    return bool(
+        llama_cpp.llama_model_has_encoder(model) and llama_cpp.llama_model_has_decoder(model)
+    )
 
 
 def _suppressed_tokens(vocab: Any) -> tuple[int, ...]:

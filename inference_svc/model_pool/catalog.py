@@ -57,6 +57,14 @@ class ModelProcessor:
         return self.file.name
 
     @property
+    def decoder_start(self) -> int | None:
+        """The token with which the decoder of an encoder-decoder model starts, else None."""
+        if not self.file.has_source:
+            return None
+        start = self.file.decoder_start
+        return start if start is not None else self.vocabulary.bos or 0
+
+    @property
     def grammar_vocabulary(self) -> GrammarVocabulary:
         """The vocabulary data that the grammar compiler needs."""
         vocabulary = self.vocabulary

@@ -10,7 +10,6 @@ from inference_svc.model_pool.eviction import Resident
 from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.sources import Download, RemoteFile, resolve_models
-from svc_kit.errors import ModelCannot
 from svc_kit.lifecycle import StartupError
 
 
@@ -22,11 +21,6 @@ def find_models(settings: InferenceSettings) -> Catalog:
             `per_model` or `turn_formats` contain an unknown model name.
     """
     files = resolve_models(settings.models, _downloads(settings.data_dir / "models"))
-    for file in files:
-        try:
-            file.check_served()
-        except ModelCannot as error:
-            raise StartupError(error.message) from error
     _check_names("turn_formats", settings.turn_formats, files)
     _check_names("per_model", settings.per_model, files)
     return Catalog(_entry(file, settings) for file in files)

@@ -78,13 +78,16 @@ class EngineConfigBuilder:
         engine = self.settings.engine
         interval_ms = engine.stream_interval_ms
         batch_tokens = requested.batch_tokens or engine.batch_tokens
+        ubatch_tokens = min(engine.ubatch_tokens or _ubatch_tokens(), batch_tokens)
+        if file.has_source:  # an encoder computes all sources at once
+            ubatch_tokens = batch_tokens
         threads = requested.threads or self.cores
         backend = BackendSettings(
             file.path,
             slots=limits.slots,
             context_tokens=limits.context_tokens,
             batch_tokens=batch_tokens,
-            ubatch_tokens=min(engine.ubatch_tokens or _ubatch_tokens(), batch_tokens),
+            ubatch_tokens=ubatch_tokens,
             threads=threads,
             sampling_threads=min(threads, 8),
             draft_tokens=engine.draft_tokens,
@@ -104,7 +107,9 @@ class EngineConfigBuilder:
             policy=Policy(engine.policy),
             token_target_s=engine.token_target_ms / 1000,
             adapter_wait_s=engine.adapter_wait_ms / 1000,
-            embedding=self._embedding(file, overrides, requested, limits, backend),
+            embedding=None
+            if file.has_source
+            else self._embedding(file, overrides, requested, limits, backend),
             generates=file.generates,
             stamps=file.stamps,
             digest=digest,

@@ -143,15 +143,20 @@ def _resolve(
     model: ModelFile, share: int, requested: RequestedLimits, available: int
 ) -> ResolvedLimits | None:
     """Choose streams if requested or if they fit, else unified; None if neither fits."""
-    if requested.layout is not Layout.UNIFIED or not model.generates:
+    if _allows_streams(model, requested):
         step = _choose(model, share, requested)
         if step is not None:
             return _resolved(model, step, available, requested)
     return _unified(model, share, requested) if _allows_unified(model, requested) else None
 
 
+def _allows_streams(model: ModelFile, requested: RequestedLimits) -> bool:
+    """llama.cpp aborts on T5 with streams: its relative positions have no place for them."""
+    return not model.generates or (requested.layout is not Layout.UNIFIED and not model.has_source)
+
+
 def _allows_unified(model: ModelFile, requested: RequestedLimits) -> bool:
-    return model.generates and requested.layout is not Layout.STREAMS
+    return model.generates and (requested.layout is not Layout.STREAMS or model.has_source)
 
 
 def _unified(model: ModelFile, share: int, requested: RequestedLimits) -> ResolvedLimits | None:

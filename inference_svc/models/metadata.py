@@ -85,7 +85,8 @@ class ModelFile:
     cache size of one token at 16 bits, an upper bound for sliding-window layers. `pooling` is that
     of the file. `is_causal` is whether attention is causal. `gives_probabilities` is whether the
     scores of the rank head are probabilities. `sampling_hints` are the values of
-    `general.sampling.*`. `stamps` are those of `paths` when they were read.
+    `general.sampling.*`. `stamps` are those of `paths` when they were read. `decoder_start` is the
+    token with which the decoder of an encoder-decoder model starts; None is the BOS token.
     """
 
     name: str
@@ -108,11 +109,17 @@ class ModelFile:
     gives_probabilities: bool = False
     sampling_hints: Mapping[str, str | float] = field(default_factory=dict)
     stamps: tuple[FileStamp, ...] = ()
+    decoder_start: int | None = None
 
     @property
     def generates(self) -> bool:
         """Whether it generates text."""
-        return self.model_class is ModelClass.DECODER
+        return self.model_class in (ModelClass.DECODER, ModelClass.ENCODER_DECODER)
+
+    @property
+    def has_source(self) -> bool:
+        """Whether an encoder reads the prompt, and the decoder generates another text."""
+        return self.model_class is ModelClass.ENCODER_DECODER
 
     def with_kv_types(self, key: KvType, value: KvType) -> "ModelFile":
         """Return a copy with the KV cache size of these types."""
@@ -120,19 +127,19 @@ class ModelFile:
         scaled = math.ceil(self.kv_bytes_per_token * bits / KvType.F16.bits)
         return replace(self, kv_bytes_per_token=scaled)
 
-    def check_served(self) -> None:
-        """Raise `ModelCannot` if models of this class are not supported."""
-        if self.model_class is ModelClass.ENCODER_DECODER:
-            self._refuse("be loaded")
-
     def check_generates(self) -> None:
         """Raise `ModelCannot` unless the model generates text."""
         if not self.generates:
             self._refuse("generate")
 
+    def check_chats(self) -> None:
+        """Raise `ModelCannot` unless the model continues a conversation."""
+        if self.model_class is not ModelClass.DECODER:
+            self._refuse("chat")
+
     def check_embeds(self) -> None:
-        """Raise `ModelCannot` if the model is a reranker, which has no embedding output."""
-        if self.model_class is ModelClass.RERANKER:
+        """Raise `ModelCannot` if the model has no embedding output."""
+        if self.model_class in (ModelClass.RERANKER, ModelClass.ENCODER_DECODER):
             self._refuse("embed")
 
     def check_ranks(self) -> None:
@@ -177,7 +184,11 @@ def describe_model(path: Path, name: str) -> ModelFile:
         embedding_size=_required(first, f"{architecture}.embedding_length"),
         trained_context_tokens=_required(first, f"{architecture}.context_length"),
         num_layers=num_layers,
-        kv_bytes_per_token=_kv_bytes_per_token(first, architecture, num_layers),
+        kv_bytes_per_token=_kv_bytes_per_token(
+            first,
+            architecture,
+            first.integer(f"{architecture}.decoder_block_count") or num_layers,
+        ),
         chat_template=first.text("tokenizer.chat_template") or None,
         title=first.text("general.name") or "",
         pooling=pooling,
@@ -186,6 +197,7 @@ def describe_model(path: Path, name: str) -> ModelFile:
         gives_probabilities=architecture in _SOFTMAX_RANKS,
         sampling_hints=_sampling_hints(first),
         stamps=stamps,
+        decoder_start=first.integer(f"{architecture}.decoder_start_token_id"),
     )
 
 

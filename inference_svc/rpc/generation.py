@@ -58,7 +58,8 @@ class GenerationService:
         """Submit a raw continuation. Raises the `DomainError` of the first invalid field."""
         tokens = await self._prompt_tokens(request, loaded.processor)
         spec = text_output_spec(request.options.constraint)
-        accepted = await self._submit(request, Prompt(tokens, "prompt"), spec, loaded, caller)
+        prompt = Prompt(tokens, "prompt", decoder_start=loaded.processor.decoder_start)
+        accepted = await self._submit(request, prompt, spec, loaded, caller)
         token_ids = request.options.output.token_ids
         turns = [TextTurn(i, token_ids=token_ids) for i in range(len(accepted.requests))]
         return accepted, turns
@@ -123,6 +124,7 @@ class GenerationService:
             model.default_sampling,
             applied.stack,
             loaded.digest,
+            loaded.ready.source_tokens,
         )
         requests = [
             replace(

@@ -57,7 +57,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     ) -> AsyncIterator[pb.ChatResponse]:
         """Stream the next turn of a conversation."""
         entry = self._pool.catalog.resolve(request.model, _project()).model
-        async with self._pool.use(entry, ModelFile.check_generates) as model:
+        async with self._pool.use(entry, ModelFile.check_chats) as model:
             accepted, turns = await self._generating.chat(request, model, _caller())
             async for response in stream_responses(accepted, turns, self._count):
                 yield response

@@ -123,7 +123,7 @@ def _live_sequences(engine: EngineClient, project: str | None, now: float) -> Li
             continue
         key = keys.setdefault(request.request_id, (item.arrived_at, request.request_id))
         if key not in requests:
-            requests[key] = _live_request(item, len(request.prompt), now)
+            requests[key] = _live_request(item, request.num_prompt_tokens, now)
             requests[key].label = item.label
         requests[key].choices.append(_choice(item))
     return requests

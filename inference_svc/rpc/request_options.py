@@ -57,7 +57,8 @@ class Caller:
 @dataclass(frozen=True, slots=True)
 class Target:
     """The model of a request with its limits and adapters; `slot_tokens` is the context of one
-    sequence, `digest` the SHA-256 of the model's files (empty until it is computed)."""
+    sequence, `digest` the SHA-256 of the model's files (empty until it is computed), and
+    `source_tokens` what the encoder of an encoder-decoder model reads at most."""
 
     model: str
     vocabulary_size: int
@@ -65,16 +66,19 @@ class Target:
     default_sampling: Sampling
     adapters: AdapterStack = NO_ADAPTERS
     digest: str = ""
+    source_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Token ids and the request field that they come from, for errors. `media` are the spans of
-    pictures and sounds."""
+    pictures and sounds. If the model has an encoder, it reads the tokens, and the decoder starts
+    with `decoder_start`."""
 
     tokens: Sequence[int]
     field: str
     media: tuple[MediaSpan, ...] = ()
+    decoder_start: int | None = None
 
 
 class _Resumed(NamedTuple):
@@ -104,22 +108,27 @@ def to_requests(
     sampling = to_sampling(options.sampling, target.default_sampling)
     sampling.validate(vocabulary_size=target.vocabulary_size, context_tokens=target.slot_tokens)
     now = time.monotonic()
+    tokens, source = array("i", prompt.tokens), array("i")
+    if prompt.decoder_start is not None:
+        _check_encoder_decoder(options)
+        tokens, source = array("i", [prompt.decoder_start]), tokens
     template = SequenceRequest(
         sequence_id=-1,
         model=target.model,
-        prompt=array("i", prompt.tokens),
+        prompt=tokens,
+        source=source,
         media=prompt.media,
         sampling=sampling,
         seed=_seed(options),
         choice=0,
-        max_tokens=_max_tokens(stopping, len(prompt.tokens), target.slot_tokens),
+        max_tokens=_max_tokens(stopping, len(tokens), target.slot_tokens),
         cache_key=cache_key(options.cache, groups.owner(principal.project), target.adapters),
         resumed=array("i"),
         priority=resolve_priority(options.scheduling.priority, principal),
         project=principal.project,
         deadline=caller.deadline,
         queue_deadline=_queue_deadline(options.scheduling, now),
-        reuse=may_reuse(options),
+        reuse=may_reuse(options) and not source,
         keep=options.cache.keep,
         keep_for=resolve_stored_object(options, principal, target.digest),
         deterministic=options.deterministic,
@@ -135,7 +144,7 @@ def to_requests(
         include_stop=stopping.include_stop,
     )
     _check_stopping(stopping, target)
-    resumed = _resumed(options, num_choices, sampling, target, len(prompt.tokens))
+    resumed = _resumed(options, num_choices, sampling, target, len(tokens))
     return [
         replace(template, choice=choice, **resumed.get(choice, _Resumed())._asdict())
         for choice in range(num_choices)
@@ -146,12 +155,28 @@ def _check_prompt(prompt: Prompt, target: Target) -> None:
     count = len(prompt.tokens)
     if count == 0:
         raise MissingField(field=prompt.field)
-    if count >= target.slot_tokens:
-        raise ContextLengthExceeded(
-            field=prompt.field, prompt_tokens=count, context_tokens=target.slot_tokens
-        )
+    if prompt.decoder_start is None:
+        is_too_long, limit = count >= target.slot_tokens, target.slot_tokens
+    else:
+        is_too_long, limit = count > target.source_tokens, target.source_tokens
+    if is_too_long:
+        raise ContextLengthExceeded(field=prompt.field, prompt_tokens=count, context_tokens=limit)
     if not prompt.media:
         check_tokens(prompt.field, prompt.tokens, target.vocabulary_size)
+
+
+def _check_encoder_decoder(options: generation.GenerationOptions) -> None:
+    """Raise `FeatureUnsupported` for what depends on the prompt alone: the state of a decoder also
+    depends on the source, and the encoder computes all sources together."""
+    features = {
+        "cache.keep": options.cache.keep,
+        "cache.keep_for": bool(options.cache.keep_for),
+        "resume.snapshot_id": any(choice.snapshot_id for choice in options.resume),
+        "deterministic": options.deterministic,
+    }
+    for name, is_wanted in features.items():
+        if is_wanted:
+            raise FeatureUnsupported(feature=f"{name} with an encoder-decoder model")
 
 
 def _seed(options: generation.GenerationOptions) -> int:

@@ -49,7 +49,7 @@ class AcceptedRequest:
         first = self.requests[0]
         return pb.Accepted(
             request_id=self.stream.request_id,
-            prompt_tokens=len(first.prompt),
+            prompt_tokens=first.num_prompt_tokens,
             queue_position=self.queue_position,
             seed=first.seed,
             model=self.model,
@@ -64,7 +64,7 @@ class UsageCounts:
         """`request` is the first choice."""
         self.started = False
         self._usage = pb.Usage(
-            prompt_tokens=len(request.prompt),
+            prompt_tokens=request.num_prompt_tokens,
             image_tokens=_count(request, MediaKind.IMAGE),
             audio_tokens=_count(request, MediaKind.AUDIO),
         )

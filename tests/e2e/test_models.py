@@ -33,6 +33,7 @@ pytestmark = pytest.mark.e2e
 
 ENGINE = "inference_svc.engine_process.main"
 ALIAS, NOISE, ENCODER, MANUAL, SECOND = "gpt-4o", "noise", "tiny-encoder", "by-hand", "second"
+TRANSLATOR = "tiny-t5"
 VOICE = "pirate"
 ON_DEMAND = {"load": "on_demand", "slots": 3, "kv_type_k": "f32"}
 
@@ -49,6 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         ENCODER: random_bert().write(folder / "encoder.gguf"),
         MANUAL: write_model_of_kind("recurrent", folder / "by-hand.gguf"),
         SECOND: "bundled",
+        TRANSLATOR: write_model_of_kind("t5", folder / "t5.gguf"),
     }
     flags = [flag for name, path in sources.items() for flag in ("--model", f"{name}={path}")]
     per_model = {
@@ -57,6 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         ENCODER: {"load": "on_demand"},
         MANUAL: {"load": "manual"},
         SECOND: {"load": "on_demand", "layout": "unified"},
+        TRANSLATOR: {"load": "on_demand", "slots": 3},
     }
     with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
         yield corral
@@ -125,6 +128,40 @@ async def test_models_are_served_concurrently(rpc: Rpc) -> None:
     assert states[MODEL] == states[NOISE] == states[ENCODER] == State.STATE_READY
 
 
+async def test_an_encoder_decoder_completes_texts(aclient: openai.AsyncOpenAI) -> None:
+    """Each as if it were alone; the prompt counts with its end token."""
+
+    async def complete(prompt: str) -> openai.types.Completion:
+        return await aclient.completions.create(
+            model=TRANSLATOR, prompt=prompt, max_tokens=12, temperature=0, n=1
+        )
+
+    prompts = ("translate this", "summarize: a long story", "translate that")
+    alone = [await complete(prompt) for prompt in prompts]
+    together = await asyncio.gather(*map(complete, prompts))
+
+    assert [each.choices[0].text for each in together] == [each.choices[0].text for each in alone]
+    assert len({each.choices[0].text for each in alone}) == len(prompts)
+    assert alone[0].usage is not None
+    # The bytes of the letters, three of each space, one of them before the text, and the end.
+    assert alone[0].usage.prompt_tokens == len("translatethis") + 2 * 3 + 1
+
+
+async def test_an_encoder_decoder_refuses_what_it_cannot(
+    rpc: Rpc, aclient: openai.AsyncOpenAI
+) -> None:
+    """Chats, embeddings, and states that the prompt alone would determine."""
+    chat = make_chat()
+    chat.model = TRANSLATOR
+    keep = noise(TRANSLATOR, cache={"keep": True})
+    with pytest.raises(openai.APIStatusError) as embeds:
+        await aclient.embeddings.create(model=TRANSLATOR, input="hello")
+
+    assert embeds.value.status_code == 400
+    assert (await read_error(rpc.inference.Chat(chat))).reason == "MODEL_CANNOT"
+    assert (await read_error(rpc.inference.Generate(keep))).reason == "FEATURE_UNSUPPORTED"
+
+
 async def test_the_sdk_finds_models_by_name_and_alias(aclient: openai.AsyncOpenAI) -> None:
     """In every state. The response has the model's name, not the alias."""
     listed = {model.id: model.model_dump() for model in (await aclient.models.list()).data}
@@ -149,6 +186,7 @@ async def test_a_crash_affects_one_model_only(server: Corral, rpc: Rpc) -> None:
     """Streams and new requests of the other model continue."""
     await load(rpc, NOISE)
     await unload(rpc, ENCODER)
+    await unload(rpc, TRANSLATOR)
     info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
     engines = {each.pid for each in server.program.family() if ENGINE in each.command}
     (victim,) = engines - {info.engine_pid}

@@ -21,6 +21,7 @@ from inference_svc.engine.backend import (
     SampledToken,
     SampleFailure,
     SampleTask,
+    Source,
 )
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.constraint import Constraint, GuideError, TokenMask
@@ -198,6 +199,10 @@ class FakeBackend:
     @property
     def _all_slots(self) -> range:
         return range(self.limits.slots)
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        """Fail: it has no encoder."""
+        raise AssertionError("a decoder has no sources")
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copy the length now and the cells with the next decode; both now if slots share cells."""

@@ -20,15 +20,18 @@ _HEAD = WIDTH // _HEADS
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 _TOKENS = ["<unk>", "<s>", "</s>", *_BYTES]
 WINDOW = 16
+_BUCKETS = 32
+_PAD = 0
 _STATE, _INNER, _RANK, _CONV = 8, 2 * WIDTH, 4, 4
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def write_model_of_kind(kind: str, path: Path) -> Path:
-    """Write a model with a sliding "window", a "recurrent" state, or both attention and a state
-    ("hybrid")."""
-    metadata, tensors = {"window": _window, "recurrent": _recurrent, "hybrid": _hybrid}[kind]()
+    """Write a model with a sliding "window", a "recurrent" state, both attention and a state
+    ("hybrid"), or an encoder beside the decoder ("t5")."""
+    kinds = {"window": _window, "recurrent": _recurrent, "hybrid": _hybrid, "t5": _t5}
+    metadata, tensors = kinds[kind]()
     tensor_infos = [F32Tensor(name, shape) for name, shape in tensors.items()]
     blank = gguf_bytes({**_vocabulary(), **metadata}, tensor_infos)
     sizes = [4 * int(np.prod(tensor.shape)) for tensor in tensor_infos]
@@ -142,6 +145,34 @@ def _hybrid() -> tuple[dict[str, Any], Shapes]:
     }
     for i, kind in enumerate(kinds):
         tensors |= _layer(i, (_attention() if kind else convolution) | _feed_forward())
+    return metadata, tensors
+
+
+def _t5() -> tuple[dict[str, Any], Shapes]:
+    metadata = _common(
+        "t5",
+        decoder_block_count=_LAYERS,
+        decoder_start_token_id=_PAD,
+        attention__key_length=_HEAD,
+        attention__value_length=_HEAD,
+        attention__layer_norm_epsilon=1e-6,
+        attention__relative_buckets_count=_BUCKETS,
+    )
+    metadata["tokenizer.ggml.add_bos_token"] = False
+    metadata["tokenizer.ggml.add_eos_token"] = True
+    names = ("q", "k", "v", "o")
+    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (WIDTH, len(_TOKENS))}
+    for part in ("enc", "dec"):
+        tensors |= {f"{part}.output_norm.weight": (WIDTH,)}
+        for i in range(_LAYERS):
+            shapes: dict[str, tuple[int, ...]] = {"attn_norm": (WIDTH,), **_feed_forward()}
+            shapes |= {f"attn_{name}": (WIDTH, WIDTH) for name in names}
+            if part == "dec":
+                shapes |= {"cross_attn_norm": (WIDTH,)}
+                shapes |= {f"cross_attn_{name}": (WIDTH, WIDTH) for name in names}
+            if i == 0:
+                shapes |= {"attn_rel_b": (_HEADS, _BUCKETS)}
+            tensors |= {f"{part}.{name}": size for name, size in _layer(i, shapes).items()}
     return metadata, tensors
 
 

@@ -149,7 +149,10 @@ class SlotAllocator:
         return True
 
     def snapshot(self, sequence: Sequence) -> SavedPrefix | None:
-        """Copy the computed state of a sequence; None if nothing is computed yet."""
+        """Copy the computed state of a sequence; None if nothing is computed yet, or if it also
+        depends on a source."""
+        if sequence.request.source:
+            return None
         slot, prefix = sequence.slot, sequence.saved_prefix
         if slot is not None and slot.tokens and self._is_readable(slot):
             prefix = self._save(slot)

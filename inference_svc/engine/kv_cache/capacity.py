@@ -30,14 +30,23 @@ class CacheCapacity:
     def can_admit(self, sequence: Sequence, prefix: Prefix, running: Iterable[Sequence]) -> bool:
         """Free cells for a waiting sequence with this prefix.
 
-        Cells for the rest of all running prompts stay reserved. Returns False if there are too few.
+        Cells for the rest of all running prompts stay reserved. Returns False if there are too few,
+        or if the encoder cannot read its source together with those of the running ones.
         """
+        if not self._can_encode(sequence, running):
+            return False
         if self._limits.cells is None:
             return True
         reserved = sum(other.num_remaining for other in running)
         shared = prefix.tokens if prefix.slot is not None else 0
         tokens = min(len(sequence.tokens) + HEADROOM_TOKENS, self._limits.slot_tokens)
         return self._make_room(reserved + tokens - shared, spare=prefix.slot)
+
+    def _can_encode(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        if self._limits.source_tokens is None:
+            return True
+        sources = (each.request.source for each in (sequence, *running))
+        return sum(map(len, sources)) <= self._limits.source_tokens
 
     def can_hold(self, plans: SequenceOf[Plan]) -> bool:
         """Free cells for the tokens of a step; return False if there are too few."""

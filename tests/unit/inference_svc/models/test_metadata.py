@@ -131,12 +131,15 @@ def test_an_unsupported_model_is_refused_with_the_reason(
         describe(tmp_path, **changes)
 
 
-def test_an_encoder_decoder_is_refused_with_its_class(tmp_path: Path) -> None:
-    """Described, but not served."""
-    with pytest.raises(ModelCannot) as raised:
-        describe_architecture(tmp_path, "t5").check_served()
+def test_an_encoder_decoder_only_generates(tmp_path: Path) -> None:
+    """Conversations and embeddings are refused with its class."""
+    model = describe_architecture(tmp_path, "t5")
+    model.check_generates()
+    for check in (model.check_chats, model.check_embeds, model.check_ranks):
+        with pytest.raises(ModelCannot) as raised:
+            check()
 
-    assert (raised.value.model, raised.value.model_class) == ("m", "encoder_decoder")
+        assert (raised.value.model, raised.value.model_class) == ("m", "encoder_decoder")
 
 
 def test_kv_bytes_of_layers_with_different_heads_are_summed(tmp_path: Path) -> None:
