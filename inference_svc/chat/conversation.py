@@ -120,7 +120,7 @@ class Message:
         content, follows_text = "", False
         for part in self.parts:
             is_text = not isinstance(part, MediaPart)
-            content += "\n" if is_text and follows_text else ""
+            content += "\n" if is_text and follows_text and content else ""
             content += part.text if not isinstance(part, MediaPart) else next(media)
             follows_text = is_text
         return content

@@ -75,6 +75,15 @@ def test_a_translated_error_keeps_everything_else() -> None:
     assert "resulted in 5000 tokens" in renamed.message
 
 
+def test_a_translated_error_keeps_the_time_to_wait() -> None:
+    """Of a reason of another release."""
+    error = InvalidArgument.with_reason(
+        reason="NEW", message="m", metadata={"field": "prompt"}, retry_after=8.0
+    )
+
+    assert with_openai_names(error, CHAT_PARAMS).retry_after == 8.0
+
+
 @pytest.mark.parametrize(
     ("field", "name"),
     [

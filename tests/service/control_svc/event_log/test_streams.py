@@ -222,6 +222,19 @@ async def test_streams_that_cannot_be_followed_raise_errors(
         await follower.task
 
 
+async def test_a_stream_is_dropped_alone(here: StreamProcess, jobs: Jobs) -> None:
+    """Not another one of the project, and not that of another project with the same id."""
+    for stream_id in ("run_1", "run_2"):
+        await create_stream(jobs, stream_id, b"a")
+    for project, stream_id in (("q", "run_1"), (PROJECT, "run_2")):
+        await jobs.transactions.write(
+            lambda tx, p=project, s=stream_id: StreamQueries(tx).drop(p, s)  # type: ignore[misc]
+        )
+
+    assert await read_stream(jobs, "run_1") == [b"a"]
+    assert await read_stream(jobs, "run_2") == []
+
+
 async def test_an_invalid_stream_id_fails_alone(here: StreamProcess, jobs: Jobs) -> None:
     """Other followers in the same query are served."""
     await create_stream(jobs, "run_1", b"a")

@@ -37,15 +37,19 @@ def operator(running: RunningControl) -> Operator:
     return Operator.of(running)
 
 
-async def test_projects_are_created_listed_and_archived(operator: Operator) -> None:
+async def test_projects_are_created_listed_and_archived(
+    running: RunningControl, operator: Operator
+) -> None:
     """The default project always exists; archiving a project again changes nothing."""
     research = await operator.create_project("research", display_name="Research")
     ops = await operator.create_project("ops")
     listed = await operator.list_projects()
     archived = await operator.archive("research")
+    running.clock.advance(hours=1)
     again = await operator.archive("research")
 
     assert (research.display_name, ops.display_name) == ("Research", "ops")
+    assert research.state == ops.state == project_service_pb2.Project.STATE_ACTIVE
     assert [project.id for project in listed.projects] == ["default", "ops", "research"]
     assert archived == again
     assert archived.state == ARCHIVED
@@ -81,18 +85,27 @@ async def test_a_repeated_request_creates_one_project(operator: Operator) -> Non
 
 
 async def test_the_id_of_a_project_is_validated(operator: Operator) -> None:
-    """It is used in metadata, logs and cursors."""
-    with pytest.raises(MissingField):
+    """It is used in metadata, logs and cursors. Errors name the field."""
+    with pytest.raises(MissingField) as missing:
         await operator.create_project("")
+    assert missing.value.field == "project_id"
     for project_id in ("Red", "-red", "a" * 64, "a/b", "rot\x00"):
-        with pytest.raises(InvalidField):
+        with pytest.raises(InvalidField, match="1 to 63 lower-case letters") as invalid:
             await operator.create_project(project_id)
+        assert invalid.value.field == "project_id"
+    with pytest.raises(DomainError) as named:
+        await operator.create_project("red", display_name="x\x00")
+    assert named.value.field == "display_name"
+    with pytest.raises(DomainError) as repeated:
+        await operator.create_project("red", request_id="x" * 1000)
+    assert repeated.value.field == "request_id"
 
 
 async def test_default_and_unknown_projects_cannot_be_archived(operator: Operator) -> None:
     """The default one is that of callers without a key; unknown ones are not found."""
-    with pytest.raises(InvalidField, match="cannot be archived"):
+    with pytest.raises(InvalidField, match="it is the project of callers without a key") as refused:
         await operator.archive("default")
+    assert refused.value.field == "project_id"
     for unknown in ("nobody", "\x00", "A"):
         with pytest.raises(ProjectNotFound):
             await operator.archive(unknown)
@@ -168,6 +181,7 @@ async def test_revoking_a_key_again_changes_nothing(
     """Lists contain revoked keys on request only."""
     first, second = await operator.create_key(), await operator.create_key()
     revoked = await operator.revoke(first.key.id)
+    assert revoked.id == first.key.id
     running.clock.advance(hours=1)
     again = await operator.revoke(first.key.id)
 

@@ -57,7 +57,7 @@ class KeysFixture:
             self.control.look_up,
             cache_s=cache_s,
             max_cached_keys=max_cached_keys,
-            clock=lambda: self.clock_s,
+            clock=lambda: 1000.0 + self.clock_s,
             now=lambda: NOW + timedelta(seconds=self.clock_s),
         )
 
