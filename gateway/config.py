@@ -62,8 +62,9 @@ class GatewaySettings(ServiceSettings):
     request_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
     """Deadline of a generation, including its time in the queue, and of a file transfer."""
 
-    body_limit_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = 16 * MIB
-    """Maximum size of a request body that is not a form. A larger body gets 413."""
+    body_limit_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = 32 * MIB
+    """Maximum size of a request body that is not a form, including pictures and files in base64. A
+    larger body gets 413."""
     receive_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """How long a client may take to send the head of a request, and then its body; for a form with
     a file, how long it may send nothing."""

@@ -98,8 +98,13 @@ _WRAPPERS = frozenset(
 _PROMPT = re.compile(r"prompt(?=\[|$)")
 _PREFIXED = ("dry", "mirostat", "adaptive")
 _PARTS = re.compile(r"^(messages\[\d+\]\.)parts\b")
-_MEDIA = re.compile(r"^(messages\[\d+\]\.content\[\d+\]\.)(image|audio)\b")
-_MEDIA_NAMES = {"image": "image_url", "audio": "input_audio"}
+_MEDIA = re.compile(r"^(messages\[\d+\]\.content\[\d+\])\.(image|audio|document)\b(\.data)?")
+_MEDIA_NAMES = {
+    "image": ("image_url", "url"),
+    "audio": ("input_audio", "data"),
+    "document": ("file", "file_data"),
+}
+"""The field of a part, and the field in it that has the bytes."""
 _ADAPTER = re.compile(r"^(lora\[\d+\]\.)adapter$")
 _TOOL = re.compile(r"^(tools\[\d+\]\.)(name|description|parameters_json|strict)$")
 _NESTED = re.compile(r"^(tools\[\d+\]|text\.format)\.(?:function|custom|file_search|json_schema)\.")
@@ -178,7 +183,12 @@ def openai_name(field: str, params: ParamNames) -> str:
     head, bracket, rest = steps[0].partition("[")
     name = ".".join([params.get(head, head) + bracket + rest, *steps[1:]])
     name = _PARTS.sub(r"\1content", name).replace("prompt.ids[", "prompt[")
-    name = _MEDIA.sub(lambda match: match[1] + _MEDIA_NAMES[match[2]], name)
+    name = _MEDIA.sub(_media_name, name)
     name = _ADAPTER.sub(r"\1id", name)
     name = _TOOL.sub(lambda match: f"{match[1]}function.{match[2].removesuffix('_json')}", name)
     return _NESTED.sub(r"\1.", name) if params is RESPONSE_PARAMS else name
+
+
+def _media_name(match: re.Match[str]) -> str:
+    part, data = _MEDIA_NAMES[match[2]]
+    return f"{match[1]}.{part}.{data}" if match[3] else f"{match[1]}.{part}"

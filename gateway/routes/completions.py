@@ -5,13 +5,16 @@ from collections.abc import Sequence
 
 from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import Context, Inference, JsonObject
+from gateway.context import Context, Inference, JsonObject, provide_control
 from gateway.http.docs import json_body, operation
+from gateway.stored_files import read_files
 from openai_wire.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
 from openai_wire.chat.chunks import ChatChunks, CompletionChunks
 from openai_wire.chat.completion_request import CompletionBody, parse_completion, prompt_requests
+from openai_wire.chat.messages import NO_FILES, referenced_files
 from openai_wire.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
@@ -36,12 +39,16 @@ router = APIRouter(prefix="/v1")
     ),
 )
 async def create_chat_completion(
-    inference: Inference, fields: JsonObject, context: Context
+    inference: Inference, fields: JsonObject, request: Request, context: Context
 ) -> Response:
     """Generate the next message of a conversation. With `stream`, return server-sent events."""
     body = parse_chat(fields)
     params = chat_params(body)
-    requests = [chat_request(body)]
+    files = NO_FILES
+    if references := list(referenced_files(body.messages)):
+        control = await provide_control(request)
+        files = await read_files(control, context.active_calls, references)
+    requests = [chat_request(body, files)]
     start = functools.partial(inference.generate, inference.methods.Chat, requests)
     envelope = context.new_envelope(CHAT_ID, body.model)
     if not body.stream:

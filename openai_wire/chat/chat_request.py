@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from pydantic import Field, Tag
 
-from openai_wire.chat.messages import Message, chat_messages
+from openai_wire.chat.messages import NO_FILES, Message, StoredFiles, chat_messages
 from openai_wire.chat.options import UNSUPPORTED, GenerationBody, generation_options, output_limit
 from openai_wire.chat.tools import ToolChoice, ToolDefinition, chat_tool_choice, chat_tools
 from openai_wire.shared.fields import (
@@ -111,8 +111,13 @@ def parse_chat(fields: Mapping[str, Any]) -> ChatCompletionBody:
     return validate(ChatCompletionBody, drop_neutral(fields, CHAT_UNSUPPORTED))
 
 
-def chat_request(body: ChatCompletionBody) -> inference_service_pb2.ChatRequest:
-    """Convert a body. Raises DomainErrors with OpenAI's field names."""
+def chat_request(
+    body: ChatCompletionBody, files: StoredFiles = NO_FILES
+) -> inference_service_pb2.ChatRequest:
+    """Convert a body; `files` are the files of its messages (`referenced_files`).
+
+    Raises DomainErrors with OpenAI's field names.
+    """
     _check_supported(body)
     limit = output_limit(body, "max_completion_tokens", "max_tokens", "n_predict")
     options = generation_options(body, limit)
@@ -122,7 +127,7 @@ def chat_request(body: ChatCompletionBody) -> inference_service_pb2.ChatRequest:
         options.output.top_logprobs = body.top_logprobs or 0
     return inference_service_pb2.ChatRequest(
         model=body.model,
-        conversation=_conversation(body),
+        conversation=_conversation(body, files),
         reasoning_format=_reasoning_format(body),
         options=options,
     )
@@ -139,10 +144,12 @@ def _check_supported(body: ChatCompletionBody) -> None:
         raise UnsupportedValue(field="add_generation_prompt", value="false")
 
 
-def _conversation(body: ChatCompletionBody) -> inference_service_pb2.Conversation:
+def _conversation(
+    body: ChatCompletionBody, files: StoredFiles
+) -> inference_service_pb2.Conversation:
     tools = chat_tools(body.tools or ())
     return inference_service_pb2.Conversation(
-        messages=chat_messages(body.messages),
+        messages=chat_messages(body.messages, files),
         tools=tools,
         tool_choice=chat_tool_choice(
             body.tool_choice, body.parallel_tool_calls, [tool.name for tool in tools]

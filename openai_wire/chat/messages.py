@@ -1,26 +1,33 @@
 """Chat messages, converted to protos."""
 
-import base64
-import binascii
-import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
 
 from corral.inference.v1 import chat_pb2
 from pydantic import Field, Tag
 
 from openai_wire.shared.fields import BY_KIND, WireModel
+from openai_wire.shared.media import (
+    FileReference,
+    StoredFile,
+    check_media_size,
+    decode_base64,
+    decode_file,
+    file_part,
+    image_media,
+)
 from svc_kit.errors import InvalidField, MissingField, UnsupportedField, UnsupportedValue
 
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.ASCII)
+StoredFiles = Mapping[str, StoredFile]
+"""The stored files of a body, by id."""
+NO_FILES: Final[StoredFiles] = MappingProxyType({})
 
 
 class ImageUrl(WireModel):
     """An image in a message."""
 
-    url: str = Field(
-        description="A data URL. Other URLs are rejected: this server does not download images."
-    )
+    url: str = Field(description="A data URL, or an address of a host that the operator allows.")
     detail: Literal["auto", "low", "high"] | None = None
 
 
@@ -31,6 +38,16 @@ class InputAudio(WireModel):
     format: Literal["wav", "mp3"]
 
 
+class File(WireModel):
+    """A document or an image in a message, given by either `file_data` or `file_id`."""
+
+    file_data: str | None = Field(None, description="A data URL, or the file in base64.")
+    file_id: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="A file of the project."
+    )
+    filename: str | None = Field(None, description="The model reads it. Default: the stored name.")
+
+
 class ContentPart(WireModel):
     """A part of a message. The field named by `type` contains it."""
 
@@ -39,7 +56,7 @@ class ContentPart(WireModel):
     refusal: str | None = None
     image_url: ImageUrl | None = None
     input_audio: InputAudio | None = None
-    file: dict[str, Any] | None = Field(None, description="Not supported.")
+    file: File | None = None
 
 
 class FunctionCall(WireModel):
@@ -82,9 +99,31 @@ class Message(WireModel):
     function_call: dict[str, Any] | None = Field(None, description="Not supported; use tool_calls.")
 
 
-def chat_messages(messages: Sequence[Message]) -> list[chat_pb2.ChatMessage]:
-    """Convert messages. Raises DomainErrors with paths such as messages[0].content."""
-    return [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+def referenced_files(messages: Sequence[Message]) -> Iterator[FileReference]:
+    """Yield the file ids of messages, for `chat_messages`."""
+    for index, message in enumerate(messages):
+        for number, part in enumerate(message.content or ()):
+            if isinstance(part, ContentPart) and part.file is not None and part.file.file_id:
+                field = f"messages[{index}].content[{number}].file.file_id"
+                yield FileReference(field, part.file.file_id)
+
+
+def chat_messages(
+    messages: Sequence[Message], files: StoredFiles = NO_FILES
+) -> list[chat_pb2.ChatMessage]:
+    """Convert messages; `files` are those of `referenced_files`.
+
+    Raises DomainErrors with paths such as messages[0].content.
+    """
+    converted = [
+        _message(f"messages[{index}]", message, files) for index, message in enumerate(messages)
+    ]
+    check_media_size(
+        (f"messages[{index}].content[{number}]", part)
+        for index, message in enumerate(converted)
+        for number, part in enumerate(message.parts)
+    )
+    return converted
 
 
 _ROLES = {
@@ -97,7 +136,7 @@ _ROLES = {
 _ASSISTANT_ONLY = ("refusal", "tool_calls", "reasoning_content", "reasoning")
 
 
-def _message(path: str, message: Message) -> chat_pb2.ChatMessage:
+def _message(path: str, message: Message, files: StoredFiles) -> chat_pb2.ChatMessage:
     role = _ROLES.get(message.role)
     if role is None:
         raise UnsupportedValue(field=f"{path}.role", value=message.role)
@@ -107,7 +146,7 @@ def _message(path: str, message: Message) -> chat_pb2.ChatMessage:
     _check_role(path, message)
     return chat_pb2.ChatMessage(
         role=role,
-        parts=_parts(path, message),
+        parts=_parts(path, message, files),
         tool_calls=[
             _tool_call(f"{path}.tool_calls[{index}]", call)
             for index, call in enumerate(message.tool_calls or ())
@@ -134,12 +173,12 @@ def _check_role(path: str, message: Message) -> None:
         raise MissingField(field=f"{path}.tool_call_id")
 
 
-def _parts(path: str, message: Message) -> list[chat_pb2.ContentPart]:
+def _parts(path: str, message: Message, files: StoredFiles) -> list[chat_pb2.ContentPart]:
     if isinstance(message.content, str):
         parts = [chat_pb2.ContentPart(text=message.content)]
     else:
         parts = [
-            _part(f"{path}.content[{index}]", part)
+            _part(f"{path}.content[{index}]", part, files)
             for index, part in enumerate(message.content or ())
         ]
     if message.refusal is not None:
@@ -147,42 +186,35 @@ def _parts(path: str, message: Message) -> list[chat_pb2.ContentPart]:
     return parts
 
 
-def _part(path: str, part: ContentPart) -> chat_pb2.ContentPart:
-    if part.type == "file":
-        raise UnsupportedValue(field=f"{path}.type", value="file")
-    if getattr(part, part.type) is None:
-        raise MissingField(field=f"{path}.{part.type}")
-    if part.image_url is not None and part.type == "image_url":
-        return chat_pb2.ContentPart(image=_image(f"{path}.image_url", part.image_url))
-    if part.input_audio is not None and part.type == "input_audio":
-        field, audio = f"{path}.input_audio.data", part.input_audio
-        return chat_pb2.ContentPart(
-            audio=chat_pb2.Media(
-                data=_decode_base64(field, audio.data), media_type=f"audio/{audio.format}"
-            )
-        )
-    if part.type == "refusal":
-        return chat_pb2.ContentPart(refusal=part.refusal)
-    return chat_pb2.ContentPart(text=part.text)
+def _part(path: str, part: ContentPart, files: StoredFiles) -> chat_pb2.ContentPart:
+    match part:
+        case ContentPart(type="image_url", image_url=ImageUrl() as image):
+            media = image_media(f"{path}.image_url.url", image.url, image.detail or "")
+            return chat_pb2.ContentPart(image=media)
+        case ContentPart(type="input_audio", input_audio=InputAudio() as audio):
+            data = decode_base64(f"{path}.input_audio.data", audio.data)
+            media = chat_pb2.Media(data=data, media_type=f"audio/{audio.format}")
+            return chat_pb2.ContentPart(audio=media)
+        case ContentPart(type="file", file=File() as file):
+            return _file(f"{path}.file", file, files)
+        case ContentPart(type="refusal", refusal=str() as refusal):
+            return chat_pb2.ContentPart(refusal=refusal)
+        case ContentPart(type="text", text=str() as text):
+            return chat_pb2.ContentPart(text=text)
+        case _:
+            raise MissingField(field=f"{path}.{part.type}")
 
 
-def _image(path: str, image: ImageUrl) -> chat_pb2.Media:
-    header = _DATA_URL.match(image.url[:256])
-    if header is None:
-        scheme = image.url.partition(":")[0][:16]
-        raise UnsupportedValue(field=f"{path}.url", value=scheme)
-    return chat_pb2.Media(
-        data=_decode_base64(f"{path}.url", image.url[header.end() :]),
-        media_type=header[1] or "text/plain",
-        detail=image.detail or "",
-    )
-
-
-def _decode_base64(field: str, text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidField(field=field, problem="it is not valid base64") from None
+def _file(path: str, file: File, files: StoredFiles) -> chat_pb2.ContentPart:
+    if file.file_id is not None and file.file_data is not None:
+        raise InvalidField(field=path, problem="it must have either 'file_data' or 'file_id'")
+    if file.file_id is not None:
+        stored = files[file.file_id]
+        return file_part(stored.data, "", file.filename or stored.filename)
+    if file.file_data is None:
+        raise MissingField(field=f"{path}.file_data")
+    data, media_type = decode_file(f"{path}.file_data", file.file_data)
+    return file_part(data, media_type, file.filename or "")
 
 
 def _tool_call(path: str, call: MessageToolCall) -> chat_pb2.ToolCall:

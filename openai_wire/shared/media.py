@@ -1,0 +1,126 @@
+"""Pictures, sounds and documents of request bodies: data URLs, base64, and bytes of stored files.
+
+Nothing is decoded here. The inference service does that in child processes, and decides which
+addresses may be fetched.
+"""
+
+import binascii
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from corral.inference.v1 import chat_pb2
+
+from svc_kit.errors import InvalidField, TooLong, UnsupportedValue
+
+MAX_FILE_BYTES: Final = 25_000_000
+"""Limit of one file. Pictures have a lower one, which the inference service checks."""
+MAX_MEDIA_BYTES: Final = 28 * 1024 * 1024
+"""Limit of all files of a prompt, which are sent in one gRPC message."""
+_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.ASCII)
+_MAX_DATA_HEADER: Final = 256
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}):", re.ASCII)
+_PICTURES: Final = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP", re.DOTALL)
+
+
+class StoredFile(NamedTuple):
+    """The content of a file in the control service."""
+
+    filename: str
+    data: bytes
+
+
+class FileReference(NamedTuple):
+    """A file id in a request, and the field that has it."""
+
+    field: str
+    file_id: str
+
+
+def image_media(field: str, url: str, detail: str) -> chat_pb2.Media:
+    """A picture by a data URL or an address. Raises InvalidField or UnsupportedValue."""
+    if scheme_of(field, url) == "data":
+        data, media_type = decode_data_url(field, url)
+        return chat_pb2.Media(data=data, media_type=media_type, detail=detail)
+    return chat_pb2.Media(url=url, detail=detail)
+
+
+def scheme_of(field: str, url: str) -> str:
+    """The scheme of a URL: data, http or https. Raises InvalidField or UnsupportedValue."""
+    scheme = _SCHEME.match(url)
+    if scheme is None:
+        raise InvalidField(field=field, problem="it must be a data URL or an address with https")
+    if scheme[1].lower() not in ("data", "http", "https"):
+        raise UnsupportedValue(field=field, value=scheme[1])
+    return scheme[1].lower()
+
+
+def decode_data_url(field: str, url: str) -> tuple[bytes, str]:
+    """The bytes and the media type of a data URL in base64. Raises InvalidField."""
+    header = _DATA_URL.match(url[:_MAX_DATA_HEADER])
+    if header is None:
+        raise InvalidField(field=field, problem="it must be a data URL in base64")
+    return decode_base64(field, url[header.end() :]), header[1] or "text/plain"
+
+
+def decode_base64(field: str, text: str) -> bytes:
+    """Decode base64. Raises InvalidField if it is malformed or empty."""
+    try:
+        data = binascii.a2b_base64(text, strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise InvalidField(field=field, problem="it is not valid base64") from None
+    if not data:
+        raise InvalidField(field=field, problem="it is empty")
+    return data
+
+
+def decode_file(field: str, text: str) -> tuple[bytes, str]:
+    """The bytes and the media type of a file in a data URL, or in base64 alone, which has no type.
+
+    Raises InvalidField.
+    """
+    if text.startswith("data:"):
+        return decode_data_url(field, text)
+    return decode_base64(field, text), ""
+
+
+def file_part(
+    data: bytes, media_type: str, filename: str, detail: str = ""
+) -> chat_pb2.ContentPart:
+    """The part of a file: a picture if its bytes begin like one, else a document."""
+    if _PICTURES.match(data):
+        media = chat_pb2.Media(data=data, media_type=media_type, detail=detail)
+        return chat_pb2.ContentPart(image=media)
+    media = chat_pb2.Media(data=data, media_type=media_type, filename=filename)
+    return chat_pb2.ContentPart(document=media)
+
+
+def media_of(part: chat_pb2.ContentPart) -> chat_pb2.Media | None:
+    """The picture, sound or document of a part; None for text."""
+    kind = part.WhichOneof("part")
+    return getattr(part, kind) if kind in ("image", "audio", "document") else None
+
+
+class MediaBudget:
+    """Bounds the bytes of all files of a prompt."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+
+    def add(self, field: str, num_bytes: int) -> None:
+        """Count a file. Raises TooLong, with the field of the file that is too much."""
+        if num_bytes > MAX_FILE_BYTES:
+            raise TooLong(field=field, length=num_bytes, limit=MAX_FILE_BYTES, unit="bytes")
+        self._num_bytes += num_bytes
+        if self._num_bytes > MAX_MEDIA_BYTES:
+            length = self._num_bytes
+            raise TooLong(field=field, length=length, limit=MAX_MEDIA_BYTES, unit="bytes")
+
+
+def check_media_size(parts: Iterable[tuple[str, chat_pb2.ContentPart]]) -> None:
+    """Check the files in the parts of a prompt, each given with its field. Raises TooLong."""
+    budget = MediaBudget()
+    for field, part in parts:
+        media = media_of(part)
+        if media is not None:
+            budget.add(field, len(media.data))
