@@ -1,4 +1,7 @@
-"""The protocol between pool and child: length-prefixed JSON, since unpickling would be unsafe."""
+"""The protocol between pool and child: length-prefixed JSON, since unpickling would be unsafe.
+
+Values of type bytes in a payload or a result follow the JSON unchanged, after a newline.
+"""
 
 import importlib
 import json
@@ -23,9 +26,13 @@ def write_request(job: Job, payload: Mapping[str, Any]) -> bytes:
         "deadline_s": job.deadline_s,
         "memory_bytes": job.memory_bytes,
         "output_bytes": job.output_bytes,
-        "payload": payload,
     }
-    return json.dumps(request).encode()
+    return _write(request, "payload", payload)
+
+
+def read_request(body: bytes) -> dict[str, Any]:
+    """Decode a job in a child."""
+    return _read(body, "payload")
 
 
 def write_failure(kind: FailureKind, problem: str) -> bytes:
@@ -37,11 +44,11 @@ def write_failure(kind: FailureKind, problem: str) -> bytes:
 def read_reply(body: bytes) -> Any:
     """Decode the result in a reply. Raises JobFailed for a failure or an invalid reply."""
     try:
-        reply = json.loads(body)
+        reply = _read(body, "result")
         if "result" in reply:
             return reply["result"]
         failure = JobFailed(FailureKind(reply["failed"]), str(reply["problem"]))
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         failure = JobFailed(FailureKind.CRASHED, "the child process sent an invalid reply")
     raise failure
 
@@ -55,6 +62,29 @@ def receive(connection: socket.socket) -> bytes | None:
 def send(connection: socket.socket, body: bytes) -> None:
     """Send one frame from the child."""
     connection.sendall(HEADER.pack(len(body)) + body)
+
+
+def _write(message: dict[str, Any], key: str, content: Any) -> bytes:
+    """Encode a message with a content, whose values of type bytes follow the JSON."""
+    blobs = {}
+    if isinstance(content, Mapping):
+        blobs = {name: value for name, value in content.items() if isinstance(value, bytes)}
+    if not blobs:
+        return json.dumps({**message, key: content}).encode()
+    plain = {name: value for name, value in content.items() if name not in blobs}
+    sizes = {name: len(value) for name, value in blobs.items()}
+    text = json.dumps({**message, key: plain, "blobs": sizes}).encode()
+    return b"".join((text, b"\n", *blobs.values()))
+
+
+def _read(body: bytes, key: str) -> dict[str, Any]:
+    text, _, rest = body.partition(b"\n")
+    message: dict[str, Any] = json.loads(text)
+    start = 0
+    for name, size in message.pop("blobs", {}).items():
+        message[key][name] = rest[start : start + size]
+        start += size
+    return message
 
 
 def _receive_exactly(connection: socket.socket, length: int) -> bytes | None:
@@ -78,7 +108,7 @@ def run_request(
     try:
         function = getattr(importlib.import_module(request["module"]), request["function"])
         on_imported()
-        reply = json.dumps({"result": function(request["payload"])}).encode()
+        reply = _write({}, "result", function(request["payload"]))
     except JobRefused as refused:
         return write_failure(FailureKind.REFUSED, str(refused))
     except MemoryError:

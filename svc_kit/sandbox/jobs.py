@@ -39,10 +39,11 @@ class Job:
 
     Args:
         module: the module of the function.
-        function: its name. It takes the decoded payload and returns a JSON value.
+        function: its name. It takes the decoded payload and returns a JSON value. Values of a
+            payload or a result that is a dict may also be bytes.
         deadline_s: wall-clock seconds before the child is killed.
         memory_bytes: address space the job may use in addition to the imported module.
-        output_bytes: maximum size of the result as JSON.
+        output_bytes: maximum size of the result as JSON and bytes.
     """
 
     module: str

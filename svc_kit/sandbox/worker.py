@@ -1,7 +1,6 @@
 """The sandboxed child process, which runs one job at a time under kernel limits."""
 
 import importlib
-import json
 import resource
 import signal
 import socket
@@ -33,7 +32,7 @@ def main(arguments: list[str]) -> None:
         _limit_process()
         frames.send(connection, frames.READY)
         while (body := frames.receive(connection)) is not None:
-            request = json.loads(body)
+            request = frames.read_request(body)
             _limit_time(request["deadline_s"])
             # The import may map gigabytes of GPU libraries, which do not count against the job.
             _lift_memory_limit()

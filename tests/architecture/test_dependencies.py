@@ -15,6 +15,7 @@ from tests.architecture.test_house_rules import PRODUCT, ROOT
 LOCKS = ["build", "runtime", "dev", "weights", "bench", "mutants"]
 FIRST_PARTY: Final = frozenset({*PRODUCT, "bench", "corral", "migrations", "tests", "tools"})
 PACKAGES: Final = {
+    "PIL": "pillow",
     "agents": "openai-agents",
     "docx": "python-docx",
     "google.protobuf": "protobuf",

@@ -1,6 +1,5 @@
 """Jobs for tests of the sandbox, which run in its child processes, and a runner without any."""
 
-import json
 import os
 import resource
 import socket
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from svc_kit.sandbox.frames import read_reply, run_request, write_request
+from svc_kit.sandbox.frames import read_reply, read_request, run_request, write_request
 from svc_kit.sandbox.jobs import Job, JobRefused
 
 
@@ -18,7 +17,7 @@ class InlineJobs:
 
     async def run(self, job: Job, payload: Mapping[str, Any], *, key: str = "") -> Any:
         """Run one job and return its result. Raises JobFailed."""
-        return read_reply(run_request(json.loads(write_request(job, payload))))
+        return read_reply(run_request(read_request(write_request(job, payload))))
 
 
 def job(function: str, **limits: Any) -> Job:

@@ -12,6 +12,13 @@ async def test_a_result_is_converted_like_json() -> None:
     assert await InlineJobs().run(job("echo"), {"pair": (1, 2)}) == {"pair": [1, 2]}
 
 
+async def test_bytes_are_sent_and_returned_unchanged() -> None:
+    """They need no JSON: newlines, zeros and empty values too."""
+    payload = {"a": b'\n{"\x00\xff', "text": "x\ny", "empty": b"", "b": b"\n"}
+
+    assert await InlineJobs().run(job("echo"), payload) == payload
+
+
 @pytest.mark.parametrize(
     ("function", "kind", "problem"),
     [
@@ -32,7 +39,17 @@ async def test_every_failure_has_its_kind(function: str, kind: FailureKind, prob
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"5", b"{}", b'{"failed": "x"}', b'{"failed": "moon", "problem": 1}']
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b"{}",
+        b'{"failed": "x"}',
+        b'{"failed": "moon", "problem": 1}',
+        b'{"result": 1, "blobs": {"x": 1}}\nx',
+    ],
 )
 def test_invalid_output_of_a_child_is_a_crash(body: bytes) -> None:
     """A compromised child can only fail."""
