@@ -19,5 +19,14 @@ DECODE_IMAGE: Final = Job(
     "inference_svc.media.image_job", "decode", deadline_s=10.0, memory_bytes=1024 * MIB
 )
 """A picture of 40 million pixels takes up to a second on an idle core."""
-PRELOADED: Final = (RENDER_TEMPLATE.module, COMPILE_GRAMMAR.module, DECODE_IMAGE.module)
+DECODE_AUDIO: Final = Job(
+    "inference_svc.media.audio_job", "decode", deadline_s=10.0, memory_bytes=1024 * MIB
+)
+"""Ten minutes of MP3 take a second or two on an idle core."""
+PRELOADED: Final = (
+    RENDER_TEMPLATE.module,
+    COMPILE_GRAMMAR.module,
+    DECODE_IMAGE.module,
+    DECODE_AUDIO.module,
+)
 """Modules that every child imports before its first job, to reduce the latency of requests."""

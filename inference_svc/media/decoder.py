@@ -3,13 +3,12 @@
 `image_job.py` and `audio_job.py` run in the children.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Final
 
-from inference_svc.media.model import DecodedImage
-from inference_svc.sandbox_jobs import DECODE_IMAGE
+from inference_svc.media.model import DecodedAudio, DecodedImage
+from inference_svc.sandbox_jobs import DECODE_AUDIO, DECODE_IMAGE
 from svc_kit.errors import InvalidField, TooLong
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed, JobRunner
 
@@ -31,6 +30,8 @@ class MediaLimits:
     image_pixels: int = 40_000_000
     image_aspect: int = 200
     """How many times as long as the other a side may be."""
+    audio_bytes: int = 25_000_000
+    audio_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +68,43 @@ class MediaDecoder:
             "side": min(size.side, LOW_DETAIL_SIDE) if is_low_detail else size.side,
             "pixels": size.pixels,
         }
-        result = await self._run(DECODE_IMAGE, payload, field, "picture")
-        width, height, rgb = result["width"], result["height"], result["rgb"]
-        return DecodedImage(width, height, rgb)
+        match await self._run(DECODE_IMAGE, payload, field, "picture"):
+            case {"width": int(width), "height": int(height), "rgb": bytes(rgb)} if (
+                0 < width <= size.side
+                and 0 < height <= size.side
+                and len(rgb) == 3 * width * height
+            ):
+                return DecodedImage(width, height, rgb)
+        raise _invalid_result(field, "picture")
 
-    async def _run(
-        self, job: Job, payload: dict[str, Any], field: str, noun: str
-    ) -> Mapping[str, Any]:
+    async def decode_audio(self, field: str, data: bytes, rate: int) -> DecodedAudio:
+        """Decode a WAV, FLAC or MP3 file to one channel with `rate` samples in a second.
+
+        Raises:
+            TooLong: The file has too many bytes.
+            InvalidField: It is empty, damaged, of another format, or lasts too long.
+            QueueFull: Too many files wait.
+        """
+        _check_bytes(field, data, self._limits.audio_bytes)
+        payload = {"data": data, "rate": rate, "max_seconds": self._limits.audio_s}
+        match await self._run(DECODE_AUDIO, payload, field, "sound"):
+            case {"samples": bytes(samples)} if len(samples) >= 8 and len(samples) % 4 == 0:
+                return DecodedAudio(samples, rate)
+        raise _invalid_result(field, "sound")
+
+    async def _run(self, job: Job, payload: dict[str, Any], field: str, noun: str) -> Any:
         try:
             # A key of its own: no file is trusted because another one could be decoded.
-            result: Mapping[str, Any] = await self._jobs.run(job, payload, key=token_hex(8))
+            return await self._jobs.run(job, payload, key=token_hex(8))
         except JobFailed as failed:
             problem = _PROBLEMS.get(failed.kind)
             text = f"the {noun} {problem}" if problem else failed.problem
             raise InvalidField(field=field, problem=text) from None
-        return result
+
+
+def _invalid_result(field: str, noun: str) -> InvalidField:
+    """The error of a file that has taken over its child, whose results then prove nothing."""
+    return InvalidField(field=field, problem=f"the {noun} {_PROBLEMS[FailureKind.CRASHED]}")
 
 
 def _check_bytes(field: str, data: bytes, limit: int) -> None:
