@@ -41,6 +41,7 @@ from control_svc.deps import (
     shared_secret,
 )
 from control_svc.event_log.queries import delete_streams_ended_before
+from control_svc.files.content import FileContents
 from control_svc.files.queries import delete_expired_files, expire_uploads
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobHandler
@@ -212,10 +213,12 @@ async def _deps(
         if sandbox is None:
             sandbox = await stack.enter_async_context(SandboxPool(SANDBOX))
         token_file = settings.service_token_file
+        blobs = blobs or await _blobs(settings, database)
         yield Deps(
             settings=settings,
             database=database,
-            blobs=blobs or await _blobs(settings, database),
+            blobs=blobs,
+            contents=FileContents(database.transactions, blobs, clock),
             sandbox=sandbox,
             streams=await stack.enter_async_context(
                 open_streams(settings, database, StreamMetrics(registry))

@@ -22,6 +22,7 @@ from control_svc.db.transaction import Clock, Transactions
 from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.event_log.reader import GroupReader, StreamReader
 from control_svc.event_log.tail_cache import Tails
+from control_svc.files.content import FileContents
 from control_svc.inference.models import Models, RpcModels
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.inference.turn_client import RpcTurnClient, TokenCounter
@@ -73,6 +74,8 @@ class Deps:
     settings: ControlSettings
     database: Database
     blobs: BlobStore
+    contents: FileContents
+    """The files of prompts."""
     sandbox: JobRunner
     streams: Streams
     inference: grpc.aio.Channel
@@ -136,5 +139,5 @@ class ModelParts(NamedTuple):
 
 def model_parts(deps: Deps, turn_timeout_s: float) -> ModelParts:
     """Build the clients of the inference service."""
-    client = RpcTurnClient(deps.inference, deps.token, timeout_s=turn_timeout_s)
+    client = RpcTurnClient(deps.inference, deps.token, deps.contents, timeout_s=turn_timeout_s)
     return ModelParts(client, RpcModels(deps.inference, deps.token), client)

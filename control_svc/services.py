@@ -177,6 +177,7 @@ def batch_handlers(
         fingerprint=f"corral-{version('corral')}",
         timeout_s=bounds.line_timeout_s,
         responses=responses,
+        files=deps.contents,
     )
     limits = LineLimits(bounds.lines, bounds.line_bytes, bounds.embedding_inputs)
     reader = BatchReader(deps.transactions, deps.blobs, limits)

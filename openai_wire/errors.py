@@ -120,7 +120,7 @@ def with_openai_names(error: DomainError, params: ParamNames) -> DomainError:
     """The same error with the caller's name of the field."""
     if error.field is None:
         return error
-    return _with_field(error, openai_name(error.field, params))
+    return with_field(error, openai_name(error.field, params))
 
 
 def with_prompt_number(error: DomainError, number: int) -> DomainError:
@@ -134,10 +134,11 @@ def with_prompt_number(error: DomainError, number: int) -> DomainError:
     field = _PROMPT.sub(f"prompt[{number}]", name)
     if isinstance(error, MissingField):
         return TooShort(field=field, length=0, minimum=1, unit="characters")
-    return _with_field(error, field)
+    return with_field(error, field)
 
 
-def _with_field(error: DomainError, field: str) -> DomainError:
+def with_field(error: DomainError, field: str) -> DomainError:
+    """The same error with another field."""
     if field == error.field:
         return error
     metadata = error.metadata | {"field": field}

@@ -2,7 +2,7 @@
 the items to show the model, and `HostedTool`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -59,6 +59,8 @@ class LoopSettings:
     priority: JobPriority = JobPriority.INTERACTIVE
     keep_for: str = ""
     """See `TurnRequest`."""
+    item_names: Mapping[str, str] = field(default_factory=dict)
+    """Names of items in errors, by id, where they are not their ids."""
 
 
 @dataclass(kw_only=True)

@@ -4,14 +4,17 @@ Consecutive reasoning, text and calls of the assistant are merged into one messa
 always give equal messages, so that prefixes stay cached.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import orjson
 
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import (
+    DocumentPart,
+    ImagePart,
     RefusalPart,
     TextPart,
     TurnCall,
@@ -23,9 +26,11 @@ from control_svc.inference.turns import (
 from control_svc.items.model import (
     CustomToolCall,
     CustomToolCallOutput,
+    FileInput,
     FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
+    Image,
     Item,
     ItemStatus,
     McpApprovalRequest,
@@ -45,17 +50,21 @@ FILE_SEARCH: Final = "file_search"
 """The function name of the hosted file search."""
 CUSTOM_INPUT: Final = "input"
 """The function argument that holds the text for a custom tool."""
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def turn_messages(instructions: str, items: Sequence[Item]) -> tuple[TurnMessage, ...]:
+def turn_messages(
+    instructions: str, items: Sequence[Item], names: Mapping[str, str] = NO_NAMES
+) -> tuple[TurnMessage, ...]:
     """The messages of a turn.
 
     Calls without an output, and outputs without a call, are omitted: chat templates reject them,
-    and an interrupted run or a truncated history leaves such items. Images and files are omitted,
-    too, since text models cannot read them.
+    and an interrupted run or a truncated history leaves such items. Images and files stay where
+    they are until the turn is sent. `names` are the names of items in errors, by id, where they
+    are not their ids.
     """
     messages = [TurnMessage(TurnRole.SYSTEM, (TextPart(instructions),))] if instructions else []
-    messages += _MessageBuilder(items).messages()
+    messages += _MessageBuilder(items, names).messages()
     return tuple(messages)
 
 
@@ -84,7 +93,8 @@ class _Group:
 
 
 class _MessageBuilder:
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, items: Sequence[Item], names: Mapping[str, str]) -> None:
+        self._names = names
         self._items = [item for item in items if item.status is not ItemStatus.IN_PROGRESS]
         self._answered_ids = _answered_calls(self._items)
         self._approval_requests = {
@@ -102,12 +112,14 @@ class _MessageBuilder:
         return self._messages
 
     def _add(self, item: Item) -> None:
+        name = self._names.get(item.id, item.id)
         match item.content:
             case Message(role=Role.ASSISTANT) as message:
                 self._continue_group()
-                self._group.parts += turn_parts(message.content)
+                self._group.parts += turn_parts(message.content, f"{name}.content")
             case Message() as message:
-                self._append(TurnMessage(TurnRole(message.role.value), _message_parts(message)))
+                parts = turn_parts(message.content, f"{name}.content")
+                self._append(TurnMessage(TurnRole(message.role.value), parts))
             case Reasoning(text=text):
                 self._continue_group()
                 self._group.reasoning += text
@@ -116,7 +128,8 @@ class _MessageBuilder:
                     self._group.calls.append(_turn_call(call))
             case FunctionCallOutput() | CustomToolCallOutput() as output:
                 if item.id in self._answered_ids:
-                    self._append(_tool_message(output.call_id, plain_text(output.output)))
+                    parts = _output_parts(output.output, f"{name}.output")
+                    self._append(TurnMessage(TurnRole.TOOL, parts, call_id=output.call_id))
             case _:
                 self._add_hosted(item)
 
@@ -178,21 +191,28 @@ def _answered_calls(items: Sequence[Item]) -> set[str]:
     return answered
 
 
-def turn_parts(parts: Sequence[Part]) -> tuple[TurnPart, ...]:
-    """The parts that a text model can read."""
-    converted: list[TurnPart] = []
-    for part in parts:
-        if isinstance(part, Text):
-            converted.append(TextPart(part.text))
-        elif isinstance(part, Refusal):
-            converted.append(RefusalPart(part.refusal))
-    return tuple(converted)
+def turn_parts(parts: Sequence[Part], field: str) -> tuple[TurnPart, ...]:
+    """Convert parts; `field` is their field in errors."""
+    return tuple(_turn_part(part, f"{field}[{index}]") for index, part in enumerate(parts))
 
 
-def _message_parts(message: Message) -> tuple[TurnPart, ...]:
-    """The parts of a message. One with only images becomes empty, to keep the order of roles."""
-    parts = turn_parts(message.content)
-    return parts if parts or not message.content else (TextPart(""),)
+def _turn_part(part: Part, field: str) -> TurnPart:
+    match part:
+        case Text(text=text):
+            return TextPart(text)
+        case Refusal(refusal=refusal):
+            return RefusalPart(refusal)
+        case Image():
+            return ImagePart(field, part.url, part.file_id, part.detail)
+        case FileInput():
+            return DocumentPart(field, part.data_url, part.file_id, part.filename)
+
+
+def _output_parts(parts: Sequence[Part], field: str) -> tuple[TurnPart, ...]:
+    """Convert the output of a tool. Texts alone are one text, as many chat templates expect."""
+    if any(isinstance(part, Image | FileInput) for part in parts):
+        return turn_parts(parts, field)
+    return (TextPart(plain_text(parts)),)
 
 
 def _turn_call(call: FunctionCall | CustomToolCall) -> TurnCall:

@@ -88,7 +88,7 @@ def turn_request(
     return TurnRequest(
         project=settings.project,
         model=settings.model,
-        messages=turn_messages(settings.instructions, items),
+        messages=turn_messages(settings.instructions, items, settings.item_names),
         tools=offered,
         choice=tools.choice(
             settings.choice,

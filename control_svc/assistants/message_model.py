@@ -12,6 +12,7 @@ from control_svc.base.validation import (
     check_num_bytes,
     check_request_id,
 )
+from control_svc.items.input_items import check_image
 from control_svc.items.model import (
     MAX_TEXT_BYTES,
     Image,
@@ -28,7 +29,6 @@ MAX_PARTS: Final = 100
 MAX_ATTACHMENTS: Final = 100
 MAX_URL_BYTES: Final = 8 * 1_048_576
 """Limit of the image URLs of a message, data URLs included; larger images are sent as files."""
-IMAGE_DETAILS: Final = ("", "auto", "low", "high")
 
 
 class IncompleteReason(StrEnum):
@@ -191,5 +191,5 @@ def _check_part(path: str, part: Part) -> None:
         raise UnsupportedValue(field=f"{path}.type", value=part.kind)
     elif bool(part.url) == bool(part.file_id):
         raise InvalidField(field=path, problem="it must have either a URL or a file id")
-    elif part.detail not in IMAGE_DETAILS:
-        raise UnsupportedValue(field=f"{path}.detail", value=part.detail)
+    else:
+        check_image(part, path)

@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from control_svc.batches.concurrency import AdaptiveConcurrency, WeightedSemaphore
+from control_svc.base.weighted_semaphore import WeightedSemaphore
+from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.lines import LineResult, LineRunner, PendingLine, error_line
 from control_svc.batches.model import NO_TOKENS, Batch, LineState
 from control_svc.batches.queries import READ_LIMIT, BatchLineQueries, BatchQueries

@@ -17,13 +17,15 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.batches.concurrency import WeightedSemaphore
+from control_svc.base.weighted_semaphore import WeightedSemaphore
 from control_svc.batches.lines import LineResult, PendingLine, line_id, response_line
 from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
+from control_svc.inference.media import FileSource
 from openai_wire.chat.chat_request import chat_request, parse_chat
 from openai_wire.chat.completion_request import parse_completion, prompt_requests
 from openai_wire.chat.embeddings import embed_request, embedding_list, parse_embedding
+from openai_wire.chat.messages import referenced_files
 from openai_wire.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
@@ -80,6 +82,7 @@ class LineClient:
         fingerprint: str,
         timeout_s: float,
         responses: ResponseRunner,
+        files: FileSource,
     ) -> None:
         """`responses` runs lines of /v1/responses.
 
@@ -91,6 +94,7 @@ class LineClient:
         self._fingerprint = fingerprint
         self._timeout_s = timeout_s
         self._responses = responses
+        self._files = files
         self._vectors = WeightedSemaphore(_MAX_VECTORS)
         self._endpoints: Mapping[BatchEndpoint, Callable[..., Awaitable[dict[str, Any]]]] = {
             BatchEndpoint.CHAT_COMPLETIONS: self._chat,
@@ -125,10 +129,11 @@ class LineClient:
         body = parse_chat(fields)
         _check_not_streamed(body.stream)
         collector = ChatCompletion(self._envelope(CHAT_ID, body.model), body)
-        with openai_names(chat_params(body)):
-            await _collect(
-                self._stub.Chat, _with_batch_priority(chat_request(body)), call, collector
-            )
+        references = list(referenced_files(body.messages))
+        async with self._files.open(call.project, references) as files:
+            request = _with_batch_priority(chat_request(body, files))
+            with openai_names(chat_params(body)):
+                await _collect(self._stub.Chat, request, call, collector)
         return collector.as_object()
 
     async def _complete(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 Token ids are always requested: the next attempt resumes from them.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -16,19 +16,21 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from control_svc.inference.generation_options import OPTIONS
+from control_svc.inference.media import (
+    Files,
+    FileSource,
+    check_media,
+    content_part,
+    part_names,
+    read_files,
+)
 from control_svc.inference.turns import (
-    AudioPart,
-    DocumentPart,
     FinishReason,
-    ImagePart,
     JsonSchema,
-    RefusalPart,
     Started,
-    TextPart,
     TurnChoice,
     TurnEvent,
     TurnMessage,
-    TurnPart,
     TurnRequest,
     TurnTool,
     TurnUsage,
@@ -39,7 +41,7 @@ from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import EngineRestarting
 from svc_kit.rpc.client import translate_errors
-from svc_kit.rpc.message_mapper import MessageMapper, OneofMapper
+from svc_kit.rpc.message_mapper import MessageMapper
 
 _KEY_ID: Final = "turn"
 _REASONS: Final[Mapping[int, FinishReason]] = {
@@ -56,11 +58,17 @@ class RpcTurnClient:
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, token: ServiceToken | None, *, timeout_s: float
+        self,
+        channel: grpc.aio.Channel,
+        token: ServiceToken | None,
+        files: FileSource,
+        *,
+        timeout_s: float,
     ) -> None:
         """`timeout_s` limits a turn, including time in queues."""
         self._stub = InferenceServiceStub(channel)
         self._token = token
+        self._files = files
         self._timeout_s = timeout_s
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
@@ -70,15 +78,20 @@ class RpcTurnClient:
         """
         if self._token is None:  # only services may set `keep_for`
             request = replace(request, keep_for="")
-        call = self._stub.Chat(
-            chat_request(request), metadata=self._metadata(request), timeout=self._timeout_s
-        )
         accepted: generation.Accepted | None = None
-        with openai_names(CHAT_PARAMS), _engine_deaths(), stream_messages(call) as messages:
-            async for message in messages:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(part_names(request.messages))
+            stack.enter_context(openai_names(CHAT_PARAMS))
+            stack.enter_context(_engine_deaths())
+            sending = await stack.enter_async_context(AsyncExitStack())
+            turn = await sending.enter_async_context(self._proto(request))
+            call = self._stub.Chat(turn, metadata=self._metadata(request), timeout=self._timeout_s)
+            del turn
+            async for message in stack.enter_context(stream_messages(call)):
                 kind = message.WhichOneof("event")
                 if kind == "accepted":
                     accepted = message.accepted
+                    await sending.aclose()  # the files need not be in memory any longer
                     continue
                 if accepted is not None:  # a resumed turn that is complete sends no `started`
                     yield _started(accepted, message.started)
@@ -90,14 +103,23 @@ class RpcTurnClient:
                 elif kind == "done":
                     yield _usage(message.done.usage)
 
+    @asynccontextmanager
+    async def _proto(self, request: TurnRequest) -> AsyncIterator[pb.ChatRequest]:
+        """Convert a turn with its files, which are in memory during the block."""
+        async with read_files(self._files, request.project, request.messages) as files:
+            yield chat_request(request, files)
+
     async def count(self, request: TurnRequest) -> int:
         """Count the tokens of the prompt of a turn. Raises the service's errors."""
-        turn = chat_request(request)
-        count_request = pb.CountTokensRequest(model=turn.model, conversation=turn.conversation)
-        with translate_errors(SERVICE):
-            response = await self._stub.CountTokens(
-                count_request, metadata=self._metadata(request), timeout=self._timeout_s
-            )
+        with part_names(request.messages), openai_names(CHAT_PARAMS):
+            async with self._proto(request) as turn:
+                count_request = pb.CountTokensRequest(
+                    model=turn.model, conversation=turn.conversation
+                )
+                with translate_errors(SERVICE):
+                    response = await self._stub.CountTokens(
+                        count_request, metadata=self._metadata(request), timeout=self._timeout_s
+                    )
         return response.prompt_tokens
 
     def _metadata(self, request: TurnRequest) -> Metadata:
@@ -118,38 +140,31 @@ def _engine_deaths() -> Iterator[None]:
 
 # ---- requests
 
-_PART: Final = OneofMapper(
-    TurnPart,
-    chat.ContentPart,
-    fields={
-        TextPart: "text",
-        RefusalPart: "refusal",
-        ImagePart: "image",
-        AudioPart: "audio",
-        DocumentPart: "document",
-    },
-    uses=[
-        MessageMapper(ImagePart, chat.Media, only_message=["filename"]),
-        MessageMapper(AudioPart, chat.Media, only_message=["detail", "url", "filename"]),
-        MessageMapper(DocumentPart, chat.Media, only_message=["detail", "url"]),
-    ],
-)
 _MESSAGE: Final = MessageMapper(
     TurnMessage,
     chat.ChatMessage,
     renamed={"calls": "tool_calls", "call_id": "tool_call_id"},
-    uses=[_PART],
+    only_domain=["parts"],
+    only_message=["parts"],
 )
 _TOOL: Final = MessageMapper(TurnTool, chat.Tool)
 _CHOICE: Final = MessageMapper(TurnChoice, chat.ToolChoice, renamed={"allowed": "allowed_names"})
 
 
-def chat_request(request: TurnRequest) -> pb.ChatRequest:
-    """Convert a turn."""
+def chat_request(request: TurnRequest, files: Files) -> pb.ChatRequest:
+    """Convert a turn; `files` are the files of its messages, by id.
+
+    Raises InvalidField, UnsupportedValue or TooLong for a picture or a document.
+    """
+    messages = [
+        _MESSAGE.to_message(each, parts=[content_part(part, files) for part in each.parts])
+        for each in request.messages
+    ]
+    check_media(request.messages, messages)
     return pb.ChatRequest(
         model=request.model,
         conversation=pb.Conversation(
-            messages=map(_MESSAGE.to_message, request.messages),
+            messages=messages,
             tools=map(_TOOL.to_message, request.tools),
             tool_choice=_CHOICE.to_message(request.choice),
             template=chat.TemplateOptions(

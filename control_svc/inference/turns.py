@@ -45,31 +45,32 @@ class RefusalPart(NamedTuple):
 
 
 class ImagePart(NamedTuple):
-    """An image: its bytes, or the URL from which the inference service fetches it."""
+    """An image, in one of two places. It is read when the turn is sent."""
 
-    data: bytes = b""
-    media_type: str = ""
-    detail: str = "auto"
-    """"auto", "low" or "high"."""
+    field: str
+    """The part in errors, such as "input[0].content[1]"."""
     url: str = ""
-
-
-class AudioPart(NamedTuple):
-    """Audio."""
-
-    data: bytes
-    media_type: str
+    """A data URL, or an address that the inference service fetches."""
+    file_id: str = ""
+    """A file of the project; empty for `url`."""
+    detail: str = ""
+    """"auto", "low" or "high"; empty for "auto"."""
 
 
 class DocumentPart(NamedTuple):
-    """A PDF or text file, which the inference service converts to text."""
+    """A PDF, a text file or an image, in one of two places. It is read when the turn is sent."""
 
-    data: bytes
-    media_type: str
+    field: str
+    """The part in errors."""
+    data: str = ""
+    """A data URL, or base64 alone."""
+    file_id: str = ""
+    """A file of the project; empty for `data`."""
     filename: str = ""
+    """The model reads it. Empty for the name of the file."""
 
 
-TurnPart = TextPart | RefusalPart | ImagePart | AudioPart | DocumentPart
+TurnPart = TextPart | RefusalPart | ImagePart | DocumentPart
 
 
 class TurnCall(NamedTuple):

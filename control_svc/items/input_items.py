@@ -29,12 +29,14 @@ from control_svc.items.model import (
     Role,
     Text,
 )
-from svc_kit.errors import InvalidField, MissingField
+from openai_wire.shared.media import FileReference, decode_file, image_media
+from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 MAX_TOOLS: Final = 128
 """Tools in the list of one MCP server; the prompt contains all of them."""
 MAX_CALL_ID_CHARACTERS: Final = 64
 MAX_TOOL_NAME_CHARACTERS: Final = 128
+IMAGE_DETAILS: Final = ("", "auto", "low", "high")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +67,9 @@ class InputItem:
         if isinstance(content, McpListTools):
             check_length(f"{field}.tools", content.tools, MAX_TOOLS)
         _check_text(content, field)
+        name = "content" if isinstance(content, Message) else "output"
         for index, part in enumerate(content_parts(content)):
-            _check_part(part, f"{field}.content[{index}]")
+            _check_part(part, f"{field}.{name}[{index}]")
         if isinstance(content, Message) and content.role is not Role.ASSISTANT:
             _check_no_refusal(content, field)
         _check_numbers(content, field)
@@ -81,12 +84,14 @@ def content_parts(content: Content) -> tuple[Part, ...]:
     return ()
 
 
-def referenced_files(items: Sequence[InputItem]) -> Iterator[tuple[int, str]]:
-    """Yield the index of an item and the id of a file that it refers to."""
+def referenced_files(items: Sequence[InputItem], field: str) -> Iterator[FileReference]:
+    """Yield the files that items refer to; `field` is the field of the items."""
     for index, item in enumerate(items):
-        for part in () if item.content is None else content_parts(item.content):
+        name = "content" if isinstance(item.content, Message) else "output"
+        parts = () if item.content is None else content_parts(item.content)
+        for number, part in enumerate(parts):
             if isinstance(part, Image | FileInput) and part.file_id:
-                yield index, part.file_id
+                yield FileReference(f"{field}[{index}].{name}[{number}].file_id", part.file_id)
 
 
 def _check_names(content: Content, field: str) -> None:
@@ -109,7 +114,7 @@ def _check_text(content: Content, field: str) -> None:
 
 
 def _check_part(part: Part, field: str) -> None:
-    """Validate that an image or a file has exactly one source."""
+    """Validate that an image or a file has exactly one source, and that source."""
     if isinstance(part, Image):
         url, name = part.url, "a URL"
     elif isinstance(part, FileInput):
@@ -118,6 +123,18 @@ def _check_part(part: Part, field: str) -> None:
         return
     if bool(url) == bool(part.file_id):
         raise InvalidField(field=field, problem=f"it must have either {name} or a file id")
+    if isinstance(part, Image):
+        check_image(part, field)
+    elif part.data_url:
+        decode_file(field, part.data_url)
+
+
+def check_image(image: Image, field: str) -> None:
+    """Validate the URL and the detail of an image. Raises InvalidField or UnsupportedValue."""
+    if image.url:
+        image_media(field, image.url, "")
+    if image.detail not in IMAGE_DETAILS:
+        raise UnsupportedValue(field=f"{field}.detail", value=image.detail)
 
 
 def _check_no_refusal(message: Message, field: str) -> None:

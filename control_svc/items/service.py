@@ -94,8 +94,8 @@ async def _check_files(
     now: datetime,
     field: str,
 ) -> None:
-    for index, file_id in referenced_files(inputs):
-        await FileQueries(tx).get(project, file_id, now, f"{field}[{index}].content")
+    for path, file_id in referenced_files(inputs, field):
+        await FileQueries(tx).get(project, file_id, now, path)
 
 
 async def _assign_ids(

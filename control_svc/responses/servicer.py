@@ -9,6 +9,7 @@ from corral.control.v1 import response_service_pb2_grpc as rpc
 
 from control_svc.base.proto import Context, caller_project, page_request
 from control_svc.event_log.model import BEFORE_FIRST, Event
+from control_svc.items.input_items import Include
 from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
 from control_svc.responses.ephemeral import EphemeralResponses
@@ -120,7 +121,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         return pb.CompactResponseResponse(
             id=compacted.id,
             create_time=encode_timestamp(compacted.created_at),
-            output=items_to_pb(compacted.output, ()),
+            output=items_to_pb(compacted.output, [Include.INPUT_IMAGE_URLS]),
             usage=USAGE.to_message(compacted.usage),
         )
 

@@ -216,6 +216,7 @@ def loop_settings(project: str, response: Response, start: StartState) -> LoopSe
         ),
         priority=start.priority,
         keep_for=start.keep_for,
+        item_names={item.id: f"input[{index}]" for index, item in enumerate(start.own)},
     )
 
 

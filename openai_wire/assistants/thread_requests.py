@@ -10,6 +10,7 @@ from pydantic import Field, Tag
 
 from openai_wire.assistants.tools import ToolResourcesBody, new_stores_to_proto, resources_to_proto
 from openai_wire.shared.fields import BY_KIND, WireModel, drop_neutral, update_mask, validate
+from openai_wire.shared.media import scheme_of
 from openai_wire.shared.pagination import PageQuery
 from svc_kit.errors import MissingField, UnsupportedValue
 
@@ -171,6 +172,7 @@ def _part(part: MessagePart, path: str) -> item_pb2.ItemPart:
         return item_pb2.ItemPart(text=item_pb2.TextPart(text=part.text))
     if part.type == "image_url" and part.image_url is not None:
         url = part.image_url
+        scheme_of(f"{path}.image_url.url", url.url)
         return item_pb2.ItemPart(image=item_pb2.ImagePart(url=url.url, detail=url.detail or ""))
     if part.type == "image_file" and part.image_file is not None:
         file = part.image_file

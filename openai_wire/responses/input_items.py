@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, Tag
 
 from openai_wire.shared.fields import BY_KIND, WireModel, check_type, validate
 from openai_wire.shared.json_body import json_text
+from openai_wire.shared.media import scheme_of
 from svc_kit.errors import InvalidType, MissingField, UnsupportedField, UnsupportedValue
 
 TextOrParts = Annotated[
@@ -104,6 +105,8 @@ def _text(part: TextPart, path: str) -> item_pb2.TextPart:
 def _image(part: ImagePart, path: str) -> item_pb2.ImagePart:
     if not part.image_url and not part.file_id:
         raise MissingField(field=f"{path}.image_url")
+    if part.image_url:
+        scheme_of(f"{path}.image_url", part.image_url)
     detail = "high" if part.detail == "original" else part.detail
     return item_pb2.ImagePart(
         url=part.image_url or "", file_id=part.file_id or "", detail=detail or ""

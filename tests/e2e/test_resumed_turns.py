@@ -35,6 +35,7 @@ from svc_kit.errors import ModelNotFound, SchemaInvalid
 from tests.e2e.conftest import KillableCorral
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.services import Corral, wait_until_serving
+from tests.support.stored_files import MemoryFiles
 
 pytestmark = pytest.mark.e2e
 ENGINE = "inference_svc.engine_process.main"
@@ -96,7 +97,7 @@ class Turn:
 async def client(up: Corral) -> AsyncIterator[RpcTurnClient]:
     """The turn client of the control service, for the shared server."""
     async with grpc.aio.insecure_channel(up.target) as channel:
-        yield RpcTurnClient(channel, None, timeout_s=20)
+        yield RpcTurnClient(channel, None, MemoryFiles(), timeout_s=20)
 
 
 def make_turn(
@@ -218,7 +219,7 @@ async def test_a_turn_is_resumed_after_its_engine_was_killed(killable: KillableC
     """The call fails as unavailable, and the resumed output continues the earlier one."""
     turn_request = make_turn("Tell me a story.", ignore_eos=True, max_tokens=4000)
     async with grpc.aio.insecure_channel(killable.target) as channel:
-        client = RpcTurnClient(channel, None, timeout_s=20)
+        client = RpcTurnClient(channel, None, MemoryFiles(), timeout_s=20)
         before = await run_until_killed(killable, client, turn_request)
         await asyncio.to_thread(wait_until_serving, killable.target)
         limited = replace(turn_request, max_tokens=len(before.token_ids) + 20)
@@ -252,7 +253,7 @@ async def test_an_abandoned_turn_is_cancelled(killable: KillableCorral) -> None:
     """Its slot is free at the next step."""
     mark = killable.program.bookmark()
     async with grpc.aio.insecure_channel(killable.target) as channel:
-        client = RpcTurnClient(channel, None, timeout_s=20)
+        client = RpcTurnClient(channel, None, MemoryFiles(), timeout_s=20)
         async with aclosing(
             client.run(make_turn("Hello", ignore_eos=True, max_tokens=9000))
         ) as run:

@@ -132,6 +132,14 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
             model=self._model(request.model).name,
         )
 
+    async def CountTokens(
+        self, request: inference_service_pb2.CountTokensRequest, context: Context
+    ) -> inference_service_pb2.CountTokensResponse:
+        """Every part of a message counts as a token."""
+        self._record(request, context)
+        num_parts = sum(len(message.parts) for message in request.conversation.messages)
+        return inference_service_pb2.CountTokensResponse(prompt_tokens=num_parts)
+
     async def Detokenize(
         self, request: inference_service_pb2.DetokenizeRequest, context: Context
     ) -> inference_service_pb2.DetokenizeResponse:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.control import Client
-from tests.support.conversation_client import make_message
 from tests.support.response_client import ResponseClient
 
 Ids = Mapping[str, str]
@@ -28,11 +27,21 @@ async def observe_response(client: Client, ids: Ids) -> object:
     return await responses.get(made), await responses.input_items(made), events
 
 
+ITEM_WITH_FILES: Mapping[str, Any] = {
+    "message": {
+        "role": "ITEM_ROLE_USER",
+        "parts": [
+            {"text": {"text": "x"}},
+            {"image": {"file_id": "{file}"}},
+            {"file": {"file_id": "{file}"}},
+        ],
+    }
+}
 # It is not stored, since jobs would change the answers that are compared.
 _CONTINUATION = {
     "previous_response_id": "{response}",
     "settings": {"store": False},
-    "input": [make_message("x")],
+    "input": [ITEM_WITH_FILES],
 }
 
 RESPONSE_CALLS: Calls = {

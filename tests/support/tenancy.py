@@ -25,7 +25,12 @@ from tests.support.batches import CHAT, BatchClient, chat_line, jsonl
 from tests.support.control import BATCH, USER_DATA, Client
 from tests.support.conversation_client import ConversationClient, make_message
 from tests.support.registry import Registry, adapter_bytes
-from tests.support.response_tenancy import RESPONSE_CALLS, create_response, observe_response
+from tests.support.response_tenancy import (
+    ITEM_WITH_FILES,
+    RESPONSE_CALLS,
+    create_response,
+    observe_response,
+)
 from tests.support.thread_tenancy import (
     ASSISTANT_CALLS,
     MESSAGE_CALLS,
@@ -207,7 +212,10 @@ RESOURCES: Mapping[str, Resource] = {
             "UpdateConversation": [{"conversation_id": "{conversation}"}],
             "DeleteConversation": [{"conversation_id": "{conversation}"}],
             "CreateConversationItems": [
-                {"conversation_id": "{conversation}", "items": [make_message("x")]}
+                {
+                    "conversation_id": "{conversation}",
+                    "items": [ITEM_WITH_FILES],
+                }
             ],
             "GetConversationItem": [{"conversation_id": "{conversation}", "item_id": "{item}"}],
             "ListConversationItems": [{"conversation_id": "{conversation}"}],

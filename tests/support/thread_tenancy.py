@@ -51,7 +51,7 @@ async def observe_thread(client: Client, ids: Ids) -> object:
 
 _WITH_FILE = {
     "role": "ITEM_ROLE_USER",
-    "parts": [{"text": {"text": "x"}}],
+    "parts": [{"text": {"text": "x"}}, {"image": {"file_id": "{attached}"}}],
     "attachments": [{"file_id": "{attached}"}],
 }
 _MESSAGE = {"thread_id": "{thread}", "message_id": "{message}"}

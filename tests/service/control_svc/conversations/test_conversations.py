@@ -217,7 +217,7 @@ async def test_invalid_requests_are_refused(conversations: ConversationClient) -
             ItemNotFound,
             "items[1].id",
         ),
-        (conversations.create(unknown_file), FileNotFound, "items[0].content"),
+        (conversations.create(unknown_file), FileNotFound, "items[0].content[1].file_id"),
         (conversations.create(two_sources), InvalidField, "items[0].content[1]"),
         (conversations.create(*[make_message("x")] * 21), TooLong, "items"),
         (conversations.add(created.id), MissingField, "items"),

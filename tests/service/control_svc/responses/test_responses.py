@@ -170,19 +170,6 @@ async def test_prepare_computes_the_prompt_without_an_answer(
         await client.prepare("Much")
 
 
-async def test_images_are_omitted_for_a_text_model(
-    client: ResponseClient, model: ScriptedModel
-) -> None:
-    """A message of images alone becomes an empty text."""
-    picture = item_pb2.ItemPart(image=item_pb2.ImagePart(url="data:image/png;base64,AA=="))
-    message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=[picture])
-    response = await client.create("Look", item_pb2.Item(message=message))
-
-    assert output_text(response) == "The answer is 4"
-    assert model.prompt_texts() == ["Look", ""]
-    assert all(message.parts for message in model.requests[-1].messages)
-
-
 async def test_an_answer_that_reaches_the_token_limit_is_incomplete(client: ResponseClient) -> None:
     """The partial output is kept with status incomplete."""
     events = await collect_events(client, "What is 2 + 2?", max_output_tokens=2)

@@ -4,10 +4,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from control_svc.agent.prompt import turn_messages
+from control_svc.inference.turns import DocumentPart, ImagePart, TextPart
 from control_svc.items.model import (
     Content,
+    FileInput,
     FunctionCall,
     FunctionCallOutput,
+    Image,
     Item,
     ItemStatus,
     Message,
@@ -26,13 +29,17 @@ def make_output(text: str, call_id: str = "call_1") -> FunctionCallOutput:
     return FunctionCallOutput(call_id=call_id, output=(Text(text=text),))
 
 
+def make_items(*contents: Content) -> list[Item]:
+    """Items i0, i1 and so on."""
+    fields: Any = {"status": ItemStatus.COMPLETED, "created_at": datetime.now(UTC)}
+    return [Item(id=f"i{n}", content=content, **fields) for n, content in enumerate(contents)]
+
+
 def prompt_calls(*contents: Content) -> list[tuple[str, list[str]]]:
     """The roles of the messages, with the arguments of their calls."""
-    fields: Any = {"status": ItemStatus.COMPLETED, "created_at": datetime.now(UTC)}
-    items = [Item(id=f"i{n}", content=content, **fields) for n, content in enumerate(contents)]
     return [
         (str(message.role), [call.arguments for call in message.calls])
-        for message in turn_messages("", items)
+        for message in turn_messages("", make_items(*contents))
     ]
 
 
@@ -59,4 +66,27 @@ def test_a_call_without_output_is_omitted() -> None:
         ("user", []),
         ("assistant", ["Oslo"]),
         ("tool", []),
+    ]
+
+
+def test_pictures_and_documents_keep_their_places_and_are_named_by_their_items() -> None:
+    """By the name of the item or else its id; texts of an output are one text without them."""
+    image, document = Image(url="https://host/x", detail="low"), FileInput(file_id="file-1")
+    items = make_items(
+        Message(role=Role.USER, content=(Text(text="?"), image)),
+        make_call("Rome"),
+        FunctionCallOutput(call_id="call_1", output=(document, Text(text="sun"))),
+        Message(role=Role.ASSISTANT, content=(Image(file_id="file-2"),)),
+        make_call("Oslo", "call_2"),
+        FunctionCallOutput(call_id="call_2", output=(Text(text="a"), Text(text="b"))),
+    )
+    messages = turn_messages("Be brief", items, {"i2": "input[1]"})
+
+    assert [message.parts for message in messages] == [
+        (TextPart("Be brief"),),
+        (TextPart("?"), ImagePart("i0.content[1]", url="https://host/x", detail="low")),
+        (),
+        (DocumentPart("input[1].output[0]", file_id="file-1"), TextPart("sun")),
+        (ImagePart("i3.content[0]", file_id="file-2"),),
+        (TextPart("ab"),),
     ]

@@ -14,6 +14,7 @@ from control_svc.batches.model import BatchEndpoint, LineState, NewBatch
 from svc_kit.errors import FileNotFound
 from svc_kit.rpc.client import open_channel
 from tests.support.batches import RESPONSES, batch_line
+from tests.support.stored_files import MemoryFiles
 
 BATCH = NewBatch(input_file_id="f", endpoint=BatchEndpoint.RESPONSES).make(
     "batch_1", datetime(2026, 11, 22, tzinfo=UTC)
@@ -49,7 +50,9 @@ async def test_errors_of_a_line_are_its_result(
     channel: grpc.aio.Channel, prompt: str, state: LineState, status: int, code: str | None
 ) -> None:
     """With the status and the code of the same request over HTTP; bugs included."""
-    client = LineClient(channel, None, fingerprint="f", timeout_s=5, responses=run_response)
+    client = LineClient(
+        channel, None, fingerprint="f", timeout_s=5, responses=run_response, files=MemoryFiles()
+    )
     request = json.dumps(batch_line("a", RESPONSES, input=prompt)).encode()
     result: LineResult = await client.run("p", BATCH, PendingLine(1, b"", request))
     response = json.loads(result.text)["response"]

@@ -1,15 +1,19 @@
 """Conversion of turns to requests of the inference service."""
 
+from base64 import b64encode
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from corral.inference.v1 import chat_pb2 as chat
 from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import inference_service_pb2 as pb
 
+from control_svc.inference import turn_client
 from control_svc.inference.generation_options import OPTIONS
-from control_svc.inference.turn_client import chat_request
 from control_svc.inference.turns import (
     ChoiceMode,
+    DocumentPart,
     ImagePart,
     JsonObject,
     JsonSchema,
@@ -19,10 +23,24 @@ from control_svc.inference.turns import (
     TurnChoice,
     TurnFormat,
     TurnMessage,
+    TurnPart,
     TurnRequest,
     TurnRole,
     TurnTool,
 )
+from openai_wire.shared.media import MAX_MEDIA_BYTES, StoredFile
+from svc_kit.errors import TooLong
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PNG_URL = f"data:image/png;base64,{b64encode(PNG).decode()}"
+PDF = b"%PDF-1.7"
+FILES = {"file-1": StoredFile("a.pdf", PDF), "file-2": StoredFile("cat.png", PNG)}
+
+
+def chat_request(request: TurnRequest) -> pb.ChatRequest:
+    """Convert a turn whose files are `FILES`."""
+    return turn_client.chat_request(request, FILES)
+
 
 HELLO = TurnMessage(TurnRole.USER, (TextPart("Hello"),))
 
@@ -36,7 +54,9 @@ def test_messages_and_tools_are_converted_unchanged() -> None:
             seed=1,
             messages=(
                 TurnMessage(TurnRole.DEVELOPER, (TextPart("Be kind."),)),
-                TurnMessage(TurnRole.USER, (TextPart("?"), ImagePart(b"png", "image/png", "low"))),
+                TurnMessage(
+                    TurnRole.USER, (TextPart("?"), ImagePart("field", PNG_URL, detail="low"))
+                ),
                 TurnMessage(
                     TurnRole.ASSISTANT,
                     (RefusalPart("No."),),
@@ -60,7 +80,7 @@ def test_messages_and_tools_are_converted_unchanged() -> None:
     developer, user, assistant, tool = request.conversation.messages
 
     assert developer.role == chat.ROLE_DEVELOPER
-    assert user.parts[1].image == chat.Media(data=b"png", media_type="image/png", detail="low")
+    assert user.parts[1].image == chat.Media(data=PNG, media_type="image/png", detail="low")
     assert assistant == expected
     assert (tool.role, tool.tool_call_id, tool.name) == (chat.ROLE_TOOL, "call_1", "look")
     assert [each.HasField("strict") for each in request.conversation.tools] == [True, False]
@@ -159,3 +179,49 @@ def test_a_format_replaces_the_constraint_of_the_options(
     )  # fmt: skip
 
     assert chat_request(request).options.constraint == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (ImagePart("f", "https://host/x.png"), {"image": {"url": "https://host/x.png"}}),
+        (ImagePart("f", file_id="file-2", detail="low"), {"image": {"data": PNG, "detail": "low"}}),
+        (ImagePart("f", file_id="file-1"), {"image": {"data": PDF}}),
+        (
+            DocumentPart("f", file_id="file-1"),
+            {"document": {"data": PDF, "filename": "a.pdf"}},
+        ),
+        (
+            DocumentPart("f", file_id="file-1", filename="b"),
+            {"document": {"data": PDF, "filename": "b"}},
+        ),
+        (DocumentPart("f", file_id="file-2"), {"image": {"data": PNG}}),
+        (
+            DocumentPart("f", "data:text/plain;base64,aGk=", filename="b"),
+            {"document": {"data": b"hi", "media_type": "text/plain", "filename": "b"}},
+        ),
+        (DocumentPart("f", "aGk="), {"document": {"data": b"hi"}}),
+    ],
+)
+def test_pictures_and_documents_are_sent_as_bytes_or_addresses(
+    part: TurnPart, expected: Any
+) -> None:
+    """A document with the bytes of a picture is a picture."""
+    message = TurnMessage(TurnRole.USER, (part,))
+    request = chat_request(TurnRequest(project="p", model="", messages=(message,), seed=1))
+
+    assert list(request.conversation.messages[0].parts) == [chat.ContentPart(**expected)]
+
+
+def test_the_pictures_of_a_turn_are_bounded_together() -> None:
+    """The error has the field of the first one that is too much, also over several messages."""
+    files = {"file-1": StoredFile("x", bytes(MAX_MEDIA_BYTES // 2))}
+    messages = [
+        TurnMessage(TurnRole.USER, (TextPart("?"), ImagePart(f"input[{index}]", file_id="file-1")))
+        for index in range(3)
+    ]
+    turn = TurnRequest(project="p", model="", messages=tuple(messages), seed=1)
+
+    with pytest.raises(TooLong) as caught:
+        turn_client.chat_request(turn, files)
+    assert caught.value.field == "input[2]"

@@ -17,6 +17,7 @@ from control_svc.items.model import (
     McpListTools,
     McpToolDescription,
     Message,
+    Part,
     Reasoning,
     Refusal,
     Role,
@@ -25,7 +26,7 @@ from control_svc.items.model import (
     TokenLogprob,
 )
 from control_svc.items.queries import decode_content, encode_content
-from svc_kit.errors import TooLong
+from svc_kit.errors import DomainError, TooLong
 
 CITATION = FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
 LOGPROB = TokenLogprob(
@@ -76,3 +77,50 @@ def test_a_list_of_mcp_tools_is_limited() -> None:
         InputItem(content=McpListTools(server_label="s", tools=tuple(tools))).check("input[0]")
 
     assert (error.value.field, error.value.limit) == ("input[0].tools", MAX_TOOLS)
+
+
+@pytest.mark.parametrize("name", ["content", "output"])
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        (Image(url="ftp://host/x.png"), ""),
+        (Image(url="cat.png"), ""),
+        (Image(url="data:image/png;base64,?"), ""),
+        (Image(url="data:image/png,x"), ""),
+        (Image(url="https://host/x.png", file_id="file-1"), ""),
+        (Image(), ""),
+        (Image(url="https://host/x.png", detail="huge"), ".detail"),
+        (FileInput(data_url="not base64"), ""),
+        (FileInput(data_url="data:text/plain,x"), ""),
+        (FileInput(data_url="AAAA", file_id="file-1"), ""),
+        (FileInput(), ""),
+    ],
+    ids=repr,
+)
+def test_a_malformed_picture_or_document_is_refused(part: Part, field: str, name: str) -> None:
+    """In messages and outputs of functions; the error names the part."""
+    content: Content = Message(role=Role.USER, content=(Text(text="?"), part))
+    if name == "output":
+        content = FunctionCallOutput(call_id="c", output=(Text(text="?"), part))
+    with pytest.raises(DomainError) as error:
+        InputItem(content=content).check("input[0]")
+
+    assert error.value.field == f"input[0].{name}[1]{field}"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Image(url="https://host/x.png", detail="auto"),
+        Image(url="http://host/x.png"),
+        Image(url="data:image/png;base64,AAAA", detail="low"),
+        Image(file_id="file-1", detail="high"),
+        FileInput(data_url="data:application/pdf;base64,AAAA", filename="a.pdf"),
+        FileInput(data_url="AAAA"),
+        FileInput(file_id="file-1"),
+    ],
+    ids=repr,
+)
+def test_pictures_and_documents_have_one_source(part: Part) -> None:
+    """A URL or base64, or a file."""
+    InputItem(content=Message(role=Role.USER, content=(part,))).check("input[0]")

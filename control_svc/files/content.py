@@ -1,0 +1,63 @@
+"""Reads whole files into memory, for prompts that refer to them."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from control_svc.base.weighted_semaphore import WeightedSemaphore
+from control_svc.blobs.store import BlobMissing, BlobStore
+from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.files.model import File
+from control_svc.files.queries import FileQueries
+from openai_wire.shared.media import FileReference, MediaBudget, StoredFile
+from svc_kit.errors import FileNotFound
+
+_MEMORY_BYTES: Final = 256 * 1024 * 1024
+"""Limit of all files that are in memory."""
+
+
+class FileContents:
+    """Reads files for prompts, with limits for each prompt and for the process."""
+
+    def __init__(self, transactions: Transactions, blobs: BlobStore, clock: Clock) -> None:
+        self._transactions = transactions
+        self._blobs = blobs
+        self._clock = clock
+        self._memory = WeightedSemaphore(_MEMORY_BYTES)
+
+    @asynccontextmanager
+    async def open(
+        self, project: str, references: Sequence[FileReference]
+    ) -> AsyncIterator[Mapping[str, StoredFile]]:
+        """Yield the files by id. Waits while too many others are in memory.
+
+        Raises FileNotFound and TooLong, with the field of the reference, and StorageFailed.
+        """
+        files = await self._find(project, references) if references else {}
+        async with self._memory.reserve(sum(file.size_bytes for file in files.values())):
+            fields = {file_id: field for field, file_id in references}
+            yield {
+                file_id: StoredFile(file.filename, await self._read(file, fields[file_id]))
+                for file_id, file in files.items()
+            }
+
+    async def _find(self, project: str, references: Sequence[FileReference]) -> dict[str, File]:
+        budget = MediaBudget()
+
+        async def find(tx: Transaction) -> dict[str, File]:
+            files: dict[str, File] = {}
+            for field, file_id in references:
+                if file_id not in files:
+                    now = self._clock()
+                    files[file_id] = await FileQueries(tx).get(project, file_id, now, field)
+                budget.add(field, files[file_id].size_bytes)
+            return files
+
+        return await self._transactions.read(find)
+
+    async def _read(self, file: File, field: str) -> bytes:
+        try:
+            chunks = self._blobs.read(file.blob_key, 0, file.size_bytes)
+            return b"".join([chunk async for chunk in chunks])
+        except BlobMissing:  # the file was deleted meanwhile
+            raise FileNotFound(file=file.id, field=field) from None
