@@ -21,6 +21,10 @@ from svc_kit.settings.groups import (
     default_data_dir,
 )
 
+MediaHost = Annotated[
+    str, Field(pattern=r"^(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(:[0-9]{1,5})?$")
+]
+
 
 class EngineSettings(SettingsGroup):
     """The engine: sizes, scheduling and queue limits."""
@@ -107,6 +111,15 @@ class LimitSettings(SettingsGroup):
     """Maximum number of messages of a conversation."""
     caller_templates: bool = False
     """Whether a request may contain its own chat template."""
+    image_pixels: int = Field(40_000_000, ge=1, le=40_000_000)
+    """Maximum number of pixels of a picture."""
+    audio_s: float = Field(600.0, gt=0, le=900)
+    """Maximum duration of a sound."""
+    media_hosts: list[MediaHost] = Field([])
+    """Hosts from which pictures, sounds and documents are fetched by their http or https URLs:
+    names such as "images.example.com", or "*.example.com" for all names that end like this, each
+    with its port if it is not the usual one. A name may have a private address; a name that only
+    matches a suffix may not."""
 
 
 class AdapterSettings(SettingsGroup):

@@ -20,7 +20,11 @@ DECODE_IMAGE: Final = Job(
 )
 """A picture of 40 million pixels takes up to a second on an idle core."""
 DECODE_AUDIO: Final = Job(
-    "inference_svc.media.audio_job", "decode", deadline_s=10.0, memory_bytes=1024 * MIB
+    "inference_svc.media.audio_job",
+    "decode",
+    deadline_s=10.0,
+    memory_bytes=1024 * MIB,
+    output_bytes=96 * MIB,
 )
 """Ten minutes of MP3 take a second or two on an idle core."""
 PRELOADED: Final = (

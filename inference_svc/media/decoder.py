@@ -60,7 +60,7 @@ class MediaDecoder:
             InvalidField: It is empty, damaged, of another format, or has too many pixels.
             QueueFull: Too many files wait.
         """
-        _check_bytes(field, data, self._limits.image_bytes)
+        check_file_bytes(field, data, self._limits.image_bytes)
         payload = {
             "data": data,
             "max_pixels": self._limits.image_pixels,
@@ -85,7 +85,7 @@ class MediaDecoder:
             InvalidField: It is empty, damaged, of another format, or lasts too long.
             QueueFull: Too many files wait.
         """
-        _check_bytes(field, data, self._limits.audio_bytes)
+        check_file_bytes(field, data, self._limits.audio_bytes)
         payload = {"data": data, "rate": rate, "max_seconds": self._limits.audio_s}
         match await self._run(DECODE_AUDIO, payload, field, "sound"):
             case {"samples": bytes(samples)} if len(samples) >= 8 and len(samples) % 4 == 0:
@@ -107,7 +107,8 @@ def _invalid_result(field: str, noun: str) -> InvalidField:
     return InvalidField(field=field, problem=f"the {noun} {_PROBLEMS[FailureKind.CRASHED]}")
 
 
-def _check_bytes(field: str, data: bytes, limit: int) -> None:
+def check_file_bytes(field: str, data: bytes, limit: int) -> None:
+    """Raise InvalidField for an empty file and TooLong for one of more than `limit` bytes."""
     if not data:
         raise InvalidField(field=field, problem="the file is empty")
     if len(data) > limit:

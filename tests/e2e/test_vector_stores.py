@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.documents import docx, pdf
 from tests.support.minilm import minilm_path
 from tests.support.moving import corral, read_id_map
 from tests.support.sdk_batches import CONTROL, ENGINE, kill_process
@@ -247,46 +248,15 @@ def test_documents_are_parsed(client: openai.OpenAI) -> None:
     store = client.vector_stores.create()
     batch = client.vector_stores.file_batches.upload_and_poll(
         store.id,
-        files=[("paper.pdf", make_pdf("Zebras are striped")), ("letter.docx", make_docx())],
+        files=[
+            ("paper.pdf", pdf("Zebras are striped")),
+            ("letter.docx", docx("Please pay the invoice.", "Total 12")),
+        ],
     )
 
     assert batch.file_counts.completed == 2
     assert search(client, store.id, "zebras")[0] == "paper.pdf"
     assert search(client, store.id, "invoice")[0] == "letter.docx"
-
-
-def make_pdf(text: str) -> bytes:
-    """Return a PDF with one line of text."""
-    stream = f"BT /F1 24 Tf 72 700 Td ({text}) Tj ET"
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R"
-        " /Resources << /Font << /F1 5 0 R >> >> >>",
-        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    text, offsets = "%PDF-1.4\n", []
-    for number, each in enumerate(objects, 1):
-        offsets.append(len(text))
-        text += f"{number} 0 obj\n{each}\nendobj\n"
-    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
-    text += (
-        f"xref\n0 6\n0000000000 65535 f \n{table}trailer << /Size 6 /Root 1 0 R >>\n"
-        f"startxref\n{len(text)}\n%%EOF"
-    )
-    return text.encode()
-
-
-def make_docx() -> bytes:
-    """Return a Word document."""
-    from docx import Document
-
-    document, packed = Document(), io.BytesIO()
-    document.add_paragraph("Please pay the invoice.")
-    document.add_table(1, 2).rows[0].cells[1].text = "Total 12"
-    document.save(packed)
-    return packed.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,15 @@
 import asyncio
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final
 
 from control_svc.base.private_file import temporary_file
 from control_svc.blobs.store import BlobStore
 from control_svc.files.model import File
-from control_svc.vector_stores.ingest.text_extraction import UNSUPPORTED
 from control_svc.vector_stores.model import ProblemCode
+from svc_kit.documents.text_extraction import UNSUPPORTED
+from svc_kit.documents.text_job import READ_TEXT, describe_failure
 from svc_kit.local_files import disk_errors
-from svc_kit.sandbox.jobs import MIB, FailureKind, Job, JobFailed, JobRunner
+from svc_kit.sandbox.jobs import JobFailed, JobRunner
 
 
 class ExtractionFailed(Exception):
@@ -20,22 +20,6 @@ class ExtractionFailed(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-READ_TEXT: Final = Job(
-    "control_svc.vector_stores.ingest.text_extraction",
-    "read_text",
-    deadline_s=60.0,
-    memory_bytes=512 * MIB,
-    output_bytes=96 * MIB,
-)
-"""A page of PDF may take seconds and much memory."""
-_PROBLEMS: Final = {
-    FailureKind.DEADLINE: "extracting its text takes too long",
-    FailureKind.MEMORY: "extracting its text takes too much memory",
-    FailureKind.OUTPUT: "it has too much text",
-    FailureKind.CRASHED: "it cannot be read",
-}
 
 
 class TextExtractor:
@@ -67,7 +51,7 @@ class TextExtractor:
         try:
             result = await self._jobs.run(READ_TEXT, payload, key=file.sha256)
         except JobFailed as error:
-            problem = _PROBLEMS.get(error.kind, error.problem)
+            problem = describe_failure(error)
             is_unsupported = problem.startswith(UNSUPPORTED)
             code = ProblemCode.UNSUPPORTED_FILE if is_unsupported else ProblemCode.INVALID_FILE
             raise ExtractionFailed(code, f"The file cannot be used: {problem}.") from None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from control_svc.vector_stores.ingest.text_extraction import read_text
+from svc_kit.documents.text_extraction import read_text
 from svc_kit.sandbox.jobs import JobRefused
 
 

@@ -59,12 +59,13 @@ _BYTE_ORDER_MARKS: Final = (
 
 
 def read_text(payload: dict[str, Any]) -> dict[str, str]:
-    """Extract the "text" of the file at the absolute "path", uploaded as "filename".
+    """Extract the "text" of a file, uploaded as "filename": of its "data", or else of the file at
+    the absolute "path".
 
     Raises:
         JobRefused: the file is damaged or of an unsupported type.
     """
-    content = Path(payload["path"]).read_bytes()
+    content = payload.get("data") or Path(payload["path"]).read_bytes()
     suffix = PurePath(payload["filename"]).suffix.lower()
     text = _choose_reader(content, suffix)(content).replace("\x00", "")  # invalid in PostgreSQL
     return {"text": text.encode("utf-8", "replace").decode()}

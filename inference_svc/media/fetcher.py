@@ -1,0 +1,128 @@
+"""Fetches pictures, sounds and documents from the hosts that the operator allows."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Final
+
+import httpx2
+
+from svc_kit.errors import InvalidField, TooLong
+
+FETCH_TIMEOUT_S: Final = 5.0
+_PORTS: Final = {"http": 80, "https": 443}
+_MAX_ADDRESSES: Final = 4
+"""Of a host: so many are tried."""
+
+
+class MediaFetcher:
+    """Fetches files over HTTP. Redirects are not followed; the environment's proxies not used."""
+
+    def __init__(self, hosts: Sequence[str], *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
+        """`hosts` are names, or "*." and a suffix, with a port if it is not the usual one. Hosts
+        that are allowed by a suffix must have public addresses. `timeout_s` is for a file, from
+        resolving its host to its last byte."""
+        self._hosts = tuple(host.lower() for host in hosts)
+        self._timeout_s = timeout_s
+        self._tls: ssl.SSLContext | None = None
+
+    async def fetch(self, field: str, url: str, max_bytes: int) -> bytes:
+        """Return the file at a URL. `field` is the request field that errors name.
+
+        Raises:
+            InvalidField: The URL is invalid, its host is not allowed or fails, or does not answer
+                in time with a file.
+            TooLong: The file has more than `max_bytes`.
+        """
+        target, host_may_be_private = self._check(field, url)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                addresses = await _resolve(target, host_may_be_private)
+                if not addresses:
+                    raise InvalidField(
+                        field=field, problem=f"the host '{target.host}' has no public address"
+                    )
+                return await self._fetch_from(addresses, field, target, max_bytes)
+        except TimeoutError:
+            problem = f"fetching it took longer than {self._timeout_s:g} s"
+            raise InvalidField(field=field, problem=problem) from None
+        except (OSError, UnicodeError, httpx2.HTTPError):
+            problem = f"it cannot be fetched from '{target.host}'"
+            raise InvalidField(field=field, problem=problem) from None
+
+    def _check(self, field: str, url: str) -> tuple[httpx2.URL, bool]:
+        """Return the URL, and whether its host may have a private address."""
+        try:
+            target = httpx2.URL(url)
+        except (httpx2.InvalidURL, UnicodeError):
+            raise InvalidField(field=field, problem="it is not a valid URL") from None
+        if target.scheme not in _PORTS or target.userinfo:
+            raise InvalidField(
+                field=field, problem="it must be a data, http or https URL without a user name"
+            )
+        host = target.raw_host.decode("ascii").removesuffix(".")
+        port = target.port or _PORTS[target.scheme]
+        suffix = "" if port == _PORTS[target.scheme] else f":{port}"
+        if host + suffix in self._hosts:
+            return target, True
+        parents = [host[at:] for at, letter in enumerate(host) if letter == "."]
+        if any(f"*{parent}{suffix}" in self._hosts for parent in parents):
+            return target, False
+        raise InvalidField(
+            field=field,
+            problem=f"the host '{host}{suffix}' is not allowed on this server; send the content "
+            "itself, for example as a data URL",
+        )
+
+    async def _fetch_from(
+        self, addresses: Sequence[str], field: str, url: httpx2.URL, max_bytes: int
+    ) -> bytes:
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
+        async with httpx2.AsyncClient(verify=self._tls, timeout=None, trust_env=False) as client:
+            for address in addresses[:-1]:
+                try:
+                    return await _get(client, address, field, url, max_bytes)
+                except httpx2.ConnectError:
+                    continue
+            return await _get(client, addresses[-1], field, url, max_bytes)
+
+
+async def _resolve(url: httpx2.URL, host_may_be_private: bool) -> list[str]:
+    """The addresses of a host. The connection goes to one of them, and is not resolved again."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        url.raw_host.decode("ascii"), None, type=socket.SOCK_STREAM
+    )
+    addresses = [str(entry[4][0]) for entry in found]
+    return [
+        address for address in addresses if host_may_be_private or ip_address(address).is_global
+    ][:_MAX_ADDRESSES]
+
+
+async def _get(
+    client: httpx2.AsyncClient, address: str, field: str, url: httpx2.URL, max_bytes: int
+) -> bytes:
+    host = url.raw_host.decode("ascii")
+    request = client.build_request(
+        "GET",
+        url.copy_with(host=address),
+        headers={"host": url.netloc.decode("ascii"), "accept-encoding": "identity"},
+        extensions={"sni_hostname": host},
+    )
+    response = await client.send(request, stream=True)
+    try:
+        if response.status_code != httpx2.codes.OK:
+            problem = f"'{host}' answered with status {response.status_code}"
+            if response.has_redirect_location:
+                problem = f"'{host}' redirects to another address, which is not followed"
+            raise InvalidField(field=field, problem=problem)
+        content = bytearray()
+        async for chunk in response.aiter_raw():
+            content += chunk
+            if len(content) > max_bytes:
+                raise TooLong(field=field, length=len(content), limit=max_bytes, unit="bytes")
+        return bytes(content)
+    finally:
+        await response.aclose()

@@ -1,0 +1,1 @@
+"""Text of documents, extracted in sandboxed child processes."""
