@@ -25,6 +25,7 @@ from gateway.http.middleware import RequestMiddleware
 from gateway.routes import (
     adapters,
     assistants,
+    audio,
     batches,
     completions,
     conversations,
@@ -216,6 +217,7 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
     api.state.context = context
     for router in (
         completions.router,
+        audio.router,
         embeddings.router,
         models.router,
         files.router,

@@ -31,6 +31,9 @@ CHAT_PARAMS: ParamNames = _COMMON | {
     "template": "chat_template",
 }
 
+TRANSCRIPTION_PARAMS: ParamNames = {**CHAT_PARAMS, "messages": "file"}
+"""The only message has the file."""
+
 COMPLETION_PARAMS: ParamNames = _COMMON | {
     "text": "prompt",
     "token_ids": "prompt",
@@ -182,6 +185,8 @@ def openai_name(field: str, params: ParamNames) -> str:
     if steps[0] == "constraint":
         return params["constraint"]
     head, bracket, rest = steps[0].partition("[")
+    if params is TRANSCRIPTION_PARAMS and head == "messages":
+        return params[head]
     name = ".".join([params.get(head, head) + bracket + rest, *steps[1:]])
     name = _PARTS.sub(r"\1content", name).replace("prompt.ids[", "prompt[")
     name = _MEDIA.sub(_media_name, name)

@@ -35,7 +35,7 @@ class InputAudio(WireModel):
     """Audio in a message."""
 
     data: str = Field(description="The file in base64.")
-    format: Literal["wav", "mp3"]
+    format: Literal["wav", "mp3", "flac"]
 
 
 class File(WireModel):

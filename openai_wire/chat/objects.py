@@ -26,6 +26,11 @@ _CACHE_SOURCES = {
     generation_pb2.CACHE_SOURCE_MEMORY: "memory",
     generation_pb2.CACHE_SOURCE_DISK: "disk",
 }
+_MODALITIES = {
+    model_pb2.MODALITY_TEXT: "text",
+    model_pb2.MODALITY_IMAGE: "image",
+    model_pb2.MODALITY_AUDIO: "audio",
+}
 
 
 @dataclass(slots=True)
@@ -242,7 +247,8 @@ def usage_object(usages: Iterable[generation_pb2.Usage]) -> dict[str, object]:
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {
             "cached_tokens": sum(usage.cached_tokens for usage in every),
-            "audio_tokens": 0,
+            "audio_tokens": sum(usage.audio_tokens for usage in every),
+            "image_tokens": sum(usage.image_tokens for usage in every),
         },
         "completion_tokens_details": {
             "reasoning_tokens": sum(usage.reasoning_tokens for usage in every),
@@ -268,6 +274,10 @@ def model_object(model: model_pb2.Model) -> dict[str, object]:
         "aliases": list(model.aliases),
         "state": state_name(model),
         "max_model_len": model.resolved_limits.context_tokens or None,
+        "input_modalities": [
+            _MODALITIES[each] for each in model.input_modalities if each in _MODALITIES
+        ]
+        or ["text"],
         "meta": {
             "n_vocab": model.vocabulary_size,
             "n_ctx_train": model.trained_context_tokens,

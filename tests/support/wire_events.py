@@ -80,16 +80,9 @@ def finished(
     return generation_pb2.ChoiceFinished(index=index, reason=reason)
 
 
-def done(
-    prompt: int = 3, completion: int = 2, *, cached_tokens: int = 0, reasoning_tokens: int = 0
-) -> generation_pb2.Done:
-    """The last event of a call."""
-    usage = generation_pb2.Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        cached_tokens=cached_tokens,
-        reasoning_tokens=reasoning_tokens,
-    )
+def done(prompt: int = 3, completion: int = 2, **tokens: Any) -> generation_pb2.Done:
+    """The last event of a call; `tokens` are the other fields of its usage."""
+    usage = generation_pb2.Usage(prompt_tokens=prompt, completion_tokens=completion, **tokens)
     return generation_pb2.Done(usage=usage)
 
 

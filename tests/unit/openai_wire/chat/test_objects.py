@@ -71,7 +71,9 @@ def test_a_chat_completion_has_every_field() -> None:
     """The object equals OpenAI's, except for `timings`."""
     answer = chat_object(
         chat_accepted(), chat_delta("Hel"), chat_delta("lo"), ChatEvent(finished=finished()),
-        ChatEvent(done=done(3, 2, cached_tokens=1, reasoning_tokens=1)),
+        ChatEvent(done=done(
+            3, 2, cached_tokens=1, reasoning_tokens=1, audio_tokens=4, image_tokens=6
+        )),
     )  # fmt: skip
 
     del answer["timings"]
@@ -98,7 +100,7 @@ def test_a_chat_completion_has_every_field() -> None:
             "prompt_tokens": 3,
             "completion_tokens": 2,
             "total_tokens": 5,
-            "prompt_tokens_details": {"cached_tokens": 1, "audio_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": 1, "audio_tokens": 4, "image_tokens": 6},
             "completion_tokens_details": {
                 "reasoning_tokens": 1,
                 "audio_tokens": 0,
@@ -228,4 +230,13 @@ def test_a_model_object() -> None:
     }
     assert shown["state"] == "ready"
     assert (shown["shutdown_date"], shown["max_model_len"], shown["aliases"]) == (None, 4096, ["n"])
+    assert shown["input_modalities"] == ["text"]
     assert model_list([model]) == {"object": "list", "data": [shown]}
+
+
+def test_a_model_object_says_what_the_model_reads() -> None:
+    """In OpenAI's words; a kind of another release is omitted."""
+    kinds = [model_pb2.MODALITY_TEXT, model_pb2.MODALITY_IMAGE, model_pb2.MODALITY_AUDIO, 99]
+    model = model_pb2.Model(name="m", input_modalities=kinds)  # type: ignore[arg-type]
+
+    assert model_object(model)["input_modalities"] == ["text", "image", "audio"]

@@ -1,0 +1,93 @@
+"""Route: POST /v1/audio/transcriptions."""
+
+import functools
+from typing import Any
+
+from corral.inference.v1 import inference_service_pb2
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.calls import Calls
+from gateway.context import Context, Inference
+from gateway.http.docs import form_body, operation
+from gateway.http.multipart import FormField, FormFile, read_form
+from openai_wire.chat.transcription import (
+    FILE_FIELD,
+    Transcription,
+    TranscriptionFields,
+    check_hears,
+    parse_transcription,
+    transcription_request,
+)
+from openai_wire.errors import TRANSCRIPTION_PARAMS
+from openai_wire.shared.media import MAX_FILE_BYTES
+from svc_kit.errors import InvalidField, MissingField, TooLong
+
+router = APIRouter(prefix="/v1/audio")
+
+
+class TextObject:
+    """A response of plain text, sent when the call is done."""
+
+    def __init__(self, transcription: Transcription) -> None:
+        self._transcription = transcription
+
+    async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
+        """Collect the events and send the text."""
+        async for call, message in calls:
+            self._transcription.add(message, call)
+        await PlainTextResponse(self._transcription.text + "\n")(scope, receive, send)
+
+
+@router.post(
+    "/transcriptions",
+    **operation(
+        "Transcribe audio",
+        "A transcription, its text, or its events.",
+        form_body(TranscriptionFields, FILE_FIELD),
+        stream=True,
+    ),
+)
+async def create_transcription(
+    inference: Inference, request: Request, context: Context
+) -> Response:
+    """Let a model that hears write down what is said in the file of a form."""
+    fields, data = await _read_form(request, context.settings.receive_timeout_s)
+    body = parse_transcription(fields)
+    found = await inference.call(
+        inference.methods.GetModel, inference_service_pb2.GetModelRequest(model=body.model)
+    )
+    check_hears(found.model)
+    requests = [transcription_request(body, data)]
+    start = functools.partial(inference.generate, inference.methods.Chat, requests)
+    transcription = Transcription(body, data)
+    if body.stream:
+        return context.stream_response(start, transcription, TRANSCRIPTION_PARAMS)
+    if body.response_format == "text":
+        return context.call_response(start, TextObject(transcription), TRANSCRIPTION_PARAMS)
+    return context.object_response(start, transcription, TRANSCRIPTION_PARAMS)
+
+
+async def _read_form(request: Request, idle_timeout_s: float) -> tuple[dict[str, str], bytes]:
+    """The text fields and the file of a form. Raises InvalidField, MissingField or TooLong."""
+    fields: dict[str, str] = {}
+    chunks: list[bytes] | None = None
+    size = 0
+    async for piece in read_form(request, idle_timeout_s):
+        if isinstance(piece, FormField):
+            fields[piece.name] = piece.text
+        elif isinstance(piece, FormFile):
+            if piece.name != FILE_FIELD or chunks is not None:
+                problem = f"the form must have exactly one file, in the field '{FILE_FIELD}'"
+                raise InvalidField(field=piece.name, problem=problem)
+            chunks = []
+        elif chunks is not None:
+            size += len(piece)
+            if size > MAX_FILE_BYTES:
+                raise TooLong(field=FILE_FIELD, length=size, limit=MAX_FILE_BYTES, unit="bytes")
+            chunks.append(piece)
+    if not size or chunks is None:
+        raise MissingField(field=FILE_FIELD)
+    return fields, b"".join(chunks)

@@ -1,0 +1,191 @@
+"""The form of POST /v1/audio/transcriptions, its Chat call, and its response objects and events.
+
+A model that hears is asked to write down what it hears; it knows no times of words.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from struct import unpack_from
+from typing import Annotated, Final, Literal
+
+import orjson
+from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, model_pb2
+from pydantic import Field
+
+from openai_wire.chat.chat_request import chat_request, parse_chat
+from openai_wire.errors import error_body
+from openai_wire.shared.fields import WireModel, drop_neutral, validate
+from openai_wire.shared.objects import DONE, Json, sse_data
+from svc_kit.errors import DomainError, InvalidField, UnsupportedValue
+
+FILE_FIELD: Final = "file"
+_INSTRUCTION: Final = "Transcribe the audio to text."
+_UNSUPPORTED: Final[Mapping[str, Sequence[object]]] = {
+    "chunking_strategy": ("auto",),
+    "include": (),
+    "known_speaker_names": (),
+    "known_speaker_references": (),
+    "timestamp_granularities": (),
+}
+_UNSUPPORTED_FORMATS: Final = ("srt", "vtt", "diarized_json")
+_BOOLEANS: Final = {"true": True, "false": False}
+_RIFF_HEADER: Final = 12
+_CHUNK_HEADER: Final = 8
+
+
+class TranscriptionFields(WireModel):
+    """Fields of the form of a transcription, without the file."""
+
+    model: Annotated[str, Field(min_length=1)] = Field(description="A model that hears.")
+    language: Annotated[str, Field(min_length=2, max_length=35, pattern="^[A-Za-z-]+$")] | None = (
+        Field(None, description="The language of the audio, such as en.")
+    )
+    prompt: str | None = Field(None, description="Further instructions, such as names to expect.")
+    response_format: Literal["json", "text", "verbose_json"] | None = Field(
+        None, description="verbose_json has the duration too, which is known for WAV files only."
+    )
+    stream: bool | None = Field(None, description="Send the text as server-sent events.")
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Default: 0.")
+
+
+def parse_transcription(form: Mapping[str, str]) -> TranscriptionFields:
+    """Validate the text fields of a form. Raises DomainErrors with their names."""
+    given = {name.removesuffix("[]"): text for name, text in form.items() if text}
+    fields = drop_neutral(given, _UNSUPPORTED)
+    if fields.get("response_format") in _UNSUPPORTED_FORMATS:
+        raise UnsupportedValue(field="response_format", value=fields["response_format"])
+    if "stream" in fields:
+        fields["stream"] = _BOOLEANS.get(fields["stream"], fields["stream"])
+    if "temperature" in fields:
+        fields["temperature"] = _number(fields["temperature"])
+    body = validate(TranscriptionFields, fields)
+    if body.stream and body.response_format == "verbose_json":
+        raise InvalidField(
+            field="response_format", problem="with 'stream' it must be 'json' or 'text'"
+        )
+    return body
+
+
+def _number(text: str) -> float | str:
+    """The number of a text; other text is returned unchanged, and refused by the model."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def transcription_request(
+    body: TranscriptionFields, data: bytes
+) -> inference_service_pb2.ChatRequest:
+    """The Chat call. Raises InvalidField for verbose_json if the duration is not known."""
+    if body.response_format == "verbose_json" and wav_duration(data) is None:
+        problem = "verbose_json needs the duration, which is known for WAV files only"
+        raise InvalidField(field="response_format", problem=problem)
+    language = f" (language: {body.language})" if body.language else ""
+    texts = [_INSTRUCTION, body.prompt] if body.prompt else [_INSTRUCTION]
+    message = {"role": "user", "content": " ".join(texts) + language}
+    fields = {"model": body.model, "messages": [message], "temperature": body.temperature or 0}
+    request = chat_request(parse_chat(fields | {"enable_thinking": False}))
+    request.conversation.messages[0].parts.add(audio=chat_pb2.Media(data=data))
+    return request
+
+
+def check_hears(model: model_pb2.Model) -> None:
+    """Raise InvalidField for a loaded model that does not read audio.
+
+    What a model reads may be unknown until it is loaded; the Chat call refuses it then.
+    """
+    is_loaded = model.state == model_pb2.Model.STATE_READY
+    if is_loaded and model_pb2.MODALITY_AUDIO not in model.input_modalities:
+        problem = f"the model '{model.name}' cannot hear; use one that reads audio"
+        raise InvalidField(field="model", problem=problem)
+
+
+def wav_duration(data: bytes) -> float | None:
+    """The duration of a WAV file in seconds; None for other files, and for malformed ones."""
+    byte_rate = 0
+    for name, start, size in _wav_chunks(data):
+        if name == b"fmt " and size >= 16:
+            sample_rate, _, block_bytes = unpack_from("<IIH", data, start + 4)
+            byte_rate = sample_rate * block_bytes
+        elif name == b"data" and byte_rate:
+            return round(min(size, len(data) - start) / byte_rate, 3)
+    return None
+
+
+def _wav_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the name of each chunk of a WAV file, where its content starts, and its length."""
+    if data[:4] != b"RIFF" or data[8:_RIFF_HEADER] != b"WAVE":
+        return
+    start = _RIFF_HEADER
+    while start + _CHUNK_HEADER <= len(data):
+        (size,) = unpack_from("<I", data, start + 4)
+        content = start + _CHUNK_HEADER
+        if content + 16 <= len(data):
+            yield data[start : start + 4], content, size
+        start = content + size + size % 2
+
+
+class Transcription:
+    """Collects the events of the Chat call of a form, and writes them as events or an object."""
+
+    def __init__(self, body: TranscriptionFields, data: bytes) -> None:
+        self._format = body.response_format
+        self._language = body.language
+        self._duration = wav_duration(data) if self._format == "verbose_json" else None
+        self._pieces: list[str] = []
+        self._usage = generation_pb2.Usage()
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self._pieces).strip()
+
+    def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
+        """Add one event of the call."""
+        match message.WhichOneof("event"):
+            case "delta":
+                self._pieces.append(message.delta.content)
+            case "done":
+                self._usage = message.done.usage
+
+    def as_object(self) -> Json:
+        """The transcription."""
+        if self._format != "verbose_json":
+            return {"text": self.text, "usage": _usage_object(self._usage)}
+        verbose: Json = {
+            "task": "transcribe",
+            "duration": self._duration,
+            "text": self.text,
+            "usage": {"type": "duration", "seconds": self._duration},
+        }
+        return verbose | ({"language": self._language} if self._language else {})
+
+    def frames(self, message: inference_service_pb2.ChatResponse, call: int = 0) -> Sequence[bytes]:
+        """The server-sent events of one event of the call."""
+        self.add(message, call)
+        if message.WhichOneof("event") != "delta" or not message.delta.content:
+            return ()
+        event = {"type": "transcript.text.delta", "delta": message.delta.content}
+        return (sse_data(orjson.dumps(event)),)
+
+    def final_frames(self) -> Sequence[bytes]:
+        """The last events."""
+        event = {"type": "transcript.text.done", "text": "".join(self._pieces)}
+        return sse_data(orjson.dumps(event | {"usage": _usage_object(self._usage)})), DONE
+
+    def failure(self, error: DomainError) -> bytes:
+        """The last event of a failed stream."""
+        return sse_data(orjson.dumps(error_body(error)))
+
+
+def _usage_object(usage: generation_pb2.Usage) -> Json:
+    return {
+        "type": "tokens",
+        "input_tokens": usage.prompt_tokens,
+        "input_token_details": {
+            "audio_tokens": usage.audio_tokens,
+            "text_tokens": usage.prompt_tokens - usage.audio_tokens,
+        },
+        "output_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
