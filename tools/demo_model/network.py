@@ -106,8 +106,11 @@ class Network:
 
     def hidden(self, weights: Weights, tokens: Tensor) -> Tensor:
         """The residual stream after the last layer, before the output norm: [rows, length, d]."""
-        x = functional.embedding(tokens, weights[EMBEDDING])
-        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        return self.hidden_of(weights, functional.embedding(tokens, weights[EMBEDDING]))
+
+    def hidden_of(self, weights: Weights, x: Tensor) -> Tensor:
+        """As `hidden`, for rows of vectors in place of embedded tokens: [rows, length, d]."""
+        cos, sin = self.cos[: x.shape[1]], self.sin[: x.shape[1]]
         stacks = [weights[name].unbind(0) for name in (*NORMS, *MATRICES)]
         for layer in zip(*stacks, strict=True):
             x = self.layer(x, cos, sin, *layer)

@@ -1,0 +1,1 @@
+"""Trains the projector that lets the bundled demo model see: `make demo-vision`."""

@@ -1,0 +1,45 @@
+"""Trains and exports; runs in `.venv-demo-model`, which has torch.
+
+`python -m tools.demo_vision.stages` is started by `tools.demo_vision`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from tools.demo_vision.export import export
+from tools.demo_vision.training import Run, Settings
+
+
+def main() -> None:
+    """Train in a work folder from its last checkpoint, then export; finished stages are skipped."""
+    parser = argparse.ArgumentParser(description="Train and export the projector.")
+    parser.add_argument("--model", type=Path, required=True, help="GGUF file of the text model")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--out", type=Path, required=True, help="GGUF file to write")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--trial", action="store_true", help="a few small steps")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    checkpoint = options.work / "projector.pt"
+    settings = Settings(options.model, checkpoint, options.work / "training.txt")
+    if options.trial:
+        settings = dataclasses.replace(
+            settings,
+            tower_steps=60,
+            joint_steps=5,
+            tower_pictures=32,
+            joint_pictures=8,
+            compiled=False,
+        )
+    if not checkpoint.exists():
+        Run(settings).run()
+    export(checkpoint, options.out, "Q8_0")
+
+
+if __name__ == "__main__":
+    main()
