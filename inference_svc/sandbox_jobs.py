@@ -27,6 +27,13 @@ DECODE_AUDIO: Final = Job(
     output_bytes=96 * MIB,
 )
 """Ten minutes of MP3 take a second or two on an idle core."""
+RENDER_PAGES: Final = Job(
+    "inference_svc.media.page_job",
+    "render",
+    deadline_s=20.0,
+    memory_bytes=1024 * MIB,
+    output_bytes=128 * MIB,
+)
 PRELOADED: Final = (
     RENDER_TEMPLATE.module,
     COMPILE_GRAMMAR.module,

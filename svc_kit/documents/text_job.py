@@ -13,9 +13,9 @@ READ_TEXT: Final = Job(
 )
 """A page of PDF may take seconds and much memory."""
 _PROBLEMS: Final = {
-    FailureKind.DEADLINE: "extracting its text takes too long",
-    FailureKind.MEMORY: "extracting its text takes too much memory",
-    FailureKind.OUTPUT: "it has too much text",
+    FailureKind.DEADLINE: "reading it takes too long",
+    FailureKind.MEMORY: "reading it takes too much memory",
+    FailureKind.OUTPUT: "it has too much content",
     FailureKind.CRASHED: "it cannot be read",
 }
 

@@ -1,4 +1,4 @@
-"""Mutated pictures and sounds: each is decoded or refused, whatever becomes of its child."""
+"""Mutated pictures, sounds and documents: each is read or refused, whatever its child does."""
 
 import random
 from collections.abc import Sequence
@@ -9,9 +9,11 @@ import pytest
 from PIL import Image
 
 from inference_svc.media.decoder import ImageSize, MediaDecoder, MediaLimits
+from inference_svc.media.document import DocumentReader
 from inference_svc.sandbox_jobs import PRELOADED
-from svc_kit.errors import InvalidField
+from svc_kit.errors import InvalidField, TooLong
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
+from tests.support.documents import docx, pdf
 from tests.support.examples import examples, timeout
 from tests.support.pictures import save
 from tests.support.sounds import encode, sine, wav, wav_format
@@ -34,6 +36,12 @@ SOUNDS: Final = [
     wav(sine(440, 8000, 0.05).tobytes(), wav_format(3, bits=32, rate=8000)),
     encode(sine(440, 16000, 0.2), 16000, "FLAC"),
     encode(sine(440, 22050, 0.2), 22050, "MP3"),
+]
+DOCUMENTS: Final = [
+    pdf("A line", "Another line"),
+    pdf("A scan", media_box="0 0 200 100"),
+    docx("Pay the invoice.", "12"),
+    b"<p>Hello <b>you</b></p>" * 20,
 ]
 _EXTREMES: Final = (b"\0", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff")
 
@@ -62,6 +70,11 @@ def mutate(data: bytes, others: Sequence[bytes], draw: random.Random) -> bytes:
     return bytes(changed)
 
 
+def open_pool() -> SandboxPool:
+    """Children like those of the service."""
+    return SandboxPool(SandboxSettings(min_children=1, max_children=2, preload=PRELOADED))
+
+
 async def decode(decoder: MediaDecoder, data: bytes, *, is_picture: bool) -> str | None:
     """Decode a file, or return the field of its error."""
     try:
@@ -84,8 +97,7 @@ async def decode(decoder: MediaDecoder, data: bytes, *, is_picture: bool) -> str
 async def test_mutated_files_are_decoded_or_refused(field: str) -> None:
     """No other error is raised, results fit into their limits, and whole files still decode."""
     draw = random.Random(random.getrandbits(64))
-    settings = SandboxSettings(min_children=1, max_children=2, preload=PRELOADED)
-    async with SandboxPool(settings) as pool:
+    async with open_pool() as pool:
         decoder = MediaDecoder(pool, MediaLimits())
         is_picture = field == "image_url"
         files = PICTURES if is_picture else SOUNDS
@@ -97,3 +109,25 @@ async def test_mutated_files_are_decoded_or_refused(field: str) -> None:
 
     assert set(outcomes) == {None, field}
     assert set(whole) == {None}
+
+
+@timeout(120)
+async def test_mutated_documents_are_read_or_refused() -> None:
+    """With pictures of pages, which are files that the decoder takes."""
+    draw = random.Random(random.getrandbits(64))
+    outcomes: set[str | None] = set()
+    async with open_pool() as pool:
+        reader = DocumentReader(pool, document_bytes=1_000_000, text_bytes=1_000_000)
+        decoder = MediaDecoder(pool, MediaLimits())
+        for _ in range(examples(60)):
+            data = mutate(draw.choice(DOCUMENTS), DOCUMENTS, draw)
+            try:
+                content = await reader.read("file", data, "a.html", with_pages=True)
+            except (InvalidField, TooLong) as error:
+                outcomes.add(error.field)
+                continue
+            outcomes.add(None)
+            for page in content.pages:
+                assert await decode(decoder, page, is_picture=True) is None
+
+    assert outcomes == {None, "file"}

@@ -3,9 +3,11 @@
 import zipfile
 from io import BytesIO
 
+import numpy as np
 import pytest
 
-from inference_svc.media.document import DocumentReader
+from inference_svc.media.decoder import ImageSize, MediaDecoder
+from inference_svc.media.document import DocumentContent, DocumentReader
 from svc_kit.errors import DomainError, InvalidField, TooLong
 from svc_kit.sandbox.pool import SandboxPool
 from tests.support.documents import docx, pdf
@@ -43,7 +45,7 @@ async def test_documents_are_text_under_their_name(
     reader: DocumentReader, data: bytes, filename: str, text: str
 ) -> None:
     """The type is recognized by the bytes; the name is one line of at most 255 characters."""
-    assert await reader.read(FIELD, data, filename) == text
+    assert await reader.read(FIELD, data, filename) == DocumentContent(text)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,38 @@ async def test_other_files_are_refused_with_the_reason(
         await reader.read(FIELD, data, "a.pdf")
 
     assert raised.value == InvalidField(field=FIELD, problem=error)
+
+
+async def test_pages_of_a_pdf_are_pictures_that_the_decoder_takes(
+    reader: DocumentReader, decoder: MediaDecoder
+) -> None:
+    """Of the first 20; the line of text is dark on white. Other documents have none."""
+    content = await reader.read(FIELD, pdf(*["Zebras"] * 22), "a.pdf", with_pages=True)
+    picture = await decoder.decode_image(FIELD, content.pages[19], ImageSize())
+    plain = await reader.read(FIELD, b"text", "a.txt", with_pages=True)
+    rows = np.frombuffer(picture.rgb, np.uint8).reshape(picture.height, picture.width * 3)
+    dark = np.flatnonzero((rows < 64).any(axis=1)) / picture.height
+
+    assert (picture.width, picture.height) == (1187, 1536)
+    assert 0.08 < dark.min() < dark.max() < 0.13
+    assert (len(content.pages), plain.pages) == (20, ())
+
+
+async def test_a_pdf_without_text_is_its_pages(reader: DocumentReader) -> None:
+    """A scan; without its pages, it is refused."""
+    scan = pdf("")
+    content = await reader.read(FIELD, scan, "scan.pdf", with_pages=True)
+    with pytest.raises(InvalidField, match="the document has no text"):
+        await reader.read(FIELD, scan, "scan.pdf")
+
+    assert (content.text, len(content.pages)) == ("# scan.pdf", 1)
+
+
+@pytest.mark.parametrize("media_box", ["0 0 200000 10", "0 0 1 65000"])
+async def test_pages_of_extreme_shapes_are_refused(reader: DocumentReader, media_box: str) -> None:
+    """As pictures of these shapes are."""
+    with pytest.raises(InvalidField, match="page 1 has sides of"):
+        await reader.read(FIELD, pdf("x", media_box=media_box), "", with_pages=True)
 
 
 async def test_a_file_and_its_text_have_limits(reader: DocumentReader) -> None:
