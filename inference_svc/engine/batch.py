@@ -1,21 +1,24 @@
-"""The tokens of a decode call as arrays, checked against the native limits.
+"""The tokens or vectors of a decode call as arrays, checked against the native limits.
 
 llama.cpp aborts the process if a limit is exceeded, so each batch is checked before the call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from inference_svc.engine.media import MediaSpan, Vectors
+
 
 class Row(NamedTuple):
-    """Consecutive tokens of one slot, the first at position `start`.
+    """Consecutive tokens of one slot, the first in cell `start`.
 
     If `output`, there are logits for the last token. The last `drafted` tokens are a draft: there
-    are logits for each of them, and for the token before.
+    are logits for each of them, and for the token before. With a `span` the tokens stand for
+    vectors of this chunk.
     """
 
     slot: int
@@ -23,6 +26,7 @@ class Row(NamedTuple):
     tokens: Sequence[int]
     output: bool
     drafted: int = 0
+    span: MediaSpan | None = None
 
     @property
     def num_outputs(self) -> int:
@@ -52,6 +56,8 @@ class NativeLimits:
     """KV cells shared by all slots in the unified layout; None if each slot has its own stream."""
     source_tokens: int | None = None
     """Tokens that the encoder reads at once, for all sequences; None for a decoder."""
+    vector_width: int = 0
+    """Values of a vector that takes the place of a token."""
 
     @property
     def pass_tokens(self) -> int:
@@ -61,18 +67,36 @@ class NativeLimits:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Parallel arrays of shape (tokens,): ids, positions, slots, and whether to output logits."""
+    """Parallel arrays of shape (tokens,): ids, positions, slots, and whether to output logits.
+
+    A position is the index of a cell. In a batch of `vectors`, of shape (tokens, width), the tokens
+    are negative; `vector_rows` are its rows.
+    """
 
     tokens: npt.NDArray[np.int32]
     positions: npt.NDArray[np.int32]
     slots: npt.NDArray[np.int32]
     outputs: npt.NDArray[np.int8]
+    vectors: Vectors | None = None
+    vector_rows: tuple[Row, ...] = ()
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> "TokenBatch":
-        """Concatenate rows in the given order."""
+    def of(cls, rows: Sequence[Row], vectors: Sequence[Vectors] = ()) -> "TokenBatch":
+        """Concatenate rows of tokens, or rows of chunks with their vectors, in the given order."""
+        if vectors:
+            joined = np.concatenate(vectors) if len(vectors) > 1 else vectors[0]
+            return replace(cls._of_rows(rows), vectors=joined, vector_rows=tuple(rows))
         if all(len(row.tokens) == 1 for row in rows):
             return cls._of_single_tokens(rows)
+        return cls._of_rows(rows)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a token attends only to those before it."""
+        return all(row.span is None or row.span.is_causal for row in self.vector_rows)
+
+    @classmethod
+    def _of_rows(cls, rows: Sequence[Row]) -> "TokenBatch":
         counts = [len(row.tokens) for row in rows]
         total = sum(counts)
         tokens = np.empty(total, np.int32)
@@ -108,11 +132,32 @@ def check_native_limits(batch: TokenBatch, limits: NativeLimits) -> None:
         raise BatchLimitExceeded(f"{count} tokens, limit {limits.batch_tokens}")
     if int(batch.outputs.sum()) > limits.output_rows:
         raise BatchLimitExceeded(f"{int(batch.outputs.sum())} outputs, limit {limits.output_rows}")
-    _check_range("token", batch.tokens, limits.vocabulary_size)
+    if batch.vectors is None:
+        _check_range("token", batch.tokens, limits.vocabulary_size)
+    else:
+        _check_vectors(batch, batch.vectors, limits)
     _check_range("slot", batch.slots, limits.slots)
     _check_range("position", batch.positions, limits.slot_tokens)
     if count > 1:
         _check_order(batch)
+
+
+def _check_vectors(batch: TokenBatch, vectors: Vectors, limits: NativeLimits) -> None:
+    shape = (len(batch.tokens), limits.vector_width)
+    is_float = vectors.dtype == np.float32 and vectors.flags.c_contiguous
+    if vectors.shape != shape or not is_float:
+        raise BatchLimitExceeded(f"vectors of {vectors.dtype} {vectors.shape}, not of {shape}")
+    if batch.outputs.any():
+        raise BatchLimitExceeded("a vector has an output")
+    if batch.is_causal:
+        return
+    (row, *others), span = batch.vector_rows, batch.vector_rows[0].span
+    if others or span is None or len(row.tokens) != span.num_tokens:
+        raise BatchLimitExceeded("a non-causal chunk is not whole and alone")
+    if span.num_tokens > limits.pass_tokens:
+        raise BatchLimitExceeded(
+            f"a non-causal chunk of {span.num_tokens} tokens, limit {limits.pass_tokens}"
+        )
 
 
 def _check_order(batch: TokenBatch) -> None:

@@ -21,6 +21,7 @@ from inference_svc.engine.kv_cache.integrity import IntegrityError, check_integr
 from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
 from inference_svc.engine.lora.loaded import Adapters
+from inference_svc.engine.media import refusal
 from inference_svc.engine.output_processor import OutputProcessor, SequencePreparer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
@@ -33,7 +34,7 @@ from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence
 from inference_svc.engine.slots import SlotTable
 from inference_svc.engine.spec_decode.drafter import Drafter
-from svc_kit.errors import ContextLengthExceeded, DeadlineExpired
+from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, InvalidField
 
 log = logging.getLogger(__name__)
 
@@ -156,13 +157,23 @@ class Engine:
     # --- commands ---------------------------------------------------------------------------------
 
     def submit(self, request: SequenceRequest) -> None:
-        """Queue a sequence; it fails at once if it is too long or its adapter is unknown."""
+        """Queue a sequence; it fails at once if it is too long, its adapter is unknown, or its
+        chunks of vectors cannot be computed."""
         sequence = Sequence(request, arrived_at=self._clock())
-        refusal = self._too_long(sequence) or self.adapters.missing(request)
-        if refusal is not None:
-            self._sequences.events.append(Failed(request.sequence_id, refusal))
+        problem = (
+            self._too_long(sequence)
+            or self.adapters.missing(request)
+            or self._media_refusal(request)
+        )
+        if problem is not None:
+            self._sequences.events.append(Failed(request.sequence_id, problem))
             return
         self._sequences.add(sequence)
+
+    def _media_refusal(self, request: SequenceRequest) -> InvalidField | None:
+        if not request.media:
+            return None
+        return refusal(request.media, request.prompt, self._backend.limits.pass_tokens)
 
     def _too_long(self, sequence: Sequence) -> ContextLengthExceeded | None:
         limits = self._backend.limits

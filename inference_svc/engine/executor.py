@@ -13,6 +13,7 @@ from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.constraint import GuideError
 from inference_svc.engine.events import FinishReason
 from inference_svc.engine.kv_cache.copies import CacheCopier
+from inference_svc.engine.media import Vectors, VectorsUnreadable, read_vectors
 from inference_svc.engine.output_processor import OutputProcessor
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence, Work
@@ -53,11 +54,15 @@ class Executor:
     def _compute(
         self, work: SequenceOf[Work], rows: SequenceOf[Row], fillers: SequenceOf[Slot]
     ) -> bool:
-        batch = TokenBatch.of(rows)
+        vectors: list[Vectors] = []
+        if rows[0].span is not None:
+            work, vectors = self._read_vectors(work)
+            rows = [item.row for item in work]
+            if not rows:
+                return False
+        batch = TokenBatch.of(rows, vectors)
         check_native_limits(batch, self._limits)
-        for sequence, row in work:
-            if row.output and sequence.guide is not None:
-                sequence.guide.prepare()
+        self._prepare_guides(work)
         try:
             self._sources.prepare(work)
             self._copier.decode(batch)
@@ -76,12 +81,37 @@ class Executor:
             self._backend.trim(slot.index, len(slot.tokens))
         return True
 
+    @staticmethod
+    def _prepare_guides(work: SequenceOf[Work]) -> None:
+        """Let other threads compute the masks of the rows with output during the decode."""
+        for sequence, row in work:
+            if row.output and sequence.guide is not None:
+                sequence.guide.prepare()
+
+    def _read_vectors(self, work: SequenceOf[Work]) -> tuple[list[Work], list[Vectors]]:
+        """Read the vectors of rows. A sequence whose file is missing or too short is failed."""
+        readable: list[Work] = []
+        vectors: list[Vectors] = []
+        for item in work:
+            row, span = item.row, item.row.span
+            if span is None:
+                continue
+            first, width = row.start - span.start, self._limits.vector_width
+            try:
+                vectors.append(read_vectors(span, first, len(row.tokens), width))
+                readable.append(item)
+            except VectorsUnreadable as problem:
+                log.error("the vectors of a picture or sound cannot be read: %s", problem)
+                request_id = item.sequence.request.request_id
+                self._sequences.fail(item.sequence, DecodeFailed(request_id=request_id))
+        return readable, vectors
+
     # --- failed decodes ---------------------------------------------------------------------------
 
     def _isolate(self, work: SequenceOf[Work], rows: SequenceOf[Row], error: DecodeError) -> None:
         """Roll back a failed decode and retry it: without drafts if it had any, then in halves.
 
-        A sequence whose row fails alone is failed.
+        A sequence whose row fails alone is failed. One that lost computed cells is planned again.
         """
         log.warning("decode of %d rows failed with code %d, retrying", len(rows), error.code)
         for row in rows:
@@ -100,11 +130,16 @@ class Executor:
             for item in alive:
                 self._fail(item.sequence)
             return
+        alive = [item for item in alive if item.row.start == item.sequence.num_computed]
         middle = len(alive) // 2
-        for half in (alive[:middle], alive[middle:]):
+        for half in filter(None, (alive[:middle], alive[middle:])):
             self._compute(half, [item.row for item in half], ())
 
     def _roll_back(self, slot: Slot) -> None:
+        """Remove the cells of a failed decode; a chunk may have lost the cells before them too."""
+        if (length := self._backend.slot_length(slot.index)) < len(slot.tokens):
+            del slot.tokens[length:]
+            return
         if self._backend.trim(slot.index, len(slot.tokens)):
             return
         self._backend.trim(slot.index, 0)

@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+
+from svc_kit.errors import InvalidField
 
 _SIGN: Final = np.int32(-(2**31))
+Vectors = npt.NDArray[np.float32]
+
+
+class VectorsUnreadable(Exception):
+    """The file of a chunk's vectors is missing or too short."""
 
 
 class MediaKind(StrEnum):
@@ -41,9 +49,10 @@ class MediaSpan:
     """A chunk in a prompt: `num_tokens` KV cells from the token with index `start` on.
 
     `digest` identifies the vectors: the decoded content, the projector with its limits, and the
-    number of the chunk. A chunk takes `num_positions` positions; only in models with M-RoPE are
-    these fewer than its tokens, which then have the places of a `grid` (width, height). A chunk
-    that is not `is_causal` is computed in one micro-batch, in which each vector attends to all.
+    number of the chunk. A chunk takes `num_positions` positions. Only pictures of models with
+    M-RoPE have a `grid` (width, height): all their vectors are at the position of the first one,
+    each at its place in the grid, and they take fewer positions than tokens. A chunk that is not
+    `is_causal` is computed in one micro-batch, in which each vector attends to all.
     """
 
     start: int
@@ -84,13 +93,46 @@ def whole_prefix(spans: Iterable[MediaSpan], count: int) -> int:
     return count
 
 
-def position(spans: Iterable[MediaSpan], index: int) -> int:
-    """The position of the token with an index: all vectors of a chunk with M-RoPE are at the
-    position of its first one."""
-    place = index
+def part_at(spans: Iterable[MediaSpan], index: int) -> tuple[MediaSpan | None, int | None]:
+    """The chunk that has the token with an index, None in text, and the index of the token after
+    this chunk or text; None if the text has no end."""
     for span in spans:
-        if span.end <= index:
-            place -= span.num_tokens - span.num_positions
-        elif span.start < index and span.num_positions < span.num_tokens:
-            place -= index - span.start
-    return place
+        if index < span.start:
+            return None, span.start
+        if index < span.end:
+            return span, span.end
+    return None, None
+
+
+def read_vectors(span: MediaSpan, first: int, count: int, width: int) -> Vectors:
+    """Read `count` vectors of a chunk from its vector `first` on: shape (count, width).
+
+    Raises `VectorsUnreadable`.
+    """
+    path, offset = span.vectors
+    try:
+        values = np.fromfile(path, np.float32, count * width, offset=offset + 4 * first * width)
+    except OSError as error:
+        raise VectorsUnreadable(f"{path.name}: {error.strerror}") from error
+    if len(values) != count * width:
+        raise VectorsUnreadable(f"{path.name} has too few vectors of width {width}")
+    return values.reshape(count, width)
+
+
+def refusal(
+    spans: tuple[MediaSpan, ...], prompt: "array[int]", max_whole: int
+) -> InvalidField | None:
+    """Why the chunks of a prompt cannot be computed, if so. A non-causal chunk has at most
+    `max_whole` tokens."""
+    is_vector = np.frombuffer(prompt, np.int32) < 0
+    expected = np.zeros(len(prompt), np.bool_)
+    for span in spans:
+        expected[span.start : span.end] = True
+        if not span.is_causal and span.num_tokens > max_whole:
+            problem = f"it has a picture of {span.num_tokens} tokens, more than {max_whole}"
+            return InvalidField(field="prompt", problem=problem)
+    if not np.array_equal(is_vector, expected):
+        return InvalidField(field="prompt", problem="its vectors are not where its media are")
+    if spans and spans[-1].end >= len(prompt):
+        return InvalidField(field="prompt", problem="text must follow a picture or sound")
+    return None

@@ -3,6 +3,7 @@ the last n tokens, and measures the acceptance rate.
 """
 
 from array import array
+from itertools import takewhile
 from typing import NamedTuple
 
 from inference_svc.engine.slots import common_prefix
@@ -94,7 +95,10 @@ def propose_tokens(tokens: "array[int]", count: int) -> "array[int]":
     if not max_suffix:
         return array("i")
     continuation = tokens[best : best + count]
-    return (continuation * (count // len(continuation) + 1))[:count]
+    proposal = (continuation * (count // len(continuation) + 1))[:count]
+    if min(proposal) >= 0:
+        return proposal
+    return array("i", takewhile((0).__le__, proposal))  # vectors cannot be drafted
 
 
 def _match_ends(tokens: "array[int]") -> list[int]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inference_svc.engine.events import CacheSource
+from inference_svc.engine.media import MediaSpan, whole_prefix
 from inference_svc.engine.slots import common_prefix
 
 
@@ -49,9 +50,12 @@ class SavedPrefix:
         """Cache source to report in usage when this prefix is reused."""
         return CacheSource.DISK if self.snapshot_id else CacheSource.MEMORY
 
-    def shared(self, prompt: Sequence[int], key: bytes, *, limit: int) -> int:
-        """Number of tokens of a prompt, at most `limit`, that can be restored from this prefix."""
+    def shared(
+        self, prompt: Sequence[int], key: bytes, *, limit: int, media: tuple[MediaSpan, ...] = ()
+    ) -> int:
+        """Number of tokens of a prompt, at most `limit`, that can be restored from this prefix:
+        chunks of `media` in the prompt only as a whole."""
         if key != self.key:
             return 0
-        count = common_prefix(self.tokens, prompt, limit=limit)
+        count = whole_prefix(media, common_prefix(self.tokens, prompt, limit=limit))
         return 0 if self.whole and count < len(self.tokens) else count

@@ -8,6 +8,7 @@ from inference_svc.engine.backend import Sampler
 from inference_svc.engine.batch import Row
 from inference_svc.engine.constraint import MAX_FORCED, Guide
 from inference_svc.engine.detokenizer import Detokenizer
+from inference_svc.engine.media import MediaSpan, part_at, whole_prefix
 from inference_svc.engine.ngram import NgramProposer
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
@@ -37,6 +38,8 @@ class Sequence:
     def __init__(self, request: SequenceRequest, *, arrived_at: float) -> None:
         self.request = request
         self.tokens: array[int] = request.prompt + request.resumed
+        # The index of the token after the last chunk of vectors; 0 without any.
+        self.media_end = request.media[-1].end if request.media else 0
         self.detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
@@ -95,6 +98,20 @@ class Sequence:
         return max(len(self.request.prompt) - self.num_computed, 1)
 
     @property
+    def next_part(self) -> tuple[MediaSpan | None, int]:
+        """The chunk to which the next token to compute belongs, None in text, and how many tokens
+        of this chunk or text a step may compute now: a row never has tokens and vectors."""
+        count, computed = self.num_computable, self.num_computed
+        if computed >= self.media_end:
+            return None, count
+        span, end = part_at(self.request.media, computed)
+        return span, count if end is None else min(count, end - computed)
+
+    def whole_prefix(self, count: int) -> int:
+        """The largest number of tokens up to `count` that does not end inside a chunk."""
+        return whole_prefix(self.request.media, count)
+
+    @property
     def is_stalled(self) -> bool:
         """Whether it only waits for its grammar."""
         return self.num_computable == 0
@@ -102,7 +119,11 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether the prompt is computed, and only sampled or forced tokens remain."""
-        return self.first_token_at is not None and self.num_remaining <= 1 + MAX_FORCED
+        return (
+            self.first_token_at is not None
+            and self.num_remaining <= 1 + MAX_FORCED
+            and (not self.media_end or self.num_computed >= self.media_end)
+        )
 
     @property
     def is_promoted(self) -> bool:

@@ -129,7 +129,9 @@ class PrefixOffloader:
         """Read the file with the longest matching prefix; False if memory has about as much."""
         tokens = request.prompt + request.resumed
         matches = {
-            name: prefix.shared(tokens, request.cache_key, limit=len(tokens) - 1)
+            name: prefix.shared(
+                tokens, request.cache_key, limit=len(tokens) - 1, media=request.media
+            )
             for name, prefix in index.items()
         }
         name = max(matches, key=matches.__getitem__, default="")

@@ -1,14 +1,10 @@
-"""The engine's backend on llama.cpp: decode calls, samplers, slots, and LoRA adapters.
-
-Adapter files must have been validated by `model_files/adapter_file.py`: llama.cpp aborts the
-process on metadata of a wrong type.
-"""
+"""The engine's backend on llama.cpp: decode calls of tokens or vectors, samplers and slots."""
 
 import ctypes
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,6 @@ import llama_cpp
 import numpy as np
 
 from inference_svc.engine.backend import (
-    AdapterLoadError,
     DecodeError,
     SampledToken,
     SampleFailure,
@@ -26,8 +21,19 @@ from inference_svc.engine.backend import (
 from inference_svc.engine.batch import NativeLimits, Row, TokenBatch
 from inference_svc.engine.constraint import Constraint, Guide
 from inference_svc.engine.kv_cache.copies import CellRefCounts
-from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
+from inference_svc.engine.media import Vectors
+from inference_svc.engine.request import AdapterStack, SequenceRequest
 from inference_svc.llama.attention import cell_format, set_attention
+from inference_svc.llama.context_adapters import LlamaAdapters
+from inference_svc.llama.grid_positions import (
+    SECTIONS,
+    Chunks,
+    GridPositions,
+    append_chunks,
+    split_chunks,
+    tail_bytes,
+)
+from inference_svc.llama.native_batch import NativeBatch
 from inference_svc.llama.sampling.batch_sampler import RowSampler
 from inference_svc.llama.sampling.candidate_selection import LARGE_VOCABULARY
 from inference_svc.llama.sampling.candidates import Logits
@@ -46,47 +52,7 @@ from inference_svc.models.placement import Attention, Placement
 from inference_svc.structured_output.matcher import GrammarGuides
 
 log = logging.getLogger(__name__)
-
-
-class LlamaAdapters:
-    """The LoRA adapters of a context by digest. Only the step thread may use it."""
-
-    def __init__(self, model: Any, context: Any) -> None:
-        self._model = model
-        self._context = context
-        self._adapters: dict[str, Any] = {}
-        self._stack = NO_ADAPTERS
-
-    def load(self, digest: str, path: Path) -> None:
-        """Load an adapter file. Raises `AdapterLoadError`."""
-        adapter = llama_cpp.llama_adapter_lora_init(self._model, str(path).encode())
-        if not adapter:  # a null pointer, which llama.cpp would dereference
-            raise AdapterLoadError("llama.cpp cannot load the adapter; see its log messages")
-        self._adapters[digest] = adapter
-
-    def unload(self, digest: str) -> None:
-        """Free an adapter, after removing it from the context."""
-        if any(applied.digest == digest for applied in self._stack):
-            self.apply(NO_ADAPTERS)
-        llama_cpp.llama_adapter_lora_free(self._adapters.pop(digest))
-
-    def apply(self, stack: AdapterStack) -> None:
-        """Use a stack from the next decode on. A changed stack makes llama.cpp rebuild its
-        graph."""
-        if stack == self._stack:
-            return
-        adapters: Any = (llama_cpp.llama_adapter_lora_p_ctypes * len(stack))(
-            *(self._adapters[applied.digest] for applied in stack)
-        )
-        scales: Any = (ctypes.c_float * len(stack))(*(applied.scale for applied in stack))
-        llama_cpp.llama_set_adapters_lora(self._context, adapters, len(stack), scales)
-        self._stack = stack
-
-    def close(self) -> None:
-        """Free all adapters."""
-        self.apply(NO_ADAPTERS)
-        for digest in list(self._adapters):
-            self.unload(digest)
+_GRID_ROPE_TYPES = (llama_cpp.LLAMA_ROPE_TYPE_MROPE, llama_cpp.LLAMA_ROPE_TYPE_IMROPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +97,9 @@ class LlamaBackend:
         self._adapters = LlamaAdapters(self._model, self._context)
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.vocabulary = Vocabulary.from_model(self._model)
-        self._batch = NativeBatch(settings.batch_tokens)
+        has_grids = llama_cpp.llama_model_rope_type(self._model) in _GRID_ROPE_TYPES
+        self._grids = GridPositions(settings.slots) if has_grids else None
+        self._batch = NativeBatch(settings.batch_tokens, SECTIONS if has_grids else 1)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self._output_rows: list[int] = []
         self._end_tokens = np.array(sorted(self.vocabulary.end_tokens), np.int32)
@@ -152,6 +120,7 @@ class LlamaBackend:
             ubatch_tokens=settings.ubatch_tokens,
             cells=settings.shared_cells,
             source_tokens=settings.ubatch_tokens if _has_source(self._model) else None,
+            vector_width=llama_cpp.llama_model_n_embd_inp(self._model),
         )
         if self.limits.source_tokens is not None:
             self.encode([Source(0, (0,))])  # a decode before the first encode aborts the process
@@ -226,12 +195,43 @@ class LlamaBackend:
         Waits for the GPU: llama.cpp only queues the work, so a prompt chunk without sampled rows
         would appear to take no time.
         """
-        self._batch.fill(batch)
+        if batch.vectors is not None:
+            self._decode_vectors(batch, batch.vectors)
+            return
+        if self._grids is not None:
+            batch = replace(batch, positions=self._grids.of_tokens(batch))
         self._output_rows = np.flatnonzero(batch.outputs).tolist()
-        code = llama_cpp.llama_decode(self._context, self._batch.struct)
+        self._decode(self._batch.fill(batch))
+
+    def _decode(self, native: Any) -> None:
+        code = llama_cpp.llama_decode(self._context, native)
         if code != 0:
             raise DecodeError(code)
         llama_cpp.llama_synchronize(self._context)
+
+    def _decode_vectors(self, batch: TokenBatch, vectors: Vectors) -> None:
+        self._output_rows = []
+        positions = batch.positions if self._grids is None else self._grids.of_vectors(batch)
+        native = self._batch.fill_vectors(batch, vectors, positions)
+        llama_cpp.llama_set_causal_attn(self._context, batch.is_causal)
+        try:
+            self._decode(native)
+        except DecodeError:
+            self._drop_grids(batch)
+            raise
+        finally:
+            llama_cpp.llama_set_causal_attn(self._context, True)
+        if self._grids is not None:
+            self._grids.add(batch)
+
+    def _drop_grids(self, batch: TokenBatch) -> None:
+        """After a failed decode, remove the cells of its pictures: since they all have one
+        position, those of this batch cannot be told from earlier ones."""
+        for row in batch.vector_rows:
+            if self._grids is not None and row.span is not None and row.span.grid is not None:
+                position = self._grids.position(row.slot, row.span.start)
+                llama_cpp.llama_memory_seq_rm(self._memory, row.slot, position or -1, -1)
+                self._cut(row.slot, row.span.start)
 
     def encode(self, sources: Sequence[Source]) -> None:
         """Compute sources in one call. Raises `DecodeError`.
@@ -245,8 +245,7 @@ class LlamaBackend:
         ]
         batch = TokenBatch.of(rows)
         batch.outputs[:] = 1
-        self._batch.fill(batch)
-        code = llama_cpp.llama_encode(self._context, self._batch.struct)
+        code = llama_cpp.llama_encode(self._context, self._batch.fill(batch))
         if code != 0:
             raise DecodeError(code)
 
@@ -281,10 +280,15 @@ class LlamaBackend:
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Queue a copy of a whole stream (llama.cpp aborts on a partial one). In the unified layout
         let `target` share the first `tokens` cells."""
+        if self._grids is not None:
+            whole = self.limits.cells is None
+            chunks = self._chunks(source) if whole else self._grids.within(source, tokens)
+            self._grids.put(target, chunks)
         if self.limits.cells is None:
             llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, -1)
             return
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, tokens)
+        end = self._position(source, tokens)
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, end)
         self._ref_counts.share(source, target, tokens)
 
     @property
@@ -302,13 +306,20 @@ class LlamaBackend:
 
     def state_bytes(self, slot: int) -> int:
         """Size of the state that `save` would return."""
-        return self._native_bytes(slot) + LENGTHS_BYTES
+        size = self._native_bytes(slot) + LENGTHS_BYTES
+        return size + (tail_bytes(self._chunks(slot)) if self._grids is not None else 0)
 
     def _native_bytes(self, slot: int, flags: int = 0) -> int:
         return int(llama_cpp.llama_state_seq_get_size_ext(self._context, slot, flags))
 
     def save(self, slot: int) -> bytearray:
         """Serialize the cells of a slot, for a context with any number of slots."""
+        state = self._save_cells(slot)
+        if self._grids is not None:
+            append_chunks(state, self._chunks(slot))
+        return state
+
+    def _save_cells(self, slot: int) -> bytearray:
         size = self._native_bytes(slot)
         state = bytearray(size + LENGTHS_BYTES)
         view = (ctypes.c_uint8 * size).from_buffer(state)
@@ -323,8 +334,15 @@ class LlamaBackend:
         write_lengths(state, lengths)
         return state
 
+    def _chunks(self, slot: int) -> Chunks:
+        """The pictures in a slot, if they need fewer positions than cells."""
+        return () if self._grids is None else self._grids.within(slot, self.slot_length(slot))
+
     def restore(self, slot: int, state: bytearray) -> bool:
         """Replace the cells of a slot with a saved state; False if it does not fit."""
+        chunks: Chunks = ()
+        if self._grids is not None:
+            state, chunks = split_chunks(state)
         try:
             converted, size = convert_state(state, self._num_streams)
         except StateMismatch as problem:
@@ -332,7 +350,11 @@ class LlamaBackend:
             return False
         self.trim(slot, 0)
         view = (ctypes.c_uint8 * size).from_buffer(converted)
-        return size == int(llama_cpp.llama_state_seq_set_data(self._context, view, size, slot))
+        if size != int(llama_cpp.llama_state_seq_set_data(self._context, view, size, slot)):
+            return False
+        if self._grids is not None:
+            self._grids.put(slot, chunks)
+        return True
 
     def prepare_guides(self) -> None:
         """Load the grammar tokenizer now rather than with the first constrained request."""
@@ -344,15 +366,29 @@ class LlamaBackend:
 
     def trim(self, slot: int, length: int) -> bool:
         """Remove all but the first `length` tokens of a slot; False if the model cannot."""
-        first = length or -1
+        if self._grids is not None and self._grids.is_inside(slot, length):
+            return False
+        first = self._position(slot, length) or -1
         is_trimmed = bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, first, -1))
-        if is_trimmed and self.limits.cells is not None:
-            self._ref_counts.cut(slot, length)
+        if is_trimmed:
+            self._cut(slot, length)
         return is_trimmed
+
+    def _position(self, slot: int, cell: int) -> int:
+        """The position of a cell, or of the one after the last one."""
+        return cell if self._grids is None else self._grids.position(slot, cell)
+
+    def _cut(self, slot: int, length: int) -> None:
+        """Record that a slot has `length` tokens at most."""
+        if self._grids is not None:
+            self._grids.cut(slot, length)
+        if self.limits.cells is not None:
+            self._ref_counts.cut(slot, length)
 
     def slot_length(self, slot: int) -> int:
         """Number of tokens in a slot."""
-        return int(llama_cpp.llama_memory_seq_pos_max(self._memory, slot)) + 1
+        length = int(llama_cpp.llama_memory_seq_pos_max(self._memory, slot)) + 1
+        return length if self._grids is None else self._grids.num_cells(slot, length)
 
     def reusable_from(self, slot: int) -> int:
         """The first cached position; 0 in an empty slot."""
@@ -378,36 +414,3 @@ def _suppressed_tokens(vocab: Any) -> tuple[int, ...]:
     count = ctypes.c_int32()
     tokens = llama_cpp.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(count))
     return tuple(tokens[: count.value])
-
-
-class NativeBatch:
-    """A `llama_batch` on numpy arrays. Filling it by slices takes 4 us for 2,048 tokens, field by
-    field 1.6 ms."""
-
-    def __init__(self, size: int) -> None:
-        self._tokens = np.zeros(size, np.int32)
-        self._positions = np.zeros(size, np.int32)
-        self._slots = np.zeros(size, np.int32)
-        self._outputs = np.zeros(size, np.int8)
-        # Every token belongs to one sequence: its `seq_id` points to its element of `_slots`.
-        self._counts = np.ones(size, np.int32)
-        self._pointers = (self._slots.ctypes.data + 4 * np.arange(size)).astype(np.uint64)
-        self.struct = llama_cpp.llama_batch()
-        for name, values in (
-            ("token", self._tokens),
-            ("pos", self._positions),
-            ("n_seq_id", self._counts),
-            ("seq_id", self._pointers),
-            ("logits", self._outputs),
-        ):
-            kind: Any = type(getattr(self.struct, name))
-            setattr(self.struct, name, ctypes.cast(values.ctypes.data, kind))
-
-    def fill(self, batch: TokenBatch) -> None:
-        """Copy the arrays of a batch."""
-        count = len(batch.tokens)
-        self._tokens[:count] = batch.tokens
-        self._positions[:count] = batch.positions
-        self._slots[:count] = batch.slots
-        self._outputs[:count] = batch.outputs
-        self.struct.n_tokens = count

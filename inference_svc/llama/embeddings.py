@@ -16,8 +16,8 @@ from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.batch import TokenBatch
 from inference_svc.engine.embedding_request import EmbeddingLimits, Vector
 from inference_svc.llama.attention import set_flash_attention_and_rope
-from inference_svc.llama.backend import NativeBatch
 from inference_svc.llama.engine_memory import EngineMemory
+from inference_svc.llama.native_batch import NativeBatch
 from inference_svc.llama.weights import ModelLoadError
 from inference_svc.models.metadata import Pooling
 from inference_svc.models.placement import Attention
@@ -125,9 +125,8 @@ class LlamaEmbedding:
             raise DecodeError(-2) from error
         if self._batch is None:
             raise ValueError("the context is closed")
-        self._batch.fill(batch)
         compute = llama_cpp.llama_encode if self._is_encoder else llama_cpp.llama_decode
-        code = compute(self._context, self._batch.struct)
+        code = compute(self._context, self._batch.fill(batch))
         if code != 0:
             raise DecodeError(code)
         return {slot: self._vector(slot) for slot in np.unique(batch.slots).tolist()}

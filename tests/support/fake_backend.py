@@ -267,6 +267,7 @@ class FakeBackend:
 
     def decode(self, batch: TokenBatch) -> None:
         """Append tokens to their slots, and record the tokens before each output row."""
+        self._check_vectors(batch)
         code = 1 if self._lacks_cells(len(batch.tokens)) else self._fails(batch)
         if code != -1:
             self._execute_copies()
@@ -277,6 +278,17 @@ class FakeBackend:
         self.batches.append(batch)
         self.stacks.append(self._stack)
         self._rows = self._apply(batch, len(batch.tokens))
+
+    @staticmethod
+    def _check_vectors(batch: TokenBatch) -> None:
+        """Check that vectors, which have the bits of their numbers, are given for all negative
+        tokens or for none."""
+        if batch.vectors is None:
+            is_valid = (batch.tokens >= 0).all()
+        else:
+            is_valid = (batch.vectors[:, 0].view(np.int32) == batch.tokens).all()
+        if not is_valid:
+            raise AssertionError("the vectors of a batch are not those of its tokens")
 
     def _execute_copies(self) -> None:
         for source, target in self._queued:

@@ -76,7 +76,9 @@ class SlotAllocator:
                 source = CacheSource.SLOT if slot.is_idle else CacheSource.LIVE
                 candidate = Prefix(self._shared(slot, sequence), source, slot)
                 best = max(best, candidate, key=self._reuse_value)
-        entry, shared = self._prefix_cache.find(tokens, request.cache_key, limit=limit)
+        entry, shared = self._prefix_cache.find(
+            tokens, request.cache_key, limit=limit, media=request.media
+        )
         if entry is not None and shared > self._reuse_value(best).tokens:
             best = Prefix(shared, entry.source, None, entry)
         return best if best.tokens >= MIN_REUSED_TOKENS else NO_PREFIX
@@ -224,7 +226,7 @@ class SlotAllocator:
 
     def _shared(self, slot: Slot, sequence: Sequence) -> int:
         limit = len(sequence.tokens) - 1
-        count = common_prefix(slot.tokens, sequence.tokens, limit=limit)
+        count = sequence.whole_prefix(common_prefix(slot.tokens, sequence.tokens, limit=limit))
         return 0 if count < len(slot.tokens) and not self._can_truncate(slot) else count
 
     def _num_in_memory(self, slot: Slot) -> int:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 
 from inference_svc.engine.events import TierLoad
+from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.saved_state import SavedPrefix
 
 MAX_ENTRIES = 512
@@ -63,15 +64,16 @@ class PrefixCache:
         )
 
     def find(
-        self, prompt: Sequence[int], key: bytes, *, limit: int
+        self, prompt: Sequence[int], key: bytes, *, limit: int, media: tuple[MediaSpan, ...] = ()
     ) -> tuple[SavedPrefix | None, int]:
         """Return the entry with the longest common prefix with the prompt, and its length.
 
-        The length is at most `limit` tokens; (None, 0) if no entry shares a token.
+        The length is at most `limit` tokens, and does not end inside a chunk of `media`; (None, 0)
+        if no entry shares a token.
         """
         best, best_length = None, 0
         for entry in self._entries.values():
-            shared = entry.shared(prompt, key, limit=limit)
+            shared = entry.shared(prompt, key, limit=limit, media=media)
             if shared > best_length:
                 best, best_length = entry, shared
         return best, best_length

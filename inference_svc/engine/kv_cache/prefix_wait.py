@@ -84,7 +84,8 @@ class PrefixWaiters:
         for other in running:
             if not _may_lead(other) or not _may_share(sequence, other):
                 continue
-            shared = common_prefix(other.tokens, sequence.tokens, limit=limit)
+            equal = common_prefix(other.tokens, sequence.tokens, limit=limit)
+            shared = sequence.whole_prefix(equal)
             if shared > max(best_length, other.num_computed):
                 best, best_length = other, shared
         return best, best_length

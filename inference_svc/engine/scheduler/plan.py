@@ -1,16 +1,19 @@
 """Plans one decode call: pure functions from running sequences to rows.
 
 A decoding sequence gets a row with its last token and any tokens that its constraint forces after
-it. Prompts are computed in chunks. Idle slots get filler rows where these make the call faster.
+it. Prompts are computed in chunks, their vectors in calls of their own. Idle slots get filler rows
+where these make the call faster.
 """
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from itertools import groupby
 
 from inference_svc.engine.batch import NativeLimits, Row
 from inference_svc.engine.cost_model.step_time import StepTimeModel
 from inference_svc.engine.defrag.batch_layout import BatchLayout
+from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.scheduler.policy import (
     PendingPrompt,
     Policy,
@@ -62,20 +65,48 @@ def plan_prefill(
     step_time: StepTimeModel,
     now: float,
 ) -> tuple[Plan, ...]:
-    """Plan a call for the prompts that this step completes, and one for all others.
+    """Plan a call for the prompts that this step completes, one for all others, one for vectors,
+    and one for each non-causal chunk.
 
     Prompts without a chunk are left out. The rows of the second call have equal lengths, so they
     divide a micro-batch evenly. All sequences have a slot. `num_decoding` sequences wait until the
     prefill is done. `now` is a time of the engine's clock.
     """
-    chunks = _chunks(sequences, num_decoding, limits, step_time, now)
+    parts = [sequence.next_part for sequence in sequences]
+    prompts = [
+        _pending_prompt(sequence, count, now)
+        for sequence, (_, count) in zip(sequences, parts, strict=True)
+    ]
+    chunks = _chunks(prompts, num_decoding, limits, step_time)
+    _choose_whole([span for span, _ in parts], chunks)
     work = _in_slot_order(
-        Work(sequence, _row(sequence, chunk))
-        for sequence, chunk in zip(sequences, chunks, strict=True)
+        Work(sequence, _row(sequence, chunk, span))
+        for sequence, (span, _), chunk in zip(sequences, parts, chunks, strict=True)
         if chunk
     )
-    groups = ([item for item in work if item.row.output is last] for last in (True, False))
-    return tuple(_prefill_plan(group) for group in groups if group)
+    calls = groupby(sorted(work, key=_call_of), key=_call_of)
+    return tuple(_prefill_plan(list(group)) for _, group in calls)
+
+
+def _call_of(item: Work) -> tuple[bool, bool, int]:
+    """The call of a prompt's row, in the order of the calls."""
+    slot, span = item.row.slot, item.row.span
+    is_alone = span is not None and not span.is_causal
+    return not item.row.output, span is not None, slot if is_alone else -1
+
+
+def _choose_whole(spans: SequenceOf[MediaSpan | None], chunks: list[int]) -> None:
+    """Of the non-causal chunks that the budget cuts, compute one whole and none of the others."""
+    cut = [
+        (chunks[i], -i, span.num_tokens)
+        for i, span in enumerate(spans)
+        if span is not None and not span.is_causal and 0 < chunks[i] < span.num_tokens
+    ]
+    for _, i, _ in cut:
+        chunks[-i] = 0
+    if cut:
+        _, i, whole = max(cut)
+        chunks[-i] = whole
 
 
 def without_ended(plan: Plan) -> Plan | None:
@@ -94,17 +125,15 @@ def _in_slot_order(work: Iterable[Work]) -> tuple[Work, ...]:
 
 
 def _chunks(
-    prefilling: SequenceOf[Sequence],
+    prompts: SequenceOf[PendingPrompt],
     num_decoding: int,
     limits: PlanLimits,
     step_time: StepTimeModel,
-    now: float,
 ) -> list[int]:
     fitting, cap = None, min(limits.chunk_cap, limits.native.pass_tokens)
     if num_decoding:
         cap = limits.chunk_cap
         fitting = step_time.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
-    prompts = [_pending_prompt(sequence, now) for sequence in prefilling]
     budget = prefill_budget(
         limits.policy,
         prompts,
@@ -117,19 +146,18 @@ def _chunks(
     return priority_chunks(prompts, budget, steps=steps)
 
 
-def _pending_prompt(sequence: Sequence, now: float) -> PendingPrompt:
+def _pending_prompt(sequence: Sequence, count: int, now: float) -> PendingPrompt:
     ratio = max(sequence.response_ratio(now), sequence.inherited_ratio)
-    return PendingPrompt(
-        sequence.num_computable, sequence.effective_priority, sequence.skipped_steps, ratio
-    )
+    return PendingPrompt(count, sequence.effective_priority, sequence.skipped_steps, ratio)
 
 
-def _row(sequence: Sequence, count: int) -> Row:
+def _row(sequence: Sequence, count: int, span: MediaSpan | None = None) -> Row:
     start, slot = sequence.num_computed, sequence.slot
     if slot is None:
         raise ValueError(f"sequence {sequence.request.sequence_id} has no slot")
     tokens = sequence.tokens[start : start + count]
-    return Row(slot.index, start, tokens, output=start + count == len(sequence.tokens))
+    output = start + count == len(sequence.tokens)
+    return Row(slot.index, start, tokens, output, span=span)
 
 
 def _fillers(

@@ -107,7 +107,8 @@ class SamplerChain:
         parts = (self._processors, self._first, self._rest)
         self._stateful = [part for part in parts if part.is_stateful]
         for token in request.prompt if self._stateful else ():
-            self.accept(token)
+            if token >= 0:  # not the place of a vector
+                self.accept(token)
 
     def close(self) -> None:
         """Free the native samplers; the chain is unusable afterwards."""

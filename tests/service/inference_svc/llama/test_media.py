@@ -1,0 +1,200 @@
+"""Chunks of vectors in the engine on llama.cpp: pictures and sounds beside text."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inference_svc.engine.engine import Engine
+from inference_svc.engine.events import CacheSource, Event, Preempted, Resumed, Started
+from inference_svc.llama.backend import LlamaBackend
+from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.llama_engines import (
+    make_engine,
+    open_backend,
+    output_tokens,
+    run_engine,
+    select_events,
+)
+from tests.support.media_models import MediaPair
+from tests.support.media_prompts import Chunk, Part, media_request, token_vectors, write_chunk
+from tests.support.plain_llama import PlainLlama
+from tests.support.snapshots import save_prefix, write_and_read
+
+COUNT = 12
+TEXT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+STORY = "Tell me a story about Mira and the long road over the hills to the sea. " * 4
+LAYOUTS = {"streams": None, "unified": 700}
+KINDS = {
+    "causal": ("janus_pro", None, True),
+    "non-causal": ("gemma3", None, False),
+    "M-RoPE": ("qwen2vl_merger", (8, 5), True),
+    "deepstack": ("qwen3vl_merger", (5, 8), True),
+}
+
+
+def _tokens(backend: LlamaBackend, text: str) -> list[int]:
+    return list(backend.vocabulary.tokenize(text, add_special=False, parse_special=True))
+
+
+def _engine(backend: LlamaBackend, **options: Any) -> Engine:
+    return make_engine(backend, saved_bytes=64 << 20, **options)
+
+
+def _fields(**changes: Any) -> dict[str, Any]:
+    return {"max_tokens": COUNT, "ignore_eos": True, **changes}
+
+
+@pytest.fixture(scope="module", params=LAYOUTS, ids=str)
+def demo(request: pytest.FixtureRequest) -> Any:
+    """The demo model in each layout, with micro-batches of 64 tokens."""
+    with open_backend(shared_cells=LAYOUTS[request.param], ubatch_tokens=64) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Any:
+    """The vector of each token of the demo model."""
+    return token_vectors(BUNDLED_PATH)
+
+
+def _replace(tokens: list[int], start: int, end: int, vectors: Any, folder: Path) -> list[Part]:
+    """The prompt with the vectors of some tokens instead of these."""
+    return [tokens[:start], write_chunk(folder, vectors[tokens[start:end]]), tokens[end:]]
+
+
+def test_vectors_of_tokens_are_computed_as_the_tokens(
+    demo: LlamaBackend, vectors: Any, tmp_path: Path
+) -> None:
+    """A prompt with the vectors of its tokens in place of them has the same output, however the
+    chunk is cut into pieces, and beside streams of text."""
+    tokens = _tokens(demo, STORY + TEXT)
+    expected = output_tokens(run_engine(_engine(demo), media_request(0, [tokens], **_fields())))
+    parts = _replace(tokens, 20, 100, vectors, tmp_path)
+
+    engine = _engine(demo, chunk_cap=48)
+    requests = [
+        media_request(0, [tokens[:-1], tokens[-1:]], **_fields(max_tokens=40)),
+        media_request(1, parts, **_fields(cache_key=b"a")),
+        media_request(2, _replace(tokens, 3, 60, vectors, tmp_path), **_fields(cache_key=b"b")),
+    ]
+    events = run_engine(engine, *requests)
+
+    assert output_tokens(events, 0)[:COUNT] == expected
+    assert output_tokens(events, 1) == output_tokens(events, 2) == expected
+
+
+def test_a_picture_that_was_seen_is_not_computed_again(
+    demo: LlamaBackend, vectors: Any, tmp_path: Path
+) -> None:
+    """A second prompt with the same chunk computes only what follows it; a chunk of another digest
+    is computed, although its vectors are equal."""
+    tokens = _tokens(demo, STORY + TEXT)
+    engine, parts = _engine(demo), _replace(tokens, 20, 100, vectors, tmp_path)
+    first = run_engine(engine, media_request(0, parts, **_fields()))
+    same = run_engine(engine, media_request(1, [*parts[:2], tokens[100:]], **_fields()))
+    text, chunk, rest = parts
+    assert isinstance(chunk, Chunk)
+    other = Chunk(chunk.vectors, chunk.num_tokens, b"other")
+    different = run_engine(engine, media_request(2, [text, other, rest], **_fields()))
+
+    cached = [select_events(events, Started)[0].cached_tokens for events in (same, different)]
+    assert cached == [len(tokens) - 1, 20]
+    assert output_tokens(first) == output_tokens(same, 1) == output_tokens(different, 2)
+
+
+@pytest.fixture(params=KINDS, ids=str)
+def scene(
+    request: pytest.FixtureRequest, media_pair: Callable[[str], MediaPair], tmp_path: Path
+) -> "Scene":
+    """A random model of each kind."""
+    kind, grid, is_causal = KINDS[request.param]
+    return Scene(media_pair(kind).model, tmp_path, grid, is_causal)
+
+
+class Scene:
+    """A model with prompts of two chunks each."""
+
+    def __init__(
+        self, path: Path, folder: Path, grid: tuple[int, int] | None, is_causal: bool
+    ) -> None:
+        self.path = path
+        self._folder = folder
+        self._fields: dict[str, Any] = {"grid": grid, "is_causal": is_causal}
+
+    def chunk(self, seed: int) -> Chunk:
+        """A chunk of 40 random vectors."""
+        with closing(PlainLlama(self.path)) as plain:
+            width = plain.width
+        values = np.random.default_rng(seed).standard_normal((40, width), np.float32) * 0.2
+        return write_chunk(self._folder, values, **self._fields)
+
+    def parts(self, seed: int) -> list[Part]:
+        """Text, a chunk, text, a chunk, and text."""
+        text = np.random.default_rng(seed).integers(5, 1000, 60).tolist()
+        return [text[:20], self.chunk(seed), text[20:27], self.chunk(seed + 1), text[27:]]
+
+    def expected(self, parts: list[Part], count: int = COUNT) -> list[int]:
+        """The output of llama.cpp alone."""
+        with closing(PlainLlama(self.path)) as plain:
+            return plain.generate(parts, count)
+
+
+@pytest.mark.parametrize("cells", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_output_equals_that_of_llama_cpp_alone(scene: Scene, cells: int | None) -> None:
+    """Three prompts at once, with chunks computed in pieces or whole, equal llama.cpp with each
+    part in a batch of its own; repeated prompts reuse all but the last token."""
+    prompts = [scene.parts(seed) for seed in (1, 5, 9)]
+    expected = [scene.expected(parts) for parts in prompts]
+    with open_backend(scene.path, shared_cells=cells, ubatch_tokens=64) as backend:
+        engine = _engine(backend, chunk_cap=24)
+        requests = [media_request(i, each, **_fields()) for i, each in enumerate(prompts)]
+        events = run_engine(engine, *requests)
+        again = [media_request(3 + i, each, **_fields()) for i, each in enumerate(prompts)]
+        repeated = run_engine(engine, *again)
+
+    assert [output_tokens(events, i) for i in range(3)] == expected
+    assert [output_tokens(repeated, 3 + i) for i in range(3)] == expected
+    assert {each.cached_tokens for each in select_events(repeated, Started)} == {139}
+
+
+def test_a_sequence_preempted_in_a_chunk_goes_on(scene: Scene) -> None:
+    """Batch work that is preempted while its chunk is computed resumes with the same output."""
+    parts = scene.parts(1)
+    with open_backend(scene.path, slots=1, ubatch_tokens=64) as backend:
+        engine = _engine(backend, chunk_cap=16)
+        events = run_engine(engine, media_request(0, parts, **_fields(priority=1)), steps=4)
+        computed = engine.running[0].num_computed
+        urgent = media_request(1, [[7, 8, 9]], **_fields(priority=3, max_tokens=3))
+        events += run_engine(engine, urgent)
+
+    assert 20 < computed < 107
+    assert select_events(events, Preempted)
+    assert select_events(events, Resumed)
+    assert output_tokens(events) == scene.expected(parts)
+
+
+def test_a_snapshot_with_chunks_is_restored(scene: Scene) -> None:
+    """A state written to a file and restored in a context of another size serves a request with the
+    same chunks, without reading their vectors."""
+    parts = scene.parts(1)
+    expected = scene.expected(parts)
+    with open_backend(scene.path, slots=2, ubatch_tokens=64) as backend:
+        engine = _engine(backend)
+        request = media_request(0, parts, **_fields(request_id="r", keep=True))
+        run_engine(engine, request)
+        restored = write_and_read(save_prefix(engine, "r"))
+    for part in parts:
+        if isinstance(part, Chunk):
+            part.vectors.path.unlink()
+    with open_backend(scene.path, slots=3, ubatch_tokens=64) as backend:
+        engine = _engine(backend)
+        assert engine.restore(restored)
+        events: list[Event] = run_engine(engine, media_request(1, parts, **_fields()))
+
+    (started,) = select_events(events, Started)
+    assert (started.cached_tokens, started.source) == (139, CacheSource.DISK)
+    assert output_tokens(events, 1) == expected

@@ -1,0 +1,90 @@
+"""Greedy generation with llama.cpp alone, one sequence in a context of its own."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from inference_svc.llama import library
+from tests.support.media_prompts import Chunk, Part
+
+_CELLS = 1024
+
+
+class PlainLlama:
+    """A model with one sequence of up to 1,024 cells. Each part is one batch and micro-batch."""
+
+    def __init__(self, path: Path) -> None:
+        library.start()
+        self._model = llama_cpp.llama_model_load_from_file(
+            str(path).encode(), llama_cpp.llama_model_default_params()
+        )
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = _CELLS
+        params.n_threads = params.n_threads_batch = 1
+        self._context = llama_cpp.llama_init_from_model(self._model, params)
+        self._sections = 4 if llama_cpp.llama_model_rope_type(self._model) in (8, 40) else 1
+        self.width = llama_cpp.llama_model_n_embd_inp(self._model)
+        vocabulary = llama_cpp.llama_model_get_vocab(self._model)
+        self._num_tokens = llama_cpp.llama_vocab_n_tokens(vocabulary)
+        self._position = 0
+
+    def close(self) -> None:
+        """Free all native memory."""
+        llama_cpp.llama_free(self._context)
+        llama_cpp.llama_model_free(self._model)
+
+    def generate(self, parts: Sequence[Part], count: int) -> list[int]:
+        """The `count` most probable tokens, one after the other."""
+        for part in parts:
+            if isinstance(part, Chunk):
+                self._decode_chunk(part)
+            else:
+                self._decode_tokens(part)
+        output = [self._best()]
+        while len(output) < count:
+            self._decode_tokens(output[-1:])
+            output.append(self._best())
+        return output
+
+    def _decode_tokens(self, tokens: Sequence[int]) -> None:
+        positions = self._position + np.arange(len(tokens), dtype=np.int32)
+        self._decode("token", np.array(tokens, np.int32), positions, len(tokens))
+        self._position += len(tokens)
+
+    def _decode_chunk(self, chunk: Chunk) -> None:
+        count = chunk.num_tokens
+        positions = np.zeros((self._sections, count), np.int32)
+        if chunk.grid is None:
+            positions[: min(self._sections, 3)] = self._position + np.arange(count)
+        else:
+            columns = chunk.grid[0]
+            positions[0] = self._position
+            positions[1] = [self._position + i // columns for i in range(count)]
+            positions[2] = [self._position + i % columns for i in range(count)]
+        llama_cpp.llama_set_causal_attn(self._context, chunk.is_causal)
+        self._decode("embd", chunk.read(self.width), positions.ravel(), count)
+        llama_cpp.llama_set_causal_attn(self._context, True)
+        self._position += chunk.num_positions
+
+    def _decode(
+        self, name: str, values: npt.NDArray[Any], positions: npt.NDArray[np.int32], count: int
+    ) -> None:
+        batch = llama_cpp.llama_batch()
+        kept = [values, positions, np.zeros(count, np.int8)]
+        kept[2][-1] = 1
+        for field, array in zip((name, "pos", "logits"), kept, strict=True):
+            setattr(batch, field, array.ctypes.data_as(type(getattr(batch, field))))
+        batch.n_tokens = count
+        if code := llama_cpp.llama_decode(self._context, batch):
+            raise RuntimeError(f"llama_decode returned {code}")
+
+    def _best(self) -> int:
+        row = llama_cpp.llama_get_logits_ith(self._context, -1)
+        address = ctypes.addressof(row.contents)
+        buffer = (ctypes.c_float * self._num_tokens).from_address(address)
+        return int(np.frombuffer(buffer, np.float32).argmax())
