@@ -20,7 +20,7 @@ from openai_wire.shared.media import (
     FileReference,
     StoredFile,
     check_media_size,
-    decode_file,
+    document_part,
     file_part,
     image_media,
 )
@@ -85,8 +85,7 @@ def content_part(part: TurnPart, files: Files) -> chat.ContentPart:
             data = files[part.file_id].data
             return chat.ContentPart(image=chat.Media(data=data, detail=part.detail))
         case DocumentPart(file_id=""):
-            data, media_type = decode_file(part.field, part.data)
-            return file_part(data, media_type, part.filename)
+            return document_part(part.field, part.data, part.filename)
         case DocumentPart():
             stored = files[part.file_id]
             return file_part(stored.data, "", part.filename or stored.filename)

@@ -63,7 +63,7 @@ class DocumentPart(NamedTuple):
     field: str
     """The part in errors."""
     data: str = ""
-    """A data URL, or base64 alone."""
+    """A data URL, base64 alone, or an address that the inference service fetches."""
     file_id: str = ""
     """A file of the project; empty for `data`."""
     filename: str = ""

@@ -29,7 +29,7 @@ from control_svc.items.model import (
     Role,
     Text,
 )
-from openai_wire.shared.media import FileReference, decode_file, image_media
+from openai_wire.shared.media import FileReference, document_part, image_media
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 MAX_TOOLS: Final = 128
@@ -126,7 +126,7 @@ def _check_part(part: Part, field: str) -> None:
     if isinstance(part, Image):
         check_image(part, field)
     elif part.data_url:
-        decode_file(field, part.data_url)
+        document_part(field, part.data_url, "")
 
 
 def check_image(image: Image, field: str) -> None:

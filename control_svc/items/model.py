@@ -86,11 +86,12 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True)
 class FileInput:
-    """A document in a message, given by either a file id or a data URL."""
+    """A document in a message, given by either a file id or a URL."""
 
     kind: Literal["file"] = "file"
     file_id: str = ""
     data_url: str = ""
+    """A data URL, base64 alone, or an address."""
     filename: str = ""
 
 

@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, Tag
 
 from openai_wire.shared.fields import BY_KIND, WireModel, check_type, validate
 from openai_wire.shared.json_body import json_text
-from openai_wire.shared.media import scheme_of
-from svc_kit.errors import InvalidType, MissingField, UnsupportedField, UnsupportedValue
+from openai_wire.shared.media import is_address, scheme_of
+from svc_kit.errors import InvalidField, InvalidType, MissingField, UnsupportedValue
 
 TextOrParts = Annotated[
     Annotated[str, Tag("~string")] | Annotated[list[dict[str, Any]], Tag("~array")], BY_KIND
@@ -44,7 +44,7 @@ class ImagePart(EchoedModel):
 
 
 class FilePart(EchoedModel):
-    """A document in base64 or by file id."""
+    """A document in base64, by file id, or at a URL."""
 
     file_id: str | None = None
     file_data: str | None = None
@@ -114,12 +114,16 @@ def _image(part: ImagePart, path: str) -> item_pb2.ImagePart:
 
 
 def _file(part: FilePart, path: str) -> item_pb2.FilePart:
-    if part.file_url:
-        raise UnsupportedField(field=f"{path}.file_url")
-    if not part.file_data and not part.file_id:
+    if sum(map(bool, (part.file_data, part.file_id, part.file_url))) > 1:
+        problem = "it must have only one of 'file_data', 'file_id' and 'file_url'"
+        raise InvalidField(field=path, problem=problem)
+    if part.file_url and not is_address(part.file_url):
+        raise InvalidField(field=f"{path}.file_url", problem="it must be an address with https")
+    source = part.file_data or part.file_url or ""
+    if not source and not part.file_id:
         raise MissingField(field=f"{path}.file_data")
     return item_pb2.FilePart(
-        file_id=part.file_id or "", data_url=part.file_data or "", filename=part.filename or ""
+        file_id=part.file_id or "", data_url=source, filename=part.filename or ""
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import orjson
 from corral.control.v1 import item_pb2
 
+from openai_wire.shared.media import is_address
 from openai_wire.shared.objects import Json, enum_name
 
 _JSON_NAMES: Final = {
@@ -46,7 +47,8 @@ def part_object(part: item_pb2.ItemPart, *, is_output: bool) -> Json:
                 return image | {"file_id": part.image.file_id}
             return image | {"image_url": part.image.url or None}
         case "file":
-            names = {"file_id": "file_id", "data_url": "file_data", "filename": "filename"}
+            source = "file_url" if is_address(part.file.data_url) else "file_data"
+            names = {"file_id": "file_id", "data_url": source, "filename": "filename"}
             fields = {name: getattr(part.file, field) for field, name in names.items()}
             return {"type": "input_file"} | {name: text for name, text in fields.items() if text}
         case _:

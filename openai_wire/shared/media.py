@@ -15,8 +15,8 @@ from svc_kit.errors import InvalidField, TooLong, UnsupportedValue
 
 MAX_FILE_BYTES: Final = 25_000_000
 """Limit of one file. Pictures have a lower one, which the inference service checks."""
-MAX_MEDIA_BYTES: Final = 28 * 1024 * 1024
-"""Limit of all files of a prompt, which are sent in one gRPC message."""
+MAX_MEDIA_BYTES: Final = 50_000_000
+"""Limit of all files of a prompt, as in OpenAI's API. They are sent in one gRPC message."""
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.ASCII)
 _MAX_DATA_HEADER: Final = 256
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}):", re.ASCII)
@@ -82,6 +82,20 @@ def decode_file(field: str, text: str) -> tuple[bytes, str]:
     if text.startswith("data:"):
         return decode_data_url(field, text)
     return decode_base64(field, text), ""
+
+
+def document_part(field: str, source: str, filename: str) -> chat_pb2.ContentPart:
+    """The part of a document by a data URL, base64 alone, or an address. Raises InvalidField."""
+    if is_address(source):
+        return chat_pb2.ContentPart(document=chat_pb2.Media(url=source, filename=filename))
+    data, media_type = decode_file(field, source)
+    return file_part(data, media_type, filename)
+
+
+def is_address(url: str) -> bool:
+    """Whether a URL has to be fetched."""
+    scheme = _SCHEME.match(url)
+    return scheme is not None and scheme[1].lower() in ("http", "https")
 
 
 def file_part(

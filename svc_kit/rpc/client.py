@@ -19,8 +19,8 @@ WINDOW_OPTIONS: Final = (
 """HTTP/2 flow control of every server and channel. Messages may be larger than the window."""
 
 
-MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
-"""The default limit of messages, enough for a full context of token ids, or an image."""
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""The default limit of messages, enough for a full context of token ids, or 50 MB of images."""
 _RETRIES: Final = {
     "methodConfig": [
         {

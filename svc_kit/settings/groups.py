@@ -157,7 +157,7 @@ class KeySettings(SettingsGroup):
 class ServerSettings(SettingsGroup):
     """Limits of a gRPC server."""
 
-    max_message_bytes: int = Field(32 * 1024 * 1024, ge=64 * 1024, le=1024**3)
+    max_message_bytes: int = Field(64 * 1024 * 1024, ge=64 * 1024, le=1024**3)
     """Maximum size of a request or response; larger ones are rejected."""
     default_deadline_s: float = Field(600.0, gt=0)
     """Deadline of calls that set none."""

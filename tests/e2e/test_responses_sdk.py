@@ -283,26 +283,28 @@ async def test_token_counting_and_compaction(aclient: openai.AsyncOpenAI) -> Non
     assert answered.status in ("completed", "incomplete")
 
 
-async def test_images_are_ignored_by_a_text_model(up: Corral, aclient: openai.AsyncOpenAI) -> None:
-    """It answers the text, in both APIs, with and without streaming."""
-    text = {"type": "input_text", "text": CAPITAL}
-    picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
-    text_and_image: Any = [{"role": "user", "content": [text, picture]}]
-    without = await aclient.responses.create(model=MODEL, input=CAPITAL, temperature=0)
-    response = await aclient.responses.create(model=MODEL, input=text_and_image, temperature=0)
-    image_only: Any = [{"role": "user", "content": [picture]}]
-    async with httpx.AsyncClient(transport=ValidatingTransport(), timeout=60) as http:
-        for input_items in (text_and_image, image_only):
-            body = {"model": MODEL, "input": input_items, "max_output_tokens": 20}
-            answer = await http.post(f"{up.api}/responses", json=body)
-            assert answer.status_code == 200, answer.text
-        streamed = await http.post(f"{up.api}/responses", json=body | {"stream": True})
-
-    assert response.output_text == without.output_text
-    assert response.usage is not None
-    assert without.usage is not None
-    assert response.usage.input_tokens == without.usage.input_tokens
-    check_stream(parse_events(streamed.text))
+async def test_a_text_model_refuses_images(aclient: openai.AsyncOpenAI) -> None:
+    """The error names the part, in both APIs, with and without streaming."""
+    url = "data:image/png;base64,iVBORw0KGgo="
+    parts: Any = [
+        {"type": "input_text", "text": CAPITAL},
+        {"type": "input_image", "image_url": url},
+    ]
+    chat_parts: Any = [
+        {"type": "text", "text": CAPITAL},
+        {"type": "image_url", "image_url": {"url": url}},
+    ]
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await aclient.responses.create(
+                model=MODEL, input=[{"role": "user", "content": parts}], stream=stream
+            )
+        assert refused.value.param == "input[0].content[1]"
+        with pytest.raises(openai.BadRequestError) as refused:
+            await aclient.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": chat_parts}], stream=stream
+            )
+        assert str(refused.value.param).startswith("messages[0].content[1]")
 
 
 async def test_the_plain_objects_follow_the_published_rules(up: Corral) -> None:

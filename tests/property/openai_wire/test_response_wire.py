@@ -31,13 +31,15 @@ from tests.support.items import contents_of_kind, items_with
 from tests.support.open_responses import check_event, check_response, check_stream
 
 _ID = st.text(min_size=1)
+_ADDRESS = _ID.map("https://host/{}".format)
 _TEXTS = st.builds(Text, text=st.text())
 _INPUT_PARTS = st.one_of(
     _TEXTS,
-    st.builds(Image, url=_ID, detail=st.sampled_from(["auto", "low", "high"])),
+    st.builds(Image, url=_ADDRESS, detail=st.sampled_from(["auto", "low", "high"])),
     st.builds(Image, file_id=_ID, detail=st.just("auto")),
     st.builds(FileInput, file_id=_ID, filename=st.text()),
     st.builds(FileInput, data_url=_ID),
+    st.builds(FileInput, data_url=_ADDRESS),
 )
 _OUTPUT_PARTS = st.one_of(_TEXTS, st.builds(Refusal, refusal=st.text()))
 _CONTENTS: st.SearchStrategy[Content] = st.one_of(

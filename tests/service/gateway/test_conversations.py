@@ -20,7 +20,7 @@ EVERY_KIND: list[dict[str, Any]] = [
         "type": "message",
         "role": "user",
         "content": [
-            {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
+            {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"}
         ],
     },
     {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "phase": "commentary"},
@@ -138,8 +138,8 @@ async def test_an_item_reference_shares_the_item(setup: Setup) -> None:
         ({"items": [{"role": "user", "content": "x"}] * 21}, "items", "array_above_max_length"),
         ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
         ({"metadata": {"a" * 65: "x"}}, "metadata", "string_above_max_length"),
-        ({"items": [{"role": "user", "content": [{"type": "input_file", "file_url": "http://x"}]}]},
-         "items[0].content[0].file_url", "unsupported_parameter"),
+        ({"items": [{"role": "user", "content": [{"type": "input_file", "file_url": "x.pdf"}]}]},
+         "items[0].content[0].file_url", "invalid_value"),
     ],
 )  # fmt: skip
 async def test_invalid_conversations_are_rejected(

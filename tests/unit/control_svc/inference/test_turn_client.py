@@ -200,6 +200,10 @@ def test_a_format_replaces_the_constraint_of_the_options(
             DocumentPart("f", "data:text/plain;base64,aGk=", filename="b"),
             {"document": {"data": b"hi", "media_type": "text/plain", "filename": "b"}},
         ),
+        (
+            DocumentPart("f", "https://host/a.pdf", filename="b"),
+            {"document": {"url": "https://host/a.pdf", "filename": "b"}},
+        ),
         (DocumentPart("f", "aGk="), {"document": {"data": b"hi"}}),
     ],
 )

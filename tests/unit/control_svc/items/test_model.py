@@ -117,6 +117,7 @@ def test_a_malformed_picture_or_document_is_refused(part: Part, field: str, name
         Image(file_id="file-1", detail="high"),
         FileInput(data_url="data:application/pdf;base64,AAAA", filename="a.pdf"),
         FileInput(data_url="AAAA"),
+        FileInput(data_url="https://host/a.pdf"),
         FileInput(file_id="file-1"),
     ],
     ids=repr,
