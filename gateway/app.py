@@ -40,6 +40,7 @@ from gateway.routes import (
     vector_stores,
 )
 from gateway.rpc import ControlClient, InferenceClient
+from gateway.stored_files import StoredFileReader
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
 from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
 from svc_kit.errors import Draining
@@ -95,12 +96,14 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         )
         credentials, timeout_s = Credentials(token), settings.request_timeout_s
         inference = InferenceClient(inference_channel, credentials, timeout_s)
+        active_calls = ActiveCalls()
         context = AppContext(
             settings=settings,
             authentication=Authentication(authenticator),
             inference=inference,
             control=ControlClient(control_channel, credentials, timeout_s),
-            active_calls=ActiveCalls(),
+            active_calls=active_calls,
+            stored_files=StoredFileReader(active_calls),
             fingerprint=f"corral-{corral_version}",
         )
         api = build_api(context, corral_version)

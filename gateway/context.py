@@ -9,7 +9,6 @@ from typing import Annotated, Any, Self
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from gateway.active_calls import ActiveCalls
@@ -27,6 +26,7 @@ from gateway.sse import (
     SingleObject,
     UnaryObject,
 )
+from gateway.stored_files import StoredFileReader
 from openai_wire.chat.objects import random_suffix
 from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
@@ -45,6 +45,7 @@ class AppContext:
     inference: InferenceClient
     control: ControlClient
     active_calls: ActiveCalls
+    stored_files: StoredFileReader
     fingerprint: str
 
     @classmethod
@@ -85,14 +86,14 @@ class AppContext:
 
     def stream_response(
         self, start: Callable[[], Calls[Any]], frames: Frames, params: ParamNames
-    ) -> Response:
+    ) -> CallResponse:
         """Respond with server-sent events."""
         stream = EventStream(frames, params, self.settings.ping_interval_s)
         return self.call_response(start, stream, params)
 
     def object_response(
         self, start: Callable[[], Calls[Any]], collector: Collector, params: ParamNames
-    ) -> Response:
+    ) -> CallResponse:
         """Respond with one object."""
         return self.call_response(start, SingleObject(collector), params)
 
@@ -101,13 +102,13 @@ class AppContext:
         start: Callable[[], Calls[Any]],
         write: Callable[[Any], Mapping[str, Any]],
         params: ParamNames,
-    ) -> Response:
+    ) -> CallResponse:
         """Respond with the reply of a unary call, converted by `write`."""
         return self.call_response(start, UnaryObject(write), params)
 
     def call_response(
         self, start: Callable[[], Calls[Any]], writer: ResponseWriter, params: ParamNames
-    ) -> Response:
+    ) -> CallResponse:
         """Respond with the events of calls in another format."""
         return CallResponse(start, writer, self.active_calls, params)
 

@@ -5,6 +5,7 @@ Both watch the connection, so that a client that disconnects cancels its calls.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -136,6 +137,8 @@ class CallResponse(Response):
         params: ParamNames,
     ) -> None:
         super().__init__()
+        self.resources: AsyncExitStack | None = None
+        """Closed when the response has ended."""
         self._start = start
         self._writer = writer
         self._active_calls = active_calls
@@ -143,6 +146,13 @@ class CallResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the calls. Raises their DomainError if they fail before the first byte is sent."""
+        if self.resources is None:
+            await self._run(scope, receive, send)
+            return
+        async with self.resources:
+            await self._run(scope, receive, send)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         calls = self._start()
         watcher = asyncio.create_task(_stop_on_disconnect(receive, calls))
         try:

@@ -1,51 +1,62 @@
-"""Reads stored files that a chat request refers to by id, for the inference service."""
+"""Reads stored files that chat requests refer to by id, for the inference service."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
 
-from corral.control.v1 import file_service_pb2
+from corral.control.v1 import file_pb2, file_service_pb2
 
 from gateway.active_calls import ActiveCalls
 from gateway.rpc import ControlClient
 from openai_wire.shared.media import FileReference, MediaBudget, StoredFile
 from svc_kit.errors import FileNotFound
+from svc_kit.weighted_semaphore import WeightedSemaphore
+
+_MEMORY_BYTES: Final = 256 * 1024 * 1024
+"""Limit of the files of all requests: a short request can refer to large files."""
 
 
-async def read_files(
-    control: ControlClient, active_calls: ActiveCalls, references: Iterable[FileReference]
-) -> dict[str, StoredFile]:
-    """Return the referenced files of the caller's project, by id.
+class StoredFileReader:
+    """Reads files of callers, with limits for each request and for the process."""
 
-    Raises FileNotFound and TooLong with the referring field, and UpstreamUnavailable.
-    """
-    files: dict[str, StoredFile] = {}
-    budget = MediaBudget()
-    for field, file_id in references:
-        if file_id not in files:
-            files[file_id] = await _read_file(control, active_calls, field, file_id, budget)
-        else:
-            budget.add(field, len(files[file_id].data))
-    return files
+    def __init__(self, active_calls: ActiveCalls, memory_bytes: int = _MEMORY_BYTES) -> None:
+        self._active_calls = active_calls
+        self._memory = WeightedSemaphore(memory_bytes)
+
+    @asynccontextmanager
+    async def open(
+        self, control: ControlClient, references: Sequence[FileReference]
+    ) -> AsyncIterator[dict[str, StoredFile]]:
+        """Yield the caller's files by id. Waits while too many others are in memory.
+
+        Raises FileNotFound and TooLong with the referring field, and UpstreamUnavailable.
+        """
+        budget, files = MediaBudget(), dict[str, file_pb2.File]()
+        for field, file_id in references:
+            if file_id not in files:
+                files[file_id] = await _find(control, field, file_id)
+            budget.add(field, files[file_id].size_bytes)
+        async with self._memory.reserve(sum(file.size_bytes for file in files.values())):
+            fields = {file_id: field for field, file_id in references}
+            yield {
+                file_id: StoredFile(file.filename, await self._read(control, file_id, fields))
+                for file_id, file in files.items()
+            }
+
+    async def _read(self, control: ControlClient, file_id: str, fields: dict[str, str]) -> bytes:
+        request = file_service_pb2.DownloadFileRequest(file_id=file_id)
+        call = control.stream(control.files.DownloadFile, request)
+        try:
+            with self._active_calls.track(call):
+                await call.open()
+                return b"".join([message.chunk async for _, message in call])
+        except FileNotFound:
+            raise FileNotFound(file=file_id, field=fields[file_id]) from None
 
 
-async def _read_file(
-    control: ControlClient,
-    active_calls: ActiveCalls,
-    field: str,
-    file_id: str,
-    budget: MediaBudget,
-) -> StoredFile:
-    request = file_service_pb2.DownloadFileRequest(file_id=file_id)
-    call = control.stream(control.files.DownloadFile, request)
-    filename, chunks = "", list[bytes]()
+async def _find(control: ControlClient, field: str, file_id: str) -> file_pb2.File:
+    request = file_service_pb2.GetFileRequest(file_id=file_id)
     try:
-        with active_calls.track(call):
-            await call.open()
-            async for _, message in call:
-                if message.HasField("file"):
-                    budget.add(field, message.file.size_bytes)
-                    filename = message.file.filename
-                else:
-                    chunks.append(message.chunk)
+        return (await control.call(control.files.GetFile, request)).file
     except FileNotFound:
         raise FileNotFound(file=file_id, field=field) from None
-    return StoredFile(filename, b"".join(chunks))

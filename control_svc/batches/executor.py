@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from control_svc.base.weighted_semaphore import WeightedSemaphore
 from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.lines import LineResult, LineRunner, PendingLine, error_line
 from control_svc.batches.model import NO_TOKENS, Batch, LineState
@@ -27,6 +26,7 @@ from svc_kit.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from svc_kit.weighted_semaphore import WeightedSemaphore
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")

@@ -17,7 +17,6 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.base.weighted_semaphore import WeightedSemaphore
 from control_svc.batches.lines import LineResult, PendingLine, line_id, response_line
 from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
@@ -44,6 +43,7 @@ from svc_kit.auth.principal import Priority
 from svc_kit.errors import DomainError, InternalError, UnsupportedValue
 from svc_kit.errors.status import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
 from svc_kit.rpc.client import translate_errors
+from svc_kit.weighted_semaphore import WeightedSemaphore
 
 _log = logging.getLogger(__name__)
 _INLINE_PARSE_BYTES: Final = 128 * 1024

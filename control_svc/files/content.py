@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from control_svc.base.weighted_semaphore import WeightedSemaphore
 from control_svc.blobs.store import BlobMissing, BlobStore
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.files.model import File
 from control_svc.files.queries import FileQueries
 from openai_wire.shared.media import FileReference, MediaBudget, StoredFile
 from svc_kit.errors import FileNotFound
+from svc_kit.weighted_semaphore import WeightedSemaphore
 
 _MEMORY_BYTES: Final = 256 * 1024 * 1024
 """Limit of all files that are in memory."""

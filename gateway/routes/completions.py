@@ -2,19 +2,21 @@
 
 import functools
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import Context, Inference, JsonObject, provide_control
+from gateway.context import AppContext, Context, Inference, JsonObject, provide_control
 from gateway.http.docs import json_body, operation
-from gateway.stored_files import read_files
+from gateway.rpc import InferenceClient
+from gateway.sse import CallResponse
 from openai_wire.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
 from openai_wire.chat.chunks import ChatChunks, CompletionChunks
 from openai_wire.chat.completion_request import CompletionBody, parse_completion, prompt_requests
-from openai_wire.chat.messages import NO_FILES, referenced_files
+from openai_wire.chat.messages import NO_FILES, StoredFiles, referenced_files
 from openai_wire.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
@@ -43,11 +45,21 @@ async def create_chat_completion(
 ) -> Response:
     """Generate the next message of a conversation. With `stream`, return server-sent events."""
     body = parse_chat(fields)
-    params = chat_params(body)
-    files = NO_FILES
-    if references := list(referenced_files(body.messages)):
+    references = list(referenced_files(body.messages))
+    if not references:
+        return _chat_response(inference, body, NO_FILES, context)
+    async with AsyncExitStack() as stack:
         control = await provide_control(request)
-        files = await read_files(control, context.active_calls, references)
+        files = await stack.enter_async_context(context.stored_files.open(control, references))
+        response = _chat_response(inference, body, files, context)
+        response.resources = stack.pop_all()  # the files are in memory until its end
+        return response
+
+
+def _chat_response(
+    inference: InferenceClient, body: ChatCompletionBody, files: StoredFiles, context: AppContext
+) -> CallResponse:
+    params = chat_params(body)
     requests = [chat_request(body, files)]
     start = functools.partial(inference.generate, inference.methods.Chat, requests)
     envelope = context.new_envelope(CHAT_ID, body.model)

@@ -11,6 +11,7 @@ from gateway.active_calls import ActiveCalls
 from gateway.config import GatewaySettings
 from gateway.context import AppContext
 from gateway.response_socket import ResponseSocket
+from gateway.stored_files import StoredFileReader
 from svc_kit.errors import ApiKeyInvalid
 
 
@@ -25,12 +26,14 @@ class RevokedKey:
 def make_context(**settings: Any) -> AppContext:
     """The context of a gateway without clients of other services."""
     unused: Any = None
+    active_calls = ActiveCalls()
     return AppContext(
         settings=GatewaySettings(**settings),
         authentication=cast("Any", RevokedKey()),
         inference=unused,
         control=unused,
-        active_calls=ActiveCalls(),
+        active_calls=active_calls,
+        stored_files=StoredFileReader(active_calls),
         fingerprint="",
     )
 

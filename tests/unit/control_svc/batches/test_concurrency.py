@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_svc.base.weighted_semaphore import WeightedSemaphore
 from control_svc.batches.concurrency import AdaptiveConcurrency
+from svc_kit.weighted_semaphore import WeightedSemaphore
 
 
 async def reject(concurrency: AdaptiveConcurrency, num_lines: int) -> None:
