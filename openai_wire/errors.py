@@ -190,6 +190,7 @@ def openai_name(field: str, params: ParamNames) -> str:
     name = ".".join([params.get(head, head) + bracket + rest, *steps[1:]])
     name = _PARTS.sub(r"\1content", name).replace("prompt.ids[", "prompt[")
     name = _MEDIA.sub(_media_name, name)
+    name = params.get(name, name)
     name = _ADAPTER.sub(r"\1id", name)
     name = _TOOL.sub(lambda match: f"{match[1]}function.{match[2].removesuffix('_json')}", name)
     return _NESTED.sub(r"\1.", name) if params is RESPONSE_PARAMS else name

@@ -101,11 +101,27 @@ class Message(WireModel):
 
 def referenced_files(messages: Sequence[Message]) -> Iterator[FileReference]:
     """Yield the file ids of messages, for `chat_messages`."""
+    for path, file in _files(messages):
+        if file.file_id:
+            yield FileReference(f"{path}.file.file_id", file.file_id)
+
+
+def picture_names(messages: Sequence[Message]) -> dict[str, str]:
+    """The names of files in errors, by those that they would have as pictures."""
+    names: dict[str, str] = {}
+    for path, file in _files(messages):
+        source = "file_id" if file.file_id else "file_data"
+        names[f"{path}.image_url"] = f"{path}.file"
+        names[f"{path}.image_url.url"] = f"{path}.file.{source}"
+    return names
+
+
+def _files(messages: Sequence[Message]) -> Iterator[tuple[str, File]]:
+    """The files of messages, each with the path of its part."""
     for index, message in enumerate(messages):
         for number, part in enumerate(message.content or ()):
-            if isinstance(part, ContentPart) and part.file is not None and part.file.file_id:
-                field = f"messages[{index}].content[{number}].file.file_id"
-                yield FileReference(field, part.file.file_id)
+            if isinstance(part, ContentPart) and part.file is not None:
+                yield f"messages[{index}].content[{number}]", part.file
 
 
 def chat_messages(

@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from openai_wire.chat.chat_request import ChatCompletionBody
 from openai_wire.chat.completion_request import CompletionBody, split_prompts
 from openai_wire.chat.logprobs import chat_logprobs, completion_logprobs
+from openai_wire.chat.messages import picture_names
 from openai_wire.envelope import Envelope
 from openai_wire.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
 from openai_wire.shared.objects import state_name
@@ -304,7 +305,8 @@ def random_suffix() -> str:
 
 def chat_params(body: ChatCompletionBody) -> ParamNames:
     """The caller's names of ChatRequest fields."""
-    return {**CHAT_PARAMS, "constraint": body.constraint_field}
+    pictures = picture_names(body.messages)
+    return {**CHAT_PARAMS, "constraint": body.constraint_field, **pictures}
 
 
 def completion_params(body: CompletionBody) -> ParamNames:

@@ -8,7 +8,8 @@ from corral.inference.v1.chat_pb2 import ContentPart, Media
 
 from openai_wire.chat.chat_request import chat_request, parse_chat
 from openai_wire.chat.messages import StoredFiles, referenced_files
-from openai_wire.errors import error_body
+from openai_wire.chat.objects import chat_params
+from openai_wire.errors import error_body, openai_name
 from openai_wire.shared.media import MAX_FILE_BYTES, MAX_MEDIA_BYTES, FileReference, StoredFile
 from svc_kit.errors import DomainError
 
@@ -161,6 +162,19 @@ def test_file_ids_are_found_in_all_messages() -> None:
         FileReference("messages[0].content[1].file.file_id", "file-1"),
         FileReference("messages[2].content[0].file.file_id", "file-2"),
     ]
+
+
+def test_errors_of_a_picture_name_the_file_that_it_is() -> None:
+    """Its field in the body, whatever part it is sent as."""
+    body = parse_chat(body_of(image(data_url(PNG)), file(file_data="AAAA"), file(file_id="file-1")))
+    for field, expected in [
+        ("messages[0].parts[0].image.data", "messages[0].content[0].image_url.url"),
+        ("messages[0].parts[1].image.data", "messages[0].content[1].file.file_data"),
+        ("messages[0].parts[1].document.data", "messages[0].content[1].file.file_data"),
+        ("messages[0].parts[2].image", "messages[0].content[2].file"),
+        ("messages[0].parts[2].image.data", "messages[0].content[2].file.file_id"),
+    ]:
+        assert openai_name(field, chat_params(body)) == expected
 
 
 @pytest.mark.parametrize(

@@ -139,5 +139,4 @@ def test_a_loaded_model_that_cannot_hear_is_refused() -> None:
 @pytest.mark.parametrize("field", ["messages", "messages[0].parts[1].audio.data", "prompt"])
 def test_errors_of_the_call_name_the_file(field: str) -> None:
     """The message with the audio is not part of the form."""
-    names = {"prompt": "messages"}
-    assert openai_name(field, TRANSCRIPTION_PARAMS) == names.get(field, "file")
+    assert openai_name(field, TRANSCRIPTION_PARAMS) == "file"
