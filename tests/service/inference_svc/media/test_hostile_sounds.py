@@ -67,9 +67,12 @@ HOSTILE = {
     "header of an MP3": (MP3[:4], "damaged or truncated"),
     "tags only": (b"ID3\x04\0\0\x7f\x7f\x7f\x7f" + bytes(100), SUPPORTED),
     "long MP3": (encode(sine(440, 8000, 601.0), 8000, "MP3"), "the limit is 600 s"),
-    "MP3 without a length": (
-        # The first frame of libsndfile's files is Xing's, with the number of frames.
-        encode(sine(440, 8000, 601.0), 8000, "MP3").replace(b"Info", b"\0\0\0\0", 1),
+    "FLAC of unknown length": (
+        FLAC[:21] + bytes([FLAC[21] & 0xF0, 0, 0, 0, 0]) + FLAC[26:],
+        "does not say how long it is",
+    ),
+    "MP3 that says it is endless": (
+        MP3[: MP3.index(b"Xing") + 8] + b"\x0f\xff\xff\xff" + MP3[MP3.index(b"Xing") + 12 :],
         "the limit is 600 s",
     ),
 }

@@ -98,6 +98,21 @@ async def test_mp3_sounds_like_its_source(tag: bytes) -> None:
     assert np.abs(middle).max() == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.parametrize("rate", [8000, 22050, 48000])
+@pytest.mark.parametrize("channels", [1, 2])
+async def test_mp3_without_a_count_of_frames_is_whole(rate: int, channels: int) -> None:
+    """Also with a variable bit rate, from which libsndfile would guess a shorter duration."""
+    loud = np.random.default_rng(0).uniform(-0.9, 0.9, rate * 2).astype(np.float32)
+    samples = np.concatenate([loud, np.zeros(rate * 8, np.float32)])
+    tagged = encode(np.stack([samples] * channels, axis=1), rate, "MP3")
+    bare = tagged[tagged.index(tagged[:2], 4) :]
+    trailer = b"TAG" + bytes(125)
+
+    assert b"Xing" in tagged[:100]
+    for data in (bare, bare + trailer):
+        assert len(await decode(data)) / RATE == pytest.approx(10, abs=0.2)
+
+
 @pytest.mark.parametrize(
     ("rate", "target"),
     [(44100, 16000), (48000, 16000), (8000, 16000), (22050, 24000), (384000, 16000)],

@@ -3,7 +3,7 @@
 from io import BytesIO
 
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageOps, ImageStat
 
 from inference_svc.media.decoder import ImageSize, MediaDecoder, MediaLimits
 from inference_svc.media.image_job import fit
@@ -159,6 +159,19 @@ async def test_low_detail_means_512_pixels_a_side() -> None:
 
     assert (decoded.width, decoded.height) == (512, 256)
     assert 115 < min(decoded.rgb) <= max(decoded.rgb) < 140
+
+
+async def test_large_jpegs_are_scaled_like_other_pictures() -> None:
+    """Though they are decoded at a half or a quarter of their size; also if they are turned."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    noise = Image.effect_noise((500, 250), 60).resize((2000, 1000), Image.Resampling.BICUBIC)
+    decoded = await decode(save(noise, "JPEG", quality=95, exif=exif), ImageSize(side=500))
+    plain = await decode(save(noise, exif=exif), ImageSize(side=500))
+    difference = ImageChops.difference(rgb(decoded), rgb(plain)).convert("L")
+
+    assert (decoded.width, decoded.height) == (plain.width, plain.height) == (250, 500)
+    assert ImageStat.Stat(difference).mean[0] < 3
 
 
 async def test_text_chunks_and_profiles_do_not_matter() -> None:
