@@ -15,6 +15,8 @@ from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 _START_DEADLINE_S = 30.0
 _READY_BYTES = 8192
+_SOCKET_BUFFER_BYTES = 4 << 20
+"""Files of megabytes change hands with few switches between the processes."""
 # Our environment may contain secrets, so that the child inherits only the path of native libraries.
 # The rest prevents threads of numerical libraries and use of the GPU.
 _ENVIRONMENT = {
@@ -56,6 +58,8 @@ class SandboxProcess:
     async def start(cls, preload: tuple[str, ...]) -> Self:
         """Start a child and wait until it is ready. Raises ChildFailedToStart."""
         parent_end, child_end = socket.socketpair()
+        for end in (parent_end, child_end):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         reader, writer = await asyncio.open_connection(sock=parent_end)
         try:
             with child_end:
