@@ -21,7 +21,7 @@ from control_svc.batches.lines import LineResult, PendingLine, line_id, response
 from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from control_svc.inference.media import FileSource
-from openai_wire.chat.chat_request import chat_request, parse_chat
+from openai_wire.chat.chat_request import convert_chat, parse_chat
 from openai_wire.chat.completion_request import parse_completion, prompt_requests
 from openai_wire.chat.embeddings import embed_request, embedding_list, parse_embedding
 from openai_wire.chat.messages import referenced_files
@@ -131,7 +131,7 @@ class LineClient:
         collector = ChatCompletion(self._envelope(CHAT_ID, body.model), body)
         references = list(referenced_files(body.messages))
         async with self._files.open(call.project, references) as files:
-            request = _with_batch_priority(chat_request(body, files))
+            request = _with_batch_priority(await convert_chat(body, files))
             with openai_names(chat_params(body)):
                 await _collect(self._stub.Chat, request, call, collector)
         return collector.as_object()

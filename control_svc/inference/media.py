@@ -72,6 +72,11 @@ def check_media(messages: Sequence[TurnMessage], converted: Sequence[chat.ChatMe
     )
 
 
+def has_media(message: TurnMessage) -> bool:
+    """Whether a message has pictures or documents."""
+    return any(isinstance(part, ImagePart | DocumentPart) for part in message.parts)
+
+
 def content_part(part: TurnPart, files: Files) -> chat.ContentPart:
     """Convert a part. Raises InvalidField or UnsupportedValue for a malformed URL."""
     match part:

@@ -3,6 +3,7 @@
 Token ids are always requested: the next attempt resumes from them.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from control_svc.inference.media import (
     FileSource,
     check_media,
     content_part,
+    has_media,
     part_names,
     read_files,
 )
@@ -107,7 +109,10 @@ class RpcTurnClient:
     async def _proto(self, request: TurnRequest) -> AsyncIterator[pb.ChatRequest]:
         """Convert a turn with its files, which are in memory during the block."""
         async with read_files(self._files, request.project, request.messages) as files:
-            yield chat_request(request, files)
+            if any(has_media(message) for message in request.messages):
+                yield await asyncio.to_thread(chat_request, request, files)
+            else:
+                yield chat_request(request, files)
 
     async def count(self, request: TurnRequest) -> int:
         """Count the tokens of the prompt of a turn. Raises the service's errors."""

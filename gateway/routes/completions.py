@@ -13,7 +13,7 @@ from gateway.context import AppContext, Context, Inference, JsonObject, provide_
 from gateway.http.docs import json_body, operation
 from gateway.rpc import InferenceClient
 from gateway.sse import CallResponse
-from openai_wire.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
+from openai_wire.chat.chat_request import ChatCompletionBody, convert_chat, parse_chat
 from openai_wire.chat.chunks import ChatChunks, CompletionChunks
 from openai_wire.chat.completion_request import CompletionBody, parse_completion, prompt_requests
 from openai_wire.chat.messages import NO_FILES, StoredFiles, referenced_files
@@ -47,20 +47,20 @@ async def create_chat_completion(
     body = parse_chat(fields)
     references = list(referenced_files(body.messages))
     if not references:
-        return _chat_response(inference, body, NO_FILES, context)
+        return await _chat_response(inference, body, NO_FILES, context)
     async with AsyncExitStack() as stack:
         control = await provide_control(request)
         files = await stack.enter_async_context(context.stored_files.open(control, references))
-        response = _chat_response(inference, body, files, context)
+        response = await _chat_response(inference, body, files, context)
         response.resources = stack.pop_all()  # the files are in memory until its end
         return response
 
 
-def _chat_response(
+async def _chat_response(
     inference: InferenceClient, body: ChatCompletionBody, files: StoredFiles, context: AppContext
 ) -> CallResponse:
     params = chat_params(body)
-    requests = [chat_request(body, files)]
+    requests = [await convert_chat(body, files)]
     start = functools.partial(inference.generate, inference.methods.Chat, requests)
     envelope = context.new_envelope(CHAT_ID, body.model)
     if not body.stream:

@@ -1,12 +1,19 @@
 """The body of POST /v1/chat/completions, converted to a ChatRequest."""
 
+import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from pydantic import Field, Tag
 
-from openai_wire.chat.messages import NO_FILES, Message, StoredFiles, chat_messages
+from openai_wire.chat.messages import (
+    NO_FILES,
+    Message,
+    StoredFiles,
+    chat_messages,
+    num_media_characters,
+)
 from openai_wire.chat.options import UNSUPPORTED, GenerationBody, generation_options, output_limit
 from openai_wire.chat.tools import ToolChoice, ToolDefinition, chat_tool_choice, chat_tools
 from openai_wire.shared.fields import (
@@ -32,6 +39,10 @@ CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
     "suffix": ("",),
     "web_search_options": (),
 }
+
+
+_INLINE_CHARACTERS: Final = 64 * 1024
+"""Longer pictures and files take more than a millisecond to decode."""
 
 
 class PredictionPart(WireModel):
@@ -131,6 +142,15 @@ def chat_request(
         reasoning_format=_reasoning_format(body),
         options=options,
     )
+
+
+async def convert_chat(
+    body: ChatCompletionBody, files: StoredFiles = NO_FILES
+) -> inference_service_pb2.ChatRequest:
+    """As `chat_request`, in a thread if there is much to decode, so that others are not delayed."""
+    if files or num_media_characters(body.messages) > _INLINE_CHARACTERS:
+        return await asyncio.to_thread(chat_request, body, files)
+    return chat_request(body, files)
 
 
 def _check_supported(body: ChatCompletionBody) -> None:

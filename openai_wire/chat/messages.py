@@ -98,12 +98,28 @@ class Message(WireModel):
     audio: dict[str, Any] | None = Field(None, description="Not supported.")
     function_call: dict[str, Any] | None = Field(None, description="Not supported; use tool_calls.")
 
+    @property
+    def content_parts(self) -> Sequence[ContentPart]:
+        """The parts of the content; none if it is a text."""
+        return self.content if isinstance(self.content, list) else ()
+
 
 def referenced_files(messages: Sequence[Message]) -> Iterator[FileReference]:
     """Yield the file ids of messages, for `chat_messages`."""
     for path, file in _files(messages):
         if file.file_id:
             yield FileReference(f"{path}.file.file_id", file.file_id)
+
+
+def num_media_characters(messages: Sequence[Message]) -> int:
+    """The length of all pictures, sounds and files in messages, which have to be decoded."""
+    return sum(
+        len(part.image_url.url if part.image_url else "")
+        + len(part.input_audio.data if part.input_audio else "")
+        + len(part.file.file_data or "" if part.file else "")
+        for message in messages
+        for part in message.content_parts
+    )
 
 
 def picture_names(messages: Sequence[Message]) -> dict[str, str]:
@@ -119,8 +135,8 @@ def picture_names(messages: Sequence[Message]) -> dict[str, str]:
 def _files(messages: Sequence[Message]) -> Iterator[tuple[str, File]]:
     """The files of messages, each with the path of its part."""
     for index, message in enumerate(messages):
-        for number, part in enumerate(message.content or ()):
-            if isinstance(part, ContentPart) and part.file is not None:
+        for number, part in enumerate(message.content_parts):
+            if part.file is not None:
                 yield f"messages[{index}].content[{number}]", part.file
 
 

@@ -19,6 +19,7 @@ MAX_MEDIA_BYTES: Final = 50_000_000
 """Limit of all files of a prompt, as in OpenAI's API. They are sent in one gRPC message."""
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.ASCII)
 _MAX_DATA_HEADER: Final = 256
+_PIECE_CHARACTERS: Final = 256 * 1024
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}):", re.ASCII)
 _PICTURES: Final = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP", re.DOTALL)
 
@@ -60,18 +61,26 @@ def decode_data_url(field: str, url: str) -> tuple[bytes, str]:
     header = _DATA_URL.match(url[:_MAX_DATA_HEADER])
     if header is None:
         raise InvalidField(field=field, problem="it must be a data URL in base64")
-    return decode_base64(field, url[header.end() :]), header[1] or "text/plain"
+    return decode_base64(field, url, header.end()), header[1] or "text/plain"
 
 
-def decode_base64(field: str, text: str) -> bytes:
-    """Decode base64. Raises InvalidField if it is malformed or empty."""
+def decode_base64(field: str, text: str, start: int = 0) -> bytes:
+    """Decode base64 from `start` on. Raises InvalidField if it is malformed or empty.
+
+    It is decoded in pieces, between which other threads can run.
+    """
+    pieces: list[bytes] = []
     try:
-        data = binascii.a2b_base64(text, strict_mode=True)
+        for first in range(start, len(text), _PIECE_CHARACTERS):
+            if pieces and len(pieces[-1]) < _PIECE_CHARACTERS // 4 * 3:  # it has padding
+                raise InvalidField(field=field, problem="it is not valid base64")
+            piece = text[first : first + _PIECE_CHARACTERS]
+            pieces.append(binascii.a2b_base64(piece, strict_mode=True))
     except (binascii.Error, ValueError):
         raise InvalidField(field=field, problem="it is not valid base64") from None
-    if not data:
+    if not pieces or not pieces[0]:
         raise InvalidField(field=field, problem="it is empty")
-    return data
+    return b"".join(pieces)
 
 
 def decode_file(field: str, text: str) -> tuple[bytes, str]:

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 from corral.inference.v1.chat_pb2 import ContentPart, Media
 
-from openai_wire.chat.chat_request import chat_request, parse_chat
+from openai_wire.chat.chat_request import chat_request, convert_chat, parse_chat
 from openai_wire.chat.messages import StoredFiles, referenced_files
 from openai_wire.chat.objects import chat_params
 from openai_wire.errors import error_body, openai_name
-from openai_wire.shared.media import MAX_FILE_BYTES, MAX_MEDIA_BYTES, FileReference, StoredFile
-from svc_kit.errors import DomainError
+from openai_wire.shared.media import (
+    MAX_FILE_BYTES,
+    MAX_MEDIA_BYTES,
+    FileReference,
+    StoredFile,
+    decode_base64,
+)
+from svc_kit.errors import DomainError, InvalidField
 
 PART = "messages[0].content[0]"
 PNG = b"\x89PNG\r\n\x1a\n..."
@@ -148,6 +154,33 @@ def test_a_malformed_part_is_refused(part: dict[str, Any], param: str, code: str
 
     error: Any = error_body(caught.value)["error"]
     assert (error["param"], error["code"]) == (f"{PART}.{param}", code)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 196_607, 196_608, 196_609, 400_000])
+def test_base64_of_any_length_is_decoded(size: int) -> None:
+    """It is decoded in pieces."""
+    data = (PNG * size)[:size]
+
+    assert decode_base64("f", base64_of(data)) == data
+    assert decode_base64("f", f"--{base64_of(data)}", 2) == data
+
+
+@pytest.mark.parametrize("size", [196_606, 196_607])
+def test_padding_is_only_allowed_at_the_end(size: int) -> None:
+    """Also at the end of a piece."""
+    text = base64_of(bytes(size)) + base64_of(b"more")
+
+    with pytest.raises(InvalidField):
+        decode_base64("f", text)
+
+
+async def test_large_files_are_converted_like_small_ones() -> None:
+    """In a thread; errors are the same."""
+    large = parse_chat(body_of(image(data_url(PNG * 10_000))))
+    assert await convert_chat(large) == chat_request(large)
+    with pytest.raises(InvalidField) as caught:
+        await convert_chat(parse_chat(body_of(image(data_url(PNG * 10_000) + "?"))))
+    assert caught.value.field == f"{PART}.image_url.url"
 
 
 def test_file_ids_are_found_in_all_messages() -> None:
