@@ -51,6 +51,7 @@ _DAMAGES: Final = (
     LookupError,
     TypeError,
     AttributeError,
+    AssertionError,
     ArithmeticError,
     struct.error,
     zlib.error,
