@@ -33,7 +33,12 @@ from inference_svc.engine_client.messages import (
     SnapshotDone,
 )
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
-from inference_svc.engine_client.process import EngineMessage, EngineProcess, describe_exit
+from inference_svc.engine_client.process import (
+    EngineMessage,
+    EngineProcess,
+    RestartBackoff,
+    describe_exit,
+)
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import RequestTracker
 from inference_svc.engine_client.snapshot_requests import UNSET_ID, SnapshotTracker
@@ -43,8 +48,6 @@ from svc_kit.errors import DomainError, Draining, EngineRestarting
 from svc_kit.lifecycle import StartupError
 
 log = logging.getLogger(__name__)
-_MAX_BACKOFF_S = 10.0
-_HEALTHY_S = 10.0
 DRAIN_RETRY_S = 5.0
 
 
@@ -100,7 +103,7 @@ class EngineClient:
         self._on_progress = on_progress
         self._process: EngineProcess | None = None
         self._closed_with: DomainError | None = None
-        self._early_exits = 0
+        self._backoff = RestartBackoff()
         self._ready_at = 0.0
         self._first_start: asyncio.Future[None] | None = None
         self._restart: asyncio.Task[None] | None = None
@@ -199,20 +202,16 @@ class EngineClient:
         if self._first_start is not None and self._first_start.exception() is not None:
             return
         uptime = time.monotonic() - self._ready_at if self._is_up else 0.0
-        self._early_exits = 0 if uptime >= _HEALTHY_S else self._early_exits + 1
         self._set_state(EngineState.RESTARTING)
         self._fail_all(self._restarting("running"))
         self.adapters.on_engine_crash(self._restarting())
         self.restarts += 1
-        self._restart = asyncio.create_task(self._restart_after_pause())
+        self._restart = asyncio.create_task(self._restart_after(self._backoff.next_pause(uptime)))
 
-    async def _restart_after_pause(self) -> None:
+    async def _restart_after(self, pause_s: float) -> None:
         if self._process is not None:
             await self._process.close()
-        # Restart at once after the first early exit; back off if it repeats.
-        pause = min(0.5 * 2 ** (self._early_exits - 2), _MAX_BACKOFF_S)
-        if self._early_exits > 1:
-            await asyncio.sleep(pause)
+        await asyncio.sleep(pause_s)
         self._spawn()
 
     def _restarting(self, phase: str | None = None) -> EngineRestarting:

@@ -1,6 +1,8 @@
-"""Starts the engine process with malloc tuned for huge pages, and reads and writes its pipe."""
+"""Starts a child process, such as an engine, with malloc tuned for huge pages, and reads and writes
+its pipe."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -10,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import Command
@@ -48,8 +50,12 @@ EngineMessage = (
 )
 
 
-class EngineProcess:
-    """A running engine process.
+Received = TypeVar("Received")
+Sent = TypeVar("Sent")
+
+
+class ChildProcess(Generic[Received, Sent]):
+    """A running module of this package at the other end of a pipe; `first` is its first message.
 
     `on_message`, and at the end `on_exit` with the exit code, are called on the event loop. Create
     it on the loop's thread: the child is killed when the thread that spawned it ends.
@@ -57,9 +63,10 @@ class EngineProcess:
 
     def __init__(
         self,
-        config: EngineConfig,
+        module: str,
+        first: object,
         *,
-        on_message: Callable[[EngineMessage], None],
+        on_message: Callable[[Received], None],
         on_exit: Callable[[int], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -67,17 +74,18 @@ class EngineProcess:
         self._on_exit = on_exit
         own_end, child_end = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _ENGINE, str(child_end.fileno())],
+            [sys.executable, "-P", "-m", module, str(child_end.fileno())],
             pass_fds=[child_end.fileno()],
             stdin=subprocess.DEVNULL,
             env=with_malloc_tunables(os.environ),
         )
         child_end.close()
         self._pipe: Connection[Any, Any] = Connection(own_end.detach())
-        self._outbox: SimpleQueue[Command | EngineConfig | None] = SimpleQueue()
-        self._reader = threading.Thread(target=self._read, name="engine-events", daemon=True)
-        self._writer = threading.Thread(target=self._write, name="engine-commands", daemon=True)
-        self._outbox.put(config)
+        self._outbox: SimpleQueue[Any] = SimpleQueue()
+        name = module.split(".")[1]
+        self._reader = threading.Thread(target=self._read, name=f"{name}-events", daemon=True)
+        self._writer = threading.Thread(target=self._write, name=f"{name}-commands", daemon=True)
+        self._outbox.put(first)
         self._reader.start()
         self._writer.start()
 
@@ -86,13 +94,17 @@ class EngineProcess:
         """The process id."""
         return self._process.pid
 
-    def send(self, command: Command) -> None:
-        """Queue a command; it is lost if the process ends, which calls `on_exit`."""
+    def send(self, command: Sent) -> None:
+        """Queue a message; it is lost if the process ends, which calls `on_exit`."""
         self._outbox.put(command)
+
+    def kill(self) -> None:
+        """Kill the process, which calls `on_exit`."""
+        self._process.kill()
 
     async def close(self) -> None:
         """Kill the process and wait until it and both threads have ended."""
-        self._process.kill()
+        self.kill()
         self._outbox.put(None)
         await asyncio.to_thread(self._join)
 
@@ -121,6 +133,50 @@ class EngineProcess:
     def _call(self, callback: Callable[[Any], None], argument: object) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, argument)
+
+
+class EngineProcess(ChildProcess[EngineMessage, Command]):
+    """A running engine process."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        on_message: Callable[[EngineMessage], None],
+        on_exit: Callable[[int], None],
+    ) -> None:
+        super().__init__(_ENGINE, config, on_message=on_message, on_exit=on_exit)
+
+
+_MAX_PAUSE_S = 10.0
+_HEALTHY_S = 10.0
+
+
+class RestartBackoff:
+    """Pauses before restarts: none after the first early exit, then longer ones if it repeats."""
+
+    def __init__(self) -> None:
+        self._early_exits = 0
+
+    def next_pause(self, uptime_s: float) -> float:
+        """The seconds to wait after an exit; `uptime_s` is how long the process served."""
+        self._early_exits = 0 if uptime_s >= _HEALTHY_S else self._early_exits + 1
+        if self._early_exits <= 1:
+            return 0.0
+        return min(0.5 * 2.0 ** (self._early_exits - 2), _MAX_PAUSE_S)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def open_parent_pipe(fd: int) -> "Connection[Any, Any]":
+    """Open the pipe in a `ChildProcess`, which is then killed when its parent ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Ctrl-C reaches the whole process group; the frontend drains first and then closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return Connection(fd)
 
 
 def describe_exit(code: int) -> str:

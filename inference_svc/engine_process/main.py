@@ -5,14 +5,11 @@ It is a separate process because a failed native assertion aborts it, and becaus
 in the same interpreter would delay the step loop.
 """
 
-import ctypes
-import signal
 import sys
 from functools import partial
-from multiprocessing.connection import Connection
-from typing import Any
 
 from inference_svc.engine_client.messages import EngineConfig, EngineStartFailed, Ready
+from inference_svc.engine_client.process import open_parent_pipe
 from inference_svc.engine_process.model_load import load
 from inference_svc.engine_process.output_batcher import default_interval_s
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
@@ -25,21 +22,10 @@ from inference_svc.snapshots.store import SnapshotStore
 from svc_kit.errors import ModelTooLarge
 from svc_kit.logs import configure_logging
 
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
 
 def main(pipe_fd: int) -> None:
     """Serve the frontend at the other end of a socket pair."""
-    _die_with_parent()
-    # Ctrl-C reaches the whole process group; the frontend drains first and then closes the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    pipe: Connection[Any, Any] = Connection(pipe_fd)
+    pipe = open_parent_pipe(pipe_fd)
     config: EngineConfig = pipe.recv()
     configure_logging("engine", level=config.log_level)
     try:
