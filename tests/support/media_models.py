@@ -11,6 +11,7 @@ from typing import Any, Final
 import gguf
 import numpy as np
 
+from inference_svc.media.model import DecodedAudio, DecodedImage
 from inference_svc.models.sources import BUNDLED_PATH
 
 WIDTH: Final = 128
@@ -33,16 +34,21 @@ TEXT_ARCHITECTURES: Final = {
 """The architecture of the text model for each type of projector."""
 
 KINDS: Final = tuple(TEXT_ARCHITECTURES)
+TILES: Final = "idefics3"
+"""The type of a projector that cuts pictures into tiles, for `write_pair`."""
+
+_TILE_MARKERS = ("\n\n", "<fake_token_around_image>", "<global-img>")
 AUDIO_KINDS: Final = ("qwen2a",)
 SAMPLE_RATE: Final = 16_000
 PATCH: Final = 14
+AUDIO_POSITIONS: Final = 1500
 
 _TOWER, _TOWER_FFN, _TOWER_HEADS = 32, 64, 2
 _FFN, _LAYERS, _HEADS = 256, 2, 4
 _HEAD = WIDTH // _HEADS
-_IMAGE_SIZES = {"janus_pro": 84, "gemma3": 112}
+_IMAGE_SIZES = {"janus_pro": 84, "gemma3": 112, TILES: 56}
 _IMAGE_SIZE = 112
-_MEL_BINS, _AUDIO_POSITIONS = 80, 1500
+_MEL_BINS = 80
 _MERGED = 4 * _TOWER  # of 2 x 2 patches
 
 
@@ -57,15 +63,27 @@ class MediaPair:
 
 def write_pair(kind: str, folder: Path) -> MediaPair:
     """Write a text model and its projector of a kind into a folder."""
-    model = write_text_model(TEXT_ARCHITECTURES[kind], folder / f"{kind}.gguf")
+    model = write_text_model(
+        TEXT_ARCHITECTURES.get(kind, "llama"),
+        folder / f"{kind}.gguf",
+        markers=_TILE_MARKERS if kind == TILES else MARKERS,
+    )
     return MediaPair(kind, model, write_projector(kind, folder / f"mmproj-{kind}.gguf"))
 
 
-def write_projector(kind: str, path: Path, *, width: int = WIDTH, seed: int = 0) -> Path:
-    """Write a projector of one of `KINDS` for a text model of a width."""
+def write_projector(
+    kind: str,
+    path: Path,
+    *,
+    width: int = WIDTH,
+    seed: int = 0,
+    audio_positions: int = AUDIO_POSITIONS,
+) -> Path:
+    """Write a projector of one of `KINDS` for a text model of a width. libmtmd aborts when it
+    encodes with fewer than the usual positions of audio."""
     model = _Model(path, "clip", seed)
     if kind in AUDIO_KINDS:
-        _add_audio(model, kind, width)
+        _add_audio(model, kind, width, audio_positions)
     else:
         _add_vision(model, kind, width)
     return model.write()
@@ -181,7 +199,7 @@ def _add_vision(model: _Model, kind: str, width: int) -> None:
     writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     model.random("v.patch_embd.weight", _TOWER, 3, PATCH, PATCH)
-    if kind in ("janus_pro", "gemma3", "qwen3vl_merger"):
+    if kind in ("janus_pro", "gemma3", "qwen3vl_merger", TILES):
         model.random("v.position_embd.weight", (size // PATCH) ** 2, _TOWER)
     if kind != "pixtral":
         model.norm("v.post_ln", _TOWER, bias=True)
@@ -192,6 +210,7 @@ def _add_vision(model: _Model, kind: str, width: int) -> None:
         "pixtral": _add_pixtral,
         "qwen2vl_merger": _add_qwen2vl,
         "qwen3vl_merger": _add_qwen3vl,
+        TILES: _add_idefics3,
     }[kind](model, width)
 
 
@@ -226,10 +245,16 @@ def _add_qwen3vl(model: _Model, width: int) -> None:
     model.linear("v.deepstack.0.fc2", width, _MERGED)
 
 
-def _add_audio(model: _Model, kind: str, width: int) -> None:
+def _add_idefics3(model: _Model, width: int) -> None:
+    model.writer.add_uint32("clip.vision.projector.scale_factor", 2)
+    model.writer.add_uint32("clip.vision.preproc_image_size", 112)
+    model.linear("mm.model.fc", width, _MERGED, bias=False)
+
+
+def _add_audio(model: _Model, kind: str, width: int, positions: int) -> None:
     _add_tower_keys(model.writer, kind, "audio", width)
     model.writer.add_uint32("clip.audio.num_mel_bins", _MEL_BINS)
-    model.random("a.position_embd.weight", _AUDIO_POSITIONS, _TOWER)
+    model.random("a.position_embd.weight", positions, _TOWER)
     for number, inputs in ((1, _MEL_BINS), (2, _TOWER)):
         model.random(f"a.conv1d.{number}.weight", _TOWER, inputs, 3, half=True, gain=8.0)
         model.random(f"a.conv1d.{number}.bias", _TOWER, 1, gain=0.1)
@@ -285,3 +310,22 @@ def _add_text_weights(model: _Model, architecture: str, num_tokens: int) -> None
         model.linear(f"{block}ffn_gate", _FFN, WIDTH, bias=False)
         model.linear(f"{block}ffn_up", _FFN, WIDTH, bias=False)
         model.linear(f"{block}ffn_down", WIDTH, _FFN, bias=False)
+
+
+# --- pictures and sounds --------------------------------------------------------------------------
+
+
+def picture(width: int, height: int, *, seed: int = 0) -> DecodedImage:
+    """A picture of a few coloured fields, others for another seed."""
+    rng = np.random.default_rng(seed)
+    fields = rng.integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    rows = np.arange(height) * len(fields) // height
+    columns = np.arange(width) * fields.shape[1] // width
+    return DecodedImage(width, height, fields[rows][:, columns].tobytes())
+
+
+def sound(seconds: float, *, seed: int = 0) -> DecodedAudio:
+    """A tone, another for another seed."""
+    times = np.arange(max(2, int(seconds * SAMPLE_RATE))) / SAMPLE_RATE
+    tone = 0.5 * np.sin(2 * np.pi * (220 + 190 * seed) * times)
+    return DecodedAudio(tone.astype("<f4").tobytes(), SAMPLE_RATE)
