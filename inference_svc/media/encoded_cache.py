@@ -1,0 +1,158 @@
+"""The cache of encoded pictures and sounds: their vectors in files, bounded in bytes.
+
+Entries belong to a project or a group of projects, like prefixes of text: others cannot notice what
+a project has sent.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from inference_svc.media.model import EncodedMedia
+from svc_kit.errors import QueueFull
+
+_PREFIX: Final = "corral-media-"
+_LOCK: Final = "lock"
+
+
+class VectorFolder:
+    """A new folder for vector files that only this user can read, deleted by `close`.
+
+    Folders that a killed process left are deleted when another is created beside them.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        """Create the folder in `parent` (default: that of temporary files)."""
+        base = parent or Path(tempfile.gettempdir())
+        _delete_abandoned(base)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._numbers = count()
+
+    def new_path(self) -> Path:
+        """A path that was not used before."""
+        return self.path / f"{next(self._numbers)}.f32"
+
+    def close(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _delete_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            lock = os.open(folder / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+class CacheKey(NamedTuple):
+    """The owner of an entry, and a digest of what was encoded."""
+
+    owner: str
+    content: Hashable
+
+
+@dataclass(eq=False, slots=True)
+class CacheEntry:
+    """Encoded media in the cache, `num_users` of which use it now."""
+
+    media: EncodedMedia
+    path: Path
+    size: int
+    num_users: int = 0
+    keys: list[CacheKey] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CacheStats:
+    """Lookups that found an entry, and those that did not."""
+
+    hits: int = 0
+    misses: int = 0
+
+
+class EncodedCache:
+    """Entries by keys, of which an entry may have several; the least recently used are deleted.
+
+    An entry in use is never deleted. Files are outside the cache until `add`.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.stats = CacheStats()
+        self.size = 0
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[CacheKey, CacheEntry] = OrderedDict()
+
+    def find(self, key: CacheKey) -> CacheEntry | None:
+        """Return the entry of a key."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._touch(entry)
+        return entry
+
+    def add(self, key: CacheKey, media: EncodedMedia, path: Path) -> CacheEntry:
+        """Add media with the file of its vectors, used by the caller.
+
+        Raises `QueueFull` and deletes the file if entries in use leave no room.
+        """
+        size = path.stat().st_size
+        self._shrink(self._max_bytes - size)
+        if self.size + size > self._max_bytes:
+            path.unlink()
+            raise QueueFull(
+                bound="bytes of pictures and sounds", depth=self.size, limit=self._max_bytes
+            )
+        entry = CacheEntry(media, path, size, num_users=1)
+        self.size += size
+        self.add_key(entry, key)
+        return entry
+
+    def add_key(self, entry: CacheEntry, key: CacheKey) -> None:
+        """Let another key lead to an entry."""
+        if key not in entry.keys:
+            entry.keys.append(key)
+            self._entries[key] = entry
+
+    def acquire(self, entry: CacheEntry) -> None:
+        """Keep an entry until as many calls of `release`."""
+        entry.num_users += 1
+
+    def release(self, entry: CacheEntry) -> None:
+        """End a use."""
+        entry.num_users -= 1
+
+    def clear(self) -> None:
+        """Delete all entries that are not in use."""
+        self._shrink(0)
+
+    def _touch(self, entry: CacheEntry) -> None:
+        for key in entry.keys:
+            self._entries.move_to_end(key)
+
+    def _shrink(self, max_bytes: int) -> None:
+        """Delete unused entries, the least recently used first, until the size is small enough."""
+        for entry in list(dict.fromkeys(self._entries.values())):
+            if self.size <= max_bytes:
+                return
+            if not entry.num_users:
+                self._delete(entry)
+
+    def _delete(self, entry: CacheEntry) -> None:
+        for key in entry.keys:
+            del self._entries[key]
+        self.size -= entry.size
+        entry.path.unlink(missing_ok=True)

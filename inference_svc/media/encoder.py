@@ -1,0 +1,293 @@
+"""The client of an encoder process: a queue that is fair between projects, and restarts.
+
+One picture or sound is encoded at a time, so that a crash costs only the one that caused it.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from inference_svc.engine.scheduler.fairness import FairTurns
+from inference_svc.engine_client.process import ChildProcess, RestartBackoff, describe_exit
+from inference_svc.machine import resident_bytes
+from inference_svc.media.encoder_messages import (
+    EncodeDone,
+    EncodeFailed,
+    EncoderConfig,
+    EncodeRequest,
+    EncoderMessage,
+    EncoderReady,
+)
+from inference_svc.media.model import DecodedMedia, MediaChunk
+from svc_kit.errors import (
+    DomainError,
+    Draining,
+    EngineRestarting,
+    InvalidField,
+    QueueFull,
+    StorageFailed,
+)
+from svc_kit.lifecycle import StartupError
+
+log = logging.getLogger(__name__)
+_ENCODER = "inference_svc.media.encoder_main"
+_MAX_CRASHES: Final = 2
+"""After as many crashes a picture or a sound is refused without a try."""
+_REMEMBERED_CRASHES: Final = 256
+
+EncoderProcess = ChildProcess[EncoderMessage, EncodeRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLimits:
+    """Limits of an encoder: how many pictures and sounds may wait, and how long one may take."""
+
+    queued: int = 256
+    timeout_s: float = 120.0
+
+
+@dataclass(slots=True)
+class EncoderStats:
+    """What an encoder has done: encoded pictures and sounds, the seconds they took, and crashes."""
+
+    encoded: int = 0
+    seconds: float = 0.0
+    crashes: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    request: EncodeRequest
+    project: str
+    field: str
+    done: asyncio.Future[tuple[MediaChunk, ...]]
+
+
+class Encoder:
+    """The encoder process of one model. Call all methods on the event loop.
+
+    `ready` describes the loaded projector, None before `start`.
+    """
+
+    def __init__(self, config: EncoderConfig, limits: EncoderLimits) -> None:
+        self.ready: EncoderReady | None = None
+        self.stats = EncoderStats()
+        self._config = config
+        self._limits = limits
+        self._ids = count()
+        self._process: EncoderProcess | None = None
+        self._is_up = False
+        self._closed_with: DomainError | None = None
+        self._starting: asyncio.Future[None] | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._restart_pause_s = 0.0
+        self._backoff = RestartBackoff()
+        self._ready_at = 0.0
+        self._waiting: defaultdict[str, deque[_Job]] = defaultdict(deque)
+        self._turns: FairTurns[str] = FairTurns()
+        self._running: _Job | None = None
+        self._sent_at = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._crashes: Counter[bytes] = Counter()
+
+    # --- lifecycle --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load the projector and try it. Raises `StartupError` with the reason of a failure."""
+        self._starting = asyncio.get_running_loop().create_future()
+        self._spawn()
+        await self._starting
+
+    async def close(self, error: DomainError | None = None) -> None:
+        """End the process. Waiting and new requests fail with `error` (default: DRAINING)."""
+        if self._closed_with is None:
+            self._closed_with = error or Draining()
+        if self._restart is not None:
+            self._restart.cancel()
+        self._fail_start("the encoder was closed while it loaded")
+        self._fail_all(self._closed_with)
+        if self._process is not None:
+            await self._process.close()
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the process; 0 while it is down."""
+        return resident_bytes(self.pid) if self._is_up else 0
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 while the process is down."""
+        return self._process.pid if self._process is not None and self._is_up else 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Pictures and sounds that wait, without the one that is encoded."""
+        return sum(map(len, self._waiting.values()))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def encode(
+        self, media: DecodedMedia, path: Path | None, *, project: str, field: str
+    ) -> tuple[MediaChunk, ...]:
+        """Encode a picture or a sound, and write its vectors to a new file; without a path, only
+        count its tokens.
+
+        Raises:
+            InvalidField: this picture or sound cannot be encoded.
+            QueueFull: too many wait.
+            EngineRestarting: the process crashed repeatedly and restarts after a pause.
+            StorageFailed: its vectors cannot be written.
+        """
+        if self._closed_with is not None:
+            raise self._closed_with
+        if self._crashes and self._crashes[media.digest] >= _MAX_CRASHES:
+            raise _refusal(field)
+        if self._restart_pause_s:
+            raise EngineRestarting(retry_after=self._restart_pause_s)
+        if self.num_waiting >= self._limits.queued:
+            raise QueueFull(
+                bound="pictures and sounds", depth=self.num_waiting, limit=self._limits.queued
+            )
+        done = asyncio.get_running_loop().create_future()
+        job = _Job(EncodeRequest(next(self._ids), media, path), project, field, done)
+        self._waiting[project].append(job)
+        self._send_next()
+        try:
+            return await job.done
+        finally:
+            self._remove_waiting(job)
+
+    def _remove_waiting(self, job: _Job) -> None:
+        """Drop a request that has no caller any more; one that is encoded goes on."""
+        if job in self._waiting.get(job.project, ()):
+            self._waiting[job.project].remove(job)
+            self._remove_idle(job.project)
+
+    def _remove_idle(self, project: str) -> None:
+        if not self._waiting[project]:
+            del self._waiting[project]
+
+    def _send_next(self) -> None:
+        if self._running is not None or not self._is_up or not self._waiting:
+            return
+        if self._process is None:
+            return
+        project = self._turns.next(self._waiting)
+        self._running = job = self._waiting[project].popleft()
+        self._remove_idle(project)
+        self._sent_at = time.monotonic()
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._limits.timeout_s, self._process.kill)
+        self._process.send(job.request)
+
+    def _end_running(self) -> _Job | None:
+        job, self._running = self._running, None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if job is not None:
+            self._turns.charge(job.project, time.monotonic() - self._sent_at)
+        return job
+
+    def _fail_all(self, error: DomainError) -> None:
+        running = [] if (job := self._end_running()) is None else [job]
+        waiting = [job for jobs in self._waiting.values() for job in jobs]
+        for job in (*running, *waiting):
+            _fail(job, error)
+
+    # --- process ----------------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        self._process = ChildProcess(
+            _ENCODER, self._config, on_message=self._on_message, on_exit=self._on_exit
+        )
+
+    def _on_message(self, message: EncoderMessage) -> None:
+        if self._closed_with is not None:
+            return
+        match message:
+            case EncoderReady():
+                self._on_ready(message)
+            case EncodeDone() | EncodeFailed():
+                self._on_answer(message)
+            case _:
+                log.error("the encoder of %s cannot start: %s", self._config.name, message.problem)
+                self._fail_start(message.problem)
+        self._send_next()
+
+    def _on_ready(self, ready: EncoderReady) -> None:
+        self.ready, self._is_up, self._ready_at = ready, True, time.monotonic()
+        self._restart_pause_s = 0.0
+        if self._starting is not None and not self._starting.done():
+            self._starting.set_result(None)
+
+    def _on_answer(self, answer: EncodeDone | EncodeFailed) -> None:
+        job = self._end_running()
+        if job is None:
+            return
+        if isinstance(answer, EncodeDone):
+            self.stats.encoded += job.request.path is not None
+            self.stats.seconds += answer.seconds
+            if job.done.done():  # the caller has left
+                _delete_file(job)
+            else:
+                job.done.set_result(answer.chunks)
+        elif answer.is_disk:
+            _fail(job, StorageFailed(problem=answer.problem))
+        else:
+            _fail(job, InvalidField(field=job.field, problem=answer.problem))
+
+    def _fail_start(self, problem: str) -> None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.set_exception(StartupError(problem))
+
+    def _on_exit(self, code: int) -> None:
+        if self._closed_with is not None:
+            return
+        log.error("the encoder of %s ended (%s)", self._config.name, describe_exit(code))
+        self._fail_start(f"it ended while it encoded a picture or sound ({describe_exit(code)})")
+        if self._starting is not None and self._starting.exception() is not None:
+            return
+        uptime = time.monotonic() - self._ready_at if self._is_up else 0.0
+        self._is_up = False
+        self.stats.crashes += 1
+        self._blame(self._end_running())
+        pause_s = self._backoff.next_pause(uptime)
+        self._restart_pause_s = pause_s
+        if pause_s:
+            self._fail_all(EngineRestarting(retry_after=pause_s))
+        self._restart = asyncio.create_task(self._restart_after(pause_s))
+
+    def _blame(self, job: _Job | None) -> None:
+        if job is None:
+            return
+        digest = job.request.media.digest
+        if len(self._crashes) >= _REMEMBERED_CRASHES:
+            self._crashes.clear()
+        self._crashes[digest] += 1
+        _fail(job, _refusal(job.field))
+
+    async def _restart_after(self, pause_s: float) -> None:
+        if self._process is not None:
+            await self._process.close()
+        await asyncio.sleep(pause_s)
+        self._spawn()
+
+
+def _refusal(field: str) -> InvalidField:
+    return InvalidField(field=field, problem="the model's projector cannot encode it")
+
+
+def _fail(job: _Job, error: DomainError) -> None:
+    _delete_file(job)
+    if not job.done.done():
+        job.done.set_exception(error)
+
+
+def _delete_file(job: _Job) -> None:
+    if job.request.path is not None:
+        job.request.path.unlink(missing_ok=True)
