@@ -24,7 +24,7 @@ from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.engine_client.client import EngineState
-from inference_svc.gauges import EngineGauges
+from inference_svc.gauges import EngineGauges, MediaGauges
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import disk_cache_folder, snapshot_folder
@@ -89,6 +89,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         templates = ChatTemplates(sandbox)
         gauges = EngineGauges(lambda: catalog.engines, vllm_names=settings.server.vllm_metric_names)
         registry.register(gauges)
+        registry.register(MediaGauges(lambda: catalog.media))
         loader = ModelLoader(
             settings,
             num_models=len(list(catalog)),
@@ -169,7 +170,7 @@ async def _drain(inference: Inference, grace_s: float) -> None:
 
 async def _memory(settings: InferenceSettings, catalog: Catalog) -> MemoryBudget:
     """The configured budget, or the memory that is free now, before models are loaded."""
-    free = FreeMemory(lambda: sum((engine.memory for engine in catalog.engines), DeviceBytes()))
+    free = FreeMemory(lambda: sum((entry.memory for entry in catalog), DeviceBytes()))
     await free.refresh()
     budget = settings.pool.memory_mib
     return MemoryBudget(

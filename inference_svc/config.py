@@ -86,6 +86,31 @@ class EngineSettings(SettingsGroup):
     stop text. Unset: never."""
 
 
+class MediaSettings(SettingsGroup):
+    """Pictures and sounds in requests, for models with a projector."""
+
+    vectors_mib: int = Field(512, ge=1)
+    """Maximum disk space for encoded pictures and sounds of a model. Those in use and those that
+    were seen lately are kept."""
+    folder: Path | None = None
+    """Folder for them, emptied when the service ends. Unset: the system's temporary folder."""
+    encoder_threads: int | None = Field(None, ge=1, le=1024)
+    """Threads with which pictures and sounds are encoded, at a low priority. Unset: half of the
+    cores."""
+    queued: int = Field(256, ge=1)
+    """Maximum number of pictures and sounds of a model that wait to be encoded."""
+    encode_timeout_s: float = Field(120.0, gt=0)
+    """How long the encoding of one picture or sound may take."""
+    image_bytes: int = Field(20_000_000, ge=1024)
+    """Maximum size of the file of a picture."""
+    image_pixels: int = Field(40_000_000, ge=1024)
+    """Maximum pixels of a picture; larger ones are refused before they are decoded."""
+    audio_bytes: int = Field(25_000_000, ge=1024)
+    """Maximum size of the file of a sound."""
+    audio_s: float = Field(600.0, gt=0)
+    """Maximum duration of a sound."""
+
+
 class SnapshotSettings(SettingsGroup):
     """Saved sequences on disk."""
 
@@ -226,6 +251,16 @@ class ModelSettings(SettingsGroup):
     """The trained context in tokens, for YaRN. Unset: that of the model's file."""
     pooling: Literal["mean", "cls", "last"] | None = None
     """How token vectors are pooled to one embedding."""
+    projector: str = Field("auto", min_length=1)
+    """Its multimodal projector, which encodes pictures or sounds: a file, or
+    hf:owner/repo/file.gguf. auto: the file beside the model whose name contains "mmproj", if there
+    is exactly one. none: the model reads text only."""
+    image_min_tokens: int | None = Field(None, ge=1, le=65536)
+    """Minimum tokens of a picture, for projectors with a dynamic size; smaller pictures are scaled
+    up. Unset: that of the projector."""
+    image_max_tokens: int | None = Field(None, ge=1, le=65536)
+    """Maximum tokens of a picture, for projectors with a dynamic size; larger pictures are scaled
+    down. Unset: that of the projector."""
     sampling: SamplingSettings = SamplingSettings()
     """Default sampling of requests."""
 
@@ -307,6 +342,8 @@ class InferenceSettings(ServiceSettings):
     """debug, info, warning or error."""
     engine: EngineSettings = EngineSettings()
     """The engine."""
+    media: MediaSettings = MediaSettings()
+    """Pictures and sounds."""
     snapshots: SnapshotSettings = SnapshotSettings()
     """Saved sequences on disk."""
     limits: LimitSettings = LimitSettings()

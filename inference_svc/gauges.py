@@ -1,4 +1,4 @@
-"""Gauges and counters of engines, computed at each scrape."""
+"""Gauges and counters of engines and encoders, computed at each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from inference_svc.engine_client.load import (
 )
 from inference_svc.engine_client.messages import ModelReady
 from inference_svc.engine_client.requests import ActiveSequence
+from inference_svc.media.processor import MediaProcessor
 
 _CLASSES = {1: "batch", 2: "normal", 3: "interactive"}
 _LE = (*(str(float(bound)) for bound in BOUNDS_S), "+Inf")
@@ -232,3 +233,43 @@ def _totals(engines: Sequence[EngineClient]) -> Iterator[tuple[str, str, int]]:
     yield "snapshot_files", "Snapshots of sequences on disk.", num_files
     num_bytes = max((use.num_bytes for use in uses), default=0)
     yield "snapshot_file_bytes", "Bytes of snapshots on disk.", num_bytes
+
+
+_MEDIA_GAUGES = (
+    ("media_waiting", "encoder.num_waiting", "Pictures and sounds that wait to be encoded."),
+    ("media_cache_bytes", "cache.size", "Bytes of encoded pictures and sounds on disk."),
+    (
+        "media_cache_limit_bytes",
+        "cache.max_bytes",
+        "Maximum bytes of encoded pictures and sounds (media.vectors_mib).",
+    ),
+)
+_MEDIA_COUNTERS = (
+    ("media_encoded", "encoder.stats.encoded", "Pictures and sounds that were encoded."),
+    ("media_encode_seconds", "encoder.stats.seconds", "Time spent on encoding them."),
+    ("media_encoder_crashes", "encoder.stats.crashes", "Crashes of encoders."),
+    ("media_cache_hits", "cache.stats.hits", "Pictures and sounds that were seen before."),
+    ("media_cache_misses", "cache.stats.misses", "Pictures and sounds that were new."),
+)
+"""Name, attribute of `MediaProcessor` and description."""
+
+
+class MediaGauges(Collector):
+    """The metrics of pictures and sounds. `processors` returns those of the loaded models, by the
+    names of these."""
+
+    def __init__(self, processors: Callable[[], Mapping[str, MediaProcessor]]) -> None:
+        self._processors = processors
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of all loaded models with a projector."""
+        processors = self._processors()
+        for family, metrics in (
+            (GaugeMetricFamily, _MEDIA_GAUGES),
+            (CounterMetricFamily, _MEDIA_COUNTERS),
+        ):
+            for name, attribute, text in metrics:
+                metric = family(f"corral_{name}", text, labels=["model"])
+                for model, processor in processors.items():
+                    metric.add_metric([model], attrgetter(attribute)(processor))
+                yield metric

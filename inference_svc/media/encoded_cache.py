@@ -34,7 +34,7 @@ class VectorFolder:
         base = parent or Path(tempfile.gettempdir())
         _delete_abandoned(base)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        self._lock: int | None = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._numbers = count()
 
@@ -43,9 +43,11 @@ class VectorFolder:
         return self.path / f"{next(self._numbers)}.f32"
 
     def close(self) -> None:
-        """Delete the folder."""
+        """Delete the folder. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def _delete_abandoned(parent: Path) -> None:
@@ -94,7 +96,7 @@ class EncodedCache:
     def __init__(self, max_bytes: int) -> None:
         self.stats = CacheStats()
         self.size = 0
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._entries: OrderedDict[CacheKey, CacheEntry] = OrderedDict()
 
     def find(self, key: CacheKey) -> CacheEntry | None:
@@ -110,11 +112,11 @@ class EncodedCache:
         Raises `QueueFull` and deletes the file if entries in use leave no room.
         """
         size = path.stat().st_size
-        self._shrink(self._max_bytes - size)
-        if self.size + size > self._max_bytes:
+        self._shrink(self.max_bytes - size)
+        if self.size + size > self.max_bytes:
             path.unlink()
             raise QueueFull(
-                bound="bytes of pictures and sounds", depth=self.size, limit=self._max_bytes
+                bound="bytes of pictures and sounds", depth=self.size, limit=self.max_bytes
             )
         entry = CacheEntry(media, path, size, num_users=1)
         self.size += size

@@ -1,6 +1,7 @@
 """The client of an encoder process: a queue that is fair between projects, and restarts.
 
-One picture or sound is encoded at a time, so that a crash costs only the one that caused it.
+One picture or sound is encoded at a time, so that a crash costs only the one that caused it: after
+a second crash it is refused.
 """
 
 import asyncio
@@ -36,8 +37,7 @@ from svc_kit.lifecycle import StartupError
 
 log = logging.getLogger(__name__)
 _ENCODER = "inference_svc.media.encoder_main"
-_MAX_CRASHES: Final = 2
-"""After as many crashes a picture or a sound is refused without a try."""
+_MAX_CRASHES: Final = 2  # the first may have another cause, such as a lack of memory
 _REMEMBERED_CRASHES: Final = 256
 
 EncoderProcess = ChildProcess[EncoderMessage, EncodeRequest]
@@ -140,7 +140,7 @@ class Encoder:
         Raises:
             InvalidField: this picture or sound cannot be encoded.
             QueueFull: too many wait.
-            EngineRestarting: the process crashed repeatedly and restarts after a pause.
+            EngineRestarting: the process cannot start again at the moment.
             StorageFailed: its vectors cannot be written.
         """
         if self._closed_with is not None:
@@ -252,14 +252,13 @@ class Encoder:
         self._fail_start(f"it ended while it encoded a picture or sound ({describe_exit(code)})")
         if self._starting is not None and self._starting.exception() is not None:
             return
-        uptime = time.monotonic() - self._ready_at if self._is_up else 0.0
+        pause_s = self._backoff.next_pause(time.monotonic() - self._ready_at if self._is_up else 0)
+        if not self._is_up:
+            self._restart_pause_s = pause_s
+            self._fail_all(EngineRestarting(retry_after=pause_s))
         self._is_up = False
         self.stats.crashes += 1
         self._blame(self._end_running())
-        pause_s = self._backoff.next_pause(uptime)
-        self._restart_pause_s = pause_s
-        if pause_s:
-            self._fail_all(EngineRestarting(retry_after=pause_s))
         self._restart = asyncio.create_task(self._restart_after(pause_s))
 
     def _blame(self, job: _Job | None) -> None:
@@ -269,7 +268,11 @@ class Encoder:
         if len(self._crashes) >= _REMEMBERED_CRASHES:
             self._crashes.clear()
         self._crashes[digest] += 1
-        _fail(job, _refusal(job.field))
+        _delete_file(job)
+        if self._crashes[digest] >= _MAX_CRASHES:
+            _fail(job, _refusal(job.field))
+        elif not job.done.done():
+            self._waiting[job.project].appendleft(job)
 
     async def _restart_after(self, pause_s: float) -> None:
         if self._process is not None:

@@ -16,7 +16,7 @@ from inference_svc.media.encoded_cache import CacheEntry, CacheKey, EncodedCache
 from inference_svc.media.encoder import Encoder
 from inference_svc.media.encoder_messages import EncoderReady
 from inference_svc.media.model import DecodedImage, DecodedMedia, EncodedMedia, VectorChunk
-from svc_kit.errors import DomainError, EngineRestarting, InvalidField, UnsupportedValue
+from svc_kit.errors import DomainError, EngineRestarting, InvalidField
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class MediaProcessor:
                 ImageSize(pixels=self.ready.usable_pixels),
                 is_low_detail=item.is_low_detail,
             )
-        raise UnsupportedValue(field=item.field, value=item.kind.value)
+        return await self._decoder.decode_audio(item.field, item.data, self.ready.audio_rate or 0)
 
     async def _share(
         self, key: CacheKey, make: Callable[[], Coroutine[Any, Any, CacheEntry]]

@@ -19,7 +19,9 @@ from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistr
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadProgress, ModelReady
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.media.processor import MediaProcessor
 from inference_svc.model_pool.eviction import ModelState, Resident
+from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
@@ -75,11 +77,12 @@ class ModelProcessor:
 
 class LoadedModel(NamedTuple):
     """A model in use by a call. It stays loaded until the call ends; `digest` is empty until it is
-    computed."""
+    computed. `media` encodes pictures and sounds, None if the model has no projector."""
 
     processor: ModelProcessor
     engine: EngineClient
     digest: str = ""
+    media: MediaProcessor | None = None
 
     @property
     def ready(self) -> ModelReady:
@@ -101,6 +104,7 @@ class ModelEntry:
     aliases: tuple[str, ...] = ()
     processor: ModelProcessor | None = None
     engine: EngineClient | None = None
+    media: MediaProcessor | None = None
     progress: LoadProgress | None = None
     ready_at: datetime | None = None
     digest: str = ""
@@ -117,6 +121,14 @@ class ModelEntry:
     def state(self) -> ModelState:
         """The state shown to clients; LOADING while the engine of a ready model restarts."""
         return ModelState.LOADING if self.is_down else self.resident.state
+
+    @property
+    def memory(self) -> DeviceBytes:
+        """The measured memory of its processes; nothing while its engine is down."""
+        memory = self.engine.memory if self.engine is not None else DeviceBytes()
+        if self.media is None or not memory.total:
+            return memory
+        return memory + DeviceBytes(self.media.encoder.memory_bytes)
 
     @property
     def is_down(self) -> bool:
@@ -243,6 +255,11 @@ class Catalog:
     def engines(self) -> list[EngineClient]:
         """The engines of all loaded models, in the order of the models."""
         return [model.engine for model in self if model.engine is not None]
+
+    @property
+    def media(self) -> dict[str, MediaProcessor]:
+        """The encoders of all loaded models with a projector, by the names of the models."""
+        return {model.name: model.media for model in self if model.media is not None}
 
     def close(self) -> None:
         """Close the vocabularies and the adapter files."""

@@ -1,6 +1,7 @@
 """Builds the catalog: resolves the configured models and reads their metadata."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from inference_svc.config import InferenceSettings, ModelSettings
@@ -9,7 +10,7 @@ from inference_svc.model_pool.engine_config import requested_limits, resolve_pla
 from inference_svc.model_pool.eviction import Resident
 from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.metadata import ModelFile
-from inference_svc.models.sources import Download, RemoteFile, resolve_models
+from inference_svc.models.sources import Download, RemoteFile, find_projector, resolve_models
 from svc_kit.lifecycle import StartupError
 
 
@@ -20,14 +21,16 @@ def find_models(settings: InferenceSettings) -> Catalog:
         StartupError: a model cannot be found or served, two models share a name, or
             `per_model` or `turn_formats` contain an unknown model name.
     """
-    files = resolve_models(settings.models, _downloads(settings.data_dir / "models"))
+    download = _downloads(settings.data_dir / "models")
+    files = resolve_models(settings.models, download)
     _check_names("turn_formats", settings.turn_formats, files)
     _check_names("per_model", settings.per_model, files)
-    return Catalog(_entry(file, settings) for file in files)
+    return Catalog(_entry(file, settings, download) for file in files)
 
 
-def _entry(file: ModelFile, settings: InferenceSettings) -> ModelEntry:
+def _entry(file: ModelFile, settings: InferenceSettings, download: Download) -> ModelEntry:
     overrides = settings.per_model.get(file.name, ModelSettings())
+    file = replace(file, projector=find_projector(file, overrides.projector, download))
     layer_split = LayerSplit(resolve_placement(overrides, settings.engine), file.num_layers)
     return ModelEntry(
         file.with_kv_types(overrides.kv_type_k, overrides.kv_type_v),

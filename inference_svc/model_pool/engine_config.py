@@ -8,11 +8,15 @@ from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
+from inference_svc.llama.projector import ProjectorSettings
 from inference_svc.machine import available_cores, available_memory_bytes
+from inference_svc.media.encoder_messages import EncoderConfig
 from inference_svc.models.memory_plan import Layout, RequestedLimits, ResolvedLimits
 from inference_svc.models.metadata import ModelFile, Pooling
 from inference_svc.models.placement import Attention, Placement, Rope
+from inference_svc.models.projector_file import ProjectorFile
 from inference_svc.snapshots.store import FolderLimits
+from svc_kit.lifecycle import StartupError
 
 _MAX_SAVED_BYTES = 1 << 30
 _DEFAULT_ENCODER_TOKENS = 8192  # the buffers of an encoder grow with its longest input
@@ -71,9 +75,14 @@ class EngineConfigBuilder:
         requested: RequestedLimits,
         limits: ResolvedLimits,
         digest: str = "",
+        *,
+        joint_tokens: int = 0,
     ) -> EngineConfig:
         """Return the configuration of one engine. `digest` is that of the model's files, or empty
-        if it is not computed yet."""
+        if it is not computed yet. `joint_tokens` must fit into one compute batch.
+
+        Raises `StartupError` if they do not.
+        """
         overrides = self.settings.per_model.get(file.name, ModelSettings())
         engine = self.settings.engine
         interval_ms = engine.stream_interval_ms
@@ -81,6 +90,9 @@ class EngineConfigBuilder:
         ubatch_tokens = min(engine.ubatch_tokens or _ubatch_tokens(), batch_tokens)
         if file.has_source:  # an encoder computes all sources at once
             ubatch_tokens = batch_tokens
+        if joint_tokens > ubatch_tokens:
+            _check_joint_tokens(joint_tokens, batch_tokens, engine.ubatch_tokens)
+            ubatch_tokens = joint_tokens
         threads = requested.threads or self.cores
         backend = BackendSettings(
             file.path,
@@ -119,6 +131,23 @@ class EngineConfigBuilder:
             abort_on=engine.abort_on,
         )
 
+    def build_encoder(self, file: ModelFile, projector: ProjectorFile) -> EncoderConfig:
+        """Return the configuration of the encoder of a model."""
+        overrides = self.settings.per_model.get(file.name, ModelSettings())
+        uses_devices = resolve_placement(overrides, self.settings.engine).uses_devices
+        return EncoderConfig(
+            file.name,
+            ProjectorSettings(
+                projector,
+                file.path,
+                threads=self.settings.media.encoder_threads or max(1, self.cores // 2),
+                uses_gpu=uses_devices and library.can_use_gpu(),
+                image_min_tokens=overrides.image_min_tokens,
+                image_max_tokens=overrides.image_max_tokens,
+            ),
+            self.settings.log_level,
+        )
+
     def _saved_bytes(self) -> int:
         if self.settings.engine.saved_prefix_mib is not None:
             return self.settings.engine.saved_prefix_mib << 20
@@ -147,6 +176,15 @@ class EngineConfigBuilder:
             cell_bytes=file.kv_bytes_per_token if file.is_causal else 0,
             attention=backend.attention,
         )
+
+
+def _check_joint_tokens(joint_tokens: int, batch_tokens: int, ubatch_tokens: int | None) -> None:
+    for name, limit in (("batch_tokens", batch_tokens), ("ubatch_tokens", ubatch_tokens)):
+        if limit is not None and limit < joint_tokens:
+            raise StartupError(
+                f"a picture takes {joint_tokens} tokens at once, but {name} is {limit}: raise it, "
+                "or set image_max_tokens"
+            )
 
 
 def _ubatch_tokens() -> int:

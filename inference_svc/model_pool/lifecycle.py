@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadPhase, LoadProgress
+from inference_svc.media.processor import MediaProcessor
 from inference_svc.model_pool.catalog import Catalog, ModelEntry, ModelProcessor
 from inference_svc.model_pool.eviction import (
     Evict,
@@ -79,6 +80,9 @@ class Loader(Protocol):
 
     async def open_processor(self, entry: ModelEntry) -> ModelProcessor:
         """Open vocabulary and chat template. Raises `StartupError`."""
+
+    async def start_media(self, entry: ModelEntry) -> MediaProcessor | None:
+        """Start the encoder of the model's projector, if it has one. Raises `StartupError`."""
 
     def create_engine(
         self,
@@ -174,6 +178,8 @@ class ModelLifecycle:
             transition.cancel()
         await asyncio.gather(*moves, return_exceptions=True)
         await asyncio.gather(*(engine.close() for engine in self._catalog.engines))
+        media = [entry.media for entry in self._catalog if entry.media is not None]
+        await asyncio.gather(*(each.close() for each in media))
 
     def _start(
         self, entry: ModelEntry, steps: Coroutine[Any, Any, DomainError | None]
@@ -227,6 +233,7 @@ class ModelLifecycle:
             planned = planned_bytes(entry.file, limits)
             resident = entry.resident
             resident.reserve(resident.layer_split.divide(planned, self._memory.available()))
+            entry.media = await self._loader.start_media(entry)
             entry.engine = engine = self._loader.create_engine(
                 entry,
                 limits,
@@ -298,7 +305,7 @@ class ModelLifecycle:
     def _measure(self) -> None:
         """Update the memory of loaded models; one whose engine is down keeps its last value."""
         for entry in self._catalog:
-            measured = entry.engine.memory if entry.engine is not None else DeviceBytes()
+            measured = entry.memory
             if measured.total and entry.resident.state is not ModelState.LOADING:
                 entry.resident.memory = measured
 
@@ -324,9 +331,12 @@ class ModelLifecycle:
             self._end(entry)
 
     async def _end_engine(self, entry: ModelEntry) -> None:
-        engine, entry.engine = entry.engine, None
+        engine, media = entry.engine, entry.media
+        entry.engine = entry.media = None
         if engine is not None:
             await engine.close(ModelUnloaded(model=entry.name))
+        if media is not None:  # after the engine, which reads its files
+            await media.close(ModelUnloaded(model=entry.name))
 
 
 def plan_start(models: Sequence[ModelEntry], memory: MemoryBudget) -> list[ResolvedLimits]:

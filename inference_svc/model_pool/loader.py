@@ -7,18 +7,23 @@ from dataclasses import replace
 
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
-from inference_svc.config import InferenceSettings, ModelSettings, TurnFormatSettings
+from inference_svc.config import InferenceSettings, MediaSettings, ModelSettings, TurnFormatSettings
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadProgress
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.media.decoder import MediaDecoder, MediaLimits
+from inference_svc.media.encoded_cache import VectorFolder
+from inference_svc.media.encoder import Encoder, EncoderLimits
+from inference_svc.media.processor import MediaProcessor
 from inference_svc.metrics import EngineObserver
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
 from inference_svc.model_pool.default_sampling import default_sampling
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
 from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.memory_plan import ResolvedLimits
+from inference_svc.models.projector_file import ProjectorFile
 from model_files.gguf import ModelFileInvalid
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import EngineMetrics
@@ -87,6 +92,29 @@ class ModelLoader:
             default_sampling=sampling,
         )
 
+    async def start_media(self, entry: ModelEntry) -> MediaProcessor | None:
+        """Start the encoder of the model's projector, if it has one. Raises `StartupError`."""
+        projector, settings = entry.file.projector, self._settings.media
+        if projector is None:
+            return None
+        processor = MediaProcessor(
+            Encoder(
+                self._configs.build_encoder(entry.file, projector),
+                EncoderLimits(settings.queued, settings.encode_timeout_s),
+            ),
+            MediaDecoder(self._sandbox, _media_limits(settings)),
+            VectorFolder(settings.folder),
+            settings.vectors_mib << 20,
+        )
+        try:
+            await processor.start()
+        except BaseException as error:
+            await processor.close()
+            if isinstance(error, StartupError):
+                raise StartupError(_mismatch(entry, projector, error)) from error
+            raise
+        return processor
+
     def create_engine(
         self,
         entry: ModelEntry,
@@ -102,7 +130,13 @@ class ModelLoader:
             on_change()
 
         engine = EngineClient(
-            self._configs.build(entry.file, entry.requested, limits, entry.digest),
+            self._configs.build(
+                entry.file,
+                entry.requested,
+                limits,
+                entry.digest,
+                joint_tokens=entry.media.ready.joint_tokens if entry.media is not None else 0,
+            ),
             QueueLimits(settings.queued_requests, settings.queued_tokens),
             ReaderLimits(settings.unread_events, settings.reader_patience_s),
             on_state=on_state,
@@ -125,6 +159,22 @@ class ModelLoader:
         """Stop computing digests."""
         for task in self._digests:
             task.cancel()
+
+
+def _media_limits(settings: MediaSettings) -> MediaLimits:
+    return MediaLimits(
+        image_bytes=settings.image_bytes,
+        image_pixels=settings.image_pixels,
+        audio_bytes=settings.audio_bytes,
+        audio_s=settings.audio_s,
+    )
+
+
+def _mismatch(entry: ModelEntry, projector: ProjectorFile, error: StartupError) -> str:
+    return (
+        f"the projector {projector.path} cannot be used with it: {error}. Name another, or set "
+        f'per_model.{entry.name}.projector to "none"'
+    )
 
 
 async def compute_digest(entry: ModelEntry) -> None:

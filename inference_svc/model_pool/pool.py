@@ -221,7 +221,7 @@ class ModelPool:
             raise ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S)
         entry.resident.acquire(self._clock())
         try:
-            yield LoadedModel(entry.processor, entry.engine, entry.digest)
+            yield LoadedModel(entry.processor, entry.engine, entry.digest, entry.media)
         finally:
             entry.resident.release(self._clock())
             if not entry.resident.num_uses:
@@ -296,6 +296,8 @@ class ModelPool:
         transition = self._lifecycle.transition(entry)
         if force and entry.engine is not None:
             await entry.engine.close(ModelUnloaded(model=entry.name))
+            if entry.media is not None:
+                await entry.media.encoder.close(ModelUnloaded(model=entry.name))
         if wait and transition is not None:
             await asyncio.shield(transition)
 

@@ -31,6 +31,7 @@ _LADDER = (
 _COMFORTABLE = (4, 4096)  # slots and context for which idle models are evicted
 _CELL_BLOCK = 256  # llama.cpp rounds the cache size up to a multiple of this
 _COMPUTE_BYTES = 64 * _MIB
+_ENCODER_BYTES = 128 * _MIB  # of the process of a projector, without its weights
 _COMPUTE_ROWS = 512
 _OUTPUT_ROWS = 2 * _SLOTS  # one per slot, and as many for drafts
 _ACTIVATIONS_PER_ROW = 24
@@ -129,7 +130,8 @@ def plan_limits(
 
 
 def _fixed_bytes(model: ModelFile) -> int:
-    return model.size_bytes + compute_bytes(model)
+    encoder = 0 if model.projector is None else model.projector.size_bytes + _ENCODER_BYTES
+    return model.size_bytes + compute_bytes(model) + encoder
 
 
 def compute_bytes(model: ModelFile) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from inference_svc.models.file_identity import FileStamp
+from inference_svc.models.projector_file import ProjectorFile
 from model_files.ggml_types import KvType
 from model_files.gguf import GgufHeader, ModelFileInvalid, read_header
 from svc_kit.errors import ModelCannot
@@ -87,6 +88,7 @@ class ModelFile:
     scores of the rank head are probabilities. `sampling_hints` are the values of
     `general.sampling.*`. `stamps` are those of `paths` when they were read. `decoder_start` is the
     token with which the decoder of an encoder-decoder model starts; None is the BOS token.
+    `projector` encodes its pictures and sounds.
     """
 
     name: str
@@ -110,6 +112,7 @@ class ModelFile:
     sampling_hints: Mapping[str, str | float] = field(default_factory=dict)
     stamps: tuple[FileStamp, ...] = ()
     decoder_start: int | None = None
+    projector: ProjectorFile | None = None
 
     @property
     def generates(self) -> bool:

@@ -4,6 +4,8 @@
 path/to/folder                every model in it
 hf:owner/repo[/FILE.gguf]     downloaded from Hugging Face
 bundled                       the demo model of this package
+
+The projector of a model is a file of its own, found beside the model or named by a setting.
 """
 
 import re
@@ -13,12 +15,14 @@ from pathlib import Path
 
 from inference_svc.models.metadata import (
     FileRole,
+    ModelClass,
     ModelFile,
     default_name,
     describe_model,
     file_role,
     split_paths,
 )
+from inference_svc.models.projector_file import ProjectorFile, describe_projector
 from model_files.gguf import ModelFileInvalid
 from svc_kit.lifecycle import StartupError
 
@@ -143,8 +147,48 @@ def _resolve_folder(folder: Path, name: str | None) -> list[ModelFile]:
     return [_describe(path, name or default_name(path)) for path in paths]
 
 
+def find_projector(model: ModelFile, source: str, download: Download) -> ProjectorFile | None:
+    """Find and describe the projector of a model. Blocks.
+
+    Args:
+        model: the model.
+        source: a path, hf:owner/repository/file.gguf, "none", or "auto" for the file beside the
+            model whose name contains "mmproj", if there is exactly one.
+        download: as in `resolve_models`.
+
+    Raises:
+        StartupError: the projector is missing, invalid, or named for a model that cannot use one.
+    """
+    if source == "none" or (source == "auto" and model.model_class is not ModelClass.DECODER):
+        return None
+    if source == "auto":
+        paths = [path for path in model.path.parent.glob("*.gguf") if _is_projector(path)]
+        return _describe_projector(model, paths[0]) if len(paths) == 1 else None
+    if model.model_class is not ModelClass.DECODER:
+        kind = model.model_class.value
+        raise StartupError(f"model {model.name}: a model of the class {kind} uses no projector")
+    if remote := ModelReference(None, source).remote:
+        return _describe_projector(model, download(remote))
+    path = Path(source).expanduser().absolute()
+    if not path.exists():
+        raise StartupError(f"model {model.name}: there is no projector {source!r}")
+    return _describe_projector(model, path)
+
+
+def _describe_projector(model: ModelFile, path: Path) -> ProjectorFile:
+    try:
+        return describe_projector(path)
+    except ModelFileInvalid as error:
+        remedy = f'Name another, or set per_model.{model.name}.projector to "none"'
+        raise StartupError(f"projector {path}: {error.problem}. {remedy}") from None
+
+
+def _is_projector(path: Path) -> bool:
+    return "mmproj" in path.name.lower()
+
+
 def _is_model(path: Path) -> bool:
-    if "mmproj" in path.name.lower():
+    if _is_projector(path):
         return False
     try:
         return file_role(path) is FileRole.MODEL

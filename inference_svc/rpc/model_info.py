@@ -14,9 +14,8 @@ from inference_svc.engine_client.adapter_registry import Adapter, AdapterState
 from inference_svc.engine_client.messages import LoadProgress, ModelReady
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, ResolvedModel
 from inference_svc.model_pool.eviction import ModelState
-from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import Layout, RequestedLimits
-from inference_svc.models.metadata import ModelClass
+from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.request_options import from_sampling
 from inference_svc.validation import check_range
@@ -113,7 +112,7 @@ def _timestamp(at: datetime | None) -> Timestamp | None:
 
 def _model(entry: ModelEntry) -> model_pb.Model:
     file, resident, engine = entry.file, entry.resident, entry.engine
-    memory = engine.memory if engine is not None else DeviceBytes()
+    memory = entry.memory
     described = model_pb.Model(
         name=entry.name,
         aliases=entry.aliases,
@@ -135,6 +134,7 @@ def _model(entry: ModelEntry) -> model_pb.Model:
         num_uses=resident.num_uses,
         load_policy=_POLICIES.encode(entry.policy),
         pinned=resident.is_pinned,
+        input_modalities=_modalities(file),
     )
     if entry.progress is not None:
         described.load_progress.CopyFrom(_PROGRESS.to_message(entry.progress))
@@ -143,6 +143,15 @@ def _model(entry: ModelEntry) -> model_pb.Model:
     if engine is not None and engine.ready is not None:
         _describe_engine(described, entry, engine.ready)
     return described
+
+
+def _modalities(file: ModelFile) -> list[model_pb.Modality]:
+    projector, modalities = file.projector, [model_pb.MODALITY_TEXT]
+    if projector is not None and projector.sees:
+        modalities.append(model_pb.MODALITY_IMAGE)
+    if projector is not None and projector.hears:
+        modalities.append(model_pb.MODALITY_AUDIO)
+    return modalities
 
 
 def _describe_processor(described: model_pb.Model, processor: ModelProcessor) -> None:

@@ -47,7 +47,7 @@ from inference_svc.engine.kv_cache.origin import recipe_of
 from inference_svc.engine.request import AppliedAdapter, SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling, Stage
 from inference_svc.engine.saved_state import Origin
-from inference_svc.gauges import EngineGauges
+from inference_svc.gauges import EngineGauges, MediaGauges
 from inference_svc.llama.sampling.rng import SamplingRng
 from inference_svc.rpc.prefix_policy import cache_key
 from inference_svc.snapshots.file_format import SnapshotReader, write
@@ -400,7 +400,8 @@ def metrics() -> dict[str, list[str]]:
     for made in (RpcMetrics, HttpMetrics, EngineMetrics, StreamMetrics, JobMetrics):
         made(registry)
     kept: Iterable[Any] = registry._collector_to_names
-    scraped: Iterable[Any] = EngineGauges(lambda: [], vllm_names=True).collect()
+    collectors = (EngineGauges(lambda: [], vllm_names=True), MediaGauges(dict))
+    scraped: Iterable[Any] = [each for collector in collectors for each in collector.collect()]
     return {each._name: [each._type, *each._labelnames] for each in kept} | {
         each.name: [each.type, *each._labelnames] for each in scraped
     }

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import gguf
 import numpy as np
+from PIL import Image
 
 from inference_svc.media.model import DecodedAudio, DecodedImage
 from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.pictures import save
 
 WIDTH: Final = 128
 """The width of the text models; with one layer of deepstack a vector is twice as wide."""
@@ -322,6 +324,11 @@ def picture(width: int, height: int, *, seed: int = 0) -> DecodedImage:
     rows = np.arange(height) * len(fields) // height
     columns = np.arange(width) * fields.shape[1] // width
     return DecodedImage(width, height, fields[rows][:, columns].tobytes())
+
+
+def png_file(image: DecodedImage, **options: Any) -> bytes:
+    """A PNG file of a picture."""
+    return save(Image.frombytes("RGB", (image.width, image.height), image.rgb), **options)
 
 
 def sound(seconds: float, *, seed: int = 0) -> DecodedAudio:

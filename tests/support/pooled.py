@@ -114,6 +114,9 @@ class FakeLoader:
         """Return a stand-in that only has a name."""
         return cast(ModelProcessor, entry.file)
 
+    async def start_media(self, entry: ModelEntry) -> None:
+        """Start nothing: the models have no projectors."""
+
     def create_engine(
         self,
         entry: ModelEntry,

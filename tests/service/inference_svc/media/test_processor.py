@@ -4,37 +4,30 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from PIL import Image
 
 from inference_svc.engine.media import MediaKind
 from inference_svc.llama.projector import ProjectorSettings
-from inference_svc.media.cache import VectorFolder
 from inference_svc.media.decoder import MediaDecoder, MediaLimits
+from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.media.encoder import Encoder, EncoderLimits
 from inference_svc.media.encoder_messages import EncoderConfig
-from inference_svc.media.model import DecodedImage, EncodedMedia, VectorChunk
+from inference_svc.media.model import EncodedMedia, VectorChunk
 from inference_svc.media.processor import MediaInput, MediaProcessor
 from inference_svc.models.projector_file import describe_projector
 from svc_kit.errors import InvalidField, QueueFull
 from svc_kit.sandbox.pool import SandboxPool
-from tests.support.media_models import WIDTH, MediaPair, picture
-from tests.support.pictures import save
+from tests.support.media_models import WIDTH, MediaPair, picture, png_file
+from tests.support.sounds import encode, sine
 
 Pairs = Callable[[str], MediaPair]
 BYTES_OF_A_PICTURE = 36 * WIDTH * 4
 
 
-def encode_png(image: DecodedImage, **options: Any) -> bytes:
-    """A PNG file of a picture."""
-    return save(Image.frombytes("RGB", (image.width, image.height), image.rgb), **options)
-
-
 def image(seed: int = 0, size: int = 90, *, field: str = "image") -> MediaInput:
     """A PNG file of a caller."""
-    return MediaInput(field, MediaKind.IMAGE, encode_png(picture(size, size, seed=seed)))
+    return MediaInput(field, MediaKind.IMAGE, png_file(picture(size, size, seed=seed)))
 
 
 @asynccontextmanager
@@ -107,8 +100,8 @@ async def test_equal_pixels_in_other_files_are_encoded_once(
     media_pair: Pairs, pool: SandboxPool, tmp_path: Path
 ) -> None:
     """A file that differs in metadata or compression is decoded, and then found."""
-    png = encode_png(picture(90, 90))
-    other = MediaInput("image", MediaKind.IMAGE, encode_png(picture(90, 90), compress_level=0))
+    png = png_file(picture(90, 90))
+    other = MediaInput("image", MediaKind.IMAGE, png_file(picture(90, 90), compress_level=0))
     assert other.data != png
 
     async with started(media_pair("janus_pro"), pool, tmp_path) as processor:
@@ -193,3 +186,19 @@ async def test_a_model_that_does_not_hear_refuses_sound(
     async with started(media_pair("janus_pro"), pool, tmp_path) as processor:
         with pytest.raises(InvalidField, match="the model takes no audio input"):
             await processor.encode([part], owner="a", project="a")
+
+
+async def test_a_sound_becomes_vectors(
+    media_pair: Pairs, pool: SandboxPool, tmp_path: Path
+) -> None:
+    """A sound at another rate than the projector's is resampled; its vectors are kept as those of
+    pictures."""
+    part = MediaInput("audio", MediaKind.AUDIO, encode(sine(440, 8000), 8000, "WAV"))
+    async with started(media_pair("qwen2a"), pool, tmp_path) as processor:
+        for _ in range(2):
+            with await processor.encode([part], owner="a", project="a") as lease:
+                assert [chunk.num_tokens for chunk in lease.media[0].chunks] == [1, 750, 1]
+        assert processor.encoder.stats.encoded == 1
+        counted = await processor.count([part], project="a")
+
+    assert counted[0].num_tokens == 752

@@ -160,3 +160,25 @@ def test_a_project_is_in_at_most_one_prefix_group() -> None:
 
     with pytest.raises(ValidationError, match=r"prefix_groups\.b: red is in another group too"):
         InferenceSettings(prefix_groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("ubatch_tokens", "batch_tokens", "expected"),
+    [(None, 2048, 1120), (None, 1000, "batch_tokens is 1000"), (512, 2048, "ubatch_tokens is 512")],
+)
+def test_a_picture_that_is_computed_at_once_fits_into_a_compute_batch(
+    ubatch_tokens: int | None, batch_tokens: int, expected: int | str
+) -> None:
+    """Batches are enlarged unless the operator has chosen a smaller size."""
+    engine = EngineSettings(ubatch_tokens=ubatch_tokens, batch_tokens=batch_tokens)
+    settings = InferenceSettings(models=["bundled"], engine=engine)
+    entry = find_models(settings).find_model("")
+    builder = EngineConfigBuilder(settings, num_models=1)
+    limits = ResolvedLimits(4, 512, 0, "")
+
+    if isinstance(expected, str):
+        with pytest.raises(StartupError, match=f"a picture takes 1120 tokens.*{expected}"):
+            builder.build(entry.file, entry.requested, limits, joint_tokens=1120)
+    else:
+        config = builder.build(entry.file, entry.requested, limits, joint_tokens=1120)
+        assert config.backend.ubatch_tokens == expected

@@ -1,19 +1,22 @@
 """Resolution of model references, and the messages of invalid ones."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inference_svc.models.sources import (
     BUNDLED_FOLDER,
     BUNDLED_PATH,
+    Download,
     ModelReference,
     RemoteFile,
+    find_projector,
     parse_reference,
     resolve_models,
 )
 from svc_kit.lifecycle import StartupError
-from tests.support.gguf_files import write_model
+from tests.support.gguf_files import gguf_bytes, write_model
 
 
 def refuse_download(remote: RemoteFile) -> Path:
@@ -165,3 +168,87 @@ def test_a_name_may_have_colons_and_dots() -> None:
     """Text with a slash before "=" is a path."""
     assert parse_reference("llama-3.1:8b=x.gguf") == ModelReference("llama-3.1:8b", "x.gguf")
     assert parse_reference("a/b=x.gguf") == ModelReference(None, "a/b=x.gguf")
+
+
+def write_projector(path: Path) -> Path:
+    """The header of a projector that sees."""
+    keys: dict[str, Any] = {
+        "general.architecture": "clip",
+        "clip.has_vision_encoder": True,
+        "clip.projector_type": "janus_pro",
+        "clip.vision.patch_size": 14,
+        "clip.vision.image_size": 84,
+    }
+    path.write_bytes(gguf_bytes(keys))
+    return path
+
+
+def found_projector(
+    model: Path, source: str = "auto", download: Download = refuse_download
+) -> Path | None:
+    """The projector that is found for a model."""
+    (file,) = resolve_models([f"m={model}"], refuse_download)
+    projector = find_projector(file, source, download)
+    return None if projector is None else projector.path
+
+
+def test_the_only_projector_beside_a_model_is_its_own(tmp_path: Path) -> None:
+    """With two of them the operator chooses; "none" ignores it."""
+    model = write_model(tmp_path / "a.gguf")
+    assert found_projector(model) is None
+
+    first = write_projector(tmp_path / "mmproj-a-f16.gguf")
+    assert found_projector(model) == first
+    assert found_projector(model, "none") is None
+
+    second = write_projector(tmp_path / "a-mmproj.gguf")
+    assert found_projector(model) is None
+    assert found_projector(model, str(second)) == second
+
+
+def test_a_projector_is_downloaded(tmp_path: Path) -> None:
+    """Its reference is that of a model."""
+    path = write_projector(tmp_path / "mmproj.gguf")
+    requested: list[RemoteFile] = []
+
+    def download(remote: RemoteFile) -> Path:
+        requested.append(remote)
+        return path
+
+    model = write_model(tmp_path / "elsewhere.gguf")
+    assert found_projector(model, "hf:owner/repo/mmproj.gguf", download) == path
+    assert requested == [RemoteFile("owner/repo", "mmproj.gguf", None)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"general.architecture": "llama"}, "not a projector"),
+        ({"clip.has_vision_encoder": False}, "neither pictures nor sounds"),
+        ({"clip.projector_type": "deepseek4v"}, "deepseek4v are not supported"),
+    ],
+)
+def test_a_projector_that_cannot_be_used_is_refused_at_the_start(
+    tmp_path: Path, keys: dict[str, Any], problem: str
+) -> None:
+    """The error says how to serve the model without it."""
+    path = tmp_path / "mmproj.gguf"
+    path.write_bytes(
+        gguf_bytes(
+            {
+                "general.architecture": "clip",
+                "clip.has_vision_encoder": True,
+                "clip.projector_type": "janus_pro",
+                **keys,
+            }
+        )
+    )
+
+    with pytest.raises(StartupError, match=rf'{problem}.*projector to "none"'):
+        found_projector(write_model(tmp_path / "a.gguf"))
+
+
+def test_a_named_projector_must_exist(tmp_path: Path) -> None:
+    """The message has the path as it was given."""
+    with pytest.raises(StartupError, match=r"no projector 'mmproj.gguf'"):
+        found_projector(write_model(tmp_path / "a.gguf"), "mmproj.gguf")
