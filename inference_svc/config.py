@@ -99,16 +99,8 @@ class MediaSettings(SettingsGroup):
     cores."""
     queued: int = Field(256, ge=1)
     """Maximum number of pictures and sounds of a model that wait to be encoded."""
-    encode_timeout_s: float = Field(120.0, gt=0)
+    encode_timeout_s: float = Field(600.0, gt=0)
     """How long the encoding of one picture or sound may take."""
-    image_bytes: int = Field(20_000_000, ge=1024)
-    """Maximum size of the file of a picture."""
-    image_pixels: int = Field(40_000_000, ge=1024)
-    """Maximum pixels of a picture; larger ones are refused before they are decoded."""
-    audio_bytes: int = Field(25_000_000, ge=1024)
-    """Maximum size of the file of a sound."""
-    audio_s: float = Field(600.0, gt=0)
-    """Maximum duration of a sound."""
 
 
 class SnapshotSettings(SettingsGroup):

@@ -48,7 +48,7 @@ class EncoderLimits:
     """Limits of an encoder: how many pictures and sounds may wait, and how long one may take."""
 
     queued: int = 256
-    timeout_s: float = 120.0
+    timeout_s: float = 600.0
 
 
 @dataclass(slots=True)
@@ -132,10 +132,10 @@ class Encoder:
     # --- requests ---------------------------------------------------------------------------------
 
     async def encode(
-        self, media: DecodedMedia, path: Path | None, *, project: str, field: str
+        self, media: DecodedMedia, digest: bytes, path: Path | None, *, project: str, field: str
     ) -> tuple[MediaChunk, ...]:
-        """Encode a picture or a sound, and write its vectors to a new file; without a path, only
-        count its tokens.
+        """Encode a picture or a sound with its digest, and write its vectors to a new file; without
+        a path, only count its tokens.
 
         Raises:
             InvalidField: this picture or sound cannot be encoded.
@@ -145,7 +145,7 @@ class Encoder:
         """
         if self._closed_with is not None:
             raise self._closed_with
-        if self._crashes and self._crashes[media.digest] >= _MAX_CRASHES:
+        if self._crashes.get(digest, 0) >= _MAX_CRASHES:
             raise _refusal(field)
         if self._restart_pause_s:
             raise EngineRestarting(retry_after=self._restart_pause_s)
@@ -154,7 +154,7 @@ class Encoder:
                 bound="pictures and sounds", depth=self.num_waiting, limit=self._limits.queued
             )
         done = asyncio.get_running_loop().create_future()
-        job = _Job(EncodeRequest(next(self._ids), media, path), project, field, done)
+        job = _Job(EncodeRequest(next(self._ids), media, digest, path), project, field, done)
         self._waiting[project].append(job)
         self._send_next()
         try:
@@ -264,7 +264,7 @@ class Encoder:
     def _blame(self, job: _Job | None) -> None:
         if job is None:
             return
-        digest = job.request.media.digest
+        digest = job.request.digest
         if len(self._crashes) >= _REMEMBERED_CRASHES:
             self._crashes.clear()
         self._crashes[digest] += 1

@@ -111,7 +111,7 @@ class EncoderServer:
         return self._projector.split_image(media.width, media.height, rgb)
 
     def _chunks(self, request: EncodeRequest, split: ProjectedMedia) -> tuple[MediaChunk, ...]:
-        digest = request.media.digest
+        digest = request.digest
         if request.path is None:
             return tuple(self._chunk(digest, n, chunk) for n, chunk in enumerate(split.chunks))
         result = []

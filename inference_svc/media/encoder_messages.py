@@ -43,11 +43,12 @@ class EncoderStartFailed:
 
 @dataclass(frozen=True, slots=True)
 class EncodeRequest:
-    """A picture or a sound to encode; the vectors are written to the file `path`. Without one the
-    chunks are only counted, and a picture needs no pixels."""
+    """A picture or a sound to encode, and its `digest`; the vectors are written to the file `path`.
+    Without one the chunks are only counted, and a picture needs no pixels."""
 
     job_id: int
     media: DecodedMedia
+    digest: bytes
     path: Path | None
 
 

@@ -119,25 +119,31 @@ class MediaProcessor:
             raise
         return MediaLease(tuple(entry.media for entry in entries), release)
 
-    async def count(self, inputs: Sequence[MediaInput], *, project: str) -> list[EncodedMedia]:
-        """Return chunks without vectors, to count tokens; files are decoded, but not encoded.
+    async def count(
+        self, inputs: Sequence[MediaInput], *, owner: str, project: str
+    ) -> list[EncodedMedia]:
+        """Return chunks to count tokens, without vectors; new files are decoded, but not encoded.
 
         Raises like `encode`.
         """
         self.check(inputs)
         result = []
         for item in inputs:
+            if (entry := self.cache.find(await _file_key(item, owner))) is not None:
+                result.append(entry.media)
+                continue
             media = await self._decode(item)
             if isinstance(media, DecodedImage):  # only its size counts
                 media = DecodedImage(media.width, media.height, b"")
-            chunks = await self.encoder.encode(media, None, project=project, field=item.field)
+            chunks = await self.encoder.encode(
+                media, media.digest, None, project=project, field=item.field
+            )
             result.append(EncodedMedia(item.kind, chunks))
         return result
 
     async def _find_or_encode(self, item: MediaInput, owner: str, project: str) -> CacheEntry:
         """Return an entry that is acquired for the caller."""
-        digest = await asyncio.to_thread(lambda: sha256(item.data).digest())
-        key = CacheKey(owner, (item.kind, digest, item.is_low_detail))
+        key = await _file_key(item, owner)
         if (entry := self.cache.find(key)) is not None:
             self.cache.stats.hits += 1
             self.cache.acquire(entry)
@@ -157,13 +163,13 @@ class MediaProcessor:
         if (entry := self.cache.find(key)) is not None:  # equal pixels in another file
             self.cache.acquire(entry)
             return entry
-        return await self._share(key, lambda: self._encode(item, media, key, project))
+        return await self._share(key, lambda: self._encode(item, media, digest, key, project))
 
     async def _encode(
-        self, item: MediaInput, media: DecodedMedia, key: CacheKey, project: str
+        self, item: MediaInput, media: DecodedMedia, digest: bytes, key: CacheKey, project: str
     ) -> CacheEntry:
         path = self._folder.new_path()
-        chunks = await self.encoder.encode(media, path, project=project, field=item.field)
+        chunks = await self.encoder.encode(media, digest, path, project=project, field=item.field)
         joint = [
             chunk for chunk in chunks if isinstance(chunk, VectorChunk) and not chunk.is_causal
         ]
@@ -209,3 +215,8 @@ class MediaProcessor:
             work.task.cancel()
         elif not work.task.cancelled() and work.task.exception() is None:
             self.cache.release(work.task.result())
+
+
+async def _file_key(item: MediaInput, owner: str) -> CacheKey:
+    digest = await asyncio.to_thread(lambda: sha256(item.data).digest())
+    return CacheKey(owner, (item.kind, digest, item.is_low_detail))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
-from inference_svc.config import InferenceSettings, MediaSettings, ModelSettings, TurnFormatSettings
+from inference_svc.config import InferenceSettings, LimitSettings, ModelSettings, TurnFormatSettings
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadProgress
 from inference_svc.engine_client.output_stream import ReaderLimits
@@ -102,7 +102,7 @@ class ModelLoader:
                 self._configs.build_encoder(entry.file, projector),
                 EncoderLimits(settings.queued, settings.encode_timeout_s),
             ),
-            MediaDecoder(self._sandbox, _media_limits(settings)),
+            MediaDecoder(self._sandbox, _media_limits(self._settings.limits)),
             VectorFolder(settings.folder),
             settings.vectors_mib << 20,
         )
@@ -161,13 +161,8 @@ class ModelLoader:
             task.cancel()
 
 
-def _media_limits(settings: MediaSettings) -> MediaLimits:
-    return MediaLimits(
-        image_bytes=settings.image_bytes,
-        image_pixels=settings.image_pixels,
-        audio_bytes=settings.audio_bytes,
-        audio_s=settings.audio_s,
-    )
+def _media_limits(limits: LimitSettings) -> MediaLimits:
+    return MediaLimits(image_pixels=limits.image_pixels, audio_s=limits.audio_s)
 
 
 def _mismatch(entry: ModelEntry, projector: ProjectorFile, error: StartupError) -> str:

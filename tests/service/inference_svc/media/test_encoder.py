@@ -48,6 +48,13 @@ async def started(pair: MediaPair, limits: EncoderLimits | None = None) -> Async
         await encoder.close()
 
 
+async def encode(
+    encoder: Encoder, media: DecodedMedia, path: Path | None, *, project: str, field: str
+) -> tuple[MediaChunk, ...]:
+    """Encode a picture or a sound."""
+    return await encoder.encode(media, media.digest, path, project=project, field=field)
+
+
 def read(chunks: tuple[MediaChunk, ...], width: int) -> list[Vectors]:
     """The vectors in the files of chunks."""
     return [
@@ -78,7 +85,7 @@ async def test_vectors_are_those_of_the_projector(
     projector.close()
 
     async with started(pair) as encoder:
-        chunks = await encoder.encode(media, tmp_path / "vectors", project="a", field="image")
+        chunks = await encode(encoder, media, tmp_path / "vectors", project="a", field="image")
 
     vectors = read(chunks, width)
     assert len(vectors) == len(expected)
@@ -88,7 +95,7 @@ async def test_vectors_are_those_of_the_projector(
 async def test_counting_writes_nothing(media_pair: Pairs) -> None:
     """A picture that is only counted has the chunks of an encoded one, without vectors."""
     async with started(media_pair("gemma3")) as encoder:
-        chunks = await encoder.encode(picture(90, 90), None, project="a", field="image")
+        chunks = await encode(encoder, picture(90, 90), None, project="a", field="image")
 
     assert [chunk.num_tokens for chunk in chunks] == [1, 16, 1]
     assert read(chunks, WIDTH) == []
@@ -105,7 +112,7 @@ async def test_digests_tell_pictures_and_limits_apart(media_pair: Pairs, tmp_pat
         encoder = Encoder(EncoderConfig("model", projector), EncoderLimits())
         await encoder.start()
         media = picture(90, 90, seed=seed)
-        chunks = await encoder.encode(media, None, project="a", field="image")
+        chunks = await encode(encoder, media, None, project="a", field="image")
         await encoder.close()
         digests += [chunk.digest for chunk in chunks if isinstance(chunk, VectorChunk)]
 
@@ -119,8 +126,12 @@ async def test_after_a_crash_the_pictures_are_encoded(media_pair: Pairs, tmp_pat
         os.kill(encoder.pid, signal.SIGSTOP)
         tasks = [
             asyncio.create_task(
-                encoder.encode(
-                    picture(90, 90, seed=number), tmp_path / str(number), project="a", field="image"
+                encode(
+                    encoder,
+                    picture(90, 90, seed=number),
+                    tmp_path / str(number),
+                    project="a",
+                    field="image",
                 )
             )
             for number in range(3)
@@ -140,7 +151,7 @@ async def test_a_picture_that_ends_the_process_twice_is_refused(
     async with started(media_pair("qwen2vl_merger"), EncoderLimits(timeout_s=0.5)) as encoder:
         large, small = picture(1792, 1792), picture(90, 90)
         tasks = [
-            asyncio.create_task(encoder.encode(media, tmp_path / name, project="a", field=name))
+            asyncio.create_task(encode(encoder, media, tmp_path / name, project="a", field=name))
             for name, media in (("large", large), ("small", small))
         ]
         with pytest.raises(InvalidField, match=r"'large'.*cannot encode"):
@@ -149,7 +160,7 @@ async def test_a_picture_that_ends_the_process_twice_is_refused(
         assert not (tmp_path / "large").exists()
 
         with pytest.raises(InvalidField):
-            await encoder.encode(large, tmp_path / "again", project="a", field="image")
+            await encode(encoder, large, tmp_path / "again", project="a", field="image")
         assert encoder.stats.crashes == 2
 
 
@@ -158,13 +169,13 @@ async def test_projects_take_turns(media_pair: Pairs, tmp_path: Path) -> None:
     order = []
     async with started(media_pair("janus_pro")) as encoder:
 
-        async def encode(project: str, number: int) -> None:
+        async def encode_next(project: str, number: int) -> None:
             media = picture(90, 90, seed=number)
-            await encoder.encode(media, tmp_path / str(number), project=project, field="image")
+            await encode(encoder, media, tmp_path / str(number), project=project, field="image")
             order.append(project)
 
         projects = ["many"] * 6 + ["one"]
-        await asyncio.gather(*(encode(name, i) for i, name in enumerate(projects)))
+        await asyncio.gather(*(encode_next(name, i) for i, name in enumerate(projects)))
 
     assert order.index("one") <= 2
 
@@ -175,7 +186,7 @@ async def test_a_full_queue_refuses(media_pair: Pairs, tmp_path: Path) -> None:
         os.kill(encoder.pid, signal.SIGSTOP)
         tasks = [
             asyncio.create_task(
-                encoder.encode(picture(90, 90), tmp_path / str(i), project="a", field="image")
+                encode(encoder, picture(90, 90), tmp_path / str(i), project="a", field="image")
             )
             for i in range(3)
         ]
@@ -190,12 +201,12 @@ async def test_the_file_of_a_caller_who_left_is_deleted(media_pair: Pairs, tmp_p
     async with started(media_pair("janus_pro")) as encoder:
         os.kill(encoder.pid, signal.SIGSTOP)
         task = asyncio.create_task(
-            encoder.encode(picture(90, 90), tmp_path / "0", project="a", field="image")
+            encode(encoder, picture(90, 90), tmp_path / "0", project="a", field="image")
         )
         await asyncio.sleep(0)
         task.cancel()
         os.kill(encoder.pid, signal.SIGCONT)
-        await encoder.encode(picture(90, 90), tmp_path / "1", project="a", field="image")
+        await encode(encoder, picture(90, 90), tmp_path / "1", project="a", field="image")
 
         assert not (tmp_path / "0").exists()
 
@@ -208,7 +219,7 @@ async def test_waiting_requests_end_when_the_encoder_is_closed(
         os.kill(encoder.pid, signal.SIGSTOP)
         tasks = [
             asyncio.create_task(
-                encoder.encode(picture(90, 90), tmp_path / str(i), project="a", field="image")
+                encode(encoder, picture(90, 90), tmp_path / str(i), project="a", field="image")
             )
             for i in range(2)
         ]
@@ -235,6 +246,20 @@ async def test_a_projector_whose_warm_up_dies_is_refused(media_pair: Pairs, tmp_
     with pytest.raises(StartupError, match=r"ended while .* \(signal SIGABRT\)"):
         async with started(MediaPair("m", media_pair("qwen2a").model, broken)):
             pass
+
+
+async def test_a_projector_that_was_replaced_is_refused(media_pair: Pairs, tmp_path: Path) -> None:
+    """Its vectors would be mixed up with those of the projector that was described."""
+    path = write_projector("janus_pro", tmp_path / "mmproj.gguf")
+    projector = ProjectorSettings(
+        describe_projector(path), media_pair("janus_pro").model, threads=1
+    )
+    write_projector("janus_pro", tmp_path / "new.gguf", seed=1).replace(path)
+    encoder = Encoder(EncoderConfig("m", projector), EncoderLimits())
+
+    with pytest.raises(StartupError, match="replaced"):
+        await encoder.start()
+    await encoder.close()
 
 
 async def test_a_text_model_without_markers_is_refused(media_pair: Pairs, tmp_path: Path) -> None:

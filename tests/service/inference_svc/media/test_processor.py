@@ -157,7 +157,7 @@ async def test_tokens_are_counted_without_encoding(
 ) -> None:
     """The number is that of an encoded picture."""
     async with started(media_pair("pixtral"), pool, tmp_path) as processor:
-        counted = await processor.count([image(size=150)], project="a")
+        counted = await processor.count([image(size=150)], owner="a", project="a")
         assert processor.encoder.stats.encoded == 0
         lease = await processor.encode([image(size=150)], owner="a", project="a")
 
@@ -199,6 +199,6 @@ async def test_a_sound_becomes_vectors(
             with await processor.encode([part], owner="a", project="a") as lease:
                 assert [chunk.num_tokens for chunk in lease.media[0].chunks] == [1, 750, 1]
         assert processor.encoder.stats.encoded == 1
-        counted = await processor.count([part], project="a")
+        counted = await processor.count([part], owner="a", project="a")
 
     assert counted[0].num_tokens == 752
