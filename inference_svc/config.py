@@ -257,6 +257,13 @@ class ModelSettings(SettingsGroup):
     """Default sampling of requests."""
 
     @model_validator(mode="after")
+    def _image_tokens_are_in_order(self) -> Self:
+        minimum, maximum = self.image_min_tokens, self.image_max_tokens
+        if minimum is not None and maximum is not None and minimum > maximum:
+            raise ValueError("image_min_tokens: more than image_max_tokens")
+        return self
+
+    @model_validator(mode="after")
     def _values_can_be_quantized(self) -> Self:
         if self.kv_type_v.is_quantized and self.flash_attention is FlashAttention.OFF:
             raise ValueError("kv_type_v: a quantized type needs flash_attention")

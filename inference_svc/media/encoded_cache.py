@@ -30,8 +30,9 @@ class VectorFolder:
     """
 
     def __init__(self, parent: Path | None = None) -> None:
-        """Create the folder in `parent` (default: that of temporary files)."""
+        """Create the folder in `parent` (default: that of temporary files). Raises OSError."""
         base = parent or Path(tempfile.gettempdir())
+        base.mkdir(parents=True, exist_ok=True)
         _delete_abandoned(base)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         self._lock: int | None = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
@@ -103,7 +104,7 @@ class ModelLoader:
                 EncoderLimits(settings.queued, settings.encode_timeout_s),
             ),
             MediaDecoder(self._sandbox, _media_limits(self._settings.limits)),
-            VectorFolder(settings.folder),
+            _vector_folder(settings.folder),
             settings.vectors_mib << 20,
         )
         try:
@@ -159,6 +160,13 @@ class ModelLoader:
         """Stop computing digests."""
         for task in self._digests:
             task.cancel()
+
+
+def _vector_folder(parent: Path | None) -> VectorFolder:
+    try:
+        return VectorFolder(parent)
+    except OSError as error:
+        raise StartupError(f"media.folder: {error.strerror}") from error
 
 
 def _media_limits(limits: LimitSettings) -> MediaLimits:

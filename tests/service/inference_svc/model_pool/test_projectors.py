@@ -144,6 +144,15 @@ async def test_a_projector_that_does_not_fit_fails_the_load(
             pass
 
 
+async def test_vectors_need_a_folder(media_pair: Pairs, tmp_path: Path) -> None:
+    """The error names the setting."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StartupError, match=r"media\.folder: "):
+        async with served(media_pair("janus_pro").model, tmp_path / "file"):
+            pass
+
+
 async def test_a_forced_unload_ends_waiting_pictures(media_pair: Pairs, tmp_path: Path) -> None:
     """They would keep the model in use."""
     async with (
