@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import sys
+import textwrap
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -228,6 +230,45 @@ async def test_waiting_requests_end_when_the_encoder_is_closed(
 
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(result) for result in results] == [Draining, Draining]
+
+
+async def test_the_process_dies_with_its_parent(media_pair: Pairs, tmp_path: Path) -> None:
+    """A frontend that is killed leaves no encoder behind, even one that is stopped."""
+    pair, script = media_pair("janus_pro"), tmp_path / "frontend.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import asyncio
+            from pathlib import Path
+            from tests.service.inference_svc.media.test_encoder import MediaPair, started
+
+            async def main():
+                pair = MediaPair("m", Path({str(pair.model)!r}), Path({str(pair.projector)!r}))
+                async with started(pair) as encoder:
+                    print(encoder.pid, flush=True)
+                    await asyncio.Event().wait()
+
+            asyncio.run(main())
+            """
+        )
+    )
+    frontend = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    assert frontend.stdout is not None
+    watch = os.pidfd_open(int(await frontend.stdout.readline()))
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(watch, ended.set)
+    signal.pidfd_send_signal(watch, signal.SIGSTOP)
+
+    frontend.kill()
+    await frontend.wait()
+    await ended.wait()
+    asyncio.get_running_loop().remove_reader(watch)
+    os.close(watch)
 
 
 async def test_a_projector_that_does_not_fit_is_refused(media_pair: Pairs, tmp_path: Path) -> None:
