@@ -77,7 +77,8 @@ class ChildProcess(Generic[Received, Sent]):
             [sys.executable, "-P", "-m", module, str(child_end.fileno())],
             pass_fds=[child_end.fileno()],
             stdin=subprocess.DEVNULL,
-            env=with_malloc_tunables(os.environ),
+            # A process that aborts would start a debugger, if there is one, and end seconds later.
+            env={**with_malloc_tunables(os.environ), "GGML_NO_BACKTRACE": "1"},
         )
         child_end.close()
         self._pipe: Connection[Any, Any] = Connection(own_end.detach())
