@@ -4,6 +4,7 @@ Corral and its peers get the same model, slots, context and threads, and keep th
 llama-server is measured in several layouts, of which the fastest is compared.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -38,6 +39,7 @@ class EngineShape:
     slots: int
     context_tokens: int  # of one slot
     threads: int
+    projector: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def llama_server_command(binary: Path, shape: EngineShape, port: int, layout: st
         *("--parallel", str(shape.slots)),
         *("--ctx-size", str(shape.slots * shape.context_tokens)),
         *("--threads", str(shape.threads), "--threads-batch", str(shape.threads)),
+        *(("--mmproj", str(shape.projector)) if shape.projector else ()),
         *LAYOUTS[layout],
     ]
 
@@ -113,7 +116,9 @@ def corral_settings(
     shape: EngineShape, folder: Path, grpc_ports: Sequence[int], http_ports: Sequence[int]
 ) -> dict[str, str]:
     """Return the environment that gives Corral's services the same settings as the peers."""
+    per_model = {MODEL_NAME: {"projector": str(shape.projector)}} if shape.projector else {}
     return {
+        "CORRAL_INFERENCE_PER_MODEL": json.dumps(per_model),
         "CORRAL_DATA_DIR": str(folder),
         "CORRAL_INFERENCE_LISTEN": f"127.0.0.1:{grpc_ports[0]}",
         "CORRAL_INFERENCE_MANAGEMENT_LISTEN": f"127.0.0.1:{grpc_ports[1]}",

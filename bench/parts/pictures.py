@@ -1,0 +1,173 @@
+"""Pictures: what one costs that was seen before, and what those that arrive cost others."""
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from bench import loadgen
+from bench.contest import alternate
+from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
+from bench.random_projector import PICTURE_PIXELS, PICTURE_TOKENS, text_width, write_projector
+from bench.servers import MODEL_NAME, NEW_PROMPTS, Server
+from bench.stage import Stage
+from bench.streams import Stream
+from bench.workload import SAMPLINGS, WORDS
+
+SEEN, SEEN_TEXT = "seen before", "text in the cache"
+NEW = "new picture"
+ALONE, BESIDE = "8 streams alone", "8 streams, pictures arrive"
+STREAMS: Final = 8
+MAX_SEEN_COST, MAX_GAP_COST = 1.1, 1.5
+
+
+class Sizes(NamedTuple):
+    """Numbers of requests and tokens of a round."""
+
+    seen: int
+    new: int
+    output_tokens: int  # of the streams
+    arriving: int  # pictures, one after the other
+    rounds: int
+
+
+FULL = Sizes(seen=10, new=6, output_tokens=96, arriving=6, rounds=3)
+QUICK = Sizes(seen=3, new=2, output_tokens=16, arriving=2, rounds=1)
+
+
+def measure(stage: Stage) -> Iterator[Measurement]:
+    """Measure all servers with the same random projector, in turns."""
+    sizes = stage.sizes(FULL, QUICK)
+    stage.folder.mkdir(parents=True, exist_ok=True)
+    projector = stage.folder / "random-projector.gguf"
+    write_projector(projector, text_width(stage.model))
+    shape = replace(stage.shape(STREAMS + 2, 1024), projector=projector)
+    with stage.corral(shape) as corral, stage.llama_servers(shape, NEW_PROMPTS[:1]) as peers:
+        servers = {CORRAL: corral, **{peer.name: peer for peer in peers}}
+        for number in range(stage.rounds or sizes.rounds):
+            for name in alternate([*servers], number):
+                yield from _round(stage, servers[name], name, sizes, number)
+
+
+def _round(
+    stage: Stage, server: Server, name: str, sizes: Sizes, number: int
+) -> Iterator[Measurement]:
+    def first_token_ms(bodies: Sequence[bytes]) -> float:
+        streams = [stage.runner.run(_send(server, body)) for body in bodies]
+        return round(median([stream.first_token_s for stream in streams]) * 1e3, 3)
+
+    new = [_picture_chat(_picture(1000 * number + i)) for i in range(sizes.new)]
+    yield Measurement(NEW, number, name, first_token_ms(new))
+    seen, text = new[0], _text_chat(number)
+    first_token_ms([seen, text])
+    yield Measurement(SEEN, number, name, first_token_ms([seen] * sizes.seen))
+    yield Measurement(SEEN_TEXT, number, name, first_token_ms([text] * sizes.seen))
+    for load, arriving in ((ALONE, 0), (BESIDE, sizes.arriving)):
+        pictures = [_picture(1000 * number + 500 + i) for i in range(arriving)]
+        streams = stage.runner.run(_streams_beside(server, sizes, pictures, number))
+        gaps = [gap for stream in streams for gap in stream.gaps_s]
+        yield Measurement(load, number, name, round(float(np.percentile(gaps, 99)) * 1e3, 3))
+
+
+async def _streams_beside(
+    server: Server, sizes: Sizes, pictures: Sequence[bytes], number: int
+) -> list[Stream]:
+    """Run streams of text, and send pictures one after the other meanwhile."""
+
+    async def send_pictures() -> None:
+        for picture in pictures:
+            await _send(server, _picture_chat(picture))
+
+    sending = asyncio.create_task(send_pictures())
+    bodies = [_chat(f"{number} {i} {' '.join(WORDS)}", sizes.output_tokens) for i in range(STREAMS)]
+    streams = await asyncio.gather(*(_send(server, body) for body in bodies))
+    await sending
+    return list(streams)
+
+
+async def _send(server: Server, body: bytes) -> Stream:
+    sent, reads = await loadgen.exchange(server.url, "/v1/chat/completions", body)
+    return loadgen.read_stream(sent, reads)
+
+
+def _picture(seed: int) -> bytes:
+    """A PNG of noise, which no server can have seen."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (PICTURE_PIXELS, PICTURE_PIXELS, 3))
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def _picture_chat(picture: bytes) -> bytes:
+    url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    return _chat([{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "?"}])
+
+
+def _text_chat(number: int) -> bytes:
+    """A prompt as long as that of a picture."""
+    words = (WORDS[(number + i) % len(WORDS)] for i in range(PICTURE_TOKENS))
+    return _chat(" ".join(words) + "?")
+
+
+def _chat(content: Any, output_tokens: int = 1) -> bytes:
+    return json.dumps(
+        {
+            "model": MODEL_NAME,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **SAMPLINGS["greedy"].to_json(1),
+        }
+    ).encode()
+
+
+def conclude(measurements: Sequence[Measurement]) -> list[Result]:
+    """Compare pictures with text, busy streams with quiet ones, and both with llama-server."""
+    others = dict.fromkeys(each.system for each in measurements if each.system != CORRAL)
+    results = [
+        _ratio(measurements, (SEEN, CORRAL), (SEEN_TEXT, CORRAL), MAX_SEEN_COST),
+        _ratio(measurements, (BESIDE, CORRAL), (ALONE, CORRAL), MAX_GAP_COST),
+    ]
+    results += [_ratio(measurements, (NEW, CORRAL), (NEW, other), 1.0) for other in others]
+    results += [_ratio(measurements, (BESIDE, CORRAL), (BESIDE, other), 1.0) for other in others]
+    return results
+
+
+def _ratio(
+    measurements: Sequence[Measurement], own: tuple[str, str], peer: tuple[str, str], target: float
+) -> Result:
+    own_values, peer_values = (values_by_round(measurements, *each) for each in (own, peer))
+    name = peer[0] if peer[1] == CORRAL else peer[1]
+    return Result(
+        own[0],
+        tuple(value / peer_values[n] for n, value in own_values.items() if peer_values.get(n)),
+        target,
+        median([*own_values.values()]),
+        median([*peer_values.values()]),
+        name,
+        "ms",
+        "at most",
+    )
+
+
+PART = Part(
+    name="pictures",
+    title="Pictures, HTTP beside llama-server",
+    text=(
+        f"Chats about PNGs of {PICTURE_PIXELS} x {PICTURE_PIXELS} pixels ({PICTURE_TOKENS} tokens, "
+        "a projector with random weights). Milliseconds to the first token of a new picture and of "
+        "one that was seen before, beside text of the same length in the cache; and the 99th "
+        f"percentile of the time between two pieces of {STREAMS} streams of text, alone and while "
+        "new pictures arrive one after the other."
+    ),
+    measure=measure,
+    conclude=conclude,
+)
