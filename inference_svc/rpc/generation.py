@@ -19,9 +19,12 @@ from inference_svc.chat.tokenization import PromptTokens, TextToTokenize
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.media.model import EncodedMedia
+from inference_svc.media.processor import MediaLease
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
 from inference_svc.rpc.adapters import resolve_adapters
 from inference_svc.rpc.chat_messages import to_conversation
+from inference_svc.rpc.media_inputs import encode_media
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
     constrained_format,
@@ -32,7 +35,7 @@ from inference_svc.rpc.request_options import Caller, Prompt, Target, to_request
 from inference_svc.rpc.streaming import AcceptedRequest, ChatTurn, TextTurn
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
-from svc_kit.errors import MissingField, ModelNotFound, UnsupportedField
+from svc_kit.errors import MissingField, ModelNotFound
 
 
 class GenerationService:
@@ -68,16 +71,32 @@ class GenerationService:
         self, request: pb.ChatRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
         """Submit the next turn of a conversation. Raises like `generate`."""
+        conversation, project = self.conversation(request.conversation), caller.principal.project
+        owner = self._groups.owner(project) + request.options.cache.salt
+        media = await encode_media(conversation, loaded, owner=owner, project=project)
+        try:
+            return await self._chat(request, conversation, media, loaded, caller)
+        except BaseException:
+            media.release()
+            raise
+
+    async def _chat(
+        self,
+        request: pb.ChatRequest,
+        conversation: Conversation,
+        media: MediaLease,
+        loaded: LoadedModel,
+        caller: Caller,
+    ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
         model = loaded.processor
-        conversation = self.conversation(request.conversation)
-        prompt, (tokens, media) = await self.render(conversation, model)
+        prompt, (tokens, spans) = await self.render(conversation, model, media.media)
         spec = chat_output_spec(request.options.constraint, conversation, prompt)
         if spec is not None:
             turn_format = constrained_format(prompt.turn_format, spec)
             prompt = replace(prompt, turn_format=turn_format)
         accepted = await self._submit(
             request,
-            Prompt(tokens, "messages", media),
+            Prompt(tokens, "messages", spans),
             spec,
             loaded,
             caller,
@@ -97,7 +116,7 @@ class GenerationService:
         ]
         for turn, item in zip(turns, accepted.requests, strict=True):
             _replay(item, model, turn)
-        return accepted, turns
+        return replace(accepted, media=media), turns
 
     async def _submit(
         self,
@@ -154,13 +173,15 @@ class GenerationService:
         return conversation
 
     async def render(
-        self, conversation: Conversation, model: ModelProcessor
+        self,
+        conversation: Conversation,
+        model: ModelProcessor,
+        media: Sequence[EncodedMedia] = (),
     ) -> tuple[RenderedPrompt, PromptTokens]:
-        """Render the prompt of a conversation; return it with its tokens."""
-        for field, _ in conversation.media:
-            raise UnsupportedField(field=field)
+        """Render the prompt of a conversation; return it with its tokens. `media` are all its
+        pictures and sounds."""
         prompt = await self._templates.render(model.template, conversation)
-        return prompt, await model.tokenizer.tokenize_prompt(prompt)
+        return prompt, await model.tokenizer.tokenize_prompt(prompt, media)
 
     async def _prompt_tokens(
         self, request: pb.GenerateRequest, model: ModelProcessor

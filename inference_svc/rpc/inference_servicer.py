@@ -6,6 +6,7 @@ import grpc
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as rpc
 
+from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.model_pool.catalog import ModelProcessor
 from inference_svc.model_pool.eviction import ModelState
@@ -14,6 +15,7 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.rpc import model_info
 from inference_svc.rpc.embeddings import EmbeddingService
 from inference_svc.rpc.generation import GenerationService
+from inference_svc.rpc.media_inputs import count_media
 from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import Caller
 from inference_svc.rpc.streaming import stream_responses
@@ -59,8 +61,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         entry = self._pool.catalog.resolve(request.model, _project()).model
         async with self._pool.use(entry, ModelFile.check_chats) as model:
             accepted, turns = await self._generating.chat(request, model, _caller())
-            async for response in stream_responses(accepted, turns, self._count):
-                yield response
+            with accepted.media:
+                async for response in stream_responses(accepted, turns, self._count):
+                    yield response
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Embed texts or token lists."""
@@ -108,8 +111,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
             return pb.CountTokensResponse(prompt_tokens=sum(counts), text_tokens=counts)
         match prompt:
             case "conversation":
-                conversation = self._generating.conversation(request.conversation)
-                _, (tokens, _) = await self._generating.render(conversation, model)
+                _, tokens = await self._render(request.model, request.conversation)
             case "text":
                 text = TextToTokenize(request.text, add_special=True)
                 tokens = await model.tokenizer.tokenize(text, field="text")
@@ -121,10 +123,25 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.RenderChatRequest, context: Context
     ) -> pb.RenderChatResponse:
         """Render the prompt of a conversation."""
-        model = await self._processor(request.model)
-        conversation = self._generating.conversation(request.conversation)
-        prompt, (tokens, _) = await self._generating.render(conversation, model)
+        prompt, tokens = await self._render(request.model, request.conversation)
         return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
+
+    async def _render(
+        self, model_name: str, request: pb.Conversation
+    ) -> tuple[RenderedPrompt, list[int]]:
+        """Render a conversation. A model with a projector is loaded if there are pictures."""
+        conversation = self._generating.conversation(request)
+        if not conversation.media:
+            model = await self._processor(model_name)
+            prompt, (tokens, _) = await self._generating.render(conversation, model)
+            return prompt, tokens
+        entry = self._pool.catalog.resolve(model_name, _project()).model
+        async with self._pool.use(entry, ModelFile.check_chats) as loaded:
+            media = await count_media(conversation, loaded, project=_project())
+            prompt, (tokens, _) = await self._generating.render(
+                conversation, loaded.processor, media
+            )
+            return prompt, tokens
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context

@@ -21,6 +21,8 @@ from inference_svc.engine import events
 from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
+from inference_svc.media.processor import MediaLease
+from inference_svc.rpc.media_inputs import NO_MEDIA
 from inference_svc.usage import Counts, RecordUsage
 from svc_kit.rpc.message_mapper import EnumMapper
 
@@ -36,13 +38,15 @@ ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatRes
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRequest:
-    """A submitted request: its choices, its stream, and the values of the first event."""
+    """A submitted request: its choices, its stream, and the values of the first event. The vectors
+    of its pictures and sounds are kept until `media` is released."""
 
     requests: Sequence[SequenceRequest]
     stream: OutputStream
     queue_position: int
     model: str
     project: str
+    media: MediaLease = NO_MEDIA
 
     def accepted(self) -> pb.Accepted:
         """The first event."""
