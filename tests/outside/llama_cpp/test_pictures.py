@@ -1,0 +1,114 @@
+"""Pictures and sounds beside llama-server: the same greedy answers with the same files.
+
+Needs the programs that `bench/peers.sh` builds: CORRAL_PEERS names their folder.
+"""
+
+import base64
+import io
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from bench.servers import free_ports
+from tests.support.media_models import AUDIO_KINDS, KINDS, SAMPLE_RATE, MediaPair, write_pair
+from tests.support.processes import Program
+from tests.support.services import corral_up
+
+PEERS = os.environ.get("CORRAL_PEERS", "")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not PEERS, reason="llama-server is not built (CORRAL_PEERS)"),
+]
+SIZES = [(112, 112), (160, 90), (61, 133)]
+
+
+def _picture(width: int, height: int) -> dict[str, Any]:
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _sound(seconds: float) -> dict[str, Any]:
+    times = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    samples = (np.sin(times * 2 * np.pi * 440 * (1 + times)) * 20_000).astype("<i2").tobytes()
+    head = struct.pack("<IHHIIHH", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)
+    body = b"WAVEfmt " + head + b"data" + struct.pack("<I", len(samples)) + samples
+    data = base64.b64encode(b"RIFF" + struct.pack("<I", len(body)) + body).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def _conversations(kind: str) -> list[list[dict[str, Any]]]:
+    def user(*parts: dict[str, Any]) -> dict[str, Any]:
+        return {"role": "user", "content": list(parts)}
+
+    question = {"type": "text", "text": "What is this?"}
+    if kind in AUDIO_KINDS:
+        return [[user(_sound(0.5), question)], [user(question, _sound(2.0))]]
+    pictures = [_picture(*size) for size in SIZES]
+    return [
+        *([user(picture, question)] for picture in pictures),
+        [user(question, pictures[0], {"type": "text", "text": "or"}, pictures[1])],
+        [
+            user(pictures[2], question),
+            {"role": "assistant", "content": "A star."},
+            user(question, pictures[0]),
+        ],
+    ]
+
+
+@contextmanager
+def _llama_server(pair: MediaPair, folder: Path) -> Iterator[str]:
+    (port,) = free_ports(1)
+    command: list[str | Path] = [
+        *(Path(PEERS) / "llama-server", "--model", pair.model, "--mmproj", pair.projector),
+        *("--host", "127.0.0.1", "--port", str(port), "--jinja", "--threads", "1"),
+        *("--ctx-size", "4096", "--parallel", "1", "--no-cache-prompt"),
+    ]
+    with Program(command, environment={}, directory=folder) as program:
+        program.wait_for_line(r"listening on http")
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+def _answers(url: str, kind: str) -> list[Any]:
+    """The text of each answer and the tokens of its prompt."""
+    answers = []
+    for messages in _conversations(kind):
+        body = {
+            "model": kind,
+            "messages": messages,
+            "temperature": 0,
+            "max_tokens": 16,
+            "ignore_eos": True,
+        }
+        answer = httpx.post(f"{url}/chat/completions", json=body, timeout=60).json()
+        answers.append(
+            (answer["choices"][0]["message"]["content"], answer["usage"]["prompt_tokens"])
+            if "choices" in answer
+            else answer
+        )
+    return answers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_of_llama_server(tmp_path: Path, kind: str) -> None:
+    """For each kind of projector, with one picture or sound and with several."""
+    pair = write_pair(kind, tmp_path)
+    with _llama_server(pair, tmp_path) as url:
+        expected = _answers(url, kind)
+    per_model = {kind: {"projector": str(pair.projector), "context_tokens": 4096}}
+    with corral_up(
+        tmp_path, "--model", f"{kind}={pair.model}", inference={"per_model": per_model}
+    ) as corral:
+        answers = _answers(corral.api, kind)
+
+    assert answers == expected
