@@ -25,6 +25,8 @@ from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.engine_client.client import EngineState
 from inference_svc.gauges import EngineGauges, MediaGauges
+from inference_svc.media.document import DocumentReader
+from inference_svc.media.fetcher import MediaFetcher
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import disk_cache_folder, snapshot_folder
@@ -38,6 +40,7 @@ from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
 from inference_svc.rpc.engine_servicer import EngineServicer, ServerInfo
 from inference_svc.rpc.generation import GenerationService
 from inference_svc.rpc.inference_servicer import InferenceServicer
+from inference_svc.rpc.media_inputs import MAX_FETCHED_BYTES, MediaInputs
 from inference_svc.rpc.prefix_policy import PrefixGroups
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.sandbox_jobs import PRELOADED
@@ -120,6 +123,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             GrammarCompiler(sandbox),
             _conversation_limits(settings.limits),
             PrefixGroups(groups),
+            _media_inputs(settings.limits, sandbox),
         )
         adapters = _adapter_loading(settings, catalog, sandbox)
         bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
@@ -275,6 +279,13 @@ def _server(
         settings=settings.server,
         tls=settings.tls,
     )
+
+
+def _media_inputs(limits: LimitSettings, sandbox: SandboxPool) -> MediaInputs:
+    documents = DocumentReader(
+        sandbox, document_bytes=MAX_FETCHED_BYTES, text_bytes=limits.prompt_bytes
+    )
+    return MediaInputs(MediaFetcher(limits.media_hosts), documents)
 
 
 def _conversation_limits(limits: LimitSettings) -> ConversationLimits:

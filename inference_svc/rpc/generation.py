@@ -24,7 +24,7 @@ from inference_svc.media.processor import MediaLease
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
 from inference_svc.rpc.adapters import resolve_adapters
 from inference_svc.rpc.chat_messages import to_conversation
-from inference_svc.rpc.media_inputs import encode_media
+from inference_svc.rpc.media_inputs import MediaInputs, encode_media
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
     constrained_format,
@@ -48,7 +48,9 @@ class GenerationService:
         grammars: GrammarCompiler,
         limits: ConversationLimits,
         groups: PrefixGroups,
+        media_inputs: MediaInputs,
     ) -> None:
+        self.media_inputs = media_inputs
         self._catalog = catalog
         self._templates = templates
         self._grammars = grammars
@@ -72,8 +74,9 @@ class GenerationService:
     ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
         """Submit the next turn of a conversation. Raises like `generate`."""
         conversation, project = self.conversation(request.conversation), caller.principal.project
+        conversation = await self.media_inputs.read(conversation, loaded.media)
         owner = self._groups.owner(project) + request.options.cache.salt
-        media = await encode_media(conversation, loaded, owner=owner, project=project)
+        media = await encode_media(conversation, loaded.media, owner=owner, project=project)
         try:
             return await self._chat(request, conversation, media, loaded, caller)
         except BaseException:

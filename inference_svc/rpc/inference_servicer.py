@@ -15,7 +15,7 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.rpc import model_info
 from inference_svc.rpc.embeddings import EmbeddingService
 from inference_svc.rpc.generation import GenerationService
-from inference_svc.rpc.media_inputs import count_media
+from inference_svc.rpc.media_inputs import count_media, has_encoded
 from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import Caller
 from inference_svc.rpc.streaming import stream_responses
@@ -129,18 +129,18 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def _render(
         self, model_name: str, request: pb.Conversation
     ) -> tuple[RenderedPrompt, list[int]]:
-        """Render a conversation. A model with a projector is loaded if there are pictures."""
-        conversation = self._generating.conversation(request)
-        if not conversation.media:
+        """Render a conversation. The model is loaded if there are pictures or sounds."""
+        generating, conversation = self._generating, self._generating.conversation(request)
+        if not has_encoded(conversation):
+            conversation = await generating.media_inputs.read(conversation, None)
             model = await self._processor(model_name)
-            prompt, (tokens, _) = await self._generating.render(conversation, model)
+            prompt, (tokens, _) = await generating.render(conversation, model)
             return prompt, tokens
         entry = self._pool.catalog.resolve(model_name, _project()).model
         async with self._pool.use(entry, ModelFile.check_chats) as loaded:
-            media = await count_media(conversation, loaded, project=_project())
-            prompt, (tokens, _) = await self._generating.render(
-                conversation, loaded.processor, media
-            )
+            conversation = await generating.media_inputs.read(conversation, loaded.media)
+            media = await count_media(conversation, loaded.media, project=_project())
+            prompt, (tokens, _) = await generating.render(conversation, loaded.processor, media)
             return prompt, tokens
 
     async def ListModels(

@@ -1,49 +1,106 @@
-"""Encodes the pictures and sounds of conversations, or counts their tokens."""
+"""Reads the pictures, sounds and documents of conversations, and encodes them for a model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from inference_svc.chat.conversation import Conversation
+from inference_svc.chat.conversation import Conversation, MediaPart, Message, Part, TextPart
 from inference_svc.engine.media import MediaKind
+from inference_svc.media.document import DocumentReader
+from inference_svc.media.fetcher import MediaFetcher
 from inference_svc.media.model import EncodedMedia
 from inference_svc.media.processor import MediaInput, MediaLease, MediaProcessor
-from inference_svc.model_pool.catalog import LoadedModel
 from inference_svc.validation import check_count
 from svc_kit.errors import UnsupportedField
 
-MAX_PARTS = 100
-"""Maximum number of pictures and sounds of a conversation."""
-NO_MEDIA = MediaLease((), lambda: None)
+MAX_PARTS: Final = 100
+"""Maximum number of pictures, sounds and documents of a conversation."""
+MAX_FETCHED_BYTES: Final = 25_000_000
+NO_MEDIA: Final = MediaLease((), lambda: None)
+_DOCUMENT: Final = "document"
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInputs:
+    """Reads the files of conversations."""
+
+    fetcher: MediaFetcher
+    documents: DocumentReader
+
+    async def read(
+        self, conversation: Conversation, processor: MediaProcessor | None
+    ) -> Conversation:
+        """Fetch files that are given by their addresses, and replace documents by their text.
+
+        Raises `UnsupportedField` for a picture or a sound without a `processor`, and the errors of
+        `MediaFetcher` and `DocumentReader`.
+        """
+        media = conversation.media
+        check_count("messages", media, MAX_PARTS)
+        if processor is None:
+            check_no_media(conversation)
+        else:
+            processor.check([_input(field, part) for field, part in media if _is_encoded(part)])
+        if all(_is_encoded(part) and not part.url for _, part in media):
+            return conversation
+        fields = iter(media)
+
+        async def read_part(part: Part) -> Part:
+            if not isinstance(part, MediaPart):
+                return part
+            field, _ = next(fields)
+            if part.url:
+                data = await self.fetcher.fetch(field, part.url, MAX_FETCHED_BYTES)
+                part = replace(part, data=data, url="")
+            if _is_encoded(part):
+                return part
+            return TextPart(await self.documents.read(field, part.data, part.filename))
+
+        async def read_message(message: Message) -> Message:
+            return replace(message, parts=tuple([await read_part(part) for part in message.parts]))
+
+        messages = tuple([await read_message(message) for message in conversation.messages])
+        return replace(conversation, messages=messages)
 
 
 async def encode_media(
-    conversation: Conversation, loaded: LoadedModel, *, owner: str, project: str
+    conversation: Conversation, processor: MediaProcessor | None, *, owner: str, project: str
 ) -> MediaLease:
-    """Encode the pictures and sounds of a conversation.
-
-    Raises `UnsupportedField` if the model takes none, and like `MediaProcessor.encode`.
-    """
-    if not conversation.media:
+    """Encode the pictures and sounds of a conversation that was read. Raises like
+    `MediaProcessor.encode`."""
+    if processor is None or not conversation.media:
         return NO_MEDIA
-    processor, inputs = _prepare(conversation, loaded)
-    return await processor.encode(inputs, owner=owner, project=project)
+    return await processor.encode(_inputs(conversation), owner=owner, project=project)
 
 
 async def count_media(
-    conversation: Conversation, loaded: LoadedModel, *, project: str
+    conversation: Conversation, processor: MediaProcessor | None, *, project: str
 ) -> Sequence[EncodedMedia]:
     """Return them without vectors. Raises like `encode_media`."""
-    processor, inputs = _prepare(conversation, loaded)
-    return await processor.count(inputs, project=project)
+    if processor is None or not conversation.media:
+        return ()
+    return await processor.count(_inputs(conversation), project=project)
 
 
-def _prepare(
-    conversation: Conversation, loaded: LoadedModel
-) -> tuple[MediaProcessor, list[MediaInput]]:
-    media = conversation.media
-    check_count("messages", media, MAX_PARTS)
-    if loaded.media is None:
-        raise UnsupportedField(field=media[0][0])
-    return loaded.media, [
-        MediaInput(field, MediaKind(part.kind), part.data, part.detail == "low")
-        for field, part in media
-    ]
+def has_encoded(conversation: Conversation) -> bool:
+    """Whether there are pictures or sounds."""
+    return any(_is_encoded(part) for _, part in conversation.media)
+
+
+def check_no_media(conversation: Conversation) -> None:
+    """Raise `UnsupportedField` for the first picture or sound."""
+    for field, part in conversation.media:
+        if _is_encoded(part):
+            raise UnsupportedField(field=field)
+
+
+def _is_encoded(part: MediaPart) -> bool:
+    return part.kind != _DOCUMENT
+
+
+def _inputs(conversation: Conversation) -> list[MediaInput]:
+    return [_input(field, part) for field, part in conversation.media]
+
+
+def _input(field: str, part: MediaPart) -> MediaInput:
+    return MediaInput(field, MediaKind(part.kind), part.data, part.detail == "low")
