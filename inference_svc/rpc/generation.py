@@ -24,7 +24,7 @@ from inference_svc.media.processor import MediaLease
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
 from inference_svc.rpc.adapters import resolve_adapters
 from inference_svc.rpc.chat_messages import to_conversation
-from inference_svc.rpc.media_inputs import MediaInputs, encode_media
+from inference_svc.rpc.media_inputs import MediaInputs, count_media, encode_media
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
     constrained_format,
@@ -174,6 +174,13 @@ class GenerationService:
         conversation = to_conversation(request, allows_templates=self._limits.allows_templates)
         conversation.check(self._limits)
         return conversation
+
+    async def count_media(
+        self, conversation: Conversation, loaded: LoadedModel, project: str
+    ) -> Sequence[EncodedMedia]:
+        """Return the pictures and sounds of a conversation without vectors, to count tokens."""
+        owner = self._groups.owner(project)
+        return await count_media(conversation, loaded.media, owner=owner, project=project)
 
     async def render(
         self,

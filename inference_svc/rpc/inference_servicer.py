@@ -15,7 +15,7 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.rpc import model_info
 from inference_svc.rpc.embeddings import EmbeddingService
 from inference_svc.rpc.generation import GenerationService
-from inference_svc.rpc.media_inputs import count_media, has_encoded
+from inference_svc.rpc.media_inputs import has_encoded
 from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import Caller
 from inference_svc.rpc.streaming import stream_responses
@@ -139,7 +139,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         entry = self._pool.catalog.resolve(model_name, _project()).model
         async with self._pool.use(entry, ModelFile.check_chats) as loaded:
             conversation = await generating.media_inputs.read(conversation, loaded.media)
-            media = await count_media(conversation, loaded.media, project=_project())
+            media = await generating.count_media(conversation, loaded, _project())
             prompt, (tokens, _) = await generating.render(conversation, loaded.processor, media)
             return prompt, tokens
 

@@ -74,12 +74,12 @@ async def encode_media(
 
 
 async def count_media(
-    conversation: Conversation, processor: MediaProcessor | None, *, project: str
+    conversation: Conversation, processor: MediaProcessor | None, *, owner: str, project: str
 ) -> Sequence[EncodedMedia]:
     """Return them without vectors. Raises like `encode_media`."""
     if processor is None or not conversation.media:
         return ()
-    return await processor.count(_inputs(conversation), project=project)
+    return await processor.count(_inputs(conversation), owner=owner, project=project)
 
 
 def has_encoded(conversation: Conversation) -> bool:

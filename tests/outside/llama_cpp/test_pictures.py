@@ -89,6 +89,7 @@ def _answers(url: str, kind: str) -> list[Any]:
             "temperature": 0,
             "max_tokens": 16,
             "ignore_eos": True,
+            "chat_template_kwargs": {"enable_thinking": False},
         }
         answer = httpx.post(f"{url}/chat/completions", json=body, timeout=60).json()
         answers.append(
@@ -104,7 +105,8 @@ def test_answers_are_those_of_llama_server(tmp_path: Path, kind: str) -> None:
     """For each kind of projector, with one picture or sound and with several."""
     pair = write_pair(kind, tmp_path)
     with _llama_server(pair, tmp_path) as url:
-        expected = _answers(url, kind)
+        # Its parser repeats the line breaks with which the prompt ends.
+        expected = [(text.removeprefix("\n\n"), tokens) for text, tokens in _answers(url, kind)]
     per_model = {kind: {"projector": str(pair.projector), "context_tokens": 4096}}
     with corral_up(
         tmp_path, "--model", f"{kind}={pair.model}", inference={"per_model": per_model}
