@@ -56,7 +56,8 @@ class RefusalPart:
 @dataclass(frozen=True, slots=True)
 class MediaPart:
     """A part of the kind "image", "audio" or "document": the bytes of a file, or the address to
-    fetch it from. `detail` is "", "auto", "low" or "high"; a document has a `filename`."""
+    fetch it from. `detail` is "", "auto", "low" or "high"; a document has a `filename`. A page of a
+    document has the document's path in the request as its `path`."""
 
     kind: str
     data: bytes = b""
@@ -64,6 +65,7 @@ class MediaPart:
     detail: str = ""
     url: str = ""
     filename: str = ""
+    path: str = ""
 
 
 Part = TextPart | RefusalPart | MediaPart
@@ -158,7 +160,7 @@ class Conversation:
     def media(self) -> list[tuple[str, MediaPart]]:
         """The pictures, sounds and documents in order, with their paths in the request."""
         return [
-            (f"messages[{i}].content[{j}].{part.kind}", part)
+            (part.path or f"messages[{i}].content[{j}].{part.kind}", part)
             for i, message in enumerate(self.messages)
             for j, part in enumerate(message.parts)
             if isinstance(part, MediaPart)

@@ -19,7 +19,7 @@ from svc_kit.rpc.message_mapper import MessageMapper
 _MESSAGE: Final = MessageMapper(
     Message, pb.ChatMessage, only_domain=["parts"], only_message=["parts"]
 )
-_MEDIA: Final = MessageMapper(MediaPart, pb.Media, only_domain=["kind"])
+_MEDIA: Final = MessageMapper(MediaPart, pb.Media, only_domain=["kind", "path"])
 _CONVERSATION: Final = MessageMapper(
     Conversation,
     service_pb.Conversation,

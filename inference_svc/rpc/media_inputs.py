@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inference_svc.chat.conversation import Conversation, MediaPart, Message, Part, TextPart
+from inference_svc.chat.conversation import Conversation, MediaPart, Part, TextPart
 from inference_svc.engine.media import MediaKind
 from inference_svc.media.document import DocumentReader
 from inference_svc.media.fetcher import MediaFetcher
@@ -30,7 +30,8 @@ class MediaInputs:
     async def read(
         self, conversation: Conversation, processor: MediaProcessor | None
     ) -> Conversation:
-        """Fetch files that are given by their addresses, and replace documents by their text.
+        """Fetch files that are given by their addresses, and replace documents by their text, with
+        pictures of the pages of a PDF for a model that sees.
 
         Raises `UnsupportedField` for a picture or a sound without a `processor`, and the errors of
         `MediaFetcher` and `DocumentReader`.
@@ -43,24 +44,29 @@ class MediaInputs:
             processor.check([_input(field, part) for field, part in media if _is_encoded(part)])
         if all(_is_encoded(part) and not part.url for _, part in media):
             return conversation
-        fields = iter(media)
+        sees, fields = processor is not None and processor.ready.sees, (field for field, _ in media)
+        messages = []
+        for message in conversation.messages:
+            parts: list[Part] = []
+            for part in message.parts:
+                if isinstance(part, MediaPart):
+                    parts += await self._read_part(next(fields), part, with_pages=sees)
+                else:
+                    parts.append(part)
+            messages.append(replace(message, parts=tuple(parts)))
+        conversation = replace(conversation, messages=tuple(messages))
+        check_count("messages", conversation.media, MAX_PARTS)
+        return conversation
 
-        async def read_part(part: Part) -> Part:
-            if not isinstance(part, MediaPart):
-                return part
-            field, _ = next(fields)
-            if part.url:
-                data = await self.fetcher.fetch(field, part.url, MAX_FETCHED_BYTES)
-                part = replace(part, data=data, url="")
-            if _is_encoded(part):
-                return part
-            return TextPart(await self.documents.read(field, part.data, part.filename))
-
-        async def read_message(message: Message) -> Message:
-            return replace(message, parts=tuple([await read_part(part) for part in message.parts]))
-
-        messages = tuple([await read_message(message) for message in conversation.messages])
-        return replace(conversation, messages=messages)
+    async def _read_part(self, field: str, part: MediaPart, *, with_pages: bool) -> list[Part]:
+        if part.url:
+            data = await self.fetcher.fetch(field, part.url, MAX_FETCHED_BYTES)
+            part = replace(part, data=data, url="")
+        if _is_encoded(part):
+            return [part]
+        content = await self.documents.read(field, part.data, part.filename, with_pages=with_pages)
+        pages = [MediaPart("image", page, path=field) for page in content.pages]
+        return [TextPart(content.text), *pages]
 
 
 async def encode_media(
