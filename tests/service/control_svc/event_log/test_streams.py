@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from control_svc.app import utc_now
-from control_svc.base.ids import IdSource
+from control_svc.base.ids import RUN, IdSource, creation_key
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import (
@@ -455,3 +455,18 @@ async def test_the_group_commit_skips_streams_with_a_change_in_progress(
 
     for stream_id in ("run_1", "run_2"):
         assert await read_stream(jobs, stream_id) == [b"kept"]
+
+
+async def test_the_oldest_open_stream_of_a_project_is_found(jobs: Jobs) -> None:
+    """Not an ended one, and not that of another project; empty without any."""
+    old, ended, new = (jobs.ids.new(RUN) for _ in range(3))
+    for stream_id in (ended, new, old):
+        await create_stream(jobs, stream_id, b"a")
+    first = min(old, ended, new)
+    await end_stream(jobs, first)
+
+    async def oldest(project: str) -> str:
+        return await jobs.transactions.read(lambda tx: StreamQueries(tx).oldest_open(project))
+
+    assert await oldest(PROJECT) == creation_key(min({old, ended, new} - {first}))
+    assert await oldest("other-project") == ""

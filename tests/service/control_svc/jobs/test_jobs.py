@@ -211,3 +211,20 @@ async def test_ended_jobs_are_deleted(
         remaining.append([each for each in (done, dead, queued) if await jobs.find(each.id)])
 
     assert remaining == [[done, dead, queued], [dead, queued], [dead, queued], [queued]]
+
+
+async def test_a_cancellation_is_of_one_project_kind_and_subject(
+    database: Database, jobs: Jobs
+) -> None:
+    """Other unfinished jobs go on."""
+    others = Jobs(database, jobs.ids, "other-project")
+    cancelled = await jobs.add(subject="s")
+    kept = [await jobs.add(subject="s", kind="another"), await jobs.add(subject="t")]
+    foreign = await others.add(subject="s")
+
+    await jobs.cancel(cancelled)
+
+    assert (await jobs.get(cancelled)).cancel_requested_at is not None
+    for job in kept:
+        assert (await jobs.get(job)).cancel_requested_at is None
+    assert (await others.get(foreign)).cancel_requested_at is None
