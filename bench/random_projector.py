@@ -65,7 +65,8 @@ def _add_weights(writer: gguf.GGUFWriter, text_width: int) -> None:
         writer.add_tensor(f"{name}.bias", np.zeros(_WIDTH, np.float32))
 
     weights("v.patch_embd", _WIDTH, 3, PATCH_PIXELS, PATCH_PIXELS)
-    weights("v.position_embd", PICTURE_TOKENS, _WIDTH)
+    positions = rng.standard_normal((PICTURE_TOKENS, _WIDTH), dtype=np.float32) * 0.05
+    writer.add_tensor("v.position_embd.weight", positions)
     for layer in range(_LAYERS):
         block = f"v.blk.{layer}."
         norm(f"{block}ln1")

@@ -9,6 +9,7 @@ from bench.parts import (
     interactive,
     memory,
     objects,
+    pictures,
     queue,
     runs,
     search,
@@ -35,5 +36,6 @@ PARTS = (
     search.PART,
     tokens.PART,
     documents.PART,
+    pictures.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts
