@@ -3,20 +3,18 @@ models."""
 
 import asyncio
 import base64
-import io
 import os
 import signal
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import model_pb2
-from PIL import Image
 
 from tests.support.media_models import write_pair
+from tests.support.pictures import data_url, noise_png
 from tests.support.rpc import Rpc, endless_chat, read_delta
 from tests.support.services import MODEL, Corral, corral_up
 
@@ -43,17 +41,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         yield corral
 
 
-def png(seed: int, size: tuple[int, int] = (96, 64)) -> bytes:
-    """A picture of noise."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
 def picture_part(data: bytes) -> dict[str, Any]:
-    url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "image_url", "image_url": {"url": data_url(data)}}
 
 
 async def ask(client: openai.AsyncOpenAI, *parts: Any, model: str = SEES, **options: Any) -> Any:
@@ -71,9 +60,9 @@ async def ask(client: openai.AsyncOpenAI, *parts: Any, model: str = SEES, **opti
 async def test_a_picture_is_part_of_the_prompt(aclient: openai.AsyncOpenAI) -> None:
     """The answer depends on it; seen again, it is in the cache."""
     question = {"type": "text", "text": QUESTION["text"] * 20}  # long enough to be worth saving
-    first = await ask(aclient, picture_part(png(1)), question)
-    other = await ask(aclient, picture_part(png(2)), question)
-    again = await ask(aclient, picture_part(png(1)), question)
+    first = await ask(aclient, picture_part(noise_png(1)), question)
+    other = await ask(aclient, picture_part(noise_png(2)), question)
+    again = await ask(aclient, picture_part(noise_png(1)), question)
     text = await ask(aclient, question)
 
     assert again.choices[0].message.content == first.choices[0].message.content
@@ -85,10 +74,10 @@ async def test_a_picture_is_part_of_the_prompt(aclient: openai.AsyncOpenAI) -> N
 
 async def test_tokens_are_counted_without_an_answer(rpc: Rpc, aclient: openai.AsyncOpenAI) -> None:
     """As many as the prompt has."""
-    answer = await ask(aclient, picture_part(png(3)), QUESTION)
+    answer = await ask(aclient, picture_part(noise_png(3)), QUESTION)
     conversation: Any = {
         "messages": [
-            {"role": 3, "parts": [{"image": {"data": png(3)}}, {"text": QUESTION["text"]}]}
+            {"role": 3, "parts": [{"image": {"data": noise_png(3)}}, {"text": QUESTION["text"]}]}
         ]
     }
     counted = await rpc.inference.CountTokens(
@@ -116,14 +105,14 @@ async def test_a_model_that_cannot_see_refuses_pictures(
 ) -> None:
     """The error names the part."""
     with pytest.raises(openai.BadRequestError) as refused:
-        await ask(aclient, QUESTION, picture_part(png(1)), model=model)
+        await ask(aclient, QUESTION, picture_part(noise_png(1)), model=model)
 
     assert refused.value.param == "messages[0].content[1].image_url"
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", png(1)[:200], png(5, (1, 400))],
+    [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", noise_png(1)[:200], noise_png(5, (1, 400))],
     ids=["empty", "svg", "truncated", "thin"],
 )
 async def test_an_unusable_picture_is_refused(aclient: openai.AsyncOpenAI, data: bytes) -> None:
@@ -152,7 +141,7 @@ async def test_a_crash_of_the_encoder_affects_no_stream(
     server: Corral, rpc: Rpc, aclient: openai.AsyncOpenAI
 ) -> None:
     """A stream of the same model goes on, and pictures are answered again."""
-    expected = await ask(aclient, picture_part(png(1)), QUESTION)
+    expected = await ask(aclient, picture_part(noise_png(1)), QUESTION)
     chat = endless_chat()
     chat.model = SEES
     stream = rpc.inference.Chat(chat)
@@ -160,12 +149,12 @@ async def test_a_crash_of_the_encoder_affects_no_stream(
     for process in server.program.family():
         if ENCODER in process.command:
             os.kill(process.pid, signal.SIGKILL)
-    asked = asyncio.create_task(ask(aclient, picture_part(png(99)), QUESTION))
+    asked = asyncio.create_task(ask(aclient, picture_part(noise_png(99)), QUESTION))
     for _ in range(20):
         await read_delta(stream)
     stream.cancel()
     answer = await asked
-    again = await ask(aclient, picture_part(png(1)), QUESTION)
+    again = await ask(aclient, picture_part(noise_png(1)), QUESTION)
 
     assert answer.choices[0].finish_reason == "length"
     assert again.choices[0].message.content == expected.choices[0].message.content

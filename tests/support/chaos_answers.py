@@ -21,9 +21,15 @@ def _idempotency_key() -> dict[str, str]:
 
 
 class ResponseWork:
-    """Background responses are completed once; events are sent once and stored."""
+    """Background responses are completed once; events are sent once and stored.
 
-    def __init__(self) -> None:
+    All have the `answer`; without one that of the first response.
+    """
+
+    def __init__(
+        self, model: str = MODEL, question: Any = CAPITAL, answer: str | None = PARIS
+    ) -> None:
+        self._model, self._question, self._answer = model, question, answer
         self._read: dict[str, str] = {}
 
     async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
@@ -31,14 +37,16 @@ class ResponseWork:
         async with retrying_sdk(corral) as sdk:
             while not stop.is_set():
                 made = await sdk.responses.create(
-                    model=MODEL,
-                    input=CAPITAL,
+                    model=self._model,
+                    input=self._question,
                     temperature=0,
+                    max_output_tokens=64,
                     background=True,
                     extra_headers=_idempotency_key(),
                 )
-                self._read[made.id] = await self._follow(sdk, made.id)
-                assert self._read[made.id] == PARIS
+                self._read[made.id] = text = await self._follow(sdk, made.id)
+                self._answer = text if self._answer is None else self._answer
+                assert text == self._answer
                 counter.add()
 
     async def _follow(self, sdk: openai.AsyncOpenAI, response_id: str) -> str:
@@ -59,7 +67,8 @@ class ResponseWork:
         async with retrying_sdk(corral) as sdk:
             for response_id, text in self._read.items():
                 stored = await sdk.responses.retrieve(response_id)
-                assert (stored.status, stored.output_text) == ("completed", text)
+                assert stored.status in ("completed", "incomplete")  # of noise, by its length
+                assert stored.output_text == text
 
 
 class RunWork:

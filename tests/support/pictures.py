@@ -1,10 +1,12 @@
 """Pictures in files for tests: sound ones, and headers that promise more than follows."""
 
+import base64
 import struct
 import zlib
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 
@@ -58,3 +60,14 @@ def webp_of_size(width: int, height: int) -> bytes:
     data[24:27] = (width - 1).to_bytes(3, "little")
     data[27:30] = (height - 1).to_bytes(3, "little")
     return bytes(data)
+
+
+def noise_png(seed: int, size: tuple[int, int] = (96, 64)) -> bytes:
+    """A picture of noise, `size` pixels wide and high."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    return save(Image.fromarray(pixels), "PNG")
+
+
+def data_url(png: bytes) -> str:
+    """The data URL of a PNG."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

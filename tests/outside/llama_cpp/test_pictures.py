@@ -4,7 +4,6 @@ Needs the programs that `bench/peers.sh` builds: CORRAL_PEERS names their folder
 """
 
 import base64
-import io
 import os
 import struct
 from collections.abc import Iterator
@@ -15,10 +14,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
 
 from bench.servers import free_ports
 from tests.support.media_models import AUDIO_KINDS, KINDS, SAMPLE_RATE, MediaPair, write_pair
+from tests.support.pictures import data_url, noise_png
 from tests.support.processes import Program
 from tests.support.services import corral_up
 
@@ -31,10 +30,7 @@ SIZES = [(112, 112), (160, 90), (61, 133)]
 
 
 def _picture(width: int, height: int) -> dict[str, Any]:
-    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    url = data_url(noise_png(width, (width, height)))
     return {"type": "image_url", "image_url": {"url": url}}
 
 
