@@ -83,7 +83,7 @@ properties: dev ## Try many times as many examples and histories as `make test` 
 coverage: dev ## Measure the branch coverage of engine, jobs, event log, error mapping and tenancy (ARGS=jobs: one)
 	$(BIN)/python -m tools.check_coverage --workers $(WORKERS) $(ARGS)
 
-mutants: ## Change the code of scheduler, jobs and event log in small ways, and list what no test notices (an hour)
+mutants: ## Change the code of scheduler, jobs, event log, tenancy and error mapping in small ways, and list what no test notices (hours)
 	@$(PYTHON) -m tools.bootstrap mutants
 	rm -rf mutants
 	$(BIN)/mutmut run --max-children $(WORKERS) $(ARGS)
