@@ -4,9 +4,8 @@ import asyncio
 import os
 import signal
 import sys
-import textwrap
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from svc_kit.errors import Draining, InvalidField, QueueFull
 from svc_kit.lifecycle import StartupError
 from tests.support.media_models import (
     AUDIO_KINDS,
-    KINDS,
     WIDTH,
     MediaPair,
     picture,
@@ -32,17 +30,33 @@ from tests.support.media_models import (
 )
 
 Pairs = Callable[[str], MediaPair]
+Chunks = tuple[MediaChunk, ...]
+FRONTEND = """
+import asyncio
+from pathlib import Path
+from tests.service.inference_svc.media.test_encoder import MediaPair, started
+
+async def main():
+    async with started(MediaPair("m", Path({model!r}), Path({projector!r}))) as encoder:
+        print(encoder.pid, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
 
 
-def settings(pair: MediaPair) -> ProjectorSettings:
+def settings(pair: MediaPair, image_max_tokens: int | None = None) -> ProjectorSettings:
     """One thread."""
-    return ProjectorSettings(describe_projector(pair.projector), pair.model, threads=1)
+    file = describe_projector(pair.projector)
+    return ProjectorSettings(file, pair.model, 1, image_max_tokens=image_max_tokens)
 
 
 @asynccontextmanager
-async def started(pair: MediaPair, limits: EncoderLimits | None = None) -> AsyncIterator[Encoder]:
+async def started(
+    pair: MediaPair, limits: EncoderLimits | None = None, max_tokens: int | None = None
+) -> AsyncIterator[Encoder]:
     """A running encoder of a pair."""
-    encoder = Encoder(EncoderConfig(pair.kind, settings(pair)), limits or EncoderLimits())
+    encoder = Encoder(EncoderConfig("m", settings(pair, max_tokens)), limits or EncoderLimits())
     try:
         await encoder.start()
         yield encoder
@@ -50,46 +64,60 @@ async def started(pair: MediaPair, limits: EncoderLimits | None = None) -> Async
         await encoder.close()
 
 
+@contextmanager
+def stopped(encoder: Encoder) -> Iterator[None]:
+    """The process does nothing until the block ends."""
+    pid = encoder.pid
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    os.kill(pid, signal.SIGCONT)
+
+
 async def encode(
-    encoder: Encoder, media: DecodedMedia, path: Path | None, *, project: str, field: str
-) -> tuple[MediaChunk, ...]:
-    """Encode a picture or a sound."""
+    encoder: Encoder, media: DecodedMedia, path: Path | None, project: str = "a"
+) -> Chunks:
+    """Encode a picture or a sound; the field is named after the file."""
+    field = path.name if path is not None else "image"
     return await encoder.encode(media, media.digest, path, project=project, field=field)
 
 
-def read(chunks: tuple[MediaChunk, ...], width: int) -> list[Vectors]:
+def tasks(encoder: Encoder, folder: Path, *projects: str) -> list[asyncio.Task[Chunks]]:
+    """Tasks that encode a picture each, in files named by numbers."""
+    numbered = [(picture(90, 90, seed=i), folder / str(i), p) for i, p in enumerate(projects)]
+    return [asyncio.create_task(encode(encoder, *each)) for each in numbered]
+
+
+def read(chunks: Chunks, width: int = WIDTH) -> list[Vectors]:
     """The vectors in the files of chunks."""
-    return [
-        np.fromfile(
-            chunk.vectors.path, np.float32, chunk.num_tokens * width, offset=chunk.vectors.offset
-        ).reshape(-1, width)
+    files = [
+        (chunk.vectors, chunk.num_tokens * width)
         for chunk in chunks
         if isinstance(chunk, VectorChunk) and chunk.vectors is not None
     ]
+    return [
+        np.fromfile(file.path, np.float32, size, offset=file.offset).reshape(-1, width)
+        for file, size in files
+    ]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "idefics3"])
+@pytest.mark.parametrize("kind", ["qwen3vl_merger", "qwen2a", "idefics3"])
 async def test_vectors_are_those_of_the_projector(
     kind: str, media_pair: Pairs, tmp_path: Path
 ) -> None:
     """The files have the vectors of each chunk, at its offset."""
-    pair = media_pair(kind)
     media: DecodedMedia = sound(31) if kind in AUDIO_KINDS else picture(150, 90)
-    projector = Projector(settings(pair))
-    split = (
+    projector = Projector(settings(media_pair(kind)))
+    with (
         projector.split_audio(media.samples)
         if isinstance(media, DecodedAudio)
         else projector.split_image(media.width, media.height, media.rgb)
-    )
-    with split as parts:
+    ) as parts:
         expected = [parts.encode(i) for i, chunk in enumerate(parts.chunks) if chunk.kind]
-    width = projector.width
     projector.close()
 
-    async with started(pair) as encoder:
-        chunks = await encode(encoder, media, tmp_path / "vectors", project="a", field="image")
+    async with started(media_pair(kind)) as encoder:
+        vectors = read(await encode(encoder, media, tmp_path / "0"), projector.width)
 
-    vectors = read(chunks, width)
     assert len(vectors) == len(expected)
     assert all(map(np.array_equal, vectors, expected))
 
@@ -97,25 +125,18 @@ async def test_vectors_are_those_of_the_projector(
 async def test_counting_writes_nothing(media_pair: Pairs) -> None:
     """A picture that is only counted has the chunks of an encoded one, without vectors."""
     async with started(media_pair("gemma3")) as encoder:
-        chunks = await encode(encoder, picture(90, 90), None, project="a", field="image")
+        chunks = await encode(encoder, picture(90, 90), None)
 
     assert [chunk.num_tokens for chunk in chunks] == [1, 16, 1]
-    assert read(chunks, WIDTH) == []
+    assert read(chunks) == []
 
 
-async def test_digests_tell_pictures_and_limits_apart(media_pair: Pairs, tmp_path: Path) -> None:
+async def test_digests_tell_pictures_and_limits_apart(media_pair: Pairs) -> None:
     """Equal pictures have equal digests after a restart too; others, or other limits, do not."""
-    pair = media_pair("qwen2vl_merger")
     digests = []
     for limit, seed in [(None, 0), (None, 0), (None, 1), (1000, 0)]:
-        projector = ProjectorSettings(
-            describe_projector(pair.projector), pair.model, threads=1, image_max_tokens=limit
-        )
-        encoder = Encoder(EncoderConfig("model", projector), EncoderLimits())
-        await encoder.start()
-        media = picture(90, 90, seed=seed)
-        chunks = await encode(encoder, media, None, project="a", field="image")
-        await encoder.close()
+        async with started(media_pair("qwen2vl_merger"), max_tokens=limit) as encoder:
+            chunks = await encode(encoder, picture(90, 90, seed=seed), None)
         digests += [chunk.digest for chunk in chunks if isinstance(chunk, VectorChunk)]
 
     assert digests[0] == digests[1]
@@ -126,22 +147,11 @@ async def test_after_a_crash_the_pictures_are_encoded(media_pair: Pairs, tmp_pat
     """The process may have died of something else than the picture in it."""
     async with started(media_pair("janus_pro")) as encoder:
         os.kill(encoder.pid, signal.SIGSTOP)
-        tasks = [
-            asyncio.create_task(
-                encode(
-                    encoder,
-                    picture(90, 90, seed=number),
-                    tmp_path / str(number),
-                    project="a",
-                    field="image",
-                )
-            )
-            for number in range(3)
-        ]
+        waiting = tasks(encoder, tmp_path, "a", "a", "a")
         await asyncio.sleep(0)
         os.kill(encoder.pid, signal.SIGKILL)
 
-        assert [len(read(chunks, WIDTH)) for chunks in await asyncio.gather(*tasks)] == [1, 1, 1]
+        assert [len(read(chunks)) for chunks in await asyncio.gather(*waiting)] == [1, 1, 1]
         assert encoder.stats.crashes == 1
 
 
@@ -151,66 +161,51 @@ async def test_a_picture_that_ends_the_process_twice_is_refused(
     """Its error names the field. Later it is refused at once, and never keeps those of others from
     being encoded; here a picture takes too long."""
     async with started(media_pair("qwen2vl_merger"), EncoderLimits(timeout_s=0.5)) as encoder:
-        large, small = picture(1792, 1792), picture(90, 90)
-        tasks = [
-            asyncio.create_task(encode(encoder, media, tmp_path / name, project="a", field=name))
-            for name, media in (("large", large), ("small", small))
-        ]
+        large = picture(1792, 1792)
+        failing = asyncio.create_task(encode(encoder, large, tmp_path / "large"))
+        small = asyncio.create_task(encode(encoder, picture(90, 90), tmp_path / "small"))
         with pytest.raises(InvalidField, match=r"'large'.*cannot encode"):
-            await tasks[0]
-        assert len(read(await tasks[1], WIDTH)) == 1
+            await failing
+        assert len(read(await small)) == 1
         assert not (tmp_path / "large").exists()
 
         with pytest.raises(InvalidField):
-            await encode(encoder, large, tmp_path / "again", project="a", field="image")
+            await encode(encoder, large, tmp_path / "again")
         assert encoder.stats.crashes == 2
 
 
 async def test_projects_take_turns(media_pair: Pairs, tmp_path: Path) -> None:
     """A project with many pictures does not delay another with one by all of them."""
-    order = []
+    order: list[asyncio.Task[Chunks]] = []
     async with started(media_pair("janus_pro")) as encoder:
+        waiting = tasks(encoder, tmp_path, *["many"] * 6, "one")
+        for task in waiting:
+            task.add_done_callback(order.append)
+        await asyncio.gather(*waiting)
 
-        async def encode_next(project: str, number: int) -> None:
-            media = picture(90, 90, seed=number)
-            await encode(encoder, media, tmp_path / str(number), project=project, field="image")
-            order.append(project)
-
-        projects = ["many"] * 6 + ["one"]
-        await asyncio.gather(*(encode_next(name, i) for i, name in enumerate(projects)))
-
-    assert order.index("one") <= 2
+    assert order.index(waiting[6]) <= 2
 
 
 async def test_a_full_queue_refuses(media_pair: Pairs, tmp_path: Path) -> None:
     """One picture is encoded and as many wait as are allowed."""
     async with started(media_pair("janus_pro"), EncoderLimits(queued=1)) as encoder:
-        os.kill(encoder.pid, signal.SIGSTOP)
-        tasks = [
-            asyncio.create_task(
-                encode(encoder, picture(90, 90), tmp_path / str(i), project="a", field="image")
-            )
-            for i in range(3)
-        ]
-        with pytest.raises(QueueFull):
-            await tasks[2]
-        os.kill(encoder.pid, signal.SIGCONT)
-        assert len(await asyncio.gather(*tasks[:2])) == 2
+        with stopped(encoder):
+            waiting = tasks(encoder, tmp_path, "a", "a", "a")
+            with pytest.raises(QueueFull):
+                await waiting[2]
+        assert len(await asyncio.gather(*waiting[:2])) == 2
 
 
 async def test_the_file_of_a_caller_who_left_is_deleted(media_pair: Pairs, tmp_path: Path) -> None:
     """Nobody would delete it later."""
     async with started(media_pair("janus_pro")) as encoder:
-        os.kill(encoder.pid, signal.SIGSTOP)
-        task = asyncio.create_task(
-            encode(encoder, picture(90, 90), tmp_path / "0", project="a", field="image")
-        )
-        await asyncio.sleep(0)
-        task.cancel()
-        os.kill(encoder.pid, signal.SIGCONT)
-        await encode(encoder, picture(90, 90), tmp_path / "1", project="a", field="image")
+        with stopped(encoder):
+            (left,) = tasks(encoder, tmp_path, "a")
+            await asyncio.sleep(0)
+            left.cancel()
+        await encode(encoder, picture(90, 90), tmp_path / "1")
 
-        assert not (tmp_path / "0").exists()
+    assert not (tmp_path / "0").exists()
 
 
 async def test_waiting_requests_end_when_the_encoder_is_closed(
@@ -219,44 +214,21 @@ async def test_waiting_requests_end_when_the_encoder_is_closed(
     """An unloaded model leaves nobody waiting."""
     async with started(media_pair("janus_pro")) as encoder:
         os.kill(encoder.pid, signal.SIGSTOP)
-        tasks = [
-            asyncio.create_task(
-                encode(encoder, picture(90, 90), tmp_path / str(i), project="a", field="image")
-            )
-            for i in range(2)
-        ]
+        waiting = tasks(encoder, tmp_path, "a", "a")
         await asyncio.sleep(0)
         await encoder.close()
 
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(result) for result in results] == [Draining, Draining]
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [Draining, Draining]
 
 
 async def test_the_process_dies_with_its_parent(media_pair: Pairs, tmp_path: Path) -> None:
     """A frontend that is killed leaves no encoder behind, even one that is stopped."""
     pair, script = media_pair("janus_pro"), tmp_path / "frontend.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import asyncio
-            from pathlib import Path
-            from tests.service.inference_svc.media.test_encoder import MediaPair, started
-
-            async def main():
-                pair = MediaPair("m", Path({str(pair.model)!r}), Path({str(pair.projector)!r}))
-                async with started(pair) as encoder:
-                    print(encoder.pid, flush=True)
-                    await asyncio.Event().wait()
-
-            asyncio.run(main())
-            """
-        )
-    )
+    script.write_text(FRONTEND.format(model=str(pair.model), projector=str(pair.projector)))
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     frontend = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(script),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        sys.executable, str(script), stdout=asyncio.subprocess.PIPE, env=environment
     )
     assert frontend.stdout is not None
     watch = os.pidfd_open(int(await frontend.stdout.readline()))
@@ -271,45 +243,35 @@ async def test_the_process_dies_with_its_parent(media_pair: Pairs, tmp_path: Pat
     os.close(watch)
 
 
-async def test_a_projector_that_does_not_fit_is_refused(media_pair: Pairs, tmp_path: Path) -> None:
-    """The reason of the process reaches the operator."""
-    narrow = write_projector("janus_pro", tmp_path / "mmproj.gguf", width=64)
-
-    with pytest.raises(StartupError, match="mismatch between text model"):
-        async with started(MediaPair("m", media_pair("janus_pro").model, narrow)):
-            pass
-
-
-async def test_a_projector_whose_warm_up_dies_is_refused(media_pair: Pairs, tmp_path: Path) -> None:
-    """A file whose first encode aborts the process costs the encoder process only."""
-    broken = write_projector("qwen2a", tmp_path / "mmproj.gguf", audio_positions=1000)
-
-    with pytest.raises(StartupError, match=r"ended while .* \(signal SIGABRT\)"):
-        async with started(MediaPair("m", media_pair("qwen2a").model, broken)):
-            pass
+async def test_a_projector_that_cannot_be_used_is_refused(
+    media_pair: Pairs, tmp_path: Path
+) -> None:
+    """The reason reaches the operator: other widths, an abort of the first encode, and missing
+    tokens between tiles, which the warm-up finds."""
+    janus, audio, tiles = map(media_pair, ("janus_pro", "qwen2a", "idefics3"))
+    narrow = write_projector("janus_pro", tmp_path / "narrow.gguf", width=64)
+    broken = write_projector("qwen2a", tmp_path / "broken.gguf", audio_positions=1000)
+    model = write_text_model("llama", tmp_path / "model.gguf")
+    for reason, pair in (
+        ("mismatch between text model", MediaPair("", janus.model, narrow)),
+        (r"ended while .* \(signal SIGABRT\)", MediaPair("", audio.model, broken)),
+        ("lacks marker tokens", MediaPair("", model, tiles.projector)),
+    ):
+        with pytest.raises(StartupError, match=reason):
+            async with started(pair):
+                pass
 
 
 async def test_a_projector_that_was_replaced_is_refused(media_pair: Pairs, tmp_path: Path) -> None:
     """Its vectors would be mixed up with those of the projector that was described."""
     path = write_projector("janus_pro", tmp_path / "mmproj.gguf")
-    projector = ProjectorSettings(
-        describe_projector(path), media_pair("janus_pro").model, threads=1
-    )
+    described = settings(MediaPair("", media_pair("janus_pro").model, path))
     write_projector("janus_pro", tmp_path / "new.gguf", seed=1).replace(path)
-    encoder = Encoder(EncoderConfig("m", projector), EncoderLimits())
+    encoder = Encoder(EncoderConfig("m", described), EncoderLimits())
 
     with pytest.raises(StartupError, match="replaced"):
         await encoder.start()
     await encoder.close()
-
-
-async def test_a_text_model_without_markers_is_refused(media_pair: Pairs, tmp_path: Path) -> None:
-    """The warm-up finds that tokens between tiles are missing."""
-    model = write_text_model("llama", tmp_path / "model.gguf")
-
-    with pytest.raises(StartupError, match="lacks marker tokens"):
-        async with started(MediaPair("m", model, media_pair("idefics3").projector)):
-            pass
 
 
 def test_a_folder_of_vectors_is_private_and_deleted(tmp_path: Path) -> None:
@@ -318,10 +280,10 @@ def test_a_folder_of_vectors_is_private_and_deleted(tmp_path: Path) -> None:
     abandoned.mkdir()
     (abandoned / "lock").touch()
     (abandoned / "0.f32").touch()
-    first, second = VectorFolder(tmp_path), VectorFolder(tmp_path)
+    folders = [VectorFolder(tmp_path), VectorFolder(tmp_path)]
 
-    assert sorted(tmp_path.iterdir()) == sorted([first.path, second.path])
-    assert first.path.stat().st_mode & 0o777 == 0o700
-    first.close()
-    second.close()
+    assert sorted(tmp_path.iterdir()) == sorted(folder.path for folder in folders)
+    assert {folder.path.stat().st_mode & 0o777 for folder in folders} == {0o700}
+    for folder in folders:
+        folder.close()
     assert list(tmp_path.iterdir()) == []

@@ -65,7 +65,8 @@ MODALITIES = {
 async def test_a_model_with_its_projector_says_what_it_reads(
     kind: str, media_pair: Pairs, tmp_path: Path
 ) -> None:
-    """Before it is loaded too, since clients choose a model by that."""
+    """Before it is loaded too, since clients choose a model by that. An operator may switch the
+    projector off."""
     pair = media_pair(kind)
     async with served(pair.model, tmp_path, load="on_demand") as (inference, entry):
         resolved = inference.pool.catalog.resolve("m", "")
@@ -82,6 +83,11 @@ async def test_a_model_with_its_projector_says_what_it_reads(
         await inference.pool.unload(entry, force=False, wait=True)
         assert entry.media is None
     assert vector_folders(tmp_path) == []
+
+    async with served(pair.model, tmp_path, projector="none") as (inference, entry):
+        described = describe(inference.pool.catalog.resolve("m", ""))
+        assert list(described.input_modalities) == MODALITIES[kind][:1]
+        assert entry.media is None
 
 
 async def test_pictures_are_encoded_for_a_loaded_model(media_pair: Pairs, tmp_path: Path) -> None:
@@ -115,20 +121,10 @@ async def test_pictures_are_encoded_for_a_loaded_model(media_pair: Pairs, tmp_pa
     }
 
 
-async def test_a_text_only_model_has_no_encoder(media_pair: Pairs, tmp_path: Path) -> None:
-    """An operator may switch a projector off."""
-    model = media_pair("gemma3").model
-    async with served(model, tmp_path, projector="none") as (inference, entry):
-        async with inference.pool.use(entry) as loaded:
-            assert loaded.media is None
-        described = describe(inference.pool.catalog.resolve("m", ""))
-        assert list(described.input_modalities) == [model_pb.MODALITY_TEXT]
-
-
 async def test_a_projector_that_does_not_fit_fails_the_load(
     media_pair: Pairs, tmp_path: Path
 ) -> None:
-    """Both files, the reason and a way out are in the error."""
+    """The file, the reason and a way out are in the error, or the setting of a bad folder."""
     narrow = write_projector("gemma3", tmp_path / "mmproj.gguf", width=64)
     model = media_pair("gemma3").model
     overrides = {"projector": str(narrow), "load": "on_demand"}
@@ -139,18 +135,11 @@ async def test_a_projector_that_does_not_fit_fails_the_load(
         assert entry.media is None
     assert vector_folders(tmp_path) == []
 
-    with pytest.raises(StartupError, match="mismatch"):
-        async with served(model, tmp_path, projector=str(narrow)):
-            pass
-
-
-async def test_vectors_need_a_folder(media_pair: Pairs, tmp_path: Path) -> None:
-    """The error names the setting."""
     (tmp_path / "file").touch()
-
-    with pytest.raises(StartupError, match=r"media\.folder: "):
-        async with served(media_pair("janus_pro").model, tmp_path / "file"):
-            pass
+    for folder, reason in ((tmp_path, "mismatch"), (tmp_path / "file", r"media\.folder: ")):
+        with pytest.raises(StartupError, match=reason):
+            async with served(model, folder, projector=str(narrow)):
+                pass
 
 
 async def test_a_forced_unload_ends_waiting_pictures(media_pair: Pairs, tmp_path: Path) -> None:

@@ -170,16 +170,17 @@ def test_a_name_may_have_colons_and_dots() -> None:
     assert parse_reference("a/b=x.gguf") == ModelReference(None, "a/b=x.gguf")
 
 
-def write_projector(path: Path) -> Path:
+PROJECTOR: dict[str, Any] = {
+    "general.architecture": "clip",
+    "clip.has_vision_encoder": True,
+    "clip.projector_type": "janus_pro",
+}
+
+
+def write_projector(path: Path, **keys: Any) -> Path:
     """The header of a projector that sees."""
-    keys: dict[str, Any] = {
-        "general.architecture": "clip",
-        "clip.has_vision_encoder": True,
-        "clip.projector_type": "janus_pro",
-        "clip.vision.patch_size": 14,
-        "clip.vision.image_size": 84,
-    }
-    path.write_bytes(gguf_bytes(keys))
+    changed = {key.replace("__", "."): value for key, value in keys.items()}
+    path.write_bytes(gguf_bytes({**PROJECTOR, **changed}))
     return path
 
 
@@ -204,51 +205,24 @@ def test_the_only_projector_beside_a_model_is_its_own(tmp_path: Path) -> None:
     second = write_projector(tmp_path / "a-mmproj.gguf")
     assert found_projector(model) is None
     assert found_projector(model, str(second)) == second
-
-
-def test_a_projector_is_downloaded(tmp_path: Path) -> None:
-    """Its reference is that of a model."""
-    path = write_projector(tmp_path / "mmproj.gguf")
-    requested: list[RemoteFile] = []
-
-    def download(remote: RemoteFile) -> Path:
-        requested.append(remote)
-        return path
-
-    model = write_model(tmp_path / "elsewhere.gguf")
-    assert found_projector(model, "hf:owner/repo/mmproj.gguf", download) == path
-    assert requested == [RemoteFile("owner/repo", "mmproj.gguf", None)]
+    assert found_projector(model, "hf:owner/repo/mmproj.gguf", lambda _: second) == second
+    with pytest.raises(StartupError, match=r"no projector 'mmproj.gguf'"):
+        found_projector(model, "mmproj.gguf")
 
 
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"general.architecture": "llama"}, "not a projector"),
-        ({"clip.has_vision_encoder": False}, "neither pictures nor sounds"),
-        ({"clip.projector_type": "deepseek4v"}, "deepseek4v are not supported"),
+        ({"general__architecture": "llama"}, "not a projector"),
+        ({"clip__has_vision_encoder": False}, "neither pictures nor sounds"),
+        ({"clip__projector_type": "deepseek4v"}, "deepseek4v are not supported"),
     ],
 )
 def test_a_projector_that_cannot_be_used_is_refused_at_the_start(
     tmp_path: Path, keys: dict[str, Any], problem: str
 ) -> None:
     """The error says how to serve the model without it."""
-    path = tmp_path / "mmproj.gguf"
-    path.write_bytes(
-        gguf_bytes(
-            {
-                "general.architecture": "clip",
-                "clip.has_vision_encoder": True,
-                "clip.projector_type": "janus_pro",
-                **keys,
-            }
-        )
-    )
+    write_projector(tmp_path / "mmproj.gguf", **keys)
 
     with pytest.raises(StartupError, match=rf'{problem}.*projector to "none"'):
         found_projector(write_model(tmp_path / "a.gguf"))
-
-
-def test_a_named_projector_must_exist(tmp_path: Path) -> None:
-    """The message has the path as it was given."""
-    with pytest.raises(StartupError, match=r"no projector 'mmproj.gguf'"):
-        found_projector(write_model(tmp_path / "a.gguf"), "mmproj.gguf")
