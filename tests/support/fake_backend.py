@@ -274,6 +274,7 @@ class FakeBackend:
         if code < -1:
             self._apply(batch, len(batch.tokens) // 2)
         if code:
+            self._drop_grids(batch)
             raise DecodeError(code)
         self.batches.append(batch)
         self.stacks.append(self._stack)
@@ -289,6 +290,13 @@ class FakeBackend:
             is_valid = (batch.vectors[:, 0].view(np.int32) == batch.tokens).all()
         if not is_valid:
             raise AssertionError("the vectors of a batch are not those of its tokens")
+
+    def _drop_grids(self, batch: TokenBatch) -> None:
+        """Drop pictures with a grid as a whole, since their cells have the same position."""
+        for row in batch.vector_rows:
+            if row.span is not None and row.span.grid is not None:
+                self._lengths[row.slot] = min(self._lengths[row.slot], row.span.start)
+                self._ref_counts.cut(row.slot, self._lengths[row.slot])
 
     def _execute_copies(self) -> None:
         for source, target in self._queued:

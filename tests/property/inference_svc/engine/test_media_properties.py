@@ -22,15 +22,21 @@ from tests.support.sequences import EngineBench, expected_tokens
 SLOTS = 3
 NEVER = 10**6  # no end-of-generation token
 _SIZES = {"short": 3, "picture": 20, "large": 45, "whole": 20, "wide": 30}
+_WHOLE = ("whole", "wide")
+_GRIDS = {"picture": (5, 4), "large": (9, 5)}
 
 
 @pytest.fixture(scope="module")
 def chunks() -> Iterator[dict[str, Chunk]]:
-    """Chunks of several sizes; two are not causal."""
+    """Chunks of several sizes; two are not causal, and two have a grid."""
     with TemporaryDirectory() as folder:
         yield {
             name: write_fake_chunk(
-                Path(folder), name, size, is_causal=name not in ("whole", "wide")
+                Path(folder),
+                name,
+                size,
+                is_causal=name not in _WHOLE,
+                grid=_GRIDS.get(name),
             )
             for name, size in _SIZES.items()
         }

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inference_svc.engine.backend import DecodeError, SampledToken, SampleTask
+from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import CacheSource, Event, Preempted, Resumed, Started
+from inference_svc.engine.media import media_tokens
+from inference_svc.engine.sampling_params import Dry, Sampling
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.llama_engines import (
+    clear_slots,
     make_engine,
     open_backend,
     output_tokens,
@@ -22,6 +27,7 @@ from tests.support.llama_engines import (
 from tests.support.media_models import MediaPair
 from tests.support.media_prompts import Chunk, Part, media_request, token_vectors, write_chunk
 from tests.support.plain_llama import PlainLlama
+from tests.support.sequences import ManualClock, make_request
 from tests.support.snapshots import save_prefix, write_and_read
 
 COUNT = 12
@@ -41,7 +47,8 @@ def _tokens(backend: LlamaBackend, text: str) -> list[int]:
 
 
 def _engine(backend: LlamaBackend, **options: Any) -> Engine:
-    return make_engine(backend, saved_bytes=64 << 20, **options)
+    # A clock that stands still: neither chunks nor waits depend on the load of the machine.
+    return make_engine(backend, saved_bytes=64 << 20, clock=ManualClock(), **options)
 
 
 def _fields(**changes: Any) -> dict[str, Any]:
@@ -104,6 +111,34 @@ def test_a_picture_that_was_seen_is_not_computed_again(
     cached = [select_events(events, Started)[0].cached_tokens for events in (same, different)]
     assert cached == [len(tokens) - 1, 20]
     assert output_tokens(first) == output_tokens(same, 1) == output_tokens(different, 2)
+
+
+def test_choices_compute_a_chunk_once(demo: LlamaBackend, vectors: Any, tmp_path: Path) -> None:
+    """Of four choices, three wait until the first one has computed the chunk."""
+    tokens = _tokens(demo, STORY + TEXT)
+    parts, engine = _replace(tokens, 20, 100, vectors, tmp_path), _engine(demo)
+    choices = [media_request(i, parts, **_fields(choice=i)) for i in range(4)]
+    events = run_engine(engine, *choices)
+    alone = output_tokens(run_engine(_engine(demo), choices[3]), 3)
+
+    started = select_events(events, Started)
+    assert sorted(each.cached_tokens for each in started) == [0, 100, 100, 100]
+    assert [output_tokens(events, i) for i in range(4)] == [alone] * 4
+
+
+@pytest.mark.parametrize("max_draft", [0, 31])
+def test_drafts_after_a_repeated_picture(vectors: Any, tmp_path: Path, max_draft: int) -> None:
+    """Where an earlier match is followed by vectors, the output is the same with drafts."""
+    with open_backend(draft_tokens=64) as backend:
+        tokens = _tokens(backend, STORY + TEXT)
+        chunk = write_chunk(tmp_path, vectors[tokens[:20]])
+        parts: list[Part] = [tokens[:30], chunk, tokens[:30], chunk, tokens]
+        engine = _engine(backend, token_times={1: 1.0, 32: 1.0}, step_times={1: 1.0, 4: 1.0})
+        request = media_request(0, parts, **_fields(max_draft=max_draft, max_tokens=40))
+        events = run_engine(engine, request)
+        plain = run_engine(_engine(backend), media_request(0, parts, **_fields(max_tokens=40)))
+
+    assert output_tokens(events) == output_tokens(plain)
 
 
 @pytest.fixture(params=KINDS, ids=str)
@@ -198,3 +233,57 @@ def test_a_snapshot_with_chunks_is_restored(scene: Scene) -> None:
     (started,) = select_events(events, Started)
     assert (started.cached_tokens, started.source) == (139, CacheSource.DISK)
     assert output_tokens(events, 1) == expected
+
+
+def _piece(chunk: Chunk, first: int, end: int, width: int) -> TokenBatch:
+    """The vectors of a chunk that starts in cell 10."""
+    tokens = media_tokens(chunk.digest, chunk.num_tokens)[first:end]
+    row = Row(0, 10 + first, tokens, output=False, span=chunk.span(10))
+    return TokenBatch.of([row], [chunk.read(width)[first:end]])
+
+
+def test_a_grid_whose_second_piece_fails_is_dropped_whole(
+    media_pair: Callable[[str], MediaPair], tmp_path: Path
+) -> None:
+    """When the cells run out in it, the slot ends before the picture, which is then computed with
+    the same result as by llama.cpp alone."""
+    scene = Scene(media_pair("qwen2vl_merger").model, tmp_path, (8, 5), is_causal=True)
+    chunk, text = scene.chunk(3), list(range(20, 30))
+    sizes: dict[str, Any] = {"context_tokens": 256, "shared_cells": 256}
+    with open_backend(scene.path, slots=2, **sizes) as backend:
+        width = backend.limits.vector_width
+        backend.decode(TokenBatch.of([Row(1, 0, [9] * 220, output=False)]))
+        backend.decode(TokenBatch.of([Row(0, 0, text, output=False)]))
+        backend.decode(_piece(chunk, 0, 20, width))
+        assert (backend.slot_length(0), backend.used_cells) == (30, 250)
+        with pytest.raises(DecodeError):
+            backend.decode(_piece(chunk, 20, 40, width))
+        assert (backend.slot_length(0), backend.used_cells) == (10, 230)
+        backend.trim(1, 0)
+        backend.decode(_piece(chunk, 0, 40, width))
+        backend.decode(TokenBatch.of([Row(0, 50, [7, 8], output=True)]))
+        with closing(backend.new_sampler(make_request())) as sampler:
+            (sampled,) = backend.sample([SampleTask(0, sampler, 0)])
+        assert (backend.slot_length(0), backend.used_cells) == (52, 52)
+        assert not backend.trim(0, 20)
+
+    assert isinstance(sampled, SampledToken)
+    assert [sampled.token] == scene.expected([text, chunk, [7, 8]], 1)
+
+
+def test_penalties_do_not_count_vectors(demo: LlamaBackend, vectors: Any, tmp_path: Path) -> None:
+    """A sampler with penalties and DRY samples as one that has seen only the text."""
+    tokens = _tokens(demo, TEXT)
+    sampling = Sampling(temperature=0.0, repetition_penalty=1.5, dry=Dry(2.0))
+    clear_slots(demo)
+    demo.decode(TokenBatch.of([Row(0, 0, tokens, output=True)]))
+    chunk = write_chunk(tmp_path, vectors[tokens[:5]])
+    prompts: list[list[Part]] = [[tokens], [tokens[:4], chunk, tokens[4:]]]
+    requests = [media_request(0, parts, sampling=sampling) for parts in prompts]
+    samplers = [demo.new_sampler(request) for request in requests]
+    sampled = [demo.sample([SampleTask(0, sampler, 0)])[0] for sampler in samplers]
+    for sampler in samplers:
+        sampler.close()
+
+    assert isinstance(sampled[0], SampledToken)
+    assert sampled[0] == sampled[1]

@@ -1,0 +1,200 @@
+"""Chunks of vectors in the engine: their calls, files that are missing, and refusals."""
+
+from array import array
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inference_svc.engine.batch import (
+    BatchLimitExceeded,
+    NativeLimits,
+    Row,
+    TokenBatch,
+    check_native_limits,
+)
+from inference_svc.engine.events import Preempted
+from inference_svc.engine.media import VectorFile, media_tokens
+from inference_svc.engine.ngram import propose_tokens
+from inference_svc.engine.request import SequenceRequest
+from svc_kit.errors import DecodeFailed, InvalidField
+from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
+from tests.support.media_prompts import Chunk, media_request, write_fake_chunk
+from tests.support.sequences import EngineBench, expected_tokens, make_request
+
+LIMITS = NativeLimits(64, 3, 3, 128, VOCABULARY_SIZE, ubatch_tokens=32, vector_width=1)
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Chunk:
+    """A causal chunk."""
+    return write_fake_chunk(tmp_path, "picture", 20)
+
+
+def _bench(limits: NativeLimits = LIMITS, chunk_cap: int = 16) -> EngineBench:
+    return EngineBench(FakeBackend(limits), chunk_cap=chunk_cap)
+
+
+def test_tokens_and_vectors_of_a_step_are_computed_in_two_calls(picture: Chunk) -> None:
+    """A step with a prompt in text and one in a chunk has a call for each kind; then both join."""
+    bench = _bench(chunk_cap=64)
+    bench.submit(media_request(0, [[65], picture, [66]]))
+    bench.step()
+    bench.submit(make_request(1, [67, 68, 69]))
+    bench.step()
+    bench.run()
+
+    calls = [(batch.slots.tolist(), batch.vectors is None) for batch in bench.backend.batches]
+    assert calls[:4] == [([0], True), ([1, 1, 1], True), ([0] * 20, False), ([1], True)]
+    assert ([0, 1], True) in calls
+    prompt = media_request(0, [[65], picture, [66]]).prompt
+    assert bench.tokens(0) == expected_tokens(prompt, 8)
+
+
+def test_a_chunk_is_cut_by_the_budget_of_prompts(picture: Chunk) -> None:
+    """Beside a stream, pieces of a causal chunk are as large as those of a prompt."""
+    bench = _bench(chunk_cap=8)
+    bench.submit(make_request(0, max_tokens=30))
+    bench.step()
+    bench.submit(media_request(1, [[65], picture, [66]]))
+    bench.run()
+
+    pieces = [len(batch.tokens) for batch in bench.backend.batches if batch.vectors is not None]
+    assert sum(pieces) == 20
+    assert max(pieces) <= 8
+
+
+def test_non_causal_chunks_are_computed_whole_and_alone(tmp_path: Path) -> None:
+    """Two of them beside a stream take a call each, one in a step that lacks budget for both."""
+    bench = _bench(chunk_cap=8)
+    bench.submit(make_request(0, max_tokens=30))
+    bench.step()
+    for i, size in ((1, 20), (2, 24)):
+        chunk = write_fake_chunk(tmp_path, f"whole{i}", size, is_causal=False)
+        bench.submit(media_request(i, [[64 + i], chunk, [66]]))
+    bench.step()
+    numbers = []
+    for _ in range(3):
+        before = len(bench.backend.batches)
+        bench.step()
+        step = bench.backend.batches[before:]
+        numbers.append([len(batch.tokens) for batch in step if batch.vectors is not None])
+    bench.run()
+
+    assert sorted(chain.from_iterable(numbers)) == [20, 24]
+    assert max(map(len, numbers)) == 1
+
+
+def test_chunks_are_computed_again_after_a_preemption_without_memory(tmp_path: Path) -> None:
+    """A sequence that lost its cells while it generated computes text and vectors in turn."""
+    chunk = write_fake_chunk(tmp_path, "small", 3)
+    bench = _bench(replace(LIMITS, slot_tokens=40, cells=50))
+    requests = [
+        media_request(i, [[70 + i, 71], chunk, [72, 73]], max_tokens=24, reuse=False)
+        for i in range(2)
+    ]
+    bench.submit(*requests)
+    bench.run()
+
+    assert any(isinstance(event, Preempted) for event in bench.events)
+    for i, request in enumerate(requests):
+        assert bench.tokens(i) == expected_tokens(request.prompt, 24)
+
+
+@pytest.mark.parametrize("size", [None, 0, 79])
+def test_a_file_without_the_vectors_fails_its_sequence_only(
+    picture: Chunk, tmp_path: Path, size: int | None
+) -> None:
+    """A missing or short file is a typed error of its sequence; another in the call goes on."""
+    path = tmp_path / "other.vectors"
+    if size is not None:
+        path.write_bytes(bytes(size))
+    broken = replace(picture, vectors=VectorFile(path, 0), digest=b"other")
+    bench = _bench(chunk_cap=64)
+    requests = [media_request(i, [[65], each, [66]]) for i, each in enumerate((broken, picture))]
+    bench.submit(*(replace(request, request_id="r") for request in requests))
+    bench.run()
+
+    assert {i: failed.error for i, failed in bench.failures().items()} == {
+        0: DecodeFailed(request_id="r")
+    }
+    assert bench.tokens(1) == expected_tokens(requests[1].prompt, 8)
+
+
+def test_a_chunk_at_the_end_of_a_prompt_is_refused(picture: Chunk) -> None:
+    """A vector has no logits to sample from."""
+    assert _refusal(media_request(0, [[65], picture])) == "text must follow a picture or sound"
+
+
+def test_spans_that_are_not_where_the_vectors_are_are_refused(picture: Chunk) -> None:
+    """A prompt of text has no chunk."""
+    request = media_request(0, [[65], picture, [66]])
+    moved = replace(request, prompt=array("i", [65] * 22))
+
+    assert _refusal(moved) == "its vectors are not where its media are"
+
+
+def test_a_non_causal_chunk_larger_than_a_micro_batch_is_refused(picture: Chunk) -> None:
+    """It cannot be computed whole."""
+    whole = replace(picture, is_causal=False)
+    problem = _refusal(media_request(0, [[65], whole, [66]]), replace(LIMITS, ubatch_tokens=19))
+
+    assert problem == "it has a picture of 20 tokens, more than 19"
+
+
+def _refusal(request: SequenceRequest, limits: NativeLimits = LIMITS) -> str:
+    """The problem of the prompt, of which nothing is computed."""
+    bench = _bench(limits)
+    bench.submit(request)
+    bench.step()
+    error = bench.failures()[0].error
+    assert isinstance(error, InvalidField)
+    assert (error.field, bench.backend.batches) == ("prompt", [])
+    return error.problem
+
+
+def test_vectors_are_never_proposed() -> None:
+    """A draft ends before a chunk that followed an earlier match, and is empty at its start."""
+    tokens = array("i", [5, 6, 7, 8, -3, -4, 9, 5, 6, 7])
+
+    assert propose_tokens(tokens, 4) == array("i", [8])
+    assert propose_tokens(array("i", [5, 6, 7, -3, 9, 5, 6, 7]), 4) == array("i")
+
+
+def _vector_row(chunk: Chunk, count: int, slot: int = 0, *, output: bool = False) -> Row:
+    return Row(slot, 0, media_tokens(chunk.digest, count), output, span=chunk.span(0))
+
+
+@pytest.mark.parametrize(
+    ("vectors", "is_causal", "counts", "message"),
+    [
+        (np.zeros((20, 2), np.float32), True, (20,), r"not of \(20, 1\)"),
+        (np.zeros((19, 1), np.float32), True, (20,), r"not of \(20, 1\)"),
+        (np.zeros((20, 1)), True, (20,), "float64"),
+        (np.zeros((19, 1), np.float32), False, (19,), "not whole and alone"),
+        (np.zeros((40, 1), np.float32), False, (20, 20), "not whole and alone"),
+    ],
+)
+def test_vectors_that_llama_cpp_cannot_compute_are_refused(
+    picture: Chunk,
+    vectors: "np.ndarray[tuple[int, int], np.dtype[np.float32]]",
+    is_causal: bool,
+    counts: tuple[int, ...],
+    message: str,
+) -> None:
+    """Wrong widths, counts and types, and non-causal chunks that are cut or not alone."""
+    chunk = replace(picture, is_causal=is_causal)
+    rows = [_vector_row(chunk, count, slot) for slot, count in enumerate(counts)]
+
+    with pytest.raises(BatchLimitExceeded, match=message):
+        check_native_limits(TokenBatch.of(rows, [vectors]), LIMITS)
+
+
+def test_a_vector_has_no_output(picture: Chunk) -> None:
+    """Text follows each chunk, so logits after a vector are a defect."""
+    batch = TokenBatch.of([_vector_row(picture, 20, output=True)], [picture.read(1)])
+
+    with pytest.raises(BatchLimitExceeded, match="output"):
+        check_native_limits(batch, LIMITS)
