@@ -11,14 +11,11 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-import numpy.typing as npt
 from llama_cpp import mtmd_cpp as mtmd
 
-from inference_svc.engine.media import MediaKind
+from inference_svc.engine.media import MediaKind, Vectors
 from inference_svc.llama import devices, library
 from inference_svc.models.projector_file import ProjectorFile
-
-Vectors = npt.NDArray[np.float32]
 
 _LARGEST_SIDE = 8192  # no projector uses more pixels of a picture without tiles
 _KINDS = {

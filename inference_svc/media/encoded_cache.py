@@ -138,10 +138,6 @@ class EncodedCache:
         """End a use."""
         entry.num_users -= 1
 
-    def clear(self) -> None:
-        """Delete all entries that are not in use."""
-        self._shrink(0)
-
     def _touch(self, entry: CacheEntry) -> None:
         for key in entry.keys:
             self._entries.move_to_end(key)

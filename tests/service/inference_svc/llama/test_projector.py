@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from llama_cpp import mtmd_cpp as mtmd
 
-from inference_svc.engine.media import MediaKind
+from inference_svc.engine.media import MediaKind, Vectors
 from inference_svc.llama.projector import (
     EncodeError,
     ProjectedChunk,
     Projector,
     ProjectorMismatch,
     ProjectorSettings,
-    Vectors,
 )
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.media.model import DecodedAudio, DecodedMedia

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inference_svc.llama.projector import Projector, ProjectorSettings, Vectors
+from inference_svc.engine.media import Vectors
+from inference_svc.llama.projector import Projector, ProjectorSettings
 from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.media.encoder import Encoder, EncoderLimits
 from inference_svc.media.encoder_messages import EncoderConfig
