@@ -3,16 +3,35 @@
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
+from llama_cpp import mtmd_cpp as mtmd
 
 from inference_svc.llama import library
 from tests.support.media_prompts import Chunk, Part
 
 _CELLS = 1024
+
+
+class PlainMedia(NamedTuple):
+    """A picture of a size, or with width 0 a sound, and its projector."""
+
+    projector: Path
+    data: bytes
+    width: int = 0
+    height: int = 0
+
+    def bitmap(self) -> Any:
+        """The picture or sound as libmtmd's object."""
+        values = ctypes.c_char_p(self.data)
+        if self.width:
+            pixels = ctypes.cast(values, ctypes.POINTER(ctypes.c_uint8))
+            return mtmd.mtmd_bitmap_init(self.width, self.height, pixels)
+        samples = ctypes.cast(values, ctypes.POINTER(ctypes.c_float))
+        return mtmd.mtmd_bitmap_init_from_audio(len(self.data) // 4, samples)
 
 
 class PlainLlama:
@@ -50,6 +69,29 @@ class PlainLlama:
             self._decode_tokens(output[-1:])
             output.append(self._best())
         return output
+
+    def generate_from_media(
+        self, start: Sequence[int], media: PlainMedia, end: Sequence[int], count: int
+    ) -> list[int]:
+        """As `generate`, with a picture or a sound that libmtmd encodes and decodes."""
+        self._decode_tokens(start)
+        params = mtmd.mtmd_context_params_default()
+        params.use_gpu = params.print_timings = False
+        params.n_threads = 1
+        context = mtmd.mtmd_init_from_file(str(media.projector).encode(), self._model, params)
+        bitmap, chunks = media.bitmap(), mtmd.mtmd_input_chunks_init()
+        part = mtmd.mtmd_input_part(None, bitmap)
+        parts = (ctypes.POINTER(mtmd.mtmd_input_part) * 1)(ctypes.pointer(part))
+        mtmd.mtmd_tokenize_from_parts(context, chunks, parts, 1, False)
+        position = ctypes.c_int(-1)
+        mtmd.mtmd_helper_eval_chunks(
+            context, self._context, chunks, self._position, 0, _CELLS, False, position
+        )
+        self._position = position.value
+        mtmd.mtmd_input_chunks_free(chunks)
+        mtmd.mtmd_bitmap_free(bitmap)
+        mtmd.mtmd_free(context)
+        return self.generate([end], count)
 
     def _decode_tokens(self, tokens: Sequence[int]) -> None:
         positions = self._position + np.arange(len(tokens), dtype=np.int32)
