@@ -138,15 +138,24 @@ class Transcription:
     @property
     def text(self) -> str:
         """The whole text."""
-        return "".join(self._pieces).strip()
+        return "".join(self._pieces)
 
     def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
         """Add one event of the call."""
+        self._add_event(message)
+
+    def _add_event(self, message: inference_service_pb2.ChatResponse) -> str:
+        """Add one event. Returns its text, without spaces before the first word."""
         match message.WhichOneof("event"):
             case "delta":
-                self._pieces.append(message.delta.content)
+                content = message.delta.content
+                piece = content if self._pieces else content.lstrip()
+                if piece:
+                    self._pieces.append(piece)
+                return piece
             case "done":
                 self._usage = message.done.usage
+        return ""
 
     def as_object(self) -> Json:
         """The transcription."""
@@ -162,15 +171,14 @@ class Transcription:
 
     def frames(self, message: inference_service_pb2.ChatResponse, call: int = 0) -> Sequence[bytes]:
         """The server-sent events of one event of the call."""
-        self.add(message, call)
-        if message.WhichOneof("event") != "delta" or not message.delta.content:
+        piece = self._add_event(message)
+        if not piece:
             return ()
-        event = {"type": "transcript.text.delta", "delta": message.delta.content}
-        return (sse_data(orjson.dumps(event)),)
+        return (sse_data(orjson.dumps({"type": "transcript.text.delta", "delta": piece})),)
 
     def final_frames(self) -> Sequence[bytes]:
         """The last events."""
-        event = {"type": "transcript.text.done", "text": "".join(self._pieces)}
+        event = {"type": "transcript.text.done", "text": self.text}
         return sse_data(orjson.dumps(event | {"usage": _usage_object(self._usage)})), DONE
 
     def failure(self, error: DomainError) -> bytes:

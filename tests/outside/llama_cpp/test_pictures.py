@@ -5,7 +5,6 @@ Needs the programs that `bench/peers.sh` builds: CORRAL_PEERS names their folder
 
 import base64
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.support.media_models import AUDIO_KINDS, KINDS, SAMPLE_RATE, MediaPai
 from tests.support.pictures import data_url, noise_png
 from tests.support.processes import Program
 from tests.support.services import corral_up
+from tests.support.sounds import encode
 
 PEERS = os.environ.get("CORRAL_PEERS", "")
 pytestmark = [
@@ -34,12 +34,14 @@ def _picture(width: int, height: int) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _sound(seconds: float) -> dict[str, Any]:
+def _chirp(seconds: float) -> bytes:
     times = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
-    samples = (np.sin(times * 2 * np.pi * 440 * (1 + times)) * 20_000).astype("<i2").tobytes()
-    head = struct.pack("<IHHIIHH", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)
-    body = b"WAVEfmt " + head + b"data" + struct.pack("<I", len(samples)) + samples
-    data = base64.b64encode(b"RIFF" + struct.pack("<I", len(body)) + body).decode()
+    samples = np.sin(times * 2 * np.pi * 440 * (1 + times)) * 0.6
+    return encode(samples.astype(np.float32), SAMPLE_RATE, "WAV")
+
+
+def _sound(seconds: float) -> dict[str, Any]:
+    data = base64.b64encode(_chirp(seconds)).decode()
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
