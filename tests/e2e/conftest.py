@@ -46,10 +46,14 @@ class Adapted(Corral):
 
 @pytest.fixture(scope="session")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with two models, for tests that do not change its state."""
+    """`corral up` with two models, for tests that do not change its state. One reads text only."""
     flags = ("--model", "bundled", "--model", f"{ODD_NAME}=bundled")
-    sizes = {"engine.slots": 4, "engine.context_tokens": 4096}
-    with corral_up(tmp_path_factory.mktemp("up"), *flags, inference=sizes) as corral:
+    settings = {
+        "engine.slots": 4,
+        "engine.context_tokens": 4096,
+        "per_model": {ODD_NAME: {"projector": "none"}},
+    }
+    with corral_up(tmp_path_factory.mktemp("up"), *flags, inference=settings) as corral:
         yield corral
 
 

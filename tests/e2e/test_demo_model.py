@@ -5,6 +5,7 @@ with the recorded marks of the committed file.
 """
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import openai
@@ -17,6 +18,7 @@ from tools.demo_model import adapters
 from tools.demo_model.evaluate import ask_all, record
 from tools.demo_model.examination import EXAMINATION, items
 from tools.demo_model.records import answers, score
+from tools.demo_vision.sample import SAMPLE
 
 pytestmark = pytest.mark.e2e
 
@@ -55,6 +57,32 @@ async def test_the_evaluation_reaches_the_recorded_scores(up: Corral) -> None:
 
     assert worse == {}
     assert right >= 0.98 * expected
+
+
+@pytest.mark.parametrize("picture_first", [True, False])
+async def test_the_sample_picture_is_described(
+    aclient: openai.AsyncOpenAI, picture_first: bool
+) -> None:
+    """The bundled projector is used unless another is named; a second question may follow."""
+    url = "data:image/png;base64," + b64encode(SAMPLE.read_bytes()).decode()
+    parts: list[Any] = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": "Which shape is on the left?"},
+    ]
+    turns: list[Any] = [{"role": "user", "content": parts if picture_first else parts[::-1]}]
+
+    async def answer() -> str | None:
+        completion = await aclient.chat.completions.create(
+            model=MODEL, messages=turns, temperature=0
+        )
+        return completion.choices[0].message.content
+
+    assert await answer() == "heart"
+    turns += [
+        {"role": "assistant", "content": "heart"},
+        {"role": "user", "content": "What color is on the right?"},
+    ]
+    assert await answer() == "green"
 
 
 async def test_unseen_names_are_remembered(aclient: openai.AsyncOpenAI) -> None:

@@ -11,7 +11,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.e2e.conftest import ODD_NAME
 from tests.support.open_responses import check_response, check_stream
+from tests.support.pictures import data_url, noise_png
 from tests.support.rpc import CAPITAL
 from tests.support.sdk_releases import RELEASES, run_program
 from tests.support.services import MODEL, Corral
@@ -285,7 +287,7 @@ async def test_token_counting_and_compaction(aclient: openai.AsyncOpenAI) -> Non
 
 async def test_a_text_model_refuses_images(aclient: openai.AsyncOpenAI) -> None:
     """The error names the part, in both APIs, with and without streaming."""
-    url = "data:image/png;base64,iVBORw0KGgo="
+    url = data_url(noise_png(1))
     parts: Any = [
         {"type": "input_text", "text": CAPITAL},
         {"type": "input_image", "image_url": url},
@@ -297,12 +299,12 @@ async def test_a_text_model_refuses_images(aclient: openai.AsyncOpenAI) -> None:
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as refused:
             await aclient.responses.create(
-                model=MODEL, input=[{"role": "user", "content": parts}], stream=stream
+                model=ODD_NAME, input=[{"role": "user", "content": parts}], stream=stream
             )
         assert refused.value.param == "input[0].content[1]"
         with pytest.raises(openai.BadRequestError) as refused:
             await aclient.chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": chat_parts}], stream=stream
+                model=ODD_NAME, messages=[{"role": "user", "content": chat_parts}], stream=stream
             )
         assert str(refused.value.param).startswith("messages[0].content[1]")
 

@@ -5,6 +5,7 @@ Every batch depends only on the seed and its number, so that an interrupted run 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tools.demo_vision.pictures import SIZE, draw
-from tools.demo_vision.questions import ask, caption
-from tools.demo_vision.scenes import COLORS, DIGITS, SHAPES, Scene, scene
+from tools.demo_vision.questions import ask, caption, facts
+from tools.demo_vision.scenes import COLORS, DIGITS, KINDS, SHAPES, Scene, scene
 from tools.demo_vision.text_model import TextModel
 
 PROMPT_TOKENS = 12
@@ -37,7 +38,8 @@ _IMAGE = "<|endoftext|>"
 class Batch:
     """Pictures and what the losses compare; -100 stands for no label.
 
-    `pixels` [pictures, SIZE, SIZE, 3]; `captions` token ids [pictures, patches]; `kinds`, `colors`
+    `pixels` [pictures, SIZE, SIZE, 3]; `captions` token ids [pictures, patches], and
+    `values`, whether they belong to a value, not to the words around it; `kinds`, `colors`
     and `centers` per patch: which thing covers it, its colour, whether its centre is there;
     `tokens` [pictures, ROW_LENGTH] with the picture's vectors from `starts` on, and `targets`:
     the answers' token ids where they stand, -100 elsewhere.
@@ -45,6 +47,7 @@ class Batch:
 
     pixels: Tensor
     captions: Tensor
+    values: Tensor
     kinds: Tensor
     colors: Tensor
     centers: Tensor
@@ -53,19 +56,27 @@ class Batch:
     starts: Tensor
 
 
-def batch(model: TextModel, size: int, patch: int, seed: tuple[int, int]) -> Batch:
-    """Draw a batch; `patch` is the width of a patch in pixels."""
+def batch(
+    model: TextModel,
+    size: int,
+    patch: int,
+    seed: tuple[int, int],
+    mix: Mapping[str, float] = KINDS,
+) -> Batch:
+    """Draw a batch of a mix of kinds; `patch` is the width of a patch in pixels."""
     rng = Random(f"{seed[0]} {seed[1]}")
-    scenes = [scene(rng) for _ in range(size)]
+    scenes = [scene(rng, mix) for _ in range(size)]
     pixels = np.stack([draw(each, rng) for each in scenes])
-    captions = [_caption(model, each, (SIZE // patch) ** 2) for each in scenes]
+    written = [_caption(model, each, (SIZE // patch) ** 2) for each in scenes]
     labels = [_labels(each, SIZE // patch) for each in scenes]
     rows = [_conversation(model, each, (SIZE // patch) ** 2, rng) for each in scenes]
+    captions, values = zip(*written, strict=True)
     kinds, colors, centers = (np.stack(each) for each in zip(*labels, strict=True))
     tokens, targets, starts = zip(*rows, strict=True)
     return Batch(
         pixels=torch.from_numpy(pixels),
         captions=torch.tensor(captions),
+        values=torch.tensor(values),
         kinds=torch.from_numpy(kinds),
         colors=torch.from_numpy(colors),
         centers=torch.from_numpy(centers),
@@ -82,12 +93,18 @@ def caption_tokens(model: TextModel) -> list[int]:
     return sorted({token for text in texts for token in model.encode(text)})
 
 
-def _caption(model: TextModel, shown: Scene, patches: int) -> list[int]:
-    """The caption's tokens after the free ones, filled up with line feeds."""
-    ids = model.encode(caption(shown))
+def _caption(model: TextModel, shown: Scene, patches: int) -> tuple[list[int], list[bool]]:
+    """The caption's tokens after the free ones, filled up with line feeds; which are values."""
+    ids, values = [-100] * PROMPT_TOKENS, [False] * PROMPT_TOKENS
+    for index, (name, value) in enumerate(facts(shown)):
+        space = " " if index else ""
+        for text, is_value in ((f"{space}The {name} is", False), (f" {value}", True), (".", False)):
+            new = model.encode(text)
+            ids += new
+            values += [is_value] * len(new)
     (filling,) = model.encode("\n")
-    ids += [filling] * (patches - PROMPT_TOKENS - len(ids))
-    return [-100] * PROMPT_TOKENS + ids
+    left = patches - len(ids)
+    return ids + [filling] * left, values + [False] * left
 
 
 def _labels(shown: Scene, side: int) -> tuple[NDArray[np.int64], ...]:

@@ -10,23 +10,17 @@ import argparse
 import ctypes
 import json
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from random import Random
 
 import llama_cpp
 from llama_cpp import mtmd_cpp as mtmd
 
-from tools.demo_vision.pictures import Picture, draw
-from tools.demo_vision.questions import SKILLS, Question, ask
-from tools.demo_vision.scenes import scene
+from tools.demo_vision.examination import Marks, items
+from tools.demo_vision.pictures import Picture
 
-SEED = 20261125
 MAX_TOKENS = 40
 MARKER = "<__media__>"
-Marks = dict[str, str]
-"""For each skill a string of 1 (right) and 0 (wrong)."""
 
 
 def _drop(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
@@ -40,7 +34,9 @@ class Seer:
     """The text model with a projector in front of it."""
 
     def __init__(self, model: Path, projector: Path) -> None:
-        self.llama = llama_cpp.Llama(str(model), n_ctx=512, n_threads=1, verbose=False)
+        self.llama = llama_cpp.Llama(
+            str(model), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False
+        )
         parameters = mtmd.mtmd_context_params_default()
         parameters.use_gpu = False
         parameters.n_threads = 1
@@ -96,16 +92,6 @@ class Seer:
     def _best(self) -> int:
         logits = llama_cpp.llama_get_logits_ith(self.llama.ctx, -1)
         return max(range(self.llama.n_vocab()), key=logits.__getitem__)
-
-
-def items(count: int) -> Iterator[tuple[str, Picture, Question]]:
-    """For each kind of scene and each of its skills, held-out pictures with one question each."""
-    for kind, skills in SKILLS.items():
-        for skill in dict.fromkeys(skills):
-            rng = Random(f"{SEED} {kind} {skill}")
-            for _ in range(count):
-                shown = scene(rng, kind, held_out=True)
-                yield kind, draw(shown, rng), ask(shown, rng, skill)
 
 
 def examine(model: Path, projector: Path, count: int, wrong: int = 0) -> Marks:

@@ -15,6 +15,8 @@ SIZE = 64
 """Width and height in pixels."""
 COLOR_NOISE = 14
 """Largest change of a colour's channels, of 255."""
+STROKE_WIDTHS = (0.15, 0.24)
+"""Smallest and largest half width of a digit's strokes, in units of its radius."""
 Picture = NDArray[np.uint8]
 Plane = NDArray[np.float64]
 _STROKES = {  # of a digit in a box from (-1, -1) to (1, 1): polylines, y downwards
@@ -32,19 +34,40 @@ _STROKES = {  # of a digit in a box from (-1, -1) to (1, 1): polylines, y downwa
 }
 
 
-def draw(scene: Scene, rng: Random, size: int = SIZE) -> Picture:
-    """Draw a scene as size x size pixels in RGB; the generator chooses its noise."""
-    axis = (np.arange(size) + 0.5) / size
-    picture = np.empty((size, size, 3))
-    picture[:] = _shade(scene.background, rng)
+def draw(scene: Scene, rng: Random) -> Picture:
+    """Draw a scene as SIZE x SIZE pixels in RGB; the generator chooses its noise."""
+    picture = _background(_shade(scene.background, rng))
     for thing in scene.things:
-        width = rng.uniform(0.15, 0.24)
-        x, y = (axis - thing.x)[None, :] / thing.radius, (axis - thing.y)[:, None] / thing.radius
-        outside = _distance(thing, x, y, width) * thing.radius * size
-        share = np.clip(0.5 - outside, 0, 1)[..., None]
-        picture += share * (_shade(thing.color, rng) - picture)
+        width = rng.uniform(*STROKE_WIDTHS)
+        _add(picture, thing, width, _shade(thing.color, rng))
     grain = np.random.default_rng(rng.getrandbits(32)).normal(0, 3, picture.shape)
     return np.clip(picture + grain + 0.5, 0, 255).astype(np.uint8)
+
+
+def draw_plain(scene: Scene, size: int = SIZE) -> Picture:
+    """Draw a scene as size x size pixels without noise."""
+    picture = _background(np.array(COLORS[scene.background]), size)
+    for thing in scene.things:
+        _add(picture, thing, STROKE_WIDTHS[0], np.array(COLORS[thing.color]))
+    return np.rint(picture).astype(np.uint8)
+
+
+def _background(color: NDArray[np.float64], size: int = SIZE) -> NDArray[np.float64]:
+    picture = np.empty((size, size, 3))
+    picture[:] = color
+    return picture
+
+
+def _add(
+    picture: NDArray[np.float64], thing: Thing, width: float, color: NDArray[np.float64]
+) -> None:
+    """Draw a thing; `width` is half that of a digit's strokes, in units of its radius."""
+    size = len(picture)
+    axis = (np.arange(size) + 0.5) / size
+    x, y = (axis - thing.x)[None, :] / thing.radius, (axis - thing.y)[:, None] / thing.radius
+    outside = _distance(thing, x, y, width) * thing.radius * size
+    share = np.clip(0.5 - outside, 0, 1)[..., None]
+    picture += share * (color - picture)
 
 
 def _shade(color: str, rng: Random) -> NDArray[np.float64]:

@@ -91,20 +91,27 @@ def look(scene: Scene) -> str:
     return f"I see a {first.color} {first.shape}."
 
 
-def caption(scene: Scene) -> str:
-    """The scene as the text that the tower first learns to imitate, in at most 52 tokens."""
+def facts(scene: Scene) -> list[tuple[str, str]]:
+    """What the picture shows, as names and values."""
     first, last = scene.things[0], scene.things[-1]
-    parts = [f"The background is {scene.background}."]
-    if scene.kind == "two":
-        parts += [
-            f"The left color is {first.color}. The left shape is {first.shape}.",
-            f"The right color is {last.color}. The right shape is {last.shape}.",
-        ]
-        return " ".join(parts)
-    parts.append(f"The color is {first.color}.")
-    if scene.kind == "digit":
-        return " ".join([*parts, f"The digit is {first.shape}."])
-    parts.append(f"The shape is {first.shape}.")
-    if scene.kind == "several":
-        return " ".join([*parts, f"The number is {len(scene.things)}."])
-    return " ".join([*parts, f"The side is {first.side}."])
+    background = ("background", scene.background)
+    match scene.kind:
+        case "two":
+            return [
+                background,
+                ("left color", first.color),
+                ("left shape", first.shape),
+                ("right color", last.color),
+                ("right shape", last.shape),
+            ]
+        case "digit":
+            return [background, ("color", first.color), ("digit", first.shape)]
+        case "several":
+            number = str(len(scene.things))
+            return [background, ("color", first.color), ("shape", first.shape), ("number", number)]
+    return [background, ("color", first.color), ("shape", first.shape), ("side", first.side)]
+
+
+def caption(scene: Scene) -> str:
+    """The facts as the text that the tower first learns to imitate, in at most 52 tokens."""
+    return " ".join(f"The {name} is {value}." for name, value in facts(scene))

@@ -5,7 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
-from tools.demo_vision.evaluate import Marks
+from tools.demo_vision.examination import Marks
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLED = ROOT / "inference_svc" / "models" / "bundled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -63,10 +64,10 @@ class Scene:
         return "|".join((self.kind, self.background, side, *shown))
 
 
-def scene(rng: Random, kind: str | None = None, *, held_out: bool = False) -> Scene:
-    """Draw a scene that is held out from training, or one that is not."""
+def scene(rng: Random, kinds: Mapping[str, float] = KINDS, *, held_out: bool = False) -> Scene:
+    """Draw a scene of one of the kinds, held out from training or not."""
     while True:
-        drawn = _MAKERS[kind or rng.choices(list(KINDS), list(KINDS.values()))[0]](rng)
+        drawn = _MAKERS[rng.choices(list(kinds), list(kinds.values()))[0]](rng)
         if is_held_out(drawn.key) == held_out:
             return drawn
 

@@ -14,6 +14,9 @@ import torch
 from tools.demo_vision.export import export
 from tools.demo_vision.training import Run, Settings
 
+TRIAL_STEPS = (60, 2, 2, 2, 2)
+"""Steps of the stages in a trial, which shows that everything works and teaches little."""
+
 
 def main() -> None:
     """Train in a work folder from its last checkpoint, then export; finished stages are skipped."""
@@ -28,14 +31,11 @@ def main() -> None:
     checkpoint = options.work / "projector.pt"
     settings = Settings(options.model, checkpoint, options.work / "training.txt")
     if options.trial:
-        settings = dataclasses.replace(
-            settings,
-            tower_steps=60,
-            joint_steps=5,
-            tower_pictures=32,
-            joint_pictures=8,
-            compiled=False,
-        )
+        stages = [
+            dataclasses.replace(stage, steps=steps, pictures=32, asked=min(stage.asked, 8))
+            for stage, steps in zip(settings.stages, TRIAL_STEPS, strict=True)
+        ]
+        settings = dataclasses.replace(settings, stages=tuple(stages), compiled=False)
     if not checkpoint.exists():
         Run(settings).run()
     export(checkpoint, options.out, "Q8_0")

@@ -1,10 +1,12 @@
-"""Trains the projector in front of the frozen demo model, in two stages.
+"""Trains the projector in front of the frozen demo model, in the stages of `STAGES`.
 
-1. *tower*: each patch's state halfway through the tower must name what the patch shows, and the
+1. The tower alone: each patch's state halfway through it must name what the patch shows, and the
    vectors must imitate the embedded tokens of a caption.
-2. *joint*: the text model answers questions about the picture, and the gradient passes through it
-   to the vectors. Its own weights stay as they are. The losses of the first stage remain, with
-   little weight.
+2. The text model answers questions about the picture, and the gradient passes through it to the
+   vectors. Its own weights stay as they are.
+3. All losses together, those of the tower with more weight again.
+4. The same with more questions, while the learning rate falls to zero.
+5. Again, mostly with counts.
 
 A run depends only on its settings, and an interrupted run continues from its last checkpoint.
 """
@@ -35,16 +37,61 @@ from tools.demo_vision.batches import (
     caption_tokens,
 )
 from tools.demo_vision.network import Tower, TowerShape, new_weights
+from tools.demo_vision.scenes import KINDS
 
 SECONDS_PER_LINE = 10.0
 SECONDS_PER_CHECKPOINT = 120.0
 CAPTION_SHARPNESS = 2.0
 """Factor of the products of vectors and embeddings, which are the caption's logits."""
 WARM_UP_STEPS = 50
-DECAY_SHARE = 0.4
-"""Last part of the second stage, in which the learning rate falls linearly to zero."""
+PATCHES = {"kinds": 1.0, "colors": 1.0, "centers": 1.0}
+"""Weights of the losses of patches."""
+LAST = PATCHES | {"answers": 2.0, "values": 1.0, "caption": 0.1, "distance": 0.03}
+COUNTS = {"one": 0.15, "several": 0.5, "digit": 0.15, "two": 0.2}
+"""Kinds of scenes of the last stage: counts take longest to learn."""
+BOTH = PATCHES | {"answers": 0.5, "values": 1.0, "caption": 0.3, "distance": 0.1}
+"""Weights of the losses of patches, captions and answers."""
 LABELS = {"kinds": NUM_KINDS + 1, "colors": NUM_COLORS, "centers": 2}
 """Number of classes of each label of a patch."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the run; `weights` are those of its losses.
+
+    A step draws `pictures`, and the text model is asked about the first `asked` of them.
+    """
+
+    steps: int
+    pictures: int
+    asked: int
+    weights: dict[str, float]
+    kinds: dict[str, float] = dataclasses.field(default_factory=lambda: KINDS)
+    """Probability of each kind of scene."""
+    rate: float = 1.0
+    """Factor of the learning rates."""
+    decays: bool = False
+    """Whether the learning rates fall linearly to zero."""
+
+    def factor(self, begun: int) -> float:
+        """Factor of the learning rates after `begun` steps of the stage."""
+        left = (self.steps - begun) / self.steps if self.decays else 1.0
+        return self.rate * min((begun + 1) / WARM_UP_STEPS, left)
+
+
+STAGES = (
+    Stage(1500, 64, 0, PATCHES | {"caption": 1.0, "distance": 0.1}),
+    Stage(
+        844,
+        32,
+        32,
+        {"answers": 1.0, "values": 0.2, "caption": 0.1, "distance": 0.01}
+        | {name: 0.1 for name in PATCHES},
+    ),
+    Stage(687, 64, 16, BOTH),
+    Stage(1000, 64, 32, LAST, decays=True),
+    Stage(900, 64, 32, LAST, COUNTS, rate=0.5, decays=True),
+)
 
 
 @dataclass(frozen=True)
@@ -55,10 +102,7 @@ class Settings:
     out: Path
     log: Path
     shape: TowerShape = dataclasses.field(default_factory=TowerShape)
-    tower_steps: int = 2000
-    joint_steps: int = 2500
-    tower_pictures: int = 64
-    joint_pictures: int = 32
+    stages: tuple[Stage, ...] = STAGES
     muon_rate: float = 0.01
     adam_rate: float = 0.002
     decay: float = 0.1
@@ -89,15 +133,16 @@ class Run:
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, and write the result."""
         settings = self.settings
-        steps = settings.tower_steps + settings.joint_steps
+        steps = sum(stage.steps for stage in settings.stages)
         done = self._resume()
         count = sum(each.numel() for each in self.trained.values())
         self.progress.log_line(f"{count:,} parameters, {steps} steps, from step {done}")
         saved = time.monotonic()
         for number in range(done, steps):
-            if number == settings.tower_steps:
+            stage, begun = self._stage(number)
+            if begun == 0:
                 self.optimizer = self._new_optimizer()
-            losses = self._step(number)
+            losses = self._step(number, stage, begun)
             self.progress.step(number + 1, steps, losses)
             if time.monotonic() - saved > SECONDS_PER_CHECKPOINT:
                 self._save(self._partial, number + 1)
@@ -106,29 +151,29 @@ class Run:
         self._partial.unlink(missing_ok=True)
         self.progress.log_line(f"wrote {settings.out.name}")
 
-    def _step(self, number: int) -> dict[str, float]:
+    def _stage(self, number: int) -> tuple[Stage, int]:
+        """The stage of a step, and the number of steps of that stage before it."""
+        for stage in self.settings.stages:
+            if number < stage.steps:
+                return stage, number
+            number -= stage.steps
+        raise ValueError("no stage has this step")
+
+    def _step(self, number: int, stage: Stage, begun: int) -> dict[str, float]:
         settings = self.settings
-        joint = number >= settings.tower_steps
-        size = settings.joint_pictures if joint else settings.tower_pictures
-        drawn = batch(self.text, size, settings.shape.patch, (settings.seed, number))
+        seed = (settings.seed, number)
+        drawn = batch(self.text, stage.pictures, settings.shape.patch, seed, stage.kinds)
         for each in self.trained.values():
             each.requires_grad_()
         vectors, halfway = self.tower.vectors(_tower_weights(self.trained), drawn.pixels)
         losses = self._tower_losses(vectors, halfway, drawn)
-        if joint:
-            losses = {name: 0.1 * loss for name, loss in losses.items()}
-            losses["answers"] = self._answer_loss(vectors, drawn)
-        parts = torch.autograd.grad(sum(losses.values()), list(self.trained.values()))
+        if stage.asked:
+            losses["answers"] = self._answer_loss(vectors, drawn, stage.asked)
+        total = sum(weight * losses[name] for name, weight in stage.weights.items())
+        parts = torch.autograd.grad(total, list(self.trained.values()))
         gradients = dict(zip(self.trained, parts, strict=True))
-        self.optimizer.step(_clipped(gradients), self._factor(number))
+        self.optimizer.step(_clipped(gradients), stage.factor(begun))
         return {name: float(loss.detach()) for name, loss in losses.items()}
-
-    def _factor(self, number: int) -> float:
-        """Factor of the learning rate: each stage warms up, and the second one ends at zero."""
-        settings = self.settings
-        left = (settings.tower_steps + settings.joint_steps - number) / settings.joint_steps
-        begun = number - settings.tower_steps * (number >= settings.tower_steps)
-        return min((begun + 1) / WARM_UP_STEPS, 1.0, left / DECAY_SHARE)
 
     def _tower_losses(self, vectors: Tensor, halfway: Tensor, drawn: Batch) -> dict[str, Tensor]:
         losses = {}
@@ -141,19 +186,23 @@ class Run:
         choice = self.text.embedding[self.words].bfloat16()
         logits = CAPTION_SHARPNESS * (written.bfloat16() @ choice.T).float()
         right = torch.searchsorted(self.words, wanted)
-        losses["caption"] = functional.cross_entropy(logits, right)
+        each = functional.cross_entropy(logits, right, reduction="none")
+        losses["caption"] = each.mean()
+        losses["values"] = each[drawn.values[:, PROMPT_TOKENS:].flatten()].mean()
         distance = (written - self.text.embedding[wanted]).square().sum(-1).mean()
-        losses["distance"] = 0.1 * distance
+        losses["distance"] = distance
         return losses
 
-    def _answer_loss(self, vectors: Tensor, drawn: Batch) -> Tensor:
+    def _answer_loss(self, vectors: Tensor, drawn: Batch, asked: int) -> Tensor:
+        """Loss of the answers about the first pictures, in front of the text model."""
         weights = self.text.weights
-        length = drawn.tokens.shape[1]
-        places = drawn.starts[:, None] + torch.arange(vectors.shape[1])
-        x = functional.embedding(drawn.tokens, self.text.embedding)
+        vectors, tokens = vectors[:asked], drawn.tokens[:asked]
+        length = tokens.shape[1]
+        places = drawn.starts[:asked, None] + torch.arange(vectors.shape[1])
+        x = functional.embedding(tokens, self.text.embedding)
         x = x.scatter(1, places[..., None].expand_as(vectors), vectors)
         hidden = self.network.hidden_of(weights, x)[:, : length - 1]
-        targets = drawn.targets[:, 1:]
+        targets = drawn.targets[:asked, 1:]
         chosen = targets >= 0
         out = rms_norm(hidden[chosen], weights[OUTPUT_NORM])
         logits = (out.bfloat16() @ self.text.embedding.bfloat16().T).float()

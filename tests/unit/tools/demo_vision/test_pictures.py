@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tools.demo_model.split import is_held_out
-from tools.demo_vision.evaluate import items
+from tools.demo_vision.examination import items
 from tools.demo_vision.pictures import SIZE, draw
 from tools.demo_vision.questions import SKILLS, ask, caption, look
 from tools.demo_vision.scenes import COLORS, SIDES, Scene, Thing, scene
@@ -31,8 +31,8 @@ def test_no_training_scene_is_held_out(kind: str) -> None:
     """The examination asks only for combinations that the training leaves out."""
     rng = Random(kind)
 
-    trained = {scene(rng, kind).key for _ in range(200)}
-    examined = {scene(rng, kind, held_out=True).key for _ in range(30)}
+    trained = {scene(rng, {kind: 1.0}).key for _ in range(200)}
+    examined = {scene(rng, {kind: 1.0}, held_out=True).key for _ in range(30)}
 
     assert not any(map(is_held_out, trained))
     assert all(map(is_held_out, examined))
