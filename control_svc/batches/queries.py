@@ -286,8 +286,9 @@ async def delete_ended_lines(tx: Transaction, now: datetime, limit: int = ROWS_A
         )
         .limit(limit)
         .with_for_update(skip_locked=True, of=BatchLineRow)
+        .cte()  # evaluated once, see `delete_some`
     )
     deleted = await tx.session.scalars(
-        delete(BatchLineRow).where(line.in_(some)).returning(BatchLineRow.number)
+        delete(BatchLineRow).where(line.in_(select(some))).returning(BatchLineRow.number)
     )
     return Deleted(len(deleted.all()))

@@ -42,10 +42,12 @@ async def delete_some(
     Rows that another transaction has locked are skipped.
     """
     key = inspect(table).primary_key
-    some = select(*key).where(*conditions).limit(limit).with_for_update(skip_locked=True)
+    # A table expression, which is evaluated once: PostgreSQL may run a subquery for each row,
+    # and then delete more than `limit`.
+    some = select(*key).where(*conditions).limit(limit).with_for_update(skip_locked=True).cte()
     deleted = await tx.session.scalars(
         delete(table)
-        .where(tuple_(*key).in_(some))
+        .where(tuple_(*key).in_(select(some)))
         .returning(key[0] if returning is None else returning)
     )
     return deleted.all()

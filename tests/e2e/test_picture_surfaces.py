@@ -26,16 +26,17 @@ ASK = {"type": "input_text", "text": "What is this?"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with the demo model, a model that sees and one that hears."""
+    """`corral up` with the demo model, which reads text, a model that sees and one that hears."""
     folder = tmp_path_factory.mktemp("models")
     pairs = {SEES: write_pair("janus_pro", folder), HEARS: write_pair("qwen2a", folder)}
     flags = ["--model", f"{MODEL}=bundled"]
     for name, pair in pairs.items():
         flags += ["--model", f"{name}={pair.model}"]
-    per_model = {
+    per_model: dict[str, Any] = {
         name: {"projector": str(pair.projector), "load": "on_demand", "context_tokens": 2048}
         for name, pair in pairs.items()
     }
+    per_model[MODEL] = {"projector": "none"}
     with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
         yield corral
 
