@@ -98,9 +98,9 @@ def examine(model: Path, projector: Path, count: int, wrong: int = 0) -> Marks:
     """Marks by skill, as `kind/skill` where several kinds of scene ask for it."""
     marks: Marks = {}
     with closing(Seer(model, projector)) as seer:
-        for kind, picture, question in items(count):
+        for shown, picture, question in items(count):
             said = seer.answer(picture, question.text)
-            skill = f"{kind}/{question.skill}"
+            skill = f"{shown.kind}/{question.skill}"
             right = said == question.answer
             marks[skill] = marks.get(skill, "") + str(int(right))
             if not right and marks[skill].count("0") <= wrong:

@@ -27,8 +27,8 @@ def test_held_out_pictures_are_recognized(seer: Seer) -> None:
     skills = {name for name, given in marks().items() if score(given) >= PASSED}
     asked = [
         (picture, question)
-        for kind, picture, question in items(NUM_ITEMS)
-        if f"{kind}/{question.skill}" in skills
+        for shown, picture, question in items(NUM_ITEMS)
+        if f"{shown.kind}/{question.skill}" in skills
     ]
 
     right = [seer.answer(picture, question.text) == question.answer for picture, question in asked]

@@ -95,8 +95,11 @@ def test_a_look_names_everything(shown: Scene, sentence: str) -> None:
 
 
 def test_the_examination_asks_for_every_skill() -> None:
-    """Each kind of scene and each of its skills, as many pictures of each."""
-    asked = [(kind, question.skill) for kind, _, question in items(2)]
+    """Each kind of scene and each of its skills, as many pictures of each, all held out."""
+    given = list(items(2))
+    asked = [(shown.kind, question.skill) for shown, _, question in given]
+
+    assert all(is_held_out(shown.key) for shown, _, _ in given)
 
     assert asked == [
         (kind, skill)
